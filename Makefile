@@ -1,0 +1,48 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each does all its own set-up.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+STAMP  := $(VENV)/.stamp
+WORKERS ?= 2
+# One thread per test worker: two workers with two OpenMP threads each would fight for two cores.
+ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types unit slow docs clean
+
+help:  ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP)-run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(PIP) install -c constraints.txt -e '.[plot,frames,fast]'
+	@touch $@
+
+$(STAMP)-test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(PIP) install -c constraints.txt -e '.[all,test]'
+	@touch $@
+
+demo: $(STAMP)-run  ## train a network, calibrate it, show before and after
+	$(BIN)/hcal demo
+
+test: lint types unit  ## everything that must pass before a change lands
+
+lint: $(STAMP)-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)-test
+	$(BIN)/mypy
+
+unit: $(STAMP)-test
+	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+
+slow: $(STAMP)-test  ## the tests that take minutes
+	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

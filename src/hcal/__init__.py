@@ -1,0 +1,76 @@
+"""hcal: turn the scores of any trained classifier into probabilities that can be trusted.
+
+>>> import numpy as np, hcal
+>>> rng = np.random.default_rng(0)
+>>> logits = rng.normal(size=(500, 3)) * 4
+>>> y = np.array([rng.choice(3, p=p) for p in hcal.softmax(logits / 3)])
+>>> cal = hcal.make_calibrator("ts").fit(logits, y)
+>>> bool(hcal.metrics.ece_ew(cal.predict_proba(logits), y) < hcal.metrics.ece_ew(hcal.softmax(logits), y))
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hcal._version import __version__
+
+if TYPE_CHECKING:
+    from hcal import bench, integrations, maps, metrics, objective
+    from hcal.calibrators import list_calibrators, make_calibrator
+    from hcal.calibrators.base import CalibrationWarning
+    from hcal.calibrators.h import HCalibrator
+    from hcal.io import load, save
+    from hcal.numerics import softmax
+    from hcal.objective.loss import HCalibrationLoss
+
+# name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
+_LAZY = {
+    "HCalibrator": "hcal.calibrators.h",
+    "HCalibrationLoss": "hcal.objective.loss",
+    "CalibrationWarning": "hcal.calibrators.base",
+    "make_calibrator": "hcal.calibrators",
+    "list_calibrators": "hcal.calibrators",
+    "save": "hcal.io",
+    "load": "hcal.io",
+    "softmax": "hcal.numerics",
+    # submodules
+    "bench": "",
+    "calibrators": "",
+    "integrations": "",
+    "maps": "",
+    "metrics": "",
+    "objective": "",
+    "report": "",
+}
+
+__all__ = [
+    "CalibrationWarning",
+    "HCalibrationLoss",
+    "HCalibrator",
+    "__version__",
+    "bench",
+    "integrations",
+    "list_calibrators",
+    "load",
+    "make_calibrator",
+    "maps",
+    "metrics",
+    "objective",
+    "save",
+    "softmax",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'hcal' has no attribute {name!r}")
+    home = _LAZY[name]
+    value = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"hcal.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_LAZY))

@@ -1,0 +1,251 @@
+"""The contract that every calibrator keeps.
+
+A method is one file in this folder with one subclass of :class:`Calibrator`. It writes two functions:
+``_fit`` learns a dictionary of arrays (the *state*) and ``_predict`` is a pure function of that state
+and of logits. Input checks, array libraries, warnings, before/after scores, files and preservation of
+the argmax live here, once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+
+from hcal import inputs
+from hcal.metrics.summary import Scores, score_probs
+from hcal.numerics import FloatArray, IntArray, softmax
+
+Preserves = Literal["order", "accuracy"] | None
+State = dict[str, NDArray[Any]]
+
+# Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
+_BLOCK_EVENTS = 4_000_000
+
+
+class CalibrationWarning(UserWarning):
+    """A fit did not converge, or left the calibration set worse than before."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What ``_fit`` returns.
+
+    Attributes
+    ----------
+    state : dict of arrays
+        All that ``_predict`` needs; it goes into the saved file as it is.
+    converged : bool
+    message : str
+        What happened, in words; shown when ``converged`` is false.
+    info : dict
+        JSON-able facts for the user: chosen hyperparameters, iterations, loss curve.
+    """
+
+    state: State
+    converged: bool = True
+    message: str = ""
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """Base of every calibrator: ``fit(logits, y)``, then ``predict_proba(logits)``.
+
+    Subclasses set ``name``, ``title`` and ``preserves`` and write ``_fit`` and ``_predict``. The constructor
+    only stores its arguments (scikit-learn's rule), all of them keyword-only, ``input`` among them.
+
+    Attributes
+    ----------
+    n_classes_ : int
+    classes_ : array of shape (K,)
+    converged_ : bool
+    scores_ : dict
+        ``{"before": {...}, "after": {...}}`` on the calibration set.
+    info_ : dict
+    state_ : dict of arrays
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    preserves: Preserves = None
+    #: Whether ``_fit`` uses ``sample_weight``; if not, a weight is refused rather than ignored.
+    weighted: ClassVar[bool] = False
+    #: Methods that work row by row may take float32 as it is; all others compute in float64.
+    native_float32: ClassVar[bool] = False
+
+    input: inputs.InputKind
+    state_: State
+    n_classes_: int
+    converged_: bool
+    info_: dict[str, Any]
+    scores_: dict[str, Scores]
+
+    @abstractmethod
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+        """Learn the state from checked float64 logits (N, K) and labels (N,)."""
+
+    @abstractmethod
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        """Return probabilities (N, K) from checked logits (N, K) and ``self.state_``."""
+
+    # -- public -----------------------------------------------------------------------------------
+
+    def fit(self, logits: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from the outputs of a trained classifier on held-out rows.
+
+        Parameters
+        ----------
+        logits : array-like of shape (N, K), or (N,) for a binary score
+            Logits, probabilities or log-probabilities, as the parameter ``input`` says.
+        y : array-like of shape (N,)
+            Integer labels 0..K−1.
+        sample_weight : array-like of shape (N,), optional
+            An integer weight equals repetition.
+
+        Returns
+        -------
+        self
+        """
+        self._forget()
+        x, _ = inputs.check_logits(logits, input=self.input)
+        labels = inputs.check_labels(y, *x.shape)
+        weight = self._check_weight(sample_weight, len(x))
+        fitted = self._fit(self._working(x), labels, weight)
+        self._remember(fitted, x.shape[1])
+        try:
+            self._score_fit(x, labels, weight)
+        except BaseException:
+            self._forget()
+            raise
+        self._warn(fitted)
+        return self
+
+    def predict_proba(self, logits: Any) -> Any:
+        """Return calibrated probabilities in the array library, device and float width of the input.
+
+        Parameters
+        ----------
+        logits : array-like of shape (N, K), or (N,) for a binary score
+
+        Returns
+        -------
+        array of shape (N, K)
+        """
+        self._check_fitted()
+        x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
+        return inputs.restore(self._predict_blocks(x), origin)
+
+    def predict(self, logits: Any) -> IntArray:
+        """Return the most probable class of each row.
+
+        Parameters
+        ----------
+        logits : array-like of shape (N, K)
+
+        Returns
+        -------
+        array of shape (N,)
+        """
+        self._check_fitted()
+        x, _ = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
+        return np.asarray(self._predict_blocks(x).argmax(axis=1), dtype=np.int64)
+
+    def score(self, logits: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the negative NLL: accuracy cannot tell calibrators apart, a proper score can.
+
+        Parameters
+        ----------
+        logits : array-like of shape (N, K)
+        y : array-like of shape (N,)
+
+        Returns
+        -------
+        float
+        """
+        from hcal.metrics import nll
+
+        return -nll(self.predict_proba(logits), y, sample_weight=sample_weight)
+
+    @property
+    def classes_(self) -> IntArray:
+        """The labels 0..K−1."""
+        self._check_fitted()
+        return np.arange(self.n_classes_)
+
+    # -- machinery --------------------------------------------------------------------------------
+
+    def _working(self, x: FloatArray) -> FloatArray:
+        return x if self.native_float32 else x.astype(np.float64, copy=False)
+
+    def _predict_blocks(self, x: FloatArray) -> FloatArray:
+        rows = max(1, _BLOCK_EVENTS // x.shape[1])
+        out = np.empty_like(x)
+        for start in range(0, len(x), rows):
+            block = x[start : start + rows]
+            out[start : start + rows] = self._predict(self._working(block))
+        if self.preserves is not None:
+            _keep_argmax(out, x)
+        return out
+
+    def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
+        weight = inputs.check_weight(sample_weight, n_rows)
+        if weight is not None and not self.weighted:
+            raise ValueError(f"{self.name!r} does not support sample_weight")
+        return weight
+
+    def _remember(self, fitted: Fitted, n_classes: int) -> None:
+        self.state_ = fitted.state
+        self.n_classes_ = n_classes
+        self.converged_ = fitted.converged
+        self.info_ = fitted.info
+
+    def _forget(self) -> None:
+        """Drop everything learned, so that a failed fit leaves no half-fitted object that predicts."""
+        for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
+            delattr(self, name)
+
+    def _check_fitted(self) -> None:
+        if "state_" not in vars(self):
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(logits, y) first")
+
+    def _score_fit(self, x: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> None:
+        self.scores_ = {
+            "before": score_probs(softmax(x), y, weight),
+            "after": score_probs(self._predict_blocks(x), y, weight),
+        }
+
+    def _warn(self, fitted: Fitted) -> None:
+        if not fitted.converged:
+            warnings.warn(
+                f"{self.name}: {fitted.message or 'did not converge'}", CalibrationWarning, stacklevel=3
+            )
+        before, after = self.scores_["before"]["nll"], self.scores_["after"]["nll"]
+        if after > before * (1 + 1e-6) + 1e-12:
+            warnings.warn(
+                f"{self.name}: NLL on the calibration set rose from {before:.6g} to {after:.6g}; "
+                "the calibrator left it worse than before",
+                CalibrationWarning,
+                stacklevel=3,
+            )
+
+    def __iter__(self) -> Iterator[Any]:  # a calibrator is not a sequence; without this, np.asarray would try
+        raise TypeError(f"{type(self).__name__} is not iterable")
+
+
+def _keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
+    """Where rounding made the top class tie with an earlier one, lift it by one unit in the last place.
+
+    A strictly increasing map cannot change the argmax; a float can: two logits one ulp apart may get equal
+    probabilities, and ``argmax`` takes the first.
+    """
+    top = logits.argmax(axis=1)
+    rows = np.flatnonzero(probs.argmax(axis=1) != top)
+    if rows.size:
+        probs[rows, top[rows]] = np.nextafter(probs[rows].max(axis=1), probs.dtype.type(2))

@@ -1,0 +1,332 @@
+"""The input check: everything that enters hcal passes here, and leaves as plain numpy.
+
+One place decides what is legal and words the errors, so that every calibrator and metric refuses the
+same things in the same sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.numerics import FloatArray, IntArray
+
+InputKind = Literal["logits", "probs", "log_probs"]
+INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an array came from, so that the answer can go back in the same form."""
+
+    library: Literal["numpy", "torch", "pandas", "polars"]
+    dtype: Any
+    device: Any = None
+    index: Any = None
+    columns: Any = None
+
+
+def _library(x: Any) -> Literal["numpy", "torch", "pandas", "polars"]:
+    root = type(x).__module__.partition(".")[0]
+    return root if root in ("torch", "pandas", "polars") else "numpy"  # type: ignore[return-value]
+
+
+def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
+    """Convert an array of any supported library to numpy and remember its origin.
+
+    Parameters
+    ----------
+    x : array-like
+        numpy, torch, pandas or polars; nested lists become numpy.
+    what : str
+        The name used in errors.
+
+    Returns
+    -------
+    array, Origin
+
+    Examples
+    --------
+    >>> to_numpy([[1, 2]])[0]
+    array([[1, 2]])
+    """
+    library = _library(x)
+    if library == "torch":
+        origin = Origin("torch", x.dtype, device=x.device)
+        x = x.detach()
+        if str(x.dtype) in ("torch.float16", "torch.bfloat16"):
+            x = x.float()
+        return x.cpu().numpy(), origin
+    if library == "pandas":
+        columns = getattr(x, "columns", None)
+        return x.to_numpy(), Origin("pandas", None, index=x.index, columns=columns)
+    if library == "polars":
+        return x.to_numpy(), Origin("polars", None, columns=getattr(x, "columns", None))
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{what} is not a rectangular array: {error}") from None
+    return array, Origin("numpy", array.dtype)
+
+
+def restore(array: FloatArray, origin: Origin) -> Any:
+    """Give a float result back in the library, device and float width of the input.
+
+    Examples
+    --------
+    >>> restore(np.zeros((1, 2)), Origin("numpy", np.dtype("float32"))).dtype
+    dtype('float32')
+    """
+    if origin.library == "torch":
+        import torch
+
+        dtype = origin.dtype if origin.dtype.is_floating_point else torch.float64
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device=origin.device, dtype=dtype)
+    if origin.library == "pandas":
+        import pandas as pd
+
+        columns = (
+            origin.columns if origin.columns is not None and len(origin.columns) == array.shape[1] else None
+        )
+        return pd.DataFrame(array, index=origin.index, columns=columns)
+    if origin.library == "polars":
+        import polars as pl
+
+        names = (
+            origin.columns if origin.columns is not None and len(origin.columns) == array.shape[1] else None
+        )
+        return pl.DataFrame(array, schema=names or [str(k) for k in range(array.shape[1])])
+    dtype = origin.dtype if np.issubdtype(origin.dtype, np.floating) else np.dtype(np.float64)
+    return array.astype(dtype, copy=False)
+
+
+def _as_float(array: NDArray[Any], what: str) -> FloatArray:
+    if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+        raise ValueError(f"{what} must be numeric, got dtype {array.dtype}")
+    if np.issubdtype(array.dtype, np.complexfloating):
+        raise ValueError(f"{what} must be real, got dtype {array.dtype}")
+    if array.dtype in (np.float32, np.float64):
+        return array
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+
+
+def _first(mask: NDArray[np.bool_]) -> str:
+    where = np.argwhere(mask)[0]
+    return ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), where, strict=False))
+
+
+def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
+    if x.ndim != 2:
+        raise ValueError(
+            f"{what} must have shape (N, K), or (N,) for a binary score; got {x.ndim} dimensions {x.shape}. "
+            "Multi-label outputs are not supported: calibrate each label as a binary problem."
+        )
+    if x.shape[0] == 0:
+        raise ValueError(f"{what} is empty: shape {x.shape}")
+    if x.shape[1] < 2:
+        raise ValueError(f"{what} needs at least 2 classes (columns), got shape {x.shape}")
+    if n_classes is not None and x.shape[1] != n_classes:
+        raise ValueError(f"{what} has {x.shape[1]} classes, but the calibrator was fitted on {n_classes}")
+
+
+def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
+    # One cheap reduction decides for nearly every input; the mask is built only to name the place.
+    total = np.add.reduce(x, axis=None, dtype=np.float64) if x.size else 0.0
+    if np.isfinite(total):
+        return
+    if np.isnan(x).any():
+        raise ValueError(f"{what} contains NaN, first at {_first(np.isnan(x))}")
+    bad = np.isposinf(x) if allow_minus_inf else np.isinf(x)
+    if bad.any():
+        raise ValueError(f"{what} contains an infinite value, first at {_first(bad)}")
+    nothing = np.asarray(np.isneginf(x).all(axis=1))
+    if nothing.any():
+        raise ValueError(f"{what}: a row is -inf everywhere ({_first(nothing)})")
+
+
+def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
+    """Spread a 1-D score of the positive class 1 over two columns."""
+    if kind == "logits":
+        return np.stack([np.zeros_like(x), x], axis=1)
+    if kind == "probs":
+        return np.stack([1 - x, x], axis=1)
+    return np.stack([np.log(-np.expm1(np.minimum(x, 0))), x], axis=1)
+
+
+def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]:
+    """Check probabilities and renormalise their rows.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
+
+    Returns
+    -------
+    array of shape (N, K) in float32 or float64, Origin
+
+    Examples
+    --------
+    >>> check_probs([[0.25, 0.75]])[0]
+    array([[0.25, 0.75]])
+    """
+    array, origin = to_numpy(probs, what)
+    x = _as_float(array, what)
+    if x.ndim == 1 and x.size:
+        x = _columns_of_binary(x, "probs")
+    _check_shape(x, what, None)
+    _check_finite(x, what, allow_minus_inf=False)
+    tolerance = 1e-3 if x.dtype == np.float32 else 1e-4
+    if x.min() < 0:
+        raise ValueError(f"{what} has a negative value {x.min():.3g}, first at {_first(x < 0)}")
+    sums = x.sum(axis=1, dtype=np.float64)
+    off = np.abs(sums - 1) > tolerance
+    if off.any():
+        row = int(np.argmax(off))
+        raise ValueError(
+            f"{what} must sum to 1 in every row (within {tolerance:g}); row {row} sums to {sums[row]:.6g}. "
+            'If these are logits, say input="logits".'
+        )
+    if np.abs(sums - 1).max() > np.finfo(x.dtype).eps:
+        x = x / sums[:, None].astype(x.dtype)
+    return x, origin
+
+
+def check_logits(
+    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
+) -> tuple[FloatArray, Origin]:
+    """Check scores of any declared kind and return them as logits, finite or −inf.
+
+    Parameters
+    ----------
+    logits : array-like of shape (N, K), or (N,) for the score of class 1 of a binary problem
+    input : {"logits", "probs", "log_probs"}
+        What the array holds; never guessed. Probabilities become their logarithm, a zero the logarithm of
+        the smallest positive number of its float width (so order is kept and all stays finite).
+    n_classes : int, optional
+        The K that the calibrator was fitted on.
+
+    Returns
+    -------
+    array of shape (N, K) in float32 or float64, Origin
+
+    Examples
+    --------
+    >>> check_logits([0.0, 2.0])[0]
+    array([[0., 0.],
+           [0., 2.]])
+    """
+    if input not in INPUT_KINDS:
+        raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+    if input == "probs":
+        probs, origin = check_probs(logits)
+        _check_shape(probs, "probs", n_classes)
+        with np.errstate(under="ignore"):
+            return np.log(np.maximum(probs, np.finfo(probs.dtype).smallest_subnormal)), origin
+    array, origin = to_numpy(logits, input)
+    x = _as_float(array, input)
+    if x.ndim == 1 and x.size:
+        with np.errstate(divide="ignore"):
+            x = _columns_of_binary(x, input)
+    _check_shape(x, input, n_classes)
+    _check_finite(x, input, allow_minus_inf=input == "log_probs")
+    if input == "log_probs":
+        _check_log_probs(x)
+        x = _finite_floor(x)
+    return x, origin
+
+
+def _finite_floor(x: FloatArray) -> FloatArray:
+    """Replace −inf (probability 0) by a finite value below every other, so that order is kept."""
+    zero = np.isneginf(x)
+    if not zero.any():
+        return x
+    smallest = float(np.log(np.finfo(x.dtype).smallest_subnormal))
+    return np.where(zero, x.dtype.type(min(smallest, float(x[~zero].min()))), x)
+
+
+def _check_log_probs(x: FloatArray) -> None:
+    sums = np.exp(x).sum(axis=1, dtype=np.float64)
+    off = np.abs(sums - 1) > 1e-3
+    if off.any():
+        row = int(np.argmax(off))
+        raise ValueError(
+            f"log_probs must be logarithms of rows that sum to 1; exp of row {row} sums to {sums[row]:.6g}. "
+            'If these are unnormalised scores, say input="logits".'
+        )
+
+
+def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
+    """Check labels: integers 0..K−1, one a row. A class may be absent.
+
+    Parameters
+    ----------
+    y : array-like of shape (N,)
+
+    Returns
+    -------
+    array of shape (N,) in int64
+
+    Examples
+    --------
+    >>> check_labels([0, 2], 2, 3)
+    array([0, 2])
+    """
+    labels, _ = to_numpy(y, "y")
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2 and labels.shape == (n_rows, n_classes):
+        raise ValueError(
+            "y looks one-hot or multi-label; pass integer labels of shape (N,), e.g. y.argmax(axis=1)"
+        )
+    if labels.ndim != 1:
+        raise ValueError(f"y must have shape (N,), got {labels.shape}")
+    if len(labels) != n_rows:
+        raise ValueError(f"y has {len(labels)} labels for {n_rows} rows")
+    if labels.dtype == bool:
+        labels = labels.astype(np.int64)
+    if not np.issubdtype(labels.dtype, np.number):
+        raise ValueError(
+            f"y must hold integers 0..K-1, got dtype {labels.dtype}; string labels belong to "
+            "hcal.integrations.sklearn.HCalibratedClassifier"
+        )
+    integers = labels.astype(np.int64) if np.isfinite(labels).all() else None
+    if integers is None or (integers != labels).any():
+        bad = ~np.isfinite(labels) if integers is None else integers != labels
+        raise ValueError(f"y must hold integers 0..K-1; {_first(bad)} is {labels[bad][0]}")
+    outside = (integers < 0) | (integers >= n_classes)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise ValueError(f"y must lie in 0..{n_classes - 1}; row {row} is {integers[row]}")
+    return integers
+
+
+def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
+    """Check sample weights: non-negative, finite, not all zero; None stays None.
+
+    Parameters
+    ----------
+    sample_weight : array-like of shape (N,), or None
+
+    Returns
+    -------
+    array of shape (N,) in float64, or None
+
+    Examples
+    --------
+    >>> check_weight([1, 2], 2)
+    array([1., 2.])
+    """
+    if sample_weight is None:
+        return None
+    weight = _as_float(to_numpy(sample_weight, "sample_weight")[0], "sample_weight").astype(np.float64)
+    if weight.shape != (n_rows,):
+        raise ValueError(f"sample_weight must have shape ({n_rows},), got {weight.shape}")
+    if not np.isfinite(weight).all() or (weight < 0).any():
+        bad = ~(np.isfinite(weight) & (weight >= 0))
+        raise ValueError(f"sample_weight must be finite and non-negative; {_first(bad)} is {weight[bad][0]}")
+    if weight.sum() == 0:
+        raise ValueError("sample_weight is zero everywhere")
+    return weight

@@ -1,0 +1,77 @@
+"""Numerically safe softmax and friends, in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating[Any]]
+IntArray = NDArray[np.int64]
+
+
+def log_softmax(logits: FloatArray) -> FloatArray:
+    """Return log-softmax along the last axis, in the dtype of the input.
+
+    Parameters
+    ----------
+    logits : array of shape (..., K)
+
+    Returns
+    -------
+    array of shape (..., K)
+
+    Examples
+    --------
+    >>> log_softmax(np.array([[0.0, 0.0]])).round(4)
+    array([[-0.6931, -0.6931]])
+    """
+    x: FloatArray = logits - logits.max(axis=-1, keepdims=True)
+    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return x
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Return softmax along the last axis, in the dtype of the input.
+
+    Parameters
+    ----------
+    logits : array of shape (..., K)
+
+    Returns
+    -------
+    array of shape (..., K)
+
+    Examples
+    --------
+    >>> softmax(np.array([[1e4, 0.0]]))
+    array([[1., 0.]])
+    """
+    x: FloatArray = logits - logits.max(axis=-1, keepdims=True)
+    np.exp(x, out=x)
+    x /= x.sum(axis=-1, keepdims=True)
+    return x
+
+
+def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:
+    """Return the one-hot marks of labels as float64.
+
+    Parameters
+    ----------
+    y : array of shape (N,)
+    n_classes : int
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> one_hot(np.array([1, 0]), 2)
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    out = np.zeros((len(y), n_classes))
+    out[np.arange(len(y)), y] = 1.0
+    return out

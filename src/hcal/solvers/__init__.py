@@ -1,0 +1,1 @@
+"""TODO: described by its owner."""
