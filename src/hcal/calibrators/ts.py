@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.solvers.temperature import nll_slope, solve_increasing
+from hcal.solvers.temperature import solve_temperature
 
 
 class TemperatureScaling(Calibrator):
-    """softmax(z/T) with the one T > 0 that minimises the mean NLL; convex in 1/T, solved by bracketing.
+    """softmax(z/T) with the one T > 0 that minimises the mean NLL; convex in 1/T.
 
     Guo, Pleiss, Sun, Weinberger: On Calibration of Modern Neural Networks, ICML 2017.
 
@@ -32,8 +32,8 @@ class TemperatureScaling(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        solved = solve_increasing(nll_slope(logits, y, sample_weight))
-        info = {"temperature": 1 / solved.beta}
+        solved = solve_temperature(logits, y, sample_weight)
+        info = {"temperature": 1 / solved.beta, "evaluations": solved.evaluations}
         return Fitted({"beta": np.array(solved.beta)}, solved.converged, solved.message, info)
 
     def _predict(self, logits: FloatArray) -> FloatArray:

@@ -1,1 +1,4 @@
-"""TODO: described by its owner."""
+"""Solvers: a safeguarded temperature search, L-BFGS and Newton for the convex families, proximal gradient.
+
+Nothing is imported here: each method takes the one it needs.
+"""

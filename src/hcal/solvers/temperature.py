@@ -1,8 +1,13 @@
-"""The bounded, safeguarded one-dimensional temperature solver."""
+"""The bounded, safeguarded one-dimensional temperature solver.
+
+A temperature is found as β = 1/T: the mean NLL of softmax(β z) is convex in β, its slope increases with β,
+and so does the mean confidence. Everything here is the search for a root of an increasing function that
+cannot fail silently: the two cases without a finite optimum are recognised from the data beforehand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +15,13 @@ from numpy.typing import NDArray
 
 from hcal.numerics import FloatArray, IntArray
 
-# log β of the search, β = 1/T. Outside of e^±16 a float64 softmax of any real logits is saturated.
+# log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
+
+# Rows are visited in blocks of about this many events, so that temporaries stay in the cache.
+_BLOCK_EVENTS = 65_536
+
+Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -21,17 +31,96 @@ class Temperature:
     beta: float
     converged: bool
     message: str = ""
+    evaluations: int = 0
 
 
-def nll_slope(
-    logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None
-) -> Callable[[float], float]:
+def _blocks(n_rows: int, n_classes: int) -> Iterator[slice]:
+    rows = max(1, _BLOCK_EVENTS // n_classes)
+    for start in range(0, n_rows, rows):
+        yield slice(start, start + rows)
+
+
+def _below_top(logits: FloatArray, rows: slice) -> Float64:
+    """Return z − max z of a block of rows, in float64."""
+    block = logits[rows].astype(np.float64, copy=False)
+    below: Float64 = block - block.max(axis=1, keepdims=True)
+    return below
+
+
+def logit_scale(logits: FloatArray) -> float:
+    """Return the mean distance of the logits to the top one of their row; 0 when all rows are constant.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> logit_scale(np.array([[0.0, 4.0]]))
+    2.0
+    """
+    total = sum(float(-_below_top(logits, rows).mean(axis=1).sum()) for rows in _blocks(*logits.shape))
+    return total / len(logits)
+
+
+def nll_derivatives(
+    logits: FloatArray, y: IntArray, weight: Float64 | None, *, unit: float = 1.0
+) -> Callable[[float], tuple[float, float]]:
+    """Return β ↦ (first, second) derivative in β of the mean NLL of softmax(β z).
+
+    The first is the mean of E_p[z] − z_y and increases with β; the second is the mean of Var_p[z].
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    y : array of shape (N,)
+    weight : array of shape (N,), or None
+    unit : float
+        The logits are measured in this unit (β in its inverse), so that squares cannot overflow.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> both = nll_derivatives(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), None)
+    >>> both(0.0)
+    (0.0, 0.25)
+    """
+    total = float(len(logits)) if weight is None else float(weight.sum())
+
+    def derivatives(beta: float) -> tuple[float, float]:
+        slope = curvature = 0.0
+        for rows in _blocks(*logits.shape):
+            d = _below_top(logits, rows)
+            d /= unit
+            e = np.exp(beta * d)
+            mass = e.sum(axis=1)
+            e *= d
+            mean = e.sum(axis=1) / mass
+            variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
+            gap = mean - d[np.arange(len(d)), y[rows]]
+            w = 1.0 if weight is None else weight[rows]
+            slope += float(np.sum(w * gap))
+            curvature += float(np.sum(w * np.maximum(variance, 0)))
+        return slope / total, curvature / total
+
+    return derivatives
+
+
+def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callable[[float], float]:
     """Return d(mean NLL of softmax(β z))/dβ as a function of β: mean of E_p[z] − z_y, increasing in β.
 
     Parameters
     ----------
     logits : array of shape (N, K)
     y : array of shape (N,)
+    weight : array of shape (N,), or None
 
     Returns
     -------
@@ -43,19 +132,35 @@ def nll_slope(
     >>> abs(slope(0.0)) < 1e-12
     True
     """
-    z = logits - logits.max(axis=1, keepdims=True)
-    target = float(np.average(z[np.arange(len(z)), y], weights=weight))
+    derivatives = nll_derivatives(logits, y, weight)
+    return lambda beta: derivatives(beta)[0]
 
-    def slope(beta: float) -> float:
-        mean = np.empty(len(z))
-        rows = max(1, 1_000_000 // z.shape[1])  # blocks that stay in cache and bound the memory
-        for start in range(0, len(z), rows):
-            block = z[start : start + rows]
-            e = np.exp(beta * block)
-            mean[start : start + rows] = np.einsum("nk,nk->n", e, block) / e.sum(axis=1)
-        return float(np.average(mean, weights=weight)) - target
 
-    return slope
+def mean_confidence(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
+    """Return β ↦ mean over rows of the largest softmax(β z): increasing in β, from 1/K.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    weight : array of shape (N,), or None
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> mean_confidence(np.array([[0.0, 4.0]]), None)(0.0)
+    0.5
+    """
+
+    def confidence(beta: float) -> float:
+        top = np.empty(len(logits))
+        for rows in _blocks(*logits.shape):
+            top[rows] = 1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1)
+        return float(np.average(top, weights=weight))
+
+    return confidence
 
 
 def solve_increasing(
@@ -84,14 +189,94 @@ def solve_increasing(
     from scipy.optimize import brentq
 
     low, high = bounds
-    f_low, f_high = slope(float(np.exp(low))), slope(float(np.exp(high)))
-    if f_low >= 0:
-        return Temperature(
-            float(np.exp(low)), f_low == 0, "the scores carry no information: T is at its upper bound"
-        )
-    if f_high <= 0:
-        return Temperature(
-            float(np.exp(high)), f_high == 0, "every label has the top score: T at its lower bound"
-        )
-    root = brentq(lambda t: slope(float(np.exp(t))), low, high, xtol=1e-10, rtol=1e-12)
-    return Temperature(float(np.exp(root)), True)
+    if slope(float(np.exp(low))) >= 0:
+        return Temperature(float(np.exp(low)), False, "no root in the bracket: T is at its upper bound")
+    if slope(float(np.exp(high))) <= 0:
+        return Temperature(float(np.exp(high)), False, "no root in the bracket: T is at its lower bound")
+    root, report = brentq(
+        lambda t: slope(float(np.exp(t))), low, high, xtol=1e-10, rtol=1e-12, full_output=True
+    )
+    return Temperature(float(np.exp(root)), True, "", report.function_calls + 2)
+
+
+def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = None) -> Temperature:
+    """Find the temperature of least mean NLL: Newton in log β, kept inside a shrinking bracket.
+
+    Works at any scale of the logits, in float32 and float64, and never fails silently. Without a finite
+    optimum it says so (``converged=False``) and takes
+
+    - uniform probabilities (T at its upper bound) when the scores say nothing or the opposite of the labels;
+    - when every label has the top score, the T whose mean confidence is (N+1)/(N+2) (the rule of
+      succession), or T = 1 where the scores are surer than that already.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    y : array of shape (N,)
+    weight : array of shape (N,), optional
+
+    Returns
+    -------
+    Temperature
+
+    Examples
+    --------
+    >>> solved = solve_temperature(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
+    >>> round(2 * solved.beta, 6)  # log 3
+    1.098612
+    """
+    scale = logit_scale(logits)
+    if scale == 0:
+        return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
+    derivatives = nll_derivatives(logits, y, weight, unit=scale)
+    if derivatives(0.0)[0] >= 0:
+        message = "the scores say nothing, or the opposite of the labels: T is at its upper bound"
+        return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
+    if _all_on_top(logits, y, weight):
+        return _succession(logits, weight, scale)
+    solved = _newton(derivatives, LOG_BETA_BOUNDS)
+    return Temperature(solved.beta / scale, solved.converged, solved.message, solved.evaluations)
+
+
+def _all_on_top(logits: FloatArray, y: IntArray, weight: Float64 | None) -> bool:
+    top = logits[np.arange(len(y)), y] == logits.max(axis=1)
+    return bool(np.all(top if weight is None else top | (weight == 0)))
+
+
+def _succession(logits: FloatArray, weight: Float64 | None, scale: float) -> Temperature:
+    confidence = mean_confidence(logits, weight)
+    n = float(len(logits)) if weight is None else float(weight.sum())
+    target = (n + 1) / (n + 2)
+    beta = solve_increasing(lambda b: confidence(b / scale) - target).beta / scale
+    message = (
+        "every label has the top score, so no finite T is best; "
+        "T is where the mean confidence is (N+1)/(N+2), or 1 if that is surer"
+    )
+    return Temperature(max(beta, 1.0), False, message)
+
+
+def _newton(
+    derivatives: Callable[[float], tuple[float, float]], bounds: tuple[float, float], tolerance: float = 1e-11
+) -> Temperature:
+    low, high = bounds
+    t = (low + high) / 2
+    evaluation = 0
+    while evaluation < 100:
+        evaluation += 1
+        beta = float(np.exp(t))
+        slope, curvature = derivatives(beta)
+        if slope < 0:
+            low = t
+        else:
+            high = t
+        # Far from the root the curvature may vanish (saturation): then the step is cut, not trusted.
+        step = float(np.clip(-slope / max(beta * curvature, 1e-300), -3, 3)) if slope else 0.0
+        if abs(step) > tolerance and not low < t + step < high:
+            step = (low + high) / 2 - t
+        t += step
+        if abs(step) <= tolerance:
+            break
+    for end, name in ((bounds[0], "upper"), (bounds[1], "lower")):
+        if abs(t - end) < 1e-6:
+            return Temperature(float(np.exp(t)), False, f"T is at its {name} bound", evaluation)
+    return Temperature(float(np.exp(t)), True, "", evaluation)

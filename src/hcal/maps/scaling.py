@@ -1,0 +1,218 @@
+"""Scaling maps in numpy: log-probabilities as a function of parameters θ and scores x, with the pullback.
+
+A *map* gives, for θ and x, the log-probabilities (N, K) and a function that pulls a gradient in them back
+to a gradient in θ (the vector-Jacobian product). It knows nothing of objectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64 = NDArray[np.float64]
+Pullback = Callable[[Float64], Float64]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A family of maps.
+
+    Attributes
+    ----------
+    name : str
+    start : array of shape (P,)
+        Where a fit begins: the identity, where the family holds it.
+    vjp : callable
+        (θ (P,), scores (N, ·)) ↦ (log-probabilities (N, K), pullback).
+    """
+
+    name: str
+    start: Float64
+    vjp: Callable[[Float64, Float64], tuple[Float64, Pullback]]
+
+    def log_probs(self, theta: Float64, x: Float64) -> Float64:
+        """Return the log-probabilities (N, K) alone."""
+        return self.vjp(theta, x)[0]
+
+
+def log_softmax_vjp(scores: Float64) -> tuple[Float64, Pullback]:
+    """Return log-softmax of scores (N, K), and its pullback; ``scores`` is overwritten.
+
+    Examples
+    --------
+    >>> log_probs, pull = log_softmax_vjp(np.zeros((1, 2)))
+    >>> pull(np.array([[-1.0, 0.0]]))
+    array([[-0.5,  0.5]])
+    """
+    scores -= scores.max(axis=1, keepdims=True)
+    probs = np.exp(scores)
+    mass = probs.sum(axis=1, keepdims=True)
+    probs /= mass
+    scores -= np.log(mass)
+
+    def pull(gradient: Float64) -> Float64:
+        through: Float64 = gradient - probs * gradient.sum(axis=1, keepdims=True)
+        return through
+
+    return scores, pull
+
+
+def temperature() -> Map:
+    """Return softmax(e^θ x): one parameter, the logarithm of β = 1/T. Preserves order.
+
+    Returns
+    -------
+    Map
+
+    Examples
+    --------
+    >>> np.exp(temperature().log_probs(np.array([0.0]), np.array([[0.0, 0.0]])))
+    array([[0.5, 0.5]])
+    """
+
+    def vjp(theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
+        beta = float(np.exp(theta[0]))
+        log_probs, pull = log_softmax_vjp(beta * x)
+        return log_probs, lambda g: np.array([beta * np.vdot(pull(g), x)])
+
+    return Map("temperature", np.zeros(1), vjp)
+
+
+def vector(n_classes: int) -> Map:
+    """Return softmax(w ⊙ x + b); θ = (w, b).
+
+    Parameters
+    ----------
+    n_classes : int
+
+    Returns
+    -------
+    Map
+
+    Examples
+    --------
+    >>> vector(2).start
+    array([1., 1., 0., 0.])
+    """
+    k = n_classes
+
+    def vjp(theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
+        scores = x * theta[:k]
+        scores += theta[k:]
+        log_probs, pull = log_softmax_vjp(scores)
+
+        def pullback(g: Float64) -> Float64:
+            d = pull(g)
+            return np.concatenate([np.einsum("nk,nk->k", d, x), d.sum(axis=0)])
+
+        return log_probs, pullback
+
+    return Map("vector", np.r_[np.ones(k), np.zeros(k)], vjp)
+
+
+def matrix(n_classes: int) -> Map:
+    """Return softmax(W x + b); θ = (W row by row, b).
+
+    Parameters
+    ----------
+    n_classes : int
+
+    Returns
+    -------
+    Map
+
+    Examples
+    --------
+    >>> matrix(2).start
+    array([1., 0., 0., 1., 0., 0.])
+    """
+    k = n_classes
+
+    def vjp(theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
+        scores = x @ theta[: k * k].reshape(k, k).T
+        scores += theta[k * k :]
+        log_probs, pull = log_softmax_vjp(scores)
+
+        def pullback(g: Float64) -> Float64:
+            d = pull(g)
+            return np.concatenate([(d.T @ x).ravel(), d.sum(axis=0)])
+
+        return log_probs, pullback
+
+    return Map("matrix", np.r_[np.eye(k).ravel(), np.zeros(k)], vjp)
+
+
+def beta(n_classes: int) -> Map:
+    """Return softmax(a ⊙ x₁ + b ⊙ x₂ + c) on x = (x₁, x₂) of shape (N, 2K); θ = (a, b, c).
+
+    With x₁ = ln p and x₂ = −ln(1 − p) this is the multi-class form of beta calibration.
+
+    Parameters
+    ----------
+    n_classes : int
+
+    Returns
+    -------
+    Map
+
+    Examples
+    --------
+    >>> beta(2).start
+    array([1., 1., 1., 1., 0., 0.])
+    """
+    k = n_classes
+
+    def vjp(theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
+        scores = x[:, :k] * theta[:k]
+        scores += x[:, k:] * theta[k : 2 * k]
+        scores += theta[2 * k :]
+        log_probs, pull = log_softmax_vjp(scores)
+
+        def pullback(g: Float64) -> Float64:
+            d = pull(g)
+            slopes = [np.einsum("nk,nk->k", d, half) for half in (x[:, :k], x[:, k:])]
+            return np.concatenate([*slopes, d.sum(axis=0)])
+
+        return log_probs, pullback
+
+    return Map("beta", np.r_[np.ones(2 * k), np.zeros(k)], vjp)
+
+
+def ensemble(n_classes: int) -> Map:
+    """Return w₁ softmax(e^t x) + w₂ softmax(x) + w₃/K; θ = (t, w₁, w₂, w₃). Preserves order for w ≥ 0.
+
+    The weights are free here; a solver with constraints keeps them on the simplex.
+
+    Parameters
+    ----------
+    n_classes : int
+
+    Returns
+    -------
+    Map
+
+    Examples
+    --------
+    >>> np.exp(ensemble(2).log_probs(np.array([0.0, 0.0, 0.0, 1.0]), np.array([[3.0, 0.0]])))
+    array([[0.5, 0.5]])
+    """
+
+    def vjp(theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
+        b = float(np.exp(theta[0]))
+        scaled, pull = log_softmax_vjp(b * x)
+        parts = np.stack(
+            [np.exp(scaled), np.exp(log_softmax_vjp(x.copy())[0]), np.full_like(x, 1 / n_classes)]
+        )
+        probs = np.maximum(np.tensordot(theta[1:], parts, 1), np.finfo(np.float64).tiny)
+
+        def pullback(g: Float64) -> Float64:
+            d = g / probs
+            inner = b * np.vdot(pull(theta[1] * d * parts[0]), x)
+            return np.concatenate([[inner], np.tensordot(parts, d, 2)])
+
+        return np.log(probs), pullback
+
+    return Map("ensemble", np.array([0.0, 1.0, 0.0, 0.0]), vjp)
