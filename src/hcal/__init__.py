@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.h import HCalibrator
     from hcal.io import load, save
+    from hcal.metrics import list_metrics
     from hcal.numerics import softmax
     from hcal.objective.loss import HCalibrationLoss
 
@@ -32,6 +33,7 @@ _LAZY = {
     "CalibrationWarning": "hcal.calibrators.base",
     "make_calibrator": "hcal.calibrators",
     "list_calibrators": "hcal.calibrators",
+    "list_metrics": "hcal.metrics",
     "save": "hcal.io",
     "load": "hcal.io",
     "softmax": "hcal.numerics",
@@ -53,6 +55,7 @@ __all__ = [
     "bench",
     "integrations",
     "list_calibrators",
+    "list_metrics",
     "load",
     "make_calibrator",
     "maps",

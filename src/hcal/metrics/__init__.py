@@ -1,8 +1,47 @@
-"""Metrics: pure functions ``(probs, y, *, sample_weight=None, ...) -> float``."""
+"""Metrics: pure functions ``(probs, y, *, sample_weight=None, ...) -> float`` on numpy, torch and frames.
+
+>>> import hcal
+>>> hcal.metrics.brier([[0.5, 0.5]], [0])
+0.5
+"""
 
 from __future__ import annotations
 
-from hcal.metrics.scores import accuracy, brier, nll
-from hcal.metrics.top_label import ece_ew
+from hcal.metrics.canonical import dkde_ce, skce
+from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
+from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics
+from hcal.metrics.sample import Sample
+from hcal.metrics.scores import accuracy, brier, mean_confidence, nll, sharpness
+from hcal.metrics.top_label import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, kde_ece, ks, mce, mmce
 
-__all__ = ["accuracy", "brier", "ece_ew", "nll"]
+__all__ = [
+    "LEVELS",
+    "METRICS",
+    "Metric",
+    "Sample",
+    "accuracy",
+    "ace",
+    "brier",
+    "cwece_a",
+    "cwece_r2",
+    "cwece_s",
+    "dece",
+    "dkde_ce",
+    "ece_em",
+    "ece_ew",
+    "ece_r2",
+    "ece_s1",
+    "ece_s2",
+    "get_metric",
+    "kde_ece",
+    "ks",
+    "list_metrics",
+    "mce",
+    "mean_confidence",
+    "mmce",
+    "nll",
+    "sharpness",
+    "skce",
+    "tcwece",
+    "tcwece_k",
+]

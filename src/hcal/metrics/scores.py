@@ -1,57 +1,135 @@
-"""Scores: NLL, Brier, accuracy."""
+"""Scores: NLL, Brier, accuracy. Means over rows, so a weight is simply a weight."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal import inputs
-from hcal.numerics import FloatArray, IntArray
+from hcal.metrics.sample import Sample, Vector, as_sample
 
-
-def _checked(
-    probs: Any, y: Any, sample_weight: Any
-) -> tuple[FloatArray, IntArray, NDArray[np.float64] | None]:
-    p, _ = inputs.check_probs(probs)
-    return p, inputs.check_labels(y, *p.shape), inputs.check_weight(sample_weight, len(p))
+# A label that was given probability 0 costs -log of this (708.4): finite, so that averages can be compared.
+SMALLEST = float(np.finfo(np.float64).tiny)
 
 
-def nll(probs: Any, y: Any, *, sample_weight: Any = None) -> float:
-    """Return the mean negative log-likelihood.
+def nll_rows(s: Sample) -> Vector:
+    """Return −log p(label) of every row, shape (N,)."""
+    return np.asarray(-np.log(np.maximum(s.data.chosen, SMALLEST)))
+
+
+def brier_rows(s: Sample) -> Vector:
+    """Return Σ_k (p_k − [y = k])² of every row, shape (N,)."""
+    return s.data.squares - 2 * s.data.chosen + 1
+
+
+def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the mean negative log-likelihood; probability 0 on a label counts 708.4, not infinity.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+
+    Returns
+    -------
+    float
 
     Examples
     --------
     >>> round(nll([[0.5, 0.5]], [0]), 4)
     0.6931
     """
-    p, labels, weight = _checked(probs, y, sample_weight)
-    chosen = p[np.arange(len(p)), labels].astype(np.float64)
-    return float(np.average(-np.log(np.maximum(chosen, np.finfo(np.float64).tiny)), weights=weight))
+    s = as_sample(probs, y, sample_weight)
+    return s.mean(nll_rows(s))
 
 
-def brier(probs: Any, y: Any, *, sample_weight: Any = None) -> float:
+def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the Brier score: the mean over rows of the squared error summed over classes.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+
+    Returns
+    -------
+    float
 
     Examples
     --------
     >>> brier([[0.5, 0.5]], [0])
     0.5
     """
-    p, labels, weight = _checked(probs, y, sample_weight)
-    chosen = p[np.arange(len(p)), labels].astype(np.float64)
-    squares = np.einsum("nk,nk->n", p, p, dtype=np.float64)
-    return float(np.average(squares - 2 * chosen + 1, weights=weight))
+    s = as_sample(probs, y, sample_weight)
+    return s.mean(brier_rows(s))
 
 
-def accuracy(probs: Any, y: Any, *, sample_weight: Any = None) -> float:
+def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the accuracy of the argmax (the first one, on ties).
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+
+    Returns
+    -------
+    float
 
     Examples
     --------
     >>> accuracy([[0.3, 0.7]], [1])
     1.0
     """
-    p, labels, weight = _checked(probs, y, sample_weight)
-    return float(np.average(p.argmax(axis=1) == labels, weights=weight))
+    s = as_sample(probs, y, sample_weight)
+    return s.mean(s.data.hit)
+
+
+def mean_confidence(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the mean of the largest probability of every row.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> mean_confidence([[0.3, 0.7]], [1])
+    0.7
+    """
+    s = as_sample(probs, y, sample_weight)
+    return s.mean(s.data.conf)
+
+
+def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return how far predictions are from uniform: mean of (Σ_k p_k² − 1/K)/(1 − 1/K), in [0, 1].
+
+    0 for a uniform predictor, 1 for one that always puts everything on one class. It does not look at the
+    labels: read it beside a calibration error, which a predictor that says nothing can bring to 0.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> sharpness([[0.5, 0.5], [0.0, 1.0]], [1, 1])
+    0.5
+    """
+    s = as_sample(probs, y, sample_weight)
+    return (s.mean(s.data.squares) - 1 / s.k) / (1 - 1 / s.k)

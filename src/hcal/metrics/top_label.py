@@ -1,27 +1,332 @@
-"""Top-label errors."""
+"""Top-label errors: does a confidence of 0.8 mean right in 8 of 10 cases?
+
+``conf`` is the largest probability of a row, ``hit`` whether its class is the label. All metrics here use
+the one stable sort of the sample.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
-from hcal.metrics.scores import _checked
+from hcal.metrics import bins as _bins
+from hcal.metrics.kernels import exponential_sum, kde_error
+from hcal.metrics.sample import as_sample
 
 
-def ece_ew(probs: Any, y: Any, *, sample_weight: Any = None, bins: int = 15) -> float:
-    """Return the expected calibration error over equal-width bins (lo, hi].
+def ece_ew(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
+) -> float:
+    """Return the expected calibration error over equal-width bins (lo, hi]; empty bins count nothing.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+    bins : int
+    order : float
+        r in (Σ_b (n_b/N)|conf_b − acc_b|^r)^(1/r).
+
+    Returns
+    -------
+    float
 
     Examples
     --------
     >>> ece_ew([[0.25, 0.75]], [1])
     0.25
     """
-    p, labels, weight = _checked(probs, y, sample_weight)
-    conf = p.max(axis=1).astype(np.float64)
-    hit = (p.argmax(axis=1) == labels).astype(np.float64)
-    w = np.ones(len(p)) if weight is None else weight
-    edges = np.linspace(0, 1, bins + 1)
-    which = np.clip(np.searchsorted(edges, conf, side="left") - 1, 0, bins - 1)
-    gap = np.bincount(which, weights=w * (conf - hit), minlength=bins)
-    return float(np.abs(gap).sum() / w.sum())
+    s = as_sample(probs, y, sample_weight)
+    return _bins.error(_bins.equal_width(s, bins), s.total, order)
+
+
+def ece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+    """Return the root-mean-square calibration error over equal-width bins (lo, hi].
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+    bins : int
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> ece_r2([[0.25, 0.75]], [1])
+    0.25
+    """
+    return ece_ew(probs, y, sample_weight=sample_weight, bins=bins, order=2)
+
+
+def mce(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+    """Return the largest gap of the equal-width bins (lo, hi] that hold a sample.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+    bins : int
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> mce([[0.25, 0.75], [1.0, 0.0]], [1, 0])
+    0.25
+    """
+    s = as_sample(probs, y, sample_weight)
+    return float(_bins.equal_width(s, bins).gap.max())
+
+
+def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+    """Return the unweighted mean gap of the non-empty equal-width bins [lo, hi), the last one closed.
+
+    Confidences are clipped to [ε, 1 − ε] with ε = 1.19e-7 first, as published.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+    bins : int
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(ace([[0.25, 0.75], [1.0, 0.0]], [1, 0]), 6)
+    0.125
+    """
+    s = as_sample(probs, y, sample_weight)
+    eps = float(np.finfo(np.float32).eps)
+    edges = np.linspace(0, 1, _bins.check_bins(bins) + 1)
+    conf = np.clip(s.data.conf_sorted, eps, 1 - eps)
+    which = np.clip(np.searchsorted(edges, conf, side="right") - 1, 0, bins - 1)
+    weight = np.bincount(which, weights=s.w_sorted, minlength=bins)
+    gap = np.bincount(which, weights=s.w_sorted * (conf - s.data.hit_sorted), minlength=bins)
+    full = weight > 0
+    return float(np.abs(gap[full] / weight[full]).mean())
+
+
+def ece_em(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
+) -> float:
+    """Return the calibration error over equal-mass bins (lo, hi] between interpolated quantiles.
+
+    As published, the smallest confidence falls in no bin, and bins that ties leave empty are skipped.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts.
+    bins : int
+    order : float
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> ece_em([[0.25, 0.75], [0.5, 0.5]], [1, 0])
+    0.125
+    """
+    s = as_sample(probs, y, sample_weight)
+    s.need_repetitions("ece_em")
+    return _bins.error(_bins.quantile_edges(s, bins), s.total, order)
+
+
+def dece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
+    """Return the debiased calibration error over equal-mass bins; signed, not clipped at 0.
+
+    Kumar, Liang, Ma: Verified Uncertainty Calibration, NeurIPS 2019. Twice the plug-in error minus the
+    (unweighted, as published) mean over bins of E|Normal(acc_b − conf_b, acc_b(1 − acc_b)/n_b)|.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts.
+    bins : int
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> dece([[0.25, 0.75], [0.0, 1.0]], [1, 1])
+    0.125
+    """
+    s = as_sample(probs, y, sample_weight)
+    s.need_repetitions("dece")
+    b = _bins.equal_mass(s, bins)
+    mu = b.acc - b.conf
+    spread = np.sqrt(np.maximum(b.acc * (1 - b.acc), 0) / b.weight)
+    return 2 * _bins.error(b, s.total) - float(folded_normal_mean(mu, spread).mean())
+
+
+def folded_normal_mean(mu: Any, sigma: Any) -> Any:
+    """Return E|Normal(μ, σ²)|, elementwise; |μ| where σ = 0.
+
+    Examples
+    --------
+    >>> round(float(folded_normal_mean(0.0, 1.0)), 4)
+    0.7979
+    """
+    mu, sigma = np.asarray(mu, dtype=np.float64), np.asarray(sigma, dtype=np.float64)
+    z = np.divide(mu, sigma, out=np.zeros_like(mu), where=sigma > 0)
+    smooth = sigma * np.sqrt(2 / np.pi) * np.exp(-0.5 * z * z) + mu * (1 - 2 * ndtr(-z))
+    return np.where(sigma > 0, smooth, np.abs(mu))
+
+
+def ece_s1(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the sweep calibration error of order 1: as many equal-mass bins as keep accuracy monotone.
+
+    Roelofs et al.: Mitigating Bias in Calibration Error Estimation, AISTATS 2022.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(ece_s1([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
+    0.25
+    """
+    s = as_sample(probs, y, sample_weight)
+    s.need_repetitions("ece_s1")
+    return _bins.error(_bins.sweep(s), s.total)
+
+
+def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the sweep calibration error of order 2 (see :func:`ece_s1`).
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(ece_s2([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
+    0.25
+    """
+    s = as_sample(probs, y, sample_weight)
+    s.need_repetitions("ece_s2")
+    return _bins.error(_bins.sweep(s), s.total, 2)
+
+
+def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the Kolmogorov–Smirnov error: max_i |cumulated confidence − cumulated hits|/N, no bins.
+
+    Gupta et al.: Calibration of Neural Networks using Splines, ICLR 2021.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(ks([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
+    0.25
+    """
+    s = as_sample(probs, y, sample_weight)
+    gap = np.cumsum(s.w_sorted * (s.data.conf_sorted - s.data.hit_sorted))
+    return float(np.abs(gap).max() / s.total)
+
+
+def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 0.4) -> float:
+    """Return the maximum mean calibration error with kernel exp(−|c − c'|/bandwidth), diagonal included.
+
+    Kumar, Sarawagi, Jain: Trainable Calibration Measures, ICML 2018. Exact in O(N log N): on sorted
+    confidences the exponential kernel factorises.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+    bandwidth : float
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> mmce([[0.25, 0.75]], [1])
+    0.25
+    """
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    s = as_sample(probs, y, sample_weight)
+    residual = s.w_sorted * (s.data.hit_sorted - s.data.conf_sorted)
+    return float(np.sqrt(max(exponential_sum(s.data.conf_sorted, residual, 1 / bandwidth), 0.0)) / s.total)
+
+
+def kde_ece(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float | None = None) -> float:
+    """Return the calibration error of order 1 with densities in place of bins (triweight kernel, mirrored).
+
+    Zhang, Kailkhura, Han: Mix-n-Match, ICML 2020. For K = 2 it looks at P(class 1) and the label. With no
+    correct prediction the accuracy is 0 everywhere, and the answer is the mean confidence.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts.
+    bandwidth : float, optional
+        Standard deviation of the kernel; std(conf of the correct samples)·(2N)^(−1/5) by default.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> p = [[0.4, 0.6], [0.3, 0.7], [0.1, 0.9], [0.8, 0.2]]
+    >>> round(kde_ece(p, [1, 1, 1, 0]), 3)
+    0.251
+    """
+    s = as_sample(probs, y, sample_weight)
+    s.need_repetitions("kde_ece")
+    if s.k == 2:
+        score, event = s.data.probs[:, 1].astype(np.float64), (s.y == 1).astype(np.float64)
+        return kde_error(score, event, s.w, bandwidth)
+    return kde_error(s.data.conf, s.data.hit, s.w, bandwidth)

@@ -1,0 +1,207 @@
+"""Canonical errors: is the whole probability vector calibrated? Blocked matrix products, never N x N.
+
+On CUDA tensors the same products run on the device (:mod:`hcal.metrics.device`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+
+Matrix = NDArray[np.float64]
+Estimator = Literal["unbiased", "biased", "linear"]
+
+
+def skce(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    estimator: Estimator = "unbiased",
+    bandwidth: float = 1.0,
+) -> float:
+    """Return the squared kernel calibration error with kernel exp(−‖p − p'‖₂/bandwidth).
+
+    Widmann, Lindsten, Zachariah: Calibration tests in multi-class classification, NeurIPS 2019. With
+    h_ij = k(p_i, p_j)·⟨e_i − p_i, e_j − p_j⟩, e the one-hot label: ``"unbiased"`` is the mean over i < j (it
+    can be negative), ``"biased"`` the mean over all i, j, ``"linear"`` that over the pairs (1, 2), (3, 4), ….
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts; refused by ``"linear"``, whose answer depends on the order of the rows.
+    estimator : {"unbiased", "biased", "linear"}
+    bandwidth : float
+
+    Returns
+    -------
+    float
+        NaN for the unbiased estimators of a single row, which has no pair.
+
+    Examples
+    --------
+    >>> round(skce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
+    0.125
+    """
+    if estimator not in ("unbiased", "biased", "linear"):
+        raise ValueError(f"estimator must be 'unbiased', 'biased' or 'linear', got {estimator!r}")
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    s = as_sample(probs, y, sample_weight)
+    if estimator == "linear":
+        return _skce_linear(s, bandwidth)
+    s.need_repetitions("skce")
+    pairs = float(np.dot(s.w, skce_row_sums(s, bandwidth)))
+    diagonal = s.data.squares - 2 * s.data.chosen + 1  # h_ii, the squared residual
+    if estimator == "biased":
+        return float((pairs + np.dot(s.w**2, diagonal)) / s.total**2)
+    pairs += float(np.dot(s.w * (s.w - 1), diagonal))
+    return float(pairs / (s.total * (s.total - 1))) if s.total > 1 else float("nan")
+
+
+def _skce_linear(s: Sample, bandwidth: float) -> float:
+    if s.weight is not None:
+        raise ValueError(
+            "skce with estimator='linear' pairs rows by their order: sample_weight has no meaning"
+        )
+    half = s.n // 2
+    if half == 0:
+        return float("nan")
+    p, y = s.data.probs[: 2 * half], s.y[: 2 * half]
+    total = 0.0
+    step = 2 * max(1, BLOCK // (2 * s.k))
+    for i in range(0, 2 * half, step):
+        block = p[i : i + step].astype(np.float64)
+        residual = -block
+        residual[np.arange(len(block)), y[i : i + step]] += 1
+        distance = np.linalg.norm(block[0::2] - block[1::2], axis=1)
+        total += float((np.exp(-distance / bandwidth) * (residual[0::2] * residual[1::2]).sum(axis=1)).sum())
+    return total / half
+
+
+def skce_row_sums(s: Sample, bandwidth: float) -> Vector:
+    """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,), from the upper triangle of blocks."""
+    if s.data.tensor is not None:
+        from hcal.metrics.device import skce_row_sums as on_device
+
+        return on_device(s, bandwidth)
+    p, y, w = s.data.probs.astype(np.float64, copy=False), s.y, s.w
+    squares = s.data.squares
+    out = np.zeros(s.n)
+    for a, b in _square_blocks(s.n):
+        i, j = slice(*a), slice(*b)
+        gram = p[i] @ p[j].T
+        h = squares[i, None] + squares[None, j] - 2 * gram
+        np.sqrt(np.maximum(h, 0, out=h), out=h)
+        h *= -1 / bandwidth
+        np.exp(h, out=h)
+        gram -= p[i][:, y[j]]
+        gram -= p[j][:, y[i]].T
+        gram += y[i, None] == y[None, j]
+        h *= gram
+        if a == b:
+            np.fill_diagonal(h, 0.0)
+        out[i] += h @ w[j]
+        if a != b:
+            out[j] += w[i] @ h
+    return out
+
+
+def _square_blocks(n: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield the blocks (rows, columns) of the upper triangle, at most about 2^22/2 pairs each."""
+    step = 1400
+    spans = [(i, min(i + step, n)) for i in range(0, n, step)]
+    for i, a in enumerate(spans):
+        for b in spans[i:]:
+            yield a, b
+
+
+def dkde_ce(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0, floor: float = 1e-25
+) -> float:
+    """Return the Dirichlet-kernel canonical calibration error mean_i ‖π_i − p_i‖², no root.
+
+    Popordanoska, Sayer, Blaschko: A Consistent and Differentiable Lp Canonical Calibration Error Estimator,
+    NeurIPS 2022. π_i is the mean of the other rows' one-hot labels, weighted by the Dirichlet(p_j/h + 1)
+    density at p_i.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts.
+    bandwidth : float
+    floor : float
+        Probabilities are clipped to at least this before the logarithm.
+
+    Returns
+    -------
+    float
+        NaN for a single row, which has no other.
+
+    Examples
+    --------
+    >>> round(dkde_ce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
+    0.125
+    """
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    s = as_sample(probs, y, sample_weight)
+    s.need_repetitions("dkde_ce")
+    if s.total < 2:
+        return float("nan")
+    return s.mean(dkde_rows(s, bandwidth, floor))
+
+
+def dkde_rows(s: Sample, bandwidth: float = 1.0, floor: float = 1e-25) -> Vector:
+    """Return ‖π_i − p_i‖² of every row, shape (N,)."""
+    if s.data.tensor is not None:
+        from hcal.metrics.device import dkde_rows as on_device
+
+        return on_device(s, bandwidth, floor)
+    by_class = np.argsort(s.y, kind="stable")  # a class is a run of columns: its mass is one reduceat
+    present, starts = np.unique(s.y[by_class], return_index=True)
+    p = np.maximum(s.data.probs.astype(np.float64), floor)
+    shape = p[by_class] / bandwidth
+    with np.errstate(divide="ignore"):
+        offset = np.log(s.w[by_class]) - dirichlet_constant(shape)
+    out = np.empty(s.n)
+    place = np.argsort(by_class, kind="stable")
+    step = max(1, BLOCK // s.n)
+    for i in range(0, s.n, step):
+        rows = np.arange(i, min(i + step, s.n))
+        kernel = np.log(p[rows]) @ shape.T
+        kernel += offset
+        _drop_self(kernel, np.arange(len(rows)), place[rows], s.w[rows])
+        kernel -= kernel.max(axis=1, keepdims=True)
+        np.exp(kernel, out=kernel)
+        mass = np.add.reduceat(kernel, starts, axis=1)
+        mass /= mass.sum(axis=1, keepdims=True)
+        difference = p[rows]
+        difference[:, present] -= mass
+        out[rows] = np.einsum("nk,nk->n", difference, difference)
+    return out
+
+
+def _drop_self(kernel: Matrix, row: Any, column: Any, weight: Vector) -> None:
+    """Leave each row itself out: one copy less of its weight (none left: −inf)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fewer = np.where(weight > 1, np.log(np.maximum(weight - 1, 0)) - np.log(weight), -np.inf)
+    kernel[row, column] = np.where(np.isneginf(fewer), -np.inf, kernel[row, column] + fewer)
+
+
+def dirichlet_constant(shape: Matrix) -> Vector:
+    """Return Σ_k lnΓ(a_k + 1) − lnΓ(Σ_k (a_k + 1)) of every row, shape (N,)."""
+    total = gammaln(shape.sum(axis=1) + shape.shape[1])
+    step = max(1, BLOCK // shape.shape[1])
+    parts = [gammaln(shape[i : i + step] + 1).sum(axis=1) for i in range(0, len(shape), step)]
+    return np.asarray(np.concatenate(parts) - total)
