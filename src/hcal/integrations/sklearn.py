@@ -1,0 +1,359 @@
+"""scikit-learn: calibrate any classifier, cross-validated or already fitted.
+
+The map is always learned on rows that the classifier did not see. One map is fitted on the pooled held-out
+scores and put behind one classifier fitted on all rows, so that the result has one curve to look at.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any, Literal, Self
+
+import numpy as np
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import check_cv
+from sklearn.utils import Bunch, _safe_indexing, assert_all_finite, get_tags, indexable
+from sklearn.utils._metadata_requests import _routing_enabled
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
+
+from hcal.calibrators import make_calibrator
+from hcal.calibrators.base import Calibrator
+from hcal.inputs import check_weight
+from hcal.integrations._content_folds import content_folds
+from hcal.numerics import FloatArray, IntArray
+
+Response = Literal["auto", "decision_function", "predict_proba"]
+Split = tuple[IntArray, IntArray]
+
+#: Trees and neighbours give exact zeros, which are counts too small to show. They become float32's eps.
+_FLOOR = float(np.finfo(np.float32).eps)
+
+
+class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """Wrap a classifier so that its ``predict_proba`` can be trusted.
+
+    Parameters
+    ----------
+    estimator : classifier, optional
+        Anything with ``decision_function`` or ``predict_proba``; logistic regression if not given. A
+        ``FrozenEstimator`` is used as it is, like ``cv="prefit"``.
+    method : str or Calibrator, default "h"
+        A registry name (see :func:`hcal.list_calibrators`), or an unfitted calibrator of logits.
+    cv : int, "prefit", splitter, iterable or None
+        How held-out scores are made. None means 5 folds. ``"prefit"``: the estimator is fitted already, and
+        the rows given to ``fit`` must be new to it. An integer makes stratified folds by the content of the
+        rows: equal rows share a fold, and neither order nor a weight in place of repetition changes them.
+    response : {"auto", "decision_function", "predict_proba"}
+        The output to calibrate; ``auto`` prefers ``decision_function``.
+    n_jobs : int, optional
+        How many folds are fitted at the same time (joblib).
+    random_state : int, default 0
+        Which folds an integer ``cv`` makes.
+
+    Attributes
+    ----------
+    classes_ : array of shape (K,)
+    estimator_ : classifier
+        Fitted on all rows, or the given one.
+    calibrator_ : Calibrator
+        Fitted on held-out scores.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = HCalibratedClassifier(GaussianNB(), method="ts").fit(X, y)
+    >>> model.predict_proba(X[:1]).shape
+    (1, 3)
+    """
+
+    estimator_: Any
+    calibrator_: Calibrator
+    classes_: NDArray[Any]
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        method: str | Calibrator = "h",
+        cv: Any = None,
+        response: Response = "auto",
+        n_jobs: int | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.response = response
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Self:
+        """Fit the classifier, unless it is fitted already, and its map.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, features)
+            What the estimator takes: numpy, scipy sparse, pandas, polars, lists.
+        y : array-like of shape (N,)
+            Labels of any kind, strings too.
+        sample_weight : array-like of shape (N,), optional
+            Goes to the map, and to the estimator if it takes weights.
+        **params
+            Metadata for the estimator's ``fit`` and the splitter's ``split``, routed as scikit-learn does.
+
+        Returns
+        -------
+        self
+        """
+        X, y = self._check_targets(X, y)
+        weight = check_weight(sample_weight, len(y))
+        estimator = self._base()
+        routed = self._route(estimator, weight, params)
+        if self._is_prefit(estimator):
+            check_is_fitted(estimator)
+            self.estimator_ = estimator
+            labels = self._code(y, np.asarray(estimator.classes_))
+            logits, rows = self._logits(estimator, X), np.arange(len(labels))
+        else:
+            labels = self._code(y, np.unique(y))
+            if weight is not None and len(np.unique(y[weight > 0])) < 2:
+                raise ValueError(
+                    "sample_weight leaves one class only; calibration needs at least two classes"
+                )
+            splits = self._splits(X, y, labels, weight, routed.splitter.split)
+            logits, rows = self._held_out(estimator, X, y, splits, routed.estimator.fit)
+            self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
+        self.calibrator_ = self._new_calibrator()
+        self.calibrator_.fit(logits, labels[rows], None if weight is None else weight[rows])
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        return self
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Return calibrated probabilities, columns in the order of ``classes_``.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, features)
+
+        Returns
+        -------
+        array of shape (N, K)
+        """
+        check_is_fitted(self, "calibrator_")
+        probs: FloatArray = self.calibrator_.predict_proba(self._logits(self.estimator_, X))
+        return probs
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable label of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (N, features)
+
+        Returns
+        -------
+        array of shape (N,)
+        """
+        best = self.predict_proba(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Say which metadata goes where: the estimator's ``fit`` and the splitter's ``split``.
+
+        Returns
+        -------
+        MetadataRouter
+        """
+        fit_to_fit = MethodMapping().add(caller="fit", callee="fit")
+        router = MetadataRouter(owner=self).add_self_request(self)
+        router.add(estimator=self._base(), method_mapping=fit_to_fit)
+        if hasattr(self.cv, "split"):
+            fit_to_split = MethodMapping().add(caller="fit", callee="split")
+            router.add(splitter=self.cv, method_mapping=fit_to_split)
+        return router
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self._base()).input_tags
+        tags.input_tags.sparse, tags.input_tags.allow_nan = inner.sparse, inner.allow_nan
+        return tags
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _check_targets(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        X, y = indexable(X, y)
+        y = column_or_1d(y, warn=True)
+        if not len(y):
+            raise ValueError(f"{type(self).__name__} got 0 rows: there is nothing to learn from")
+        if getattr(X, "shape", (1, 1))[1:] == (0,):
+            raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        return X, y
+
+    def _code(self, y: NDArray[Any], known: NDArray[Any]) -> IntArray:
+        """Set ``classes_`` and return the labels as 0..K−1."""
+        new = np.setdiff1d(y, known)
+        if new.size:
+            raise ValueError(f"y has classes that the fitted estimator does not know: {new.tolist()}")
+        if len(known) < 2:
+            raise ValueError(f"calibration needs at least two classes; y has one class, {known[0]!r}")
+        self.classes_ = known
+        return np.searchsorted(known, y).astype(np.int64)
+
+    def _base(self) -> Any:
+        if self.estimator is not None:
+            return self.estimator
+        from sklearn.linear_model import LogisticRegression
+
+        default = LogisticRegression()
+        return default.set_fit_request(sample_weight=True) if _routing_enabled() else default
+
+    def _is_prefit(self, estimator: Any) -> bool:
+        if isinstance(self.cv, str) and self.cv != "prefit":
+            raise ValueError(f'cv must be an int, "prefit", a splitter, an iterable or None; got {self.cv!r}')
+        return isinstance(self.cv, str) or isinstance(estimator, FrozenEstimator)
+
+    def _route(self, estimator: Any, weight: Any, params: dict[str, Any]) -> Bunch:
+        if _routing_enabled():
+            routed = process_routing(self, "fit", sample_weight=weight, **params)
+            routed.setdefault("splitter", Bunch(split={}))
+            return routed
+        to_fit = dict(params)
+        if weight is not None and "sample_weight" in inspect.signature(estimator.fit).parameters:
+            to_fit["sample_weight"] = weight
+        elif weight is not None and not self._is_prefit(estimator):
+            warnings.warn(
+                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map only",
+                stacklevel=3,
+            )
+        return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))
+
+    def _splits(self, X: Any, y: Any, labels: IntArray, weight: Any, params: dict[str, Any]) -> list[Split]:
+        if self.cv is None or isinstance(self.cv, int | np.integer):
+            n_folds = 5 if self.cv is None else int(self.cv)
+            if n_folds < 2:
+                raise ValueError(f"cv must be at least 2 folds, got {n_folds}")
+            counted = None if weight is None else weight > 0
+            fold = content_folds(X, labels, n_folds, seed=self.random_state, counted=counted)
+            pairs = [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(n_folds)]
+        else:
+            pairs = list(check_cv(self.cv, y, classifier=True).split(X, y, **params))
+        pairs = [(train, test) for train, test in pairs if len(test)]
+        if not pairs:
+            raise ValueError(
+                "no row can be held out: every class has fewer than 2 different rows (n_samples too small)"
+            )
+        return pairs
+
+    def _held_out(
+        self, estimator: Any, X: Any, y: Any, splits: list[Split], fit_params: dict[str, Any]
+    ) -> tuple[FloatArray, IntArray]:
+        """Return the logits of every held-out row and the numbers of these rows."""
+        jobs = (delayed(_fit_one)(clone(estimator), X, y, train, fit_params) for train, _ in splits)
+        fitted = Parallel(n_jobs=self.n_jobs)(jobs)
+        parts = [
+            self._logits(model, _safe_indexing(X, test))
+            for model, (_, test) in zip(fitted, splits, strict=True)
+        ]
+        return np.concatenate(parts), np.concatenate([test for _, test in splits])
+
+    def _logits(self, estimator: Any, X: Any) -> FloatArray:
+        """Return scores of shape (N, K) in the order of ``classes_``, as logits."""
+        order = ("decision_function", "predict_proba") if self.response == "auto" else (self.response,)
+        name = next((n for n in order if hasattr(estimator, n)), None)
+        if name is None:
+            raise ValueError(
+                f"{type(estimator).__name__} has no {' or '.join(order)}: there is nothing to calibrate"
+            )
+        return align_columns(
+            as_logits(getattr(estimator, name)(X), name), np.asarray(estimator.classes_), self.classes_
+        )
+
+    def _new_calibrator(self) -> Calibrator:
+        if isinstance(self.method, str):
+            return make_calibrator(self.method)
+        calibrator: Calibrator = clone(self.method)
+        if calibrator.input != "logits":
+            raise ValueError(f'the calibrator must have input="logits", got input={calibrator.input!r}')
+        return calibrator
+
+
+def _fit_one(estimator: Any, X: Any, y: Any, rows: IntArray, params: dict[str, Any]) -> Any:
+    mine = {
+        name: _safe_indexing(value, rows) if _is_per_row(value, len(y)) else value
+        for name, value in params.items()
+    }
+    return estimator.fit(_safe_indexing(X, rows), _safe_indexing(y, rows), **mine)
+
+
+def _is_per_row(value: Any, n_rows: int) -> bool:
+    has_rows = hasattr(value, "shape") or isinstance(value, list | tuple) or hasattr(value, "iloc")
+    return has_rows and _num_samples(value) == n_rows
+
+
+def as_logits(response: Any, name: str) -> FloatArray:
+    """Turn the output of ``decision_function`` or ``predict_proba`` into logits of shape (N, K).
+
+    Parameters
+    ----------
+    response : array of shape (N, K), or (N,) for a binary decision function
+    name : {"decision_function", "predict_proba"}
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> as_logits(np.array([3.0]), "decision_function")
+    array([[0., 3.]])
+    """
+    scores = np.asarray(response, dtype=np.float64)
+    if name == "predict_proba":
+        return np.log(np.maximum(scores, _FLOOR))
+    if scores.ndim == 1 or scores.shape[1] == 1:
+        return np.stack([np.zeros(len(scores)), scores.reshape(-1)], axis=1)
+    return scores
+
+
+def align_columns(logits: FloatArray, have: NDArray[Any], want: NDArray[Any]) -> FloatArray:
+    """Put columns in the order of ``want``; a class that a fold never saw gets a probability near zero.
+
+    Parameters
+    ----------
+    logits : array of shape (N, len(have))
+    have, want : arrays of class labels, ``have`` a subset of ``want``
+
+    Returns
+    -------
+    array of shape (N, len(want))
+
+    Examples
+    --------
+    >>> align_columns(np.array([[1.0, 2.0]]), np.array(["a", "b"]), np.array(["a", "b"]))
+    array([[1., 2.]])
+    """
+    if logits.shape[1] != len(have):
+        raise ValueError(
+            f"the estimator gives {logits.shape[1]} scores for {len(have)} classes; "
+            "one-versus-one scores cannot be calibrated (decision_function_shape='ovr' helps)"
+        )
+    if np.array_equal(have, want):
+        return logits
+    out = np.repeat(logits.max(axis=1, keepdims=True) + np.log(_FLOOR), len(want), axis=1)
+    out[:, np.searchsorted(want, have)] = logits
+    return out
