@@ -1,0 +1,180 @@
+"""One-vs-rest, written once: a curve per class on (p_k, [y = k]), then rows divided by their sum.
+
+The sources of these methods give NaN for a row of zeros and a column of zeros for a class that the
+calibration set lacks; here the row stays uncalibrated and the class keeps its p_k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators.base import State
+from hcal.numerics import FloatArray, IntArray
+
+Array = NDArray[np.float64]
+#: Knots and values of the curve of one class.
+Curve = tuple[Array, Array]
+#: Learns one curve from p_k, the marks [y = k] and the weights, all of shape (N,).
+FitCurve = Callable[[Array, Array, Array | None], Curve]
+#: Evaluates a curve: (p_k, knots, values) -> calibrated scores.
+Evaluate = Callable[[Array, Array, Array], Array]
+
+_COLUMNS = 64  # columns copied at a time: a strided read of one column costs as much as of a cache line
+
+
+def columns(probs: FloatArray) -> Iterator[tuple[int, Array]]:
+    """Yield (k, contiguous copy of column k), reading the matrix in blocks of columns.
+
+    Examples
+    --------
+    >>> [(k, column.tolist()) for k, column in columns(np.eye(2))]
+    [(0, [1.0, 0.0]), (1, [0.0, 1.0])]
+    """
+    for start in range(0, probs.shape[1], _COLUMNS):
+        block = np.ascontiguousarray(probs[:, start : start + _COLUMNS].T, dtype=np.float64)
+        for i, column in enumerate(block):
+            yield start + i, column
+
+
+def fit_curves(probs: FloatArray, y: IntArray, weight: Array | None, fit_one: FitCurve) -> State:
+    """Fit a curve to every class that has rows; one without any gets an empty curve.
+
+    Parameters
+    ----------
+    probs : array of shape (N, K)
+    y : array of shape (N,)
+    weight : array of shape (N,), optional
+    fit_one : callable
+
+    Returns
+    -------
+    dict
+        The curves end to end: class k owns ``knots[offsets[k]:offsets[k+1]]`` and the same of ``values``.
+
+    Examples
+    --------
+    >>> state = fit_curves(np.eye(2), np.array([0, 0]), None, lambda p, hit, w: (p, hit))
+    >>> state["offsets"]
+    array([0, 2, 2])
+    """
+    mass = np.bincount(y, weights=weight, minlength=probs.shape[1])
+    empty = np.empty(0), np.empty(0)
+    curves = [
+        fit_one(p, (y == k).astype(np.float64), weight) if mass[k] > 0 else empty for k, p in columns(probs)
+    ]
+    return {
+        "offsets": np.cumsum([0] + [len(knots) for knots, _ in curves]),
+        "knots": np.concatenate([knots for knots, _ in curves]),
+        "values": np.concatenate([values for _, values in curves]),
+    }
+
+
+def apply_curves(
+    state: State, scores: FloatArray, evaluate: Evaluate, *, uncalibrated: FloatArray | None = None
+) -> Array:
+    """Evaluate each class's curve on its column and normalise the rows; a class without one keeps its column.
+
+    Parameters
+    ----------
+    state : dict
+        From :func:`fit_curves`, with ``floor`` added.
+    scores : array of shape (N, K)
+        What the curves were fitted on.
+    evaluate : callable
+        :func:`step` or :func:`line`.
+    uncalibrated : array of shape (N, K), optional
+        What replaces a row of zeros; the scores themselves unless given.
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> state = {"offsets": np.array([0, 1, 1]), "knots": np.array([1.0]), "values": np.array([0.2])}
+    >>> apply_curves(state | {"floor": np.array(0.0)}, np.array([[0.4, 0.6]]), step)
+    array([[0.25, 0.75]])
+    """
+    offsets = state["offsets"]
+    raw = np.empty(scores.shape)
+    for k, p in columns(scores):
+        own = slice(offsets[k], offsets[k + 1])
+        raw[:, k] = evaluate(p, state["knots"][own], state["values"][own]) if own.stop > own.start else p
+    return normalise(raw, scores if uncalibrated is None else uncalibrated, float(state["floor"]))
+
+
+def normalise(raw: Array, probs: FloatArray, floor: float) -> Array:
+    """Divide rows by their sum (a row of zeros becomes the uncalibrated one), then lift zeros by the floor.
+
+    Parameters
+    ----------
+    raw : array of shape (N, K)
+        Non-negative scores; changed in place.
+    probs : array of shape (N, K)
+        The uncalibrated rows.
+    floor : float
+        p becomes (p + floor)/(1 + K·floor).
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> normalise(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[0.5, 0.5], [0.9, 0.1]]), 0.0)
+    array([[0.25, 0.75],
+           [0.9 , 0.1 ]])
+    """
+    sums = raw.sum(axis=1, keepdims=True)
+    nothing = np.flatnonzero(sums[:, 0] <= 0)
+    raw[nothing] = probs[nothing]
+    sums[nothing] = 1.0
+    raw /= sums
+    if floor > 0:
+        raw += floor
+        raw /= 1 + raw.shape[1] * floor
+    return raw
+
+
+def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Array:
+    """Return the floor to use: 1/(N·K) unless the user names one.
+
+    1/(N·K) is the same as mixing each row with the uniform one at weight 1/(N + 1): N rows cannot show an
+    event to be rarer than about that, and a zero bin then costs log(N·K) instead of an infinite NLL.
+
+    Examples
+    --------
+    >>> float(default_floor(None, 50, 2))
+    0.01
+    """
+    if floor is None:
+        return np.array(1.0 / (n_rows * n_classes))
+    if not (np.isfinite(floor) and floor >= 0):
+        raise ValueError(f"floor must be finite and at least 0, got {floor!r}")
+    return np.array(float(floor))
+
+
+def step(p: Array, knots: Array, values: Array) -> Array:
+    """Look up a step function with bins (lo, hi], ``knots`` being the upper ends; the first holds 0 too.
+
+    Examples
+    --------
+    >>> step(np.array([0.0, 0.5, 0.6]), np.array([0.5, 1.0]), np.array([0.1, 0.9]))
+    array([0.1, 0.1, 0.9])
+    """
+    found: Array = values[np.minimum(np.searchsorted(knots, p, side="left"), len(values) - 1)]
+    return found
+
+
+def line(p: Array, knots: Array, values: Array) -> Array:
+    """Interpolate linearly between knots, constant outside them.
+
+    Examples
+    --------
+    >>> line(np.array([0.0, 0.3]), np.array([0.2, 0.4]), np.array([0.1, 0.5]))
+    array([0.1, 0.3])
+    """
+    return np.interp(p, knots, values)

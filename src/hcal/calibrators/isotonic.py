@@ -1,0 +1,77 @@
+"""Isotonic regression (Zadrozny & Elkan, KDD 2002)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.isotonic import isotonic_regression
+
+from hcal.calibrators._one_vs_rest import Array, Curve, apply_curves, default_floor, fit_curves, line
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.inputs import InputKind
+from hcal.numerics import FloatArray, IntArray, softmax
+
+
+class IsotonicRegression(Calibrator):
+    """Per class, the non-decreasing curve closest to the labels; linear between its points.
+
+    Zadrozny, Elkan: Transforming classifier scores into accurate multiclass probability estimates, KDD 2002.
+    Only exactly equal p_k are pooled: pooling near ones (1e-6) would lump together the small probabilities.
+
+    Parameters
+    ----------
+    floor : float, optional
+        Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> cal = IsotonicRegression(floor=0, input="probs").fit([[0.4, 0.6], [0.2, 0.8]] * 2, [0, 1, 1, 0])
+    >>> cal.predict_proba([[0.1, 0.9]])
+    array([[0.5, 0.5]])
+    """
+
+    name = "iso"
+    title = "Isotonic regression"
+    weighted = True
+
+    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
+        self.floor = floor
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+        total = len(y) if sample_weight is None else float(sample_weight.sum())
+        floor = default_floor(self.floor, total, logits.shape[1])
+        return Fitted(fit_curves(softmax(logits), y, sample_weight, _isotonic) | {"floor": floor})
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        return apply_curves(self.state_, softmax(logits), line)
+
+
+def pool_equal(p: Array, hit: Array, weight: Array | None) -> tuple[Array, Array, Array]:
+    """Sort by p and pool equal values: return the distinct p, the mass and the hits of each.
+
+    Rows without weight are left out, so that a weight of 0 equals absence.
+
+    Examples
+    --------
+    >>> pool_equal(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0]), None)
+    (array([0.2, 0.5]), array([1., 2.]), array([0., 1.]))
+    """
+    if weight is None:
+        weight = np.ones(len(p))
+    elif not weight.all():
+        p, hit, weight = p[weight > 0], hit[weight > 0], weight[weight > 0]
+    order = np.argsort(p, kind="stable")
+    p, weight, hits = p[order], weight[order], (hit * weight)[order]
+    first = np.flatnonzero(np.concatenate([[True], p[1:] > p[:-1]]))
+    return p[first], np.add.reduceat(weight, first), np.add.reduceat(hits, first)
+
+
+def _isotonic(p: Array, hit: Array, weight: Array | None) -> Curve:
+    knots, mass, hits = pool_equal(p, hit, weight)
+    values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
+    # Only the two ends of a flat stretch matter to the interpolation.
+    inner = np.zeros(len(values), dtype=bool)
+    inner[1:-1] = (values[1:-1] == values[:-2]) & (values[1:-1] == values[2:])
+    return knots[~inner], values[~inner]
