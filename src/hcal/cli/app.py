@@ -1,0 +1,274 @@
+"""The commands. Each reads files, calls the library, and shows what came out."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hcal._version import __version__
+from hcal.cli import console
+
+if TYPE_CHECKING:
+    from hcal.calibrators.base import Calibrator
+    from hcal.files import DataFile, Part
+
+app = typer.Typer(
+    help="Turn the scores of any trained classifier into probabilities that can be trusted.",
+    epilog="Start with: hcal demo",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _examples(*commands: str) -> str:
+    return "\n\n".join(["Examples:", *(f"  [cyan]{command}[/]" for command in commands)])
+
+
+DataArg = Annotated[
+    Path, typer.Argument(help=".npz .npy .csv .parquet .safetensors or a numpy pickle .p", metavar="FILE")
+]
+InputOpt = Annotated[
+    str | None, typer.Option("--input", help="logits, probs or log_probs; needed where the file does not say")
+]
+LabelsOpt = Annotated[Path | None, typer.Option("--labels", help="a second file with the labels y")]
+QuietOpt = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors and warnings")]
+JsonOpt = Annotated[bool, typer.Option("--json", help="print one JSON object for machines")]
+ModelOpt = Annotated[Path | None, typer.Option("--model", "-m", help="a calibrator that hcal fit wrote")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hcal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    pass
+
+
+def _methods(incomplete: str) -> list[str]:
+    from hcal.calibrators import list_calibrators
+
+    return [name for name in list_calibrators() if name.startswith(incomplete)]
+
+
+@app.command(
+    epilog=_examples(
+        "hcal fit cal.npz -o model.hcal", "hcal fit scores.npy --labels y.npy --input probs -o m.hcal"
+    )
+)
+def fit(
+    file: DataArg,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write")],
+    method: Annotated[
+        str, typer.Option("--method", help="a calibrator by its registry name", autocompletion=_methods)
+    ] = "h",
+    input: InputOpt = None,
+    labels: LabelsOpt = None,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", help="a parameter of the method, name=value; repeatable")
+    ] = None,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Learn a calibrator from scores and labels of held-out rows."""
+    with console.friendly():
+        from hcal import io
+        from hcal.calibrators import make_calibrator
+        from hcal.files import read_data
+
+        _needs_directory(output)
+        data = read_data(file, part="cal", kind=input, labels=labels)
+        params = _params(method, param or [], quiet or json)
+        calibrator = make_calibrator(method, **params, input=data.kind)
+        silent = quiet or json or bool(params.get("verbose"))  # a fit with its own bar needs no second one
+        with console.working(f"fitting {method} on {_shape(data)}", quiet=silent):
+            calibrator.fit(data.values, data.labels())
+        io.save(calibrator, output)
+        if json:
+            console.print_json(
+                {"model": str(output), "method": method, "converged": calibrator.converged_,
+                 "rows": len(data.values), "classes": calibrator.n_classes_,
+                 "scores": calibrator.scores_, "info": calibrator.info_}
+            )  # fmt: skip
+        elif not quiet:
+            _show_fit(calibrator, data, output)
+
+
+def _show_fit(calibrator: Calibrator, data: DataFile, output: Path) -> None:
+    out = console.out()
+    scores = calibrator.scores_
+    title = f"{calibrator.title} on {_shape(data)}"
+    note = "the rows it learned from; judge it on others"
+    out.print(console.before_after(scores["before"], scores["after"], title=f"{title} [dim]({note})[/]"))
+    out.print(f"\nwrote [bold]{output}[/]")
+    if data.part:
+        out.print(f"next:  [cyan]hcal evaluate {data.path} --model {output}[/]")
+    else:
+        out.print(f"next:  [cyan]hcal apply {output} NEW.npz -o probs.npz[/]")
+
+
+@app.command(epilog=_examples("hcal apply model.hcal new.npz -o probs.npz"))
+def apply(
+    model: Annotated[Path, typer.Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")],
+    file: DataArg,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
+    ],
+    input: InputOpt = None,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Turn new scores into calibrated probabilities."""
+    with console.friendly():
+        from hcal import io
+        from hcal.files import can_write, write_probs
+
+        can_write(output)
+        calibrator = io.load(model)
+        data = _read_for(calibrator, model, file, kind=input)
+        with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
+            probs = calibrator.predict_proba(data.values)
+        write_probs(output, probs, data.y)
+        confidence = float(probs.max(axis=1).mean())
+        if json:
+            console.print_json({"output": str(output), "rows": len(probs), "classes": probs.shape[1],
+                                "mean_confidence": confidence, "method": calibrator.name})  # fmt: skip
+        elif not quiet:
+            console.out().print(
+                f"wrote [bold]{output}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
+                f"mean confidence {confidence:.4f}"
+            )
+
+
+@app.command(epilog=_examples("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json"))
+def evaluate(
+    file: DataArg,
+    model: ModelOpt = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", help="names with commas between them; default: all")
+    ] = None,
+    input: InputOpt = None,
+    labels: LabelsOpt = None,
+    diagram: Annotated[bool, typer.Option(help="draw a reliability diagram in the terminal")] = True,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Measure how far probabilities can be trusted, before and after a calibrator."""
+    with console.friendly():
+        from hcal.cli.evaluate import measure, show
+
+        calibrator, data = _calibrator_and_data(model, file, input, labels)
+        with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
+            measured = measure(data, calibrator, metrics.split(",") if metrics else None)
+        if json:
+            console.print_json(measured.to_dict())
+        elif not quiet:
+            show(measured, draw=diagram)
+
+
+@app.command(epilog=_examples("hcal demo", "hcal demo --method ts --output /tmp/demo"))
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write to")] = Path(
+        "hcal-demo"
+    ),
+    method: Annotated[
+        str, typer.Option("--method", help="a calibrator by its registry name", autocompletion=_methods)
+    ] = "h",
+    seed: Annotated[int, typer.Option("--seed", help="seed of the split and of the training")] = 0,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Train an over-confident network on digits, calibrate it, show before and after."""
+    with console.friendly():
+        from hcal.cli.story import tell
+
+        tell(output, method=method, seed=seed, quiet=quiet, json=json)
+
+
+# -- shared by the commands -----------------------------------------------------------------------
+
+
+def _calibrator_and_data(
+    model: Path | None, file: Path, kind: str | None, labels: Path | None
+) -> tuple[Calibrator | None, DataFile]:
+    from hcal import io
+    from hcal.files import read_data
+
+    if model is None:
+        return None, read_data(file, kind=kind, labels=labels)
+    calibrator = io.load(model)
+    return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels)
+
+
+def _read_for(
+    calibrator: Calibrator,
+    model: Path,
+    file: Path,
+    *,
+    kind: str | None,
+    labels: Path | None = None,
+    part: Part = "test",
+) -> DataFile:
+    """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
+    from hcal.files import read_data
+
+    if kind is not None and kind != calibrator.input:
+        raise ValueError(f"{model.name} was fitted on {calibrator.input}, so --input {kind} cannot be right")
+    try:
+        return read_data(file, part=part, kind=calibrator.input, labels=labels)
+    except ValueError as error:
+        raise ValueError(f"{error} ({model.name} was fitted on {calibrator.input})") from None
+
+
+def _params(method: str, pairs: list[str], silent: bool) -> dict[str, Any]:
+    """Parse ``name=value`` pairs; a value is JSON where it can be, else text."""
+    import inspect
+
+    from hcal.calibrators import get_calibrator
+
+    params: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--param expects name=value, got {pair!r}")
+        try:
+            params[name] = json.loads(value)
+        except json.JSONDecodeError:
+            params[name] = value
+    if "input" in params:
+        raise ValueError("say what the file holds with --input, not --param input=…")
+    if "verbose" in inspect.signature(get_calibrator(method).__init__).parameters:
+        params.setdefault("verbose", not silent and console.err().is_terminal)
+    return params
+
+
+def _shape(data: DataFile) -> str:
+    shape = " × ".join(f"{n:,}" for n in data.values.shape)
+    return f"{data.path.name} ({shape}{f', {data.part} part' if data.part else ''})"
+
+
+def _needs_directory(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no such directory: {path.parent}")
+
+
+def _mount_bench() -> None:
+    """Add ``hcal bench …`` where the benchmark package brings its commands."""
+    if find_spec("hcal.bench.cli") is not None:
+        app.add_typer(import_module("hcal.bench.cli").app, name="bench")
+
+
+_mount_bench()
