@@ -81,7 +81,7 @@ class Data:
     @cached_property
     def hit(self) -> Vector:
         """[prediction = label] as 0.0 or 1.0, shape (N,)."""
-        return (self.pred == self.y).astype(np.float64)
+        return np.asarray(self.pred == self.y, dtype=np.float64)
 
     @cached_property
     def chosen(self) -> Vector:
