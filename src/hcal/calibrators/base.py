@@ -60,6 +60,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     Subclasses set ``name``, ``title`` and ``preserves`` and write ``_fit`` and ``_predict``. The constructor
     only stores its arguments (scikit-learn's rule), all of them keyword-only, ``input`` among them.
+    A method that can run in PyTorch and ONNX also writes ``_graph(ops, x)``: the same map in :mod:`hcal.ops`.
 
     Attributes
     ----------

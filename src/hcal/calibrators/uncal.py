@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.ops import Ops
 
 
 class Uncalibrated(Calibrator):
@@ -32,3 +35,6 @@ class Uncalibrated(Calibrator):
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return softmax(logits)
+
+    def _graph(self, ops: Ops, x: Any) -> Any:
+        return ops.softmax(x)
