@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from hcal.metrics.canonical import dkde_ce, skce
 from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
-from hcal.metrics.h_error import HError, h_error, hce
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, brier, mean_confidence, nll, sharpness
 from hcal.metrics.top_label import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, kde_ece, ks, mce, mmce
+from hcal.metrics.windowed import HError, h_error, hce
 
 __all__ = [
     "LEVELS",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from hcal.metrics import canonical, class_wise, h_error, scores, top_label
+from hcal.metrics import canonical, class_wise, scores, top_label, windowed
 
 Level = Literal["top-label", "class-wise", "canonical", "score"]
 LEVELS: tuple[Level, ...] = ("top-label", "class-wise", "canonical", "score")
@@ -90,7 +90,7 @@ METRICS: dict[str, Metric] = {
             "canonical",
             "h-calibration error",
             "root-mean-square gap of windows of 200 sorted events, chance removed; can be negative",
-            h_error.hce,
+            windowed.hce,
             kind="debiased",
         ),
         Metric(

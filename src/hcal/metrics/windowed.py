@@ -189,9 +189,13 @@ def _windows(d: Vector, q: Vector, window: int, rows: IntArray, n_rows: int, se:
         np.cumsum(sums, out=total[1:])
         place = np.arange(n)
         around = total[np.minimum(place, n - m) + 1] - total[np.maximum(place - m + 1, 0)]
-        found.row_products = np.bincount(rows, weights=d * (around - cover * d), minlength=n_rows)
-        found.row_pairs = np.bincount(rows, weights=cover * (m - 1), minlength=n_rows)
+        found.row_products = _by_row(rows, d * (around - cover * d), n_rows)
+        found.row_pairs = _by_row(rows, cover * (m - 1), n_rows)
     return found
+
+
+def _by_row(rows: IntArray, values: Vector, n_rows: int) -> Vector:
+    return np.bincount(rows, weights=values, minlength=n_rows).astype(np.float64, copy=False)
 
 
 def _cover(n: int, m: int) -> Vector:
@@ -251,10 +255,9 @@ def _pooled(s: Sample, window: int, se: bool) -> _Sums:
     d = q - (s.y[rows] == place - rows * s.k)
     found = _windows(d, q, window, rows, s.n, se)
     del q, rows
-    position = np.empty(place.size, dtype=np.int64)
-    position[place] = np.arange(place.size)
+    position = np.empty((s.n, s.k), dtype=np.int64)
+    position.ravel()[place] = np.arange(place.size)
     del place
-    position = position.reshape(s.n, s.k)
     m = min(window, position.size)
     step = max(1, BLOCK // s.k)
     for i in range(0, s.n, step):
@@ -276,12 +279,9 @@ def _remove_same_row(found: _Sums, position: NDArray[np.int64], d: Vector, m: in
         found.products -= 2 * float(product.sum())
         found.pairs -= 2 * float(shared.sum())
         if found.row_products is not None and found.row_pairs is not None:
-            found.row_products[first:] -= 2 * np.bincount(
-                row, weights=product, minlength=len(found.row_products) - first
-            )
-            found.row_pairs[first:] -= 2 * np.bincount(
-                row, weights=shared, minlength=len(found.row_pairs) - first
-            )
+            n_rows = len(found.row_pairs) - first
+            found.row_products[first:] -= 2 * _by_row(row, product, n_rows)
+            found.row_pairs[first:] -= 2 * _by_row(row, shared, n_rows)
 
 
 def _combine(sums: list[_Sums], n_rows: int) -> HError:
