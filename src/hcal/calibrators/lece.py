@@ -1,0 +1,210 @@
+"""Locally equal calibration errors (Valk & Kull, 2023), alone and after temperature scaling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators._neighbours import Array, Neighbours, subtract_error
+from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.folds import kfold
+from hcal.inputs import InputKind
+from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.solvers.temperature import solve_temperature
+
+FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
+THRESHOLDS = (0.0, 0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0)
+_LOG_CLIP = 1e-15
+# Multiply-adds of cross-validation and scoring the fit; above this it would run past ten minutes.
+_MAX_WORK = 5e12
+
+
+class LocallyEqualErrors(Calibrator):
+    """Subtract the mean error of the KL-nearest calibration rows from each row.
+
+    Valk, Kull: Assuming locally equal calibration errors for non-parametric multiclass calibration,
+    TMLR 2023. It keeps the calibration set: a prediction costs N·K. Neighbourhood and threshold are chosen
+    by 10-fold cross-validated NLL unless given.
+
+    Parameters
+    ----------
+    fraction : float, optional
+        Share of the calibration rows that are neighbours, in (0, 1].
+    threshold : float, optional
+        Probabilities at or below it, before or after the subtraction, stay; 1 leaves everything as it is.
+    folds : int
+    random_state : int
+        Seed of the folds.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> cal = LocallyEqualErrors(fraction=1.0, threshold=0.0, input="probs")
+    >>> cal.fit([[0.1, 0.9]] * 4, [1, 1, 1, 0]).predict_proba([[0.1, 0.9]]).round(6)
+    array([[0.25, 0.75]])
+    """
+
+    name = "lece"
+    title = "Locally equal calibration errors"
+
+    def __init__(
+        self,
+        *,
+        fraction: float | None = None,
+        threshold: float | None = None,
+        folds: int = 10,
+        random_state: int = 0,
+        input: InputKind = "logits",
+    ) -> None:
+        self.fraction = fraction
+        self.threshold = threshold
+        self.folds = folds
+        self.random_state = random_state
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+        choice = _choose(softmax(logits), y, self)
+        return Fitted(_memory(logits, y, choice), info=choice.info())
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        return _shift(softmax(logits), self.state_)
+
+
+class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
+    """Temperature scaling, then :class:`LocallyEqualErrors` on the scaled probabilities.
+
+    Valk, Kull, TMLR 2023. The temperature is fitted once on all calibration rows, not again in each fold.
+
+    Parameters
+    ----------
+    fraction : float, optional
+        Share of the calibration rows that are neighbours, in (0, 1].
+    threshold : float, optional
+        Probabilities at or below it, before or after the subtraction, stay; 1 leaves everything as it is.
+    folds : int
+    random_state : int
+        Seed of the folds.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> cal = TemperatureThenLocallyEqualErrors(fraction=1.0, threshold=0.0)
+    >>> cal.fit([[0.0, 2.0]] * 4, [1, 1, 1, 0]).predict_proba([[0.0, 2.0]]).round(6)
+    array([[0.25, 0.75]])
+    """
+
+    name = "ts_lece"
+    title = "Temperature scaling, then locally equal errors"
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+        solved = solve_temperature(logits, y)
+        scaled = logits * solved.beta
+        choice = _choose(softmax(scaled), y, self)
+        state = _memory(scaled, y, choice) | {"beta": np.array(solved.beta)}
+        info = {"temperature": 1 / solved.beta} | choice.info()
+        return Fitted(state, solved.converged, solved.message, info)
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        return _shift(softmax(logits * self.state_["beta"]), self.state_)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    fraction: float
+    threshold: float
+    held_out_nll: float | None  # None where nothing was chosen
+
+    def info(self) -> dict[str, float | None]:
+        return {
+            "fraction": self.fraction,
+            "threshold": self.threshold,
+            "held_out_nll": self.held_out_nll,
+        }
+
+
+def _memory(logits: FloatArray, y: IntArray, choice: _Choice) -> State:
+    """What prediction needs: the calibration rows, or nothing of them where the choice is the identity."""
+    kept = len(y) if choice.threshold < 1 else 0
+    return {
+        "probs": softmax(logits[:kept]) if kept else np.empty((0, logits.shape[1])),
+        "y": y[:kept],
+        "count": np.array(_count(choice.fraction, len(y))),
+        "threshold": np.array(choice.threshold),
+    }
+
+
+def _shift(probs: FloatArray, state: State) -> Array:
+    out = np.array(probs, dtype=np.float64)
+    if state["threshold"] < 1:
+        neighbours = Neighbours(state["probs"], state["y"])
+        for rows, errors in neighbours.errors(probs, [int(state["count"])]):
+            out[rows] = subtract_error(probs[rows], errors[0], float(state["threshold"]))
+    out /= out.sum(axis=1, keepdims=True)
+    return out
+
+
+def _count(fraction: float, n_rows: int) -> int:
+    return max(1, int(fraction * n_rows))
+
+
+def _choose(probs: FloatArray, y: IntArray, params: LocallyEqualErrors) -> _Choice:
+    """The grid point of lowest mean held-out NLL, the first one on ties (fraction outer)."""
+    fractions = FRACTIONS if params.fraction is None else (_inside(params.fraction, "fraction", open_at=0),)
+    thresholds = THRESHOLDS if params.threshold is None else (_inside(params.threshold, "threshold"),)
+    _check_work(probs, params.name)
+    if len(fractions) == len(thresholds) == 1:
+        return _Choice(fractions[0], thresholds[0], None)
+    if len(y) < 2:
+        raise ValueError(f"{params.name!r} chooses its parameters on folds and needs at least 2 rows, got 1")
+    folds = kfold(len(y), min(params.folds, len(y)), seed=params.random_state)
+    losses = np.zeros((len(fractions), len(thresholds)))
+    for fit, held in folds:
+        losses += _held_out_nll(probs, y, fit, held, fractions, thresholds) / len(folds)
+    best = int(losses.argmin())
+    fraction, threshold = list(product(fractions, thresholds))[best]
+    return _Choice(fraction, threshold, float(losses.flat[best]))
+
+
+def _inside(value: float, what: str, *, open_at: float | None = None) -> float:
+    if not 0 <= value <= 1 or value == open_at:
+        raise ValueError(f"{what} must lie in {'(' if open_at == 0 else '['}0, 1], got {value!r}")
+    return float(value)
+
+
+def _check_work(probs: FloatArray, name: str) -> None:
+    n, k = probs.shape
+    work = 2.0 * n * n * k
+    if work > _MAX_WORK:
+        raise ValueError(
+            f"{name!r} compares all pairs of rows: {n} rows of {k} classes are {work:.1e} operations "
+            f"(limit {_MAX_WORK:.0e}, minutes of work); fit it on a subset of the rows"
+        )
+
+
+def _held_out_nll(
+    probs: FloatArray,
+    y: IntArray,
+    fit: IntArray,
+    held: IntArray,
+    fractions: tuple[float, ...],
+    thresholds: tuple[float, ...],
+) -> Array:
+    """Mean NLL of the held-out rows at every (fraction, threshold), from one search of neighbours."""
+    neighbours = Neighbours(probs[fit], y[fit])
+    queries, labels = probs[held], y[held]
+    counts = [_count(fraction, len(fit)) for fraction in fractions]
+    total = np.zeros((len(fractions), len(thresholds)))
+    for rows, errors in neighbours.errors(queries, counts):
+        for j, threshold in enumerate(thresholds):
+            for i, error in enumerate(errors):
+                total[i, j] += _nll_sum(subtract_error(queries[rows], error, threshold), labels[rows])
+    total /= len(held)
+    return total
+
+
+def _nll_sum(raw: Array, labels: IntArray) -> float:
+    own = raw[np.arange(len(labels)), labels] / raw.sum(axis=1)
+    return float(-np.log(np.clip(own, _LOG_CLIP, 1 - _LOG_CLIP)).sum())
