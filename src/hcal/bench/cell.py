@@ -1,0 +1,284 @@
+"""One cell of the benchmark: fit on the calibration part, measure on the test part, nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal._version import __version__
+from hcal.bench.methods import Method
+from hcal.bench.store import STATUS, Cell, Key
+from hcal.bench.tasks import Task, TaskRef
+from hcal.metrics import METRICS, Sample
+from hcal.metrics.canonical import dkde_rows, skce_row_sums
+
+Probs = NDArray[np.float64]
+
+# A loss curve in the results file has at most this many points: enough to draw, cheap to keep.
+_CURVE_POINTS = 60
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one worker process does: methods that share a fit, on one task, with one seed.
+
+    Attributes
+    ----------
+    task : TaskRef
+    methods : tuple of Method
+    seed : int
+    metrics : tuple of str
+    bootstrap : int
+        Replicates of the test rows; replicate b draws the same rows for every method of a task.
+    before : dict or None
+        The metrics of the uncalibrated test part; None for ``uncal`` itself.
+    threads : int
+    """
+
+    task: TaskRef
+    methods: tuple[Method, ...]
+    seed: int
+    metrics: tuple[str, ...]
+    bootstrap: int = 0
+    before: dict[str, float] | None = None
+    threads: int = 1
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The cells this job fills."""
+        return tuple(Key(self.task.name, m.name, self.seed) for m in self.methods)
+
+
+def run_job(job: Job) -> Iterator[Cell]:
+    """Fit and measure; every failure becomes a cell that says so.
+
+    Parameters
+    ----------
+    job : Job
+
+    Yields
+    ------
+    Cell
+
+    Examples
+    --------
+    >>> ref = TaskRef("a", "synthetic", "temperature-k3-n200")
+    >>> [cell] = run_job(Job(ref, (Method("ts", "ts"),), 0, ("nll",), before={"nll": 1.0}))
+    >>> cell.ok, cell.post["argmax_changes"]
+    (True, 0.0)
+    """
+    for method, key in zip(job.methods, job.keys, strict=True):
+        start = time.perf_counter()
+        status: dict[str, Any]
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                cell = _measure(job, method, key)
+            status = {"status": "ok", "warnings": sorted({str(w.message)[:300] for w in caught})}
+        except Exception as error:
+            cell = failed_cell(key, f"{type(error).__name__}: {error}")
+            status = cell.notes[STATUS] | {"trace": traceback.format_exc(limit=-2)[-800:]}
+        status |= {
+            "hcal": __version__,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "cell_s": round(time.perf_counter() - start, 2),
+        }
+        cell.notes[STATUS] = status
+        yield cell
+
+
+def failed_cell(key: Key, error: str) -> Cell:
+    """Return the record of a cell that gave no result.
+
+    Examples
+    --------
+    >>> failed_cell(Key("a", "ts", 0), "killed").error
+    'killed'
+    """
+    return Cell(key, notes={STATUS: {"status": "failed", "error": error[:500]}})
+
+
+def _measure(job: Job, method: Method, key: Key) -> Cell:
+    task = job.task.load()
+    logits_test = np.asarray(task.logits_test, dtype=np.float64)
+    calibrator, probs, facts = _fit(task, method, job.seed, logits_test)
+    sample = Sample(probs, task.y_test)
+    cell = Cell(key, post=evaluate(sample, job.metrics) | facts)
+    if task.true_test is not None:
+        cell.post["truth_tv"] = float(0.5 * np.abs(probs - task.true_test).sum(axis=1).mean())
+    before = cell.post if job.before is None else job.before
+    cell.pre = {name: before[name] for name in cell.post if name in before and name not in facts}
+    cell.post["argmax_changes"] = float((probs.argmax(axis=1) != logits_test.argmax(axis=1)).sum())
+    cell.post["collapsed"] = float(collapsed(cell.post, before, task.n_classes))
+    cell.notes["reliability"] = reliability_bins(sample)
+    _note_fit(cell, calibrator)
+    if job.bootstrap:
+        for name, values in bootstrap(sample, job.metrics, job.bootstrap).items():
+            cell.notes[name] = {"boot": [float(f"{v:.5g}") for v in values]}
+    return cell
+
+
+def _fit(task: Task, method: Method, seed: int, logits_test: Probs) -> tuple[Any, Probs, dict[str, float]]:
+    """Return the fitted calibrator, its test probabilities, and what both cost."""
+    logits_cal = np.asarray(task.logits_cal, dtype=np.float64)
+    calibrator = method.build(seed)
+    memory = PeakMemory()
+    clock, cpu = time.perf_counter(), time.process_time()
+    calibrator.fit(logits_cal, task.y_cal)
+    fit_s, fit_cpu_s = time.perf_counter() - clock, time.process_time() - cpu
+    clock = time.perf_counter()
+    probs = np.asarray(calibrator.predict_proba(logits_test), dtype=np.float64)
+    facts = {
+        "fit_s": fit_s,
+        "fit_cpu_s": fit_cpu_s,
+        "predict_s": time.perf_counter() - clock,
+        "peak_mb": memory.peak_mb(),
+    }
+    return calibrator, probs, facts
+
+
+def _note_fit(cell: Cell, calibrator: Any) -> None:
+    """Keep what the calibrator says of its own fit: convergence, choice, loss curve."""
+    info = dict(getattr(calibrator, "info_", {}))
+    curve = info.get("loss_curve")
+    if isinstance(curve, Sequence) and len(curve) > 1:
+        steps = np.unique(np.linspace(0, len(curve) - 1, _CURVE_POINTS).astype(int))
+        cell.notes["loss_curve"] = {
+            "step": steps.tolist(),
+            "loss": [float(f"{float(curve[i]):.6g}") for i in steps],
+        }
+    chosen = {k: v for k, v in info.items() if isinstance(v, str | int | float | bool)}
+    if chosen:
+        cell.notes["info"] = chosen
+
+
+def evaluate(sample: Sample, metrics: Sequence[str]) -> dict[str, float]:
+    """Return the metrics and the mean confidence of a sample.
+
+    Examples
+    --------
+    >>> evaluate(Sample([[0.2, 0.8]], [1]), ["accuracy"])
+    {'accuracy': 1.0, 'mean_confidence': 0.8}
+    """
+    out = {name: float(METRICS[name].function(sample)) for name in metrics}
+    out["mean_confidence"] = float(sample.data.conf.mean())
+    return out
+
+
+def bootstrap(sample: Sample, metrics: Sequence[str], replicates: int) -> dict[str, NDArray[np.float64]]:
+    """Return replicates of every metric under resampled test rows.
+
+    Replicate b draws the same rows whatever the predictor, so two methods are compared replicate by
+    replicate (a paired bootstrap). For ``skce`` and ``dkde_ce`` the replicate is the first-order one: each
+    row's share of the statistic is computed once and resampled.
+
+    Parameters
+    ----------
+    sample : Sample
+    metrics : sequence of str
+    replicates : int
+
+    Returns
+    -------
+    dict of arrays of shape (replicates,)
+
+    Examples
+    --------
+    >>> bootstrap(Sample([[0.2, 0.8], [0.7, 0.3]], [1, 1]), ["accuracy"], 3)["accuracy"].shape
+    (3,)
+    """
+    rng = np.random.default_rng(sample.n)
+    weights = [rng.multinomial(sample.n, np.full(sample.n, 1 / sample.n)) for _ in range(replicates)]
+    shares = {name: _row_shares(sample, name) for name in metrics if name in ("skce", "dkde_ce")}
+    out = {name: np.empty(replicates) for name in metrics}
+    for b, weight in enumerate(weights):
+        replicate = sample.reweighted(weight.astype(np.float64))
+        for name in metrics:
+            if name in shares:
+                out[name][b] = replicate.mean(shares[name])
+            else:
+                out[name][b] = METRICS[name].function(replicate)
+    return out
+
+
+def _row_shares(sample: Sample, name: str) -> NDArray[np.float64]:
+    """Return values whose mean is the metric and whose spread is its first-order sampling error."""
+    if name == "dkde_ce":
+        return dkde_rows(sample)
+    rows = skce_row_sums(sample, 1.0) / (sample.n - 1)
+    # A U-statistic of order 2 varies twice as much as the mean of its row sums.
+    return np.asarray(2 * rows - rows.mean())
+
+
+def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) -> bool:
+    """Return whether a predictor gave up its confidence: the rule of the public contract.
+
+    Examples
+    --------
+    >>> collapsed({"nll": 4.2, "accuracy": 0.75, "mean_confidence": 0.016}, {"nll": 1.0}, 100)
+    True
+    """
+    accuracy, confidence = post.get("accuracy", 0.0), post["mean_confidence"]
+    worse = post.get("nll", 0.0) > 1.1 * before.get("nll", np.inf)
+    timid = confidence < accuracy - 0.2
+    return (worse and timid) or (confidence < 3 / n_classes and accuracy > 10 / n_classes)
+
+
+def reliability_bins(sample: Sample, bins: int = 15) -> dict[str, list[float]]:
+    """Return count, mean confidence and accuracy of equal-width bins (lo, hi] of the confidence.
+
+    Examples
+    --------
+    >>> reliability_bins(Sample([[0.25, 0.75]], [1]), bins=2)
+    {'n': [0, 1], 'conf': [0.0, 0.75], 'acc': [0.0, 1.0]}
+    """
+    conf, hit = sample.data.conf, sample.data.hit
+    which = np.clip(np.ceil(conf * bins).astype(int) - 1, 0, bins - 1)
+    count = np.bincount(which, minlength=bins)
+    size = np.maximum(count, 1)
+    means = [np.bincount(which, weights=v, minlength=bins) / size for v in (conf, hit)]
+    return {
+        "n": count.tolist(),
+        **{k: np.round(v, 6).tolist() for k, v in zip(("conf", "acc"), means, strict=True)},
+    }
+
+
+class PeakMemory:
+    """The high-water mark of this process above where it stood when the object was made.
+
+    Examples
+    --------
+    >>> memory = PeakMemory()
+    >>> block = np.ones(10_000_000)
+    >>> memory.peak_mb() > 50
+    True
+    """
+
+    def __init__(self) -> None:
+        with contextlib.suppress(OSError):  # Linux: reset, so that loading the data does not hide the fit
+            Path("/proc/self/clear_refs").write_text("5")
+        self._start = self._mark()
+
+    @staticmethod
+    def _mark() -> float:
+        try:
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return next(float(x.split()[1]) / 1024 for x in lines if x.startswith("VmHWM"))
+        except (OSError, StopIteration):
+            import resource
+
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    def peak_mb(self) -> float:
+        """Return the peak since the start, in MiB."""
+        return max(0.0, self._mark() - self._start)

@@ -1,0 +1,98 @@
+"""Which methods a run compares: registry names, the paper protocol's three selectors, ablations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hcal.bench.catalog import PAPER_PROTOCOL, QUICK_METHODS, method_key
+
+
+@dataclass(frozen=True)
+class Method:
+    """A name in the results and how to build the calibrator behind it.
+
+    Attributes
+    ----------
+    name : str
+    calibrator : str
+        Registry name.
+    params : mapping
+        Parameters of the calibrator, beside ``random_state``.
+    """
+
+    name: str
+    calibrator: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether a seed changes anything; if not, one seed is run."""
+        return "random_state" in self._signature()
+
+    def build(self, seed: int) -> Any:
+        """Return the unfitted calibrator, one thread of logits in, everything else default."""
+        from hcal.calibrators import make_calibrator
+
+        extra = {"random_state": seed} if self.seeded else {}
+        return make_calibrator(self.calibrator, **{**self.params, **extra})
+
+    def _signature(self) -> Mapping[str, Any]:
+        from hcal.calibrators import get_calibrator
+
+        return inspect.signature(get_calibrator(self.calibrator).__init__).parameters
+
+
+def benchmark_methods() -> dict[str, Method]:
+    """Return every method by name, in the order of the tables: the registry and the paper protocol.
+
+    Examples
+    --------
+    >>> list(benchmark_methods())[0]
+    'uncal'
+    """
+    from hcal.calibrators import list_calibrators
+
+    found = {name: Method(name, name) for name in list_calibrators()}
+    if "h" in found:
+        for name, select in PAPER_PROTOCOL.items():
+            found[name] = Method(name, "h", {"protocol": "paper", "select": select})
+    return dict(sorted(found.items(), key=lambda item: method_key(item[0])))
+
+
+def resolve_methods(text: str) -> list[Method]:
+    """Turn a comma-separated selection into methods.
+
+    Parameters
+    ----------
+    text : str
+        Names, ``all``, ``quick``, or ``ablation:SET`` (see :mod:`hcal.bench.ablations`).
+
+    Returns
+    -------
+    list of Method
+        ``uncal`` always first: every other cell is compared with it.
+
+    Examples
+    --------
+    >>> [m.name for m in resolve_methods("ts")]
+    ['uncal', 'ts']
+    """
+    from hcal.bench.ablations import ablation_methods
+
+    known = benchmark_methods()
+    chosen: dict[str, Method] = {"uncal": known["uncal"]}
+    for item in (i.strip() for i in text.split(",")):
+        if item == "all":
+            chosen |= known
+        elif item == "quick":
+            chosen |= {name: known[name] for name in QUICK_METHODS if name in known}
+        elif item.startswith("ablation:"):
+            chosen |= {m.name: m for m in ablation_methods(item.removeprefix("ablation:"))}
+        elif item in known:
+            chosen[item] = known[item]
+        else:
+            raise ValueError(f"unknown method {item!r}; valid: all, quick, ablation:SET, {', '.join(known)}")
+    return list(chosen.values())

@@ -1,0 +1,264 @@
+"""The runner: tasks × methods × seeds in parallel processes, resumable, one bad cell never fatal.
+
+Every job runs in a fresh process forked from a server that has the heavy imports already. That gives an
+honest peak memory, survives crashes and lets a hung cell be stopped. Only this process writes results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from hcal.bench.catalog import PAPER_PROTOCOL, metric_key
+from hcal.bench.cell import Job, failed_cell, run_job
+from hcal.bench.methods import Method
+from hcal.bench.store import Cell, Key, Results, Store, read_results
+from hcal.bench.tasks import TaskRef
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is to do.
+
+    Attributes
+    ----------
+    tasks : sequence of TaskRef
+    methods : sequence of Method
+        ``uncal`` must be among them: it supplies the values before.
+    seeds : int
+        Number of seeds; a method that takes none runs once.
+    metrics : sequence of str
+    bootstrap : int
+        Replicates of the test rows kept for paired intervals.
+    bootstrap_tasks : sequence of str, optional
+        The tasks that get them; all if None.
+    jobs : int
+        Processes at a time.
+    timeout_s : float
+        A job that takes longer is stopped and recorded as failed.
+    retry_failed : bool
+        Run cells again that an earlier run recorded as failed.
+    """
+
+    tasks: Sequence[TaskRef]
+    methods: Sequence[Method]
+    metrics: Sequence[str]
+    seeds: int = 1
+    bootstrap: int = 0
+    bootstrap_tasks: Sequence[str] | None = None
+    jobs: int = 1
+    timeout_s: float = 3600.0
+    retry_failed: bool = False
+
+    def all_jobs(self) -> list[Job]:
+        """List every job, cheap methods of a task together, the paper protocol's selectors in one."""
+        threads = max(1, (os.cpu_count() or 1) // self.jobs)
+        metrics = tuple(sorted(self.metrics, key=metric_key))
+        out = []
+        for task in self.tasks:
+            wanted = self.bootstrap_tasks is None or task.name in self.bootstrap_tasks
+            boot = self.bootstrap if wanted else 0
+            for group in _shared_fits(self.methods):
+                for seed in range(self.seeds if group[0].seeded else 1):
+                    out.append(Job(task, group, seed, metrics, boot, threads=threads))
+        return out
+
+
+def _shared_fits(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
+    """Group the methods that differ only in which trained candidate they keep."""
+    paper = tuple(m for m in methods if m.name in PAPER_PROTOCOL)
+    single = [(m,) for m in methods if m.name not in PAPER_PROTOCOL]
+    return [*single, paper] if paper else list(single)
+
+
+Progress = Callable[[int, int, Cell | None], None]
+
+
+def run(plan: Plan, path: str | os.PathLike[str], progress: Progress | None = None) -> Results:
+    """Fill the results file with every cell of the plan that it does not hold yet.
+
+    Parameters
+    ----------
+    plan : Plan
+    path : path-like
+        Results file; an existing one is continued.
+    progress : callable, optional
+        Called with cells done, cells in all, and the cell just finished (None at the start).
+
+    Returns
+    -------
+    Results
+    """
+    with Store(path) as store:
+        results = read_results(path)
+        todo, total = _remaining(plan, results)
+        done = total - sum(len(j.keys) for j in todo)
+        report = progress or (lambda *_: None)
+        report(done, total, None)
+        before = {k.task: c.post for k, c in results.good.items() if k.method == "uncal"}
+        for cell in _in_parallel(todo, before, plan):
+            store.append(cell)
+            done += 1
+            report(done, total, cell)
+    return read_results(path)
+
+
+def _remaining(plan: Plan, results: Results) -> tuple[list[Job], int]:
+    """Return the jobs with cells still to fill, ``uncal`` of every task first, and the number of cells."""
+    finished = results.good if plan.retry_failed else results.cells
+    jobs = plan.all_jobs()
+    todo = []
+    for job in jobs:
+        missing = tuple(
+            m for m, k in zip(job.methods, job.keys, strict=True) if not _holds(finished.get(k), job)
+        )
+        if missing:
+            todo.append(replace(job, methods=missing))
+    todo.sort(key=lambda j: j.methods[0].name != "uncal")
+    return todo, sum(len(j.keys) for j in jobs)
+
+
+def _holds(cell: Cell | None, job: Job) -> bool:
+    """Whether a stored cell has all that the job asks for; a run with more metrics fills them in."""
+    if cell is None:
+        return False
+    return not cell.ok or set(job.metrics) <= set(cell.post)
+
+
+def _in_parallel(todo: list[Job], before: dict[str, dict[str, float]], plan: Plan) -> Iterator[Cell]:
+    """Run jobs, at most ``plan.jobs`` at a time; a job waits until ``uncal`` of its task is there."""
+    queue = list(todo)
+    pending = {j.task.name for j in queue if j.methods[0].name == "uncal"}
+    running: list[_Worker] = []
+    with _worker_environment(max(1, (os.cpu_count() or 1) // plan.jobs)) as context:
+        try:
+            while queue or running:
+                while len(running) < plan.jobs and (job := _next_job(queue, pending)):
+                    base = before.get(job.task.name)
+                    if base is None and job.methods[0].name != "uncal":
+                        why = "the uncalibrated cell of this task failed"
+                        yield from (failed_cell(key, why) for key in job.keys)
+                    else:
+                        running.append(_Worker(context, replace(job, before=base), plan.timeout_s))
+                for worker in _ready(running):
+                    for cell in worker.collect():
+                        if cell.key.method == "uncal":
+                            pending.discard(cell.key.task)
+                            if cell.ok:
+                                before[cell.key.task] = cell.post
+                        yield cell
+                running = [w for w in running if not w.finished]
+        finally:
+            for worker in running:
+                worker.stop()
+
+
+def _next_job(queue: list[Job], pending: set[str]) -> Job | None:
+    for i, job in enumerate(queue):
+        if job.methods[0].name == "uncal" or job.task.name not in pending:
+            return queue.pop(i)
+    return None
+
+
+def _ready(running: list[_Worker]) -> list[_Worker]:
+    """Wait for news from any worker, or until one has used up its time."""
+    if not running:
+        return []
+    patience = max(0.0, min(w.deadline for w in running) - time.monotonic())
+    news = wait([w.pipe for w in running], timeout=min(patience, 5.0))
+    now = time.monotonic()
+    return [w for w in running if w.pipe in news or now >= w.deadline]
+
+
+class _Worker:
+    """One job in its own process."""
+
+    def __init__(self, context: Any, job: Job, timeout_s: float) -> None:
+        self.waiting: list[Key] = list(job.keys)
+        self.timeout_s = timeout_s
+        self.deadline = time.monotonic() + timeout_s
+        self.finished = False
+        self.pipe, child = context.Pipe(duplex=False)
+        self.process = context.Process(target=_work, args=(job, child), daemon=True)
+        self.process.start()
+        child.close()
+
+    def collect(self) -> list[Cell]:
+        """Return finished cells; when the process is over or overdue, also the cells it did not deliver."""
+        cells: list[Cell] = []
+        try:
+            while self.pipe.poll():
+                cell: Cell = self.pipe.recv()
+                self.waiting.remove(cell.key)
+                cells.append(cell)
+        except EOFError:
+            self.stop()
+            code = self.process.exitcode
+            return cells + self._give_up(f"the process ended with exit code {code}")
+        if not self.waiting:
+            self.stop(kill=False)
+        elif time.monotonic() >= self.deadline:
+            self.stop()
+            return cells + self._give_up(f"took longer than {self.timeout_s:g} s")
+        return cells
+
+    def _give_up(self, why: str) -> list[Cell]:
+        lost, self.waiting = self.waiting, []
+        return [failed_cell(k, why) for k in lost]
+
+    def stop(self, *, kill: bool = True) -> None:
+        """End the process and release what it holds."""
+        self.finished = True
+        if kill and self.process.is_alive() and self.waiting:
+            self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _work(job: Job, pipe: Connection) -> None:
+    """Body of a worker process."""
+    parent = os.getppid()
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.set_num_threads(job.threads)
+    for cell in run_job(job):
+        pipe.send(cell)
+    pipe.close()
+
+
+def _die_with(parent: int) -> None:
+    """Leave no orphan computing when the run was killed."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _worker_environment(threads: int) -> Iterator[Any]:
+    """Yield a process context whose children use ``threads`` threads each: nobody fights for a core."""
+    saved = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    try:
+        if "forkserver" in mp.get_all_start_methods():
+            context: Any = mp.get_context("forkserver")
+            context.set_forkserver_preload(["hcal.bench.cell", "torch", "scipy.optimize", "sklearn.isotonic"])
+        else:
+            context = mp.get_context("spawn")
+        yield context
+    finally:
+        for name, value in saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,78 @@
+"""The results file: what is written is read back, and a cut-off write costs one cell, nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hcal.bench.store import Cell, Key, Results, Store, export_results, read_results
+
+
+def cell(task: str, method: str, seed: int = 0, nll: float = 0.5, status: str = "ok") -> Cell:
+    notes = {"status": {"status": status, "error": 'a "quoted", text\nwith a line'}}
+    return Cell(Key(task, method, seed), {"nll": 1.0}, {"nll": nll, "fit_s": 0.1}, notes)
+
+
+def test_round_trip_csv_and_parquet(tmp_path: Path) -> None:
+    cells = [cell("a", "ts", s, nll=0.5 + s) for s in range(3)] + [cell("b", "h")]
+    with Store(tmp_path / "r.csv") as store:
+        for c in cells:
+            store.append(c)
+    results = read_results(tmp_path / "r.csv")
+    assert results.tasks == ["a", "b"]
+    assert results.methods == ["ts", "h"]
+    assert results.metrics == ["nll"]
+    np.testing.assert_allclose(results.values("a", "ts", "nll"), [0.5, 1.5, 2.5])
+    assert results.before("b", "nll") == 1.0
+    for name in ("kept.csv", "kept.parquet"):
+        export_results(results, tmp_path / name)
+        again = read_results(tmp_path / name)
+        assert again.cells == results.cells
+
+
+def test_every_possible_cut_leaves_whole_cells_and_can_be_continued(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    with Store(path) as store:
+        store.append(cell("a", "ts"))
+        first = path.stat().st_size
+        store.append(cell("a", "h"))
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        kept = set(read_results(path).cells)
+        assert kept == ({Key("a", "ts", 0)} if length >= first else set())
+    path.write_bytes(whole[: len(whole) - 5])
+    with Store(path) as store:
+        store.append(cell("a", "h"))
+    assert path.read_bytes() == whole
+
+
+def test_a_retry_replaces_a_failure(tmp_path: Path) -> None:
+    with Store(tmp_path / "r.csv") as store:
+        store.append(cell("a", "ts", status="failed"))
+        assert [c.error for c in read_results(tmp_path / "r.csv").failures()] != []
+        store.append(cell("a", "ts", nll=0.25))
+    results = read_results(tmp_path / "r.csv")
+    assert results.failures() == []
+    assert results.value("a", "ts", "nll") == 0.25
+
+
+def test_two_writers_are_refused(tmp_path: Path) -> None:
+    with Store(tmp_path / "r.csv"), pytest.raises(RuntimeError, match="another benchmark run"):
+        Store(tmp_path / "r.csv").__enter__()
+
+
+def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "notes.csv"
+    path.write_text("my own data\n")
+    with pytest.raises(ValueError, match="not a results file"):
+        Store(path).__enter__()
+    assert path.read_text() == "my own data\n"
+
+
+def test_missing_values_are_nan() -> None:
+    results = Results([cell("a", "ts")])
+    assert np.isnan(results.value("a", "h", "nll"))
+    assert np.isnan(results.before("zzz", "nll"))
