@@ -1,1 +1,27 @@
-"""TODO: described by its owner."""
+"""The h-calibration objective: window statistics, k-means weights, events and the loss.
+
+``windows`` and ``weights`` hold the definitions, ``kernels`` the plain value and gradient on arrays,
+``loss`` the ``torch.nn.Module`` and ``published`` the published code's variant. Importing this package
+imports neither torch nor numba; its modules do when they are used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hcal.objective.kernels import loss_and_grad
+    from hcal.objective.loss import HCalibrationLoss
+    from hcal.objective.settings import ObjectiveSettings
+
+__all__ = ["HCalibrationLoss", "ObjectiveSettings", "loss_and_grad"]
+
+_HOMES = {"HCalibrationLoss": "loss", "ObjectiveSettings": "settings", "loss_and_grad": "kernels"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,263 @@
+"""The objective compiled by numba, one family on the CPU: numpy's values-only sort, then O(n).
+
+The sort carries its permutation for free: probability, mark and position are packed into one 64-bit integer
+(31 + 1 + 32 bits), and numpy's vectorised sort of plain integers is an order of magnitude faster than any
+argsort. After it no n-sized array is needed but the sorted events, the slopes of windows and the gradient.
+Kernels release the GIL; work is split over the threads that OMP_NUM_THREADS grants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from hcal.objective.settings import ObjectiveSettings
+from hcal.objective.threads import run_parts, split
+
+Array = NDArray[Any]
+Float64 = NDArray[np.float64]
+
+# The window sum is kept at every BLOCK-th window: coarse enough to be free, fine enough that a binary search
+# over the kept sums needs only a short walk to the exact window. REFRESH bounds the drift of a running sum.
+BLOCK = 256
+REFRESH = 32
+_MARK = np.uint32(1 << 31)
+_jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
+
+
+def family_loss(
+    p: Array, marks: Array, s: ObjectiveSettings, grad: Array | None, factor: float = 1.0
+) -> float:
+    """Return the loss of one family; write ``factor`` times its gradient into ``grad`` unless None.
+
+    Parameters
+    ----------
+    p : contiguous array of shape (n,), float32 or float64, in [0, 2)
+    marks : bool array of shape (n,)
+    s : ObjectiveSettings
+    grad : array of shape (n,), or None
+    """
+    q, index = _sorted_events(p, marks)
+    window = min(s.window, len(q))
+    edges, weights = _clusters(q, window, s)
+    slope = np.empty(len(q) - window + 1 if grad is not None else 0)
+    loss = sum(
+        run_parts(
+            lambda a, b: _windows(q, index, window, a, b, edges, weights, s.epsilon, s.norm, slope),
+            split(len(q) - window + 1),
+        )
+    )
+    if grad is not None:
+        parts = split(len(q), lambda edge: _next_run(q, index, edge))
+        scale = factor * s.scale / window
+        run_parts(lambda a, b: _spread(q, index, slope, window, a, b, scale, grad), parts)
+    return float(s.scale * loss)
+
+
+def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
+    """Return sorted probabilities and positions; the top bit of a position is the mark."""
+    n = len(p)
+    if n >= 1 << 31:
+        raise ValueError(f"{n} events are too many for one sort (at most 2**31 - 1)")
+    q, index = np.empty_like(p), np.empty(n, dtype=np.uint32)
+    if p.dtype == np.float32:
+        pairs = np.empty(n, dtype=np.uint64)
+        run_parts(lambda a, b: _pack(p.view(np.uint32), marks, a, b, pairs), split(n))
+        pairs.sort()
+        run_parts(lambda a, b: _unpack(pairs, a, b, q.view(np.uint32), index), split(n))
+    else:
+        order = np.argsort((p.view(np.int64) << 1) | marks)
+        run_parts(lambda a, b: _take(p, marks, order, a, b, q, index), split(n))
+    return q, index
+
+
+@_jit
+def _pack(bits: Array, marks: Array, lo: int, hi: int, pairs: Array) -> None:
+    for i in range(lo, hi):
+        key = (np.uint64(bits[i]) << np.uint64(1)) | np.uint64(marks[i])
+        pairs[i] = (key << np.uint64(32)) | np.uint64(i)
+
+
+@_jit
+def _unpack(pairs: Array, lo: int, hi: int, bits: Array, index: Array) -> None:
+    for j in range(lo, hi):
+        pair = pairs[j]
+        bits[j] = np.uint32(pair >> np.uint64(33))
+        mark = (pair >> np.uint64(32)) & np.uint64(1)
+        index[j] = np.uint32((pair & np.uint64(0x7FFFFFFF)) | (mark << np.uint64(31)))
+
+
+@_jit
+def _take(p: Array, marks: Array, order: Array, lo: int, hi: int, q: Array, index: Array) -> None:
+    for j in range(lo, hi):
+        i = order[j]
+        q[j] = p[i]
+        index[j] = np.uint32(i | (np.int64(marks[i]) << 31))
+
+
+def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.int64], Float64]:
+    """Return the edges of the clusters of windows and the weight of each."""
+    m = len(q) - window + 1
+    if s.weighting == "uniform":
+        return np.array([0, m]), np.array([1 / m])
+    blocks = -(-m // BLOCK)
+    first, total = np.empty(blocks), np.empty(blocks)
+    run_parts(lambda a, b: _block_sums(q, window, m, a, b, first, total), split(blocks, grain=BLOCK))
+    prefix = np.concatenate([[0.0], np.cumsum(total)])
+    edges = _lloyd(q, window, m, first, prefix, s.clusters, s.iterations)
+    counts = np.diff(edges)
+    return edges, 1 / (s.clusters * np.maximum(counts, 1))
+
+
+@_jit
+def _block_sums(q: Array, window: int, m: int, lo: int, hi: int, first: Array, total: Array) -> None:
+    """Window sum at the first window of each block, and the sum of window sums over the block."""
+    running = 0.0
+    for b in range(lo, hi):
+        start = b * BLOCK
+        if b == lo or b % REFRESH == 0:
+            running = 0.0
+            for j in range(start, start + window):
+                running += q[j]
+        first[b] = running
+        acc = 0.0
+        for k in range(start, min(start + BLOCK, m)):
+            acc += running
+            if k + window < len(q):
+                running += np.float64(q[k + window]) - np.float64(q[k])
+        total[b] = acc
+
+
+@_jit
+def _lloyd(
+    q: Array, window: int, m: int, first: Array, prefix: Array, clusters: int, iterations: int
+) -> NDArray[np.int64]:
+    """Exactly ``iterations`` Lloyd steps from the quantiles (i + ½)/C of the window sums."""
+    centres = np.empty(clusters)
+    for i in range(clusters):
+        at = (i + 0.5) / clusters * (m - 1)
+        low = int(at)
+        a, b = _sum_at(q, window, first, low), _sum_at(q, window, first, min(low + 1, m - 1))
+        centres[i] = a + (b - a) * (at - low)
+    edges = np.zeros(clusters + 1, dtype=np.int64)
+    edges[clusters] = m
+    sums = np.zeros(clusters + 1)
+    sums[clusters] = prefix[-1]
+    for step in range(iterations + 1):
+        for i in range(1, clusters):
+            middle = (centres[i - 1] + centres[i]) / 2
+            edges[i], sums[i] = _search(q, window, m, first, prefix, middle)
+        if step < iterations:
+            for i in range(clusters):
+                count = edges[i + 1] - edges[i]
+                if count > 0:
+                    centres[i] = (sums[i + 1] - sums[i]) / count
+    return edges
+
+
+@_jit
+def _sum_at(q: Array, window: int, first: Array, k: int) -> float:
+    """Sum of window k, walked from the start of its block."""
+    b = k // BLOCK
+    running: float = first[b]
+    for j in range(b * BLOCK, k):
+        running += np.float64(q[j + window]) - np.float64(q[j])
+    return running
+
+
+@_jit
+def _search(q: Array, window: int, m: int, first: Array, prefix: Array, middle: float) -> tuple[int, float]:
+    """Number of windows whose sum is at most ``middle``, and the total of their sums."""
+    b = int(np.searchsorted(first, middle, side="right")) - 1
+    if b < 0:
+        return 0, 0.0
+    running, acc = first[b], prefix[b]
+    end = min((b + 1) * BLOCK, m)
+    for k in range(b * BLOCK, end):
+        if running > middle:
+            return k, acc
+        acc += running
+        if k + window < len(q):
+            running += np.float64(q[k + window]) - np.float64(q[k])
+    return end, acc
+
+
+@_jit
+def _windows(
+    q: Array, index: Array, window: int, lo: int, hi: int, edges: Array, weights: Array,
+    epsilon: float, norm: int, slope: Array,
+) -> float:  # fmt: skip
+    """Weighted loss of the windows lo..hi; ``slope`` gets dloss/d(mean of q) of each, if it has room."""
+    loss, running, hits, cluster = 0.0, 0.0, 0, 0
+    for k in range(lo, hi):
+        if k == lo or k % (BLOCK * REFRESH) == 0:
+            running, hits = 0.0, 0
+            for j in range(k, k + window):
+                running += q[j]
+                hits += int(index[j] >> 31)
+        while k >= edges[cluster + 1]:
+            cluster += 1
+        error = (running - hits) / window
+        excess = abs(error) - epsilon
+        gradient = 0.0
+        if excess > 0:
+            gradient = weights[cluster] if error > 0 else -weights[cluster]
+            if norm == 2:
+                gradient *= 2 * excess
+                excess *= excess
+            loss += weights[cluster] * excess
+        if len(slope):
+            slope[k] = gradient
+        if k + window < len(q):
+            running += np.float64(q[k + window]) - np.float64(q[k])
+            hits += int(index[k + window] >> 31) - int(index[k] >> 31)
+    return loss
+
+
+@_jit
+def _next_run(q: Array, index: Array, j: int) -> int:
+    """First position from j on where (probability, mark) differs from its predecessor."""
+    while 0 < j < len(q) and q[j] == q[j - 1] and (index[j] ^ index[j - 1]) >> 31 == 0:
+        j += 1
+    return j
+
+
+@_jit
+def _spread(
+    q: Array, index: Array, slope: Array, window: int, lo: int, hi: int, factor: float, grad: Array
+) -> None:
+    """Gradient of the events at ranks lo..hi: the sum of the slopes of the windows that hold them.
+
+    Events that tie in probability and mark get their mean, so the order of the rows cannot matter.
+    """
+    m = len(slope)
+    running, run, acc = 0.0, lo, 0.0
+    for j in range(lo, hi):
+        if j == lo or j % (BLOCK * REFRESH) == 0:
+            running = 0.0
+            for k in range(max(0, j - window + 1), min(j + 1, m)):
+                running += slope[k]
+        else:
+            if j < m:
+                running += slope[j]
+            if j >= window:
+                running -= slope[j - window]
+        acc += running
+        last = j + 1 == hi
+        if last or q[j + 1] != q[j] or (index[j + 1] ^ index[j]) >> 31 != 0:
+            value = acc * factor / (j + 1 - run)
+            for i in range(run, j + 1):
+                grad[index[i] & 0x7FFFFFFF] = value
+            run, acc = j + 1, 0.0
+
+
+def warm_up() -> Iterator[np.dtype[Any]]:
+    """Compile for both float widths (a fraction of a second once numba's cache holds them)."""
+    for dtype in (np.float32, np.float64):
+        p: Array = np.linspace(0, 1, 8).astype(dtype)
+        family_loss(p, np.arange(8) > 3, ObjectiveSettings(window=2, clusters=2), np.empty_like(p))
+        yield np.dtype(dtype)

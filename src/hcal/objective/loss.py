@@ -1,0 +1,122 @@
+"""The h-calibration loss as a ``torch.nn.Module`` with its own backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hcal.objective._torch import families_loss, gather_events, spread_grad
+from hcal.objective.events import Events, Families, check_events, resolve
+from hcal.objective.kernels import compiled, evaluate
+from hcal.objective.settings import ObjectiveSettings, Weighting
+
+
+class HCalibrationLoss(torch.nn.Module):
+    """Loss of h-calibration (eq:finalloss): sorted events, windows of M, k-means weights.
+
+    Order, clusters and weights carry no gradient; dL/dq_j = (r/M)·Σ w_k·sign(T_k) over the windows k that
+    contain event j and whose error exceeds ε. Events that tie in probability and mark share their mean
+    gradient, so value and gradient do not depend on the order of rows or classes.
+
+    Parameters
+    ----------
+    window : int
+        M. With fewer events there is one window of all of them.
+    epsilon, scale : float
+        ε and r.
+    clusters : int
+    weighting : {"kmeans", "uniform"}
+    norm : {1, 2}
+        2: max(|T| − ε, 0)², no root.
+    events : {"atomic", "top-label", "class-wise"}, class index, or list of subsets of classes
+        ``"atomic"`` pools all classes; any other family is averaged over its members.
+    iterations : int
+        Lloyd iterations of the k-means.
+
+    Examples
+    --------
+    >>> probs = torch.tensor([[0.9, 0.1], [0.6, 0.4]], requires_grad=True)
+    >>> loss = HCalibrationLoss(window=2)(probs, torch.tensor([0, 1]))
+    >>> loss.backward()
+    >>> probs.grad.shape
+    torch.Size([2, 2])
+    """
+
+    def __init__(
+        self,
+        window: int = 200,
+        epsilon: float = 1e-20,
+        scale: float = 1e5,
+        clusters: int = 15,
+        weighting: Weighting = "kmeans",
+        norm: int = 1,
+        events: Events = "atomic",
+        iterations: int = 25,
+    ) -> None:
+        super().__init__()
+        self.settings = ObjectiveSettings(window, epsilon, scale, clusters, iterations, weighting, norm)
+        self.events = check_events(events)
+
+    @classmethod
+    def published(cls, **keywords: Any) -> torch.nn.Module:
+        """Return the published code's variant; see :class:`hcal.objective.published.PublishedLoss`.
+
+        Examples
+        --------
+        >>> loss = HCalibrationLoss.published(window=2)
+        >>> loss(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1])).ndim
+        0
+        """
+        from hcal.objective.published import PublishedLoss
+
+        return PublishedLoss(**keywords)
+
+    def forward(self, probs: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
+        if probs.ndim != 2 or y.shape != probs.shape[:1]:
+            raise ValueError(
+                f"probs must be (N, K) and y (N,), got {tuple(probs.shape)} and {tuple(y.shape)}"
+            )
+        families = resolve(self.events, probs.shape[1])
+        wide = probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
+        loss: Tensor = _Loss.apply(wide, y.to(torch.int64), self.settings, families)  # type: ignore[no-untyped-call]
+        return loss.to(probs.dtype)
+
+    def extra_repr(self) -> str:
+        """Show the settings in ``repr``."""
+        return f"{self.settings}, events={self.events!r}"
+
+
+class _Loss(torch.autograd.Function):
+    """Value and gradient are computed together: both need the one sort."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, probs: Tensor, y: Tensor, settings: ObjectiveSettings, families: Families
+    ) -> Tensor:
+        need_grad = ctx.needs_input_grad[0]
+        loss, grad = _value(probs.detach(), y, settings, families, need_grad)
+        if grad is not None:
+            ctx.save_for_backward(grad)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.saved_tensors[0] * upstream, None, None, None
+
+
+def _value(
+    probs: Tensor, y: Tensor, settings: ObjectiveSettings, families: Families, need_grad: bool
+) -> tuple[Tensor, Tensor | None]:
+    if probs.device.type == "cpu" and compiled():
+        out = torch.zeros_like(probs, memory_format=torch.contiguous_format) if need_grad else None
+        value = evaluate(probs.numpy(), y.numpy(), settings, families, None if out is None else out.numpy())
+        return probs.new_tensor(value), out
+    events, marks = gather_events(probs, y, families)
+    loss, slope = families_loss(events, marks, settings, need_grad)
+    grad = None if slope is None else spread_grad(slope, probs, families)
+    return loss.to(probs.dtype), grad
