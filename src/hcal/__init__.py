@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hcal.calibrators import list_calibrators, make_calibrator
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.h import HCalibrator
+    from hcal.integrations.onnx import export_onnx
     from hcal.io import load, save
     from hcal.metrics import list_metrics
     from hcal.numerics import softmax
@@ -36,6 +37,7 @@ _LAZY = {
     "list_metrics": "hcal.metrics",
     "save": "hcal.io",
     "load": "hcal.io",
+    "export_onnx": "hcal.integrations.onnx",
     "softmax": "hcal.numerics",
     # submodules
     "bench": "",
@@ -53,6 +55,7 @@ __all__ = [
     "HCalibrator",
     "__version__",
     "bench",
+    "export_onnx",
     "integrations",
     "list_calibrators",
     "list_metrics",

@@ -26,7 +26,7 @@ class Ops(ABC):
 
     @abstractmethod
     def const(self, value: ArrayLike) -> Any:
-        """Return a float64 constant."""
+        """Return a float64 constant, as the learned ones; a plain number may stand right of an operator."""
 
     @abstractmethod
     def exp(self, x: Any) -> Any:
@@ -46,7 +46,7 @@ class Ops(ABC):
 
     @abstractmethod
     def maximum(self, x: Any, y: Any) -> Any:
-        """Return the larger of two values, element by element."""
+        """Return the larger of two values, element by element; the second may be a plain number."""
 
     @abstractmethod
     def where(self, condition: Any, x: Any, y: Any) -> Any:
@@ -75,7 +75,7 @@ class Ops(ABC):
     # -- derived: the same composition in every runtime ---------------------------------------------
 
     def minimum(self, x: Any, y: Any) -> Any:
-        """Return the smaller of two values, element by element."""
+        """Return the smaller of two values, element by element; the second may be a plain number."""
         return self.where(x < y, x, y)
 
     def log_softmax(self, x: Any) -> Any:

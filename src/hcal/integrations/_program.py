@@ -66,12 +66,12 @@ def to_logits(ops: Ops, x: Any, kind: InputKind, smallest: float) -> Any:
     if kind == "logits":
         return x
     if kind == "probs":
-        return ops.log(ops.maximum(x / ops.sum(x), ops.const(smallest)))
+        return ops.log(ops.maximum(x / ops.sum(x), smallest))
     # -inf is a probability of 0: it goes just below everything finite, so that order is kept.
     impossible = x < ops.const(-np.finfo(np.float64).max)
     finite = ops.where(impossible, ops.const(0.0), x)
     lowest = ops.const(0.0) - ops.max(ops.const(0.0) - finite)
-    return ops.where(impossible, ops.minimum(lowest, ops.const(np.log(smallest))), x)
+    return ops.where(impossible, ops.minimum(lowest, float(np.log(smallest))), x)
 
 
 def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
@@ -96,7 +96,7 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
     narrow = ops.rounded(probs)
     top = ops.top(scores)
     agrees = ops.sum(ops.where(top, ops.where(ops.top(narrow), one, zero), zero))
-    lifted = ops.where(top, ops.max(narrow) * ops.const(1 + eps), narrow)
+    lifted = ops.where(top, ops.max(narrow) * (1 + eps), narrow)
     return ops.where(agrees > zero, narrow, lifted)
 
 

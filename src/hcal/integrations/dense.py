@@ -1,0 +1,134 @@
+"""Dense outputs (N, K, H, W), as of segmentation: every labelled pixel is a row.
+
+numpy arrays and torch tensors; any number of spatial axes. The class axis is 1, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hcal.calibrators.base import Calibrator
+
+
+def rows(
+    logits: Any, y: Any, *, ignore_index: int | None = None, pixels: int | None = None, random_state: int = 0
+) -> tuple[Any, Any]:
+    """Flatten dense outputs to rows, without the pixels that have no label.
+
+    Parameters
+    ----------
+    logits : array or Tensor of shape (N, K, ...)
+    y : array or Tensor of shape (N, ...)
+    ignore_index : int, optional
+        The label of pixels to leave out (often 255 or −100).
+    pixels : int, optional
+        Keep at most so many random labelled pixels of each of the N items; neighbours say much the same.
+    random_state : int
+
+    Returns
+    -------
+    logits : array or Tensor of shape (M, K)
+    y : array or Tensor of shape (M,)
+
+    Examples
+    --------
+    >>> z, y = np.zeros((2, 3, 4, 4)), np.zeros((2, 4, 4), dtype=int)
+    >>> y[0] = 255
+    >>> [a.shape for a in rows(z, y, ignore_index=255)]
+    [(16, 3), (16,)]
+    """
+    spatial = tuple(logits.shape[2:])
+    if logits.ndim < 2 or tuple(y.shape) != (logits.shape[0], *spatial):
+        raise ValueError(
+            f"logits of shape {tuple(logits.shape)} need labels of shape {(logits.shape[0], *spatial)}, "
+            f"got {tuple(y.shape)}"
+        )
+    last = logits.movedim(1, -1) if hasattr(logits, "movedim") else np.moveaxis(logits, 1, -1)
+    flat, labels = last.reshape(-1, logits.shape[1]), y.reshape(-1)
+    if ignore_index is None and pixels is None:
+        return flat, labels
+    keep = (
+        np.ones(labels.shape[0], dtype=bool) if ignore_index is None else np.asarray(labels != ignore_index)
+    )
+    if not keep.any():
+        empty = keep  # a whole batch may be unlabelled; a whole set may not, which `fit` says
+        return flat[empty], labels[empty]
+    index = np.flatnonzero(keep)
+    if pixels is not None:
+        index = _sample(index, labels.shape[0] // logits.shape[0], pixels, random_state)
+    return flat[index], labels[index]
+
+
+def _sample(index: Any, per_item: int, most: int, random_state: int) -> Any:
+    """Keep at most ``most`` of the flat positions that belong to each item."""
+    rng = np.random.default_rng(random_state)
+    shuffled = rng.permutation(index)
+    shuffled = shuffled[np.argsort(shuffled // per_item, kind="stable")]
+    item = shuffled // per_item
+    rank = np.arange(len(item)) - np.searchsorted(item, item)
+    return np.sort(shuffled[rank < most])
+
+
+def fit(
+    calibrator: Calibrator,
+    logits: Any,
+    y: Any,
+    *,
+    ignore_index: int | None = None,
+    pixels: int | None = None,
+    random_state: int = 0,
+) -> Calibrator:
+    """Fit a calibrator on the labelled pixels.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    logits : array or Tensor of shape (N, K, ...)
+    y : array or Tensor of shape (N, ...)
+    ignore_index, pixels, random_state
+        As in :func:`rows`.
+
+    Returns
+    -------
+    the calibrator, fitted
+
+    Examples
+    --------
+    >>> import hcal
+    >>> z, y = np.zeros((1, 2, 2, 2)), np.array([[[0, 1], [1, 255]]])
+    >>> fit(hcal.make_calibrator("uncal"), z, y, ignore_index=255).n_classes_
+    2
+    """
+    flat, labels = rows(logits, y, ignore_index=ignore_index, pixels=pixels, random_state=random_state)
+    if not len(labels):
+        raise ValueError(
+            f"every pixel has the label ignore_index={ignore_index}: there is nothing to learn from"
+        )
+    return calibrator.fit(flat, labels)
+
+
+def predict_proba(calibrator: Calibrator, logits: Any) -> Any:
+    """Return calibrated probabilities of dense outputs, in their shape, library and float width.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    logits : array or Tensor of shape (N, K, ...)
+
+    Returns
+    -------
+    array or Tensor of shape (N, K, ...)
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1])
+    >>> predict_proba(cal, np.zeros((1, 2, 5, 5))).shape
+    (1, 2, 5, 5)
+    """
+    torch_like = hasattr(logits, "movedim")
+    last = logits.movedim(1, -1) if torch_like else np.moveaxis(logits, 1, -1)
+    probs = calibrator.predict_proba(last.reshape(-1, logits.shape[1])).reshape(last.shape)
+    return probs.movedim(-1, 1) if torch_like else np.moveaxis(probs, -1, 1)

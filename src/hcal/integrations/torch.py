@@ -1,0 +1,345 @@
+"""PyTorch: collect the outputs of a model, and put a fitted calibrator behind it.
+
+>>> import hcal
+>>> from hcal.integrations.torch import CalibratedModule
+>>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+>>> CalibratedModule(torch.nn.Identity(), cal)(torch.tensor([[0.0, 2.0]]))
+tensor([[0.2500, 0.7500]])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from hcal.calibrators.base import Calibrator
+from hcal.integrations._program import is_portable, program
+from hcal.ops import Ops
+
+Output = Literal["probs", "log_probs"]
+
+
+class TorchOps(Ops):
+    """The operations of :mod:`hcal.ops` on tensors. Constants come from a list, in the order of their use.
+
+    Parameters
+    ----------
+    constants : list of Tensor
+        Filled while ``recording``, read otherwise: a module keeps them as buffers, so that they move with it.
+    dtype : torch.dtype
+        The float width of the output.
+
+    Examples
+    --------
+    >>> TorchOps([], torch.float32, recording=True).softmax(torch.zeros(1, 2))
+    tensor([[0.5000, 0.5000]])
+    """
+
+    def __init__(self, constants: list[Tensor], dtype: torch.dtype, *, recording: bool = False) -> None:
+        self.constants, self.dtype, self.recording = constants, dtype, recording
+        self._next = 0
+
+    def const(self, value: ArrayLike) -> Tensor:
+        """Return a float64 constant."""
+        if self.recording:
+            self.constants.append(torch.from_numpy(np.array(value, dtype=np.float64)))
+            return self.constants[-1]
+        self._next += 1
+        return self.constants[self._next - 1]
+
+    def exp(self, x: Tensor) -> Tensor:
+        """Return e^x."""
+        return torch.exp(x)
+
+    def log(self, x: Tensor) -> Tensor:
+        """Return ln x."""
+        return torch.log(x)
+
+    def max(self, x: Tensor) -> Tensor:
+        """Return the largest value of each row."""
+        return x.amax(dim=-1, keepdim=True)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum of each row."""
+        return x.sum(dim=-1, keepdim=True)
+
+    def maximum(self, x: Tensor, y: Tensor | float) -> Tensor:
+        """Return the larger of two values."""
+        return torch.maximum(x, y) if isinstance(y, Tensor) else x.clamp_min(y)
+
+    def where(self, condition: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
+        """Return x where the condition holds, y elsewhere."""
+        return torch.where(condition, x, y)
+
+    def matmul(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Return x @ matrix."""
+        return x @ matrix
+
+    def top(self, x: Tensor) -> Tensor:
+        """Return a mask of the first largest value of each row."""
+        # torch.argmax may return any of several equal maxima; numpy and ONNX return the first.
+        is_max = x == x.amax(dim=-1, keepdim=True)
+        return is_max & (is_max.cumsum(dim=-1) == 1)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """Return x rounded to the float width of the output; the gradient passes through."""
+        return x.to(self.dtype).to(x.dtype)
+
+    def bucket(self, x: Tensor, edges: NDArray[np.float64]) -> Tensor:
+        """Return how many edges are ≤ x."""
+        return torch.bucketize(x.detach().contiguous(), self.const(edges), right=True)
+
+    def take(self, table: NDArray[np.float64], index: Tensor) -> Tensor:
+        """Return table[index]."""
+        return self.const(table)[index]
+
+
+class CalibrationHead(nn.Module):
+    """A fitted calibrator as a module: scores (N, K) or (N, K, ...) in, probabilities of the same shape out.
+
+    The arithmetic is float64 inside, whatever ``.half()`` or ``.to(dtype)`` say to the rest of the model: the
+    constants move to a device but are never rounded. Input and output have the dtype of the scores.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+        Fitted. Methods with a graph (see :mod:`hcal.ops`) run in torch, carry gradients and can be exported
+        with ``torch.export``; the others go through numpy.
+    output : {"probs", "log_probs"}
+        ``"log_probs"`` stands in for logits: a softmax of it gives the calibrated probabilities.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> CalibrationHead(cal)(torch.zeros(1, 2, 4, 4)).shape
+    torch.Size([1, 2, 4, 4])
+    """
+
+    def __init__(self, calibrator: Calibrator, output: Output = "probs") -> None:
+        super().__init__()
+        calibrator._check_fitted()
+        if output not in ("probs", "log_probs"):
+            raise ValueError(f'output must be "probs" or "log_probs", got {output!r}')
+        self.calibrator = calibrator
+        self.output = output
+        self.in_torch = is_portable(calibrator)
+        constants: list[Tensor] = []
+        if self.in_torch:
+            zeros = torch.zeros(1, calibrator.n_classes_, dtype=torch.float64)
+            self._run(TorchOps(constants, torch.float32, recording=True), zeros, torch.float32)
+        self.n_constants = len(constants)
+        for i, constant in enumerate(constants):
+            self.register_buffer(f"c{i}", constant)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Return calibrated probabilities (or their logarithms) of scores (N, K, ...), classes on axis 1."""
+        rows = self._rows(scores)
+        dtype = rows.dtype if rows.dtype.is_floating_point else torch.float64
+        if self.in_torch:
+            ops = TorchOps([self.get_buffer(f"c{i}") for i in range(self.n_constants)], dtype)
+            probs = self._run(ops, rows.to(torch.float64), dtype)
+        else:
+            flat = rows.reshape(-1, rows.shape[-1])
+            probs = self.calibrator.predict_proba(flat).reshape(rows.shape)
+        if self.output == "log_probs":
+            probs = torch.log(probs.clamp_min(torch.finfo(dtype).tiny))
+        return probs.to(dtype).movedim(-1, 1)
+
+    def _run(self, ops: TorchOps, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        info = torch.finfo(dtype)
+        # numpy computes half floats in float32, and so takes float32's smallest number for a probability 0
+        smallest = float(np.finfo(np.float64 if dtype == torch.float64 else np.float32).smallest_subnormal)
+        probs: Tensor = program(self.calibrator, ops, rows, eps=info.eps, smallest=smallest)
+        return probs
+
+    def _rows(self, scores: Tensor) -> Tensor:
+        """Return scores with the classes last; a binary score (N,) or (N, 1) becomes two columns."""
+        k = self.calibrator.n_classes_
+        if k == 2 and self.calibrator.input == "logits" and (scores.ndim == 1 or scores.shape[1] == 1):
+            positive = scores.reshape(-1)
+            return torch.stack([torch.zeros_like(positive), positive], dim=-1)
+        if scores.ndim < 2 or scores.shape[1] != k:
+            raise ValueError(f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}")
+        return scores.movedim(1, -1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibrationHead:
+        # .half() must not round the constants: only the device of what `fn` makes is taken over.
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = buffer.to(fn(buffer).device)
+        return self
+
+
+class CalibratedModule(nn.Module):
+    """A model and its fitted calibrator as one module.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Gives scores (N, K) or (N, K, H, W): a tensor, or an object or dict with ``logits``.
+    calibrator : Calibrator
+        Fitted on scores of the same kind.
+    output : {"probs", "log_probs"}
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> model = CalibratedModule(nn.Linear(3, 2), cal).eval()
+    >>> model(torch.zeros(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, model: nn.Module, calibrator: Calibrator, output: Output = "probs") -> None:
+        super().__init__()
+        self.model = model
+        self.head = CalibrationHead(calibrator, output)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return calibrated probabilities of whatever the model takes."""
+        calibrated: Tensor = self.head(scores_of(self.model(*args, **kwargs)))
+        return calibrated
+
+
+def scores_of(output: Any) -> Tensor:
+    """Return the tensor of scores in a model's output.
+
+    Parameters
+    ----------
+    output : Tensor, or an object or mapping with ``logits``, or a tuple that starts with a tensor
+
+    Returns
+    -------
+    Tensor
+
+    Examples
+    --------
+    >>> scores_of({"logits": torch.zeros(1, 2)}).shape
+    torch.Size([1, 2])
+    """
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if found is None and isinstance(output, tuple | list) and output:
+        found = output[0]
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            f"the model must return a tensor or something with .logits, got {type(output).__name__}"
+        )
+    return found
+
+
+def collect_logits(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    device: torch.device | str | None = None,
+    ignore_index: int | None = None,
+    pixels: int | None = None,
+    random_state: int = 0,
+    progress: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Run a model over held-out batches and return its scores and the labels, ready for ``fit``.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Put into evaluation mode for the while; no gradients.
+    loader : iterable of (inputs, y), or of dicts with ``labels``
+        With ``y`` of shape (N,), or (N, H, W) for dense outputs.
+    device : optional
+        Where to run; by default where the model's parameters are.
+    ignore_index : int, optional
+        Rows (pixels) with this label are left out.
+    pixels : int, optional
+        Keep at most so many random labelled pixels of each batch item: dense outputs are large.
+    random_state : int
+        For ``pixels``.
+    progress : bool
+        Show a bar, where there is a terminal.
+
+    Returns
+    -------
+    logits : Tensor of shape (M, K), on the CPU
+    y : Tensor of shape (M,), on the CPU
+
+    Examples
+    --------
+    >>> batches = [(torch.zeros(4, 3), torch.tensor([0, 1, 1, 0]))] * 2
+    >>> logits, y = collect_logits(nn.Linear(3, 2), batches)
+    >>> logits.shape, y.shape
+    (torch.Size([8, 2]), torch.Size([8]))
+    """
+    from hcal.integrations.dense import rows
+
+    where = torch.device(device) if device is not None else _device_of(model)
+    kept: list[tuple[Tensor, Tensor]] = []
+    with _evaluating(model), torch.inference_mode():
+        for step, batch in enumerate(_with_bar(loader, progress)):
+            args, kwargs, y = _unpack(batch)
+            out = scores_of(model(*_to(args, where), **_to(kwargs, where)))
+            kept.append(
+                rows(
+                    out.cpu(),
+                    y.cpu(),
+                    ignore_index=ignore_index,
+                    pixels=pixels,
+                    random_state=random_state + step,
+                )
+            )
+    if not kept:
+        raise ValueError("the loader is empty: no batches to collect from")
+    # clone() leaves inference mode, so that the result can be used anywhere
+    return torch.cat([z for z, _ in kept]).clone(), torch.cat([y for _, y in kept]).clone()
+
+
+def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+    if isinstance(batch, dict) and "labels" in batch:
+        return (), {k: v for k, v in batch.items() if k != "labels"}, torch.as_tensor(batch["labels"])
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return (batch[0],), {}, torch.as_tensor(batch[1])
+    raise ValueError('a batch must be a pair (inputs, y) or a dict with "labels"')
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple | list):
+        return type(value)(_to(v, device) for v in value)
+    if isinstance(value, dict):
+        return {k: _to(v, device) for k, v in value.items()}
+    return value
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    tensor = next(model.parameters(), next(model.buffers(), None))
+    return torch.device("cpu") if tensor is None else tensor.device
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = {m: m.training for m in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _with_bar(loader: Iterable[Any], progress: bool) -> Iterable[Any]:
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    if not (progress and console.is_terminal):
+        return loader
+    total = len(loader) if isinstance(loader, Sized) else None
+    return track(loader, description="collecting logits", total=total, console=console, transient=True)
