@@ -177,7 +177,7 @@ def _read_npy(path: Path) -> Arrays:
 
 def _inert(error: Exception) -> str:
     text = str(error)
-    if "allow_pickle" in text:
+    if "allow_pickle" in text or "Python objects" in text:
         return "it holds Python objects, which are never unpickled; save plain numeric arrays"
     return text
 

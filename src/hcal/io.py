@@ -76,9 +76,21 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
         "info": calibrator.info_,
         "scores": calibrator.scores_,
     }
-    arrays = {k: np.ascontiguousarray(v) for k, v in calibrator.state_.items()}
+    arrays = {k: np.asarray(v, order="C") for k, v in calibrator.state_.items()}
+    text = json.dumps(header, default=_plain)
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"no such directory: {Path(path).parent}")
     with atomic_path(path) as temporary:
-        save_file(arrays or {"_empty": np.zeros(1)}, temporary, metadata={"hcal": json.dumps(header)})
+        save_file(arrays or {"_empty": np.zeros(1)}, temporary, metadata={"hcal": text})
+
+
+def _plain(value: Any) -> Any:
+    """Turn what JSON does not know into what it knows: numpy scalars and arrays, paths, devices."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Path) or type(value).__module__ == "torch":
+        return str(value)
+    raise TypeError(f"a parameter of type {type(value).__name__} cannot be saved; use plain values")
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
@@ -115,7 +127,10 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
         raise ValueError(
             f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
         )
-    return _rebuild(header, state)
+    try:
+        return _rebuild(header, state)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a whole hcal model file ({error!r})") from None
 
 
 def _rebuild(header: dict[str, Any], state: dict[str, Any]) -> Calibrator:

@@ -1,0 +1,248 @@
+"""Bad input gets a ValueError that names what is wrong and where: each promise of the contract is a case.
+
+The same cases run through a calibrator's ``fit`` and ``predict_proba``, a metric, and the bare checks, so
+that no door is left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hcal
+from conftest import synthetic
+from hcal import inputs
+
+LOGITS, Y = synthetic(40, 4)
+PROBS = hcal.softmax(LOGITS)
+
+
+def _with(array: np.ndarray, place: tuple[int, ...], value: float) -> np.ndarray:
+    changed = array.astype(np.float64).copy()
+    changed[place] = value
+    return changed
+
+
+# -- scores ---------------------------------------------------------------------------------------
+
+BAD_SCORES: dict[str, tuple[Any, str]] = {
+    "nan": (_with(LOGITS, (3, 1), np.nan), "logits contains NaN, first at row 3, column 1"),
+    "inf": (_with(LOGITS, (5, 2), np.inf), "logits contains an infinite value, first at row 5, column 2"),
+    "minus inf": (_with(LOGITS, (5, 2), -np.inf), "infinite value, first at row 5, column 2"),
+    "empty": (np.zeros((0, 4)), r"logits is empty: shape \(0, 4\)"),
+    "one class": (np.zeros((40, 1)), "at least 2 classes"),
+    "three dimensions": (np.zeros((40, 4, 2)), r"shape \(N, K\).*Multi-label outputs are not supported"),
+    "no dimension": (np.float64(1.0), r"shape \(N, K\)"),
+    "ragged": ([[1.0, 2.0], [1.0]], "logits is not a rectangular array"),
+    "text": (np.full((40, 4), "a"), "logits must be numeric"),
+    "objects": (np.full((40, 4), None), "logits must be numeric"),
+    "complex": (np.ones((40, 4), complex), "logits must be real"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SCORES)
+def test_fit_refuses_bad_scores(case: str) -> None:
+    scores, message = BAD_SCORES[case]
+    calibrator = hcal.make_calibrator("ts")
+    with pytest.raises(ValueError, match=message):
+        calibrator.fit(scores, Y)
+    with pytest.raises(ValueError, match="not fitted"):  # a failed fit leaves nothing that predicts
+        calibrator.predict_proba(LOGITS)
+
+
+@pytest.mark.parametrize("case", BAD_SCORES)
+def test_predict_refuses_bad_scores(case: str) -> None:
+    scores, message = BAD_SCORES[case]
+    calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
+    with pytest.raises(ValueError, match=message):
+        calibrator.predict_proba(scores)
+
+
+def test_another_number_of_classes_is_refused() -> None:
+    calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
+    with pytest.raises(ValueError, match="has 3 classes, but the calibrator was fitted on 4"):
+        calibrator.predict_proba(LOGITS[:, :3])
+
+
+BAD_PROBS: dict[str, tuple[Any, str]] = {
+    "sum": (
+        _with(PROBS, (7, 0), 3.0),
+        "must sum to 1 in every row .*; row 7 sums to .*say input=",
+    ),
+    "negative": (_with(PROBS, (2, 1), -0.5), "negative value -0.5, first at row 2, column 1"),
+    "nan": (_with(PROBS, (3, 1), np.nan), "probs contains NaN, first at row 3, column 1"),
+    "inf": (_with(PROBS, (3, 1), np.inf), "probs contains an infinite value, first at row 3, column 1"),
+    "empty": (np.zeros((0, 4)), "probs is empty"),
+    "logits": (LOGITS, "negative value|must sum to 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PROBS)
+@pytest.mark.parametrize("door", ["fit", "metric", "check"])
+def test_bad_probabilities_are_refused_at_every_door(case: str, door: str) -> None:
+    probs, message = BAD_PROBS[case]
+    doors: dict[str, Callable[[], Any]] = {
+        "fit": lambda: hcal.make_calibrator("ts", input="probs").fit(probs, Y),
+        "metric": lambda: hcal.metrics.nll(probs, Y),
+        "check": lambda: inputs.check_probs(probs),
+    }
+    with pytest.raises(ValueError, match=message):
+        doors[door]()
+
+
+@pytest.mark.parametrize(("dtype", "slack"), [(np.float64, 5e-5), (np.float32, 5e-4)])
+def test_sums_within_tolerance_are_renormalised(dtype: type, slack: float) -> None:
+    checked, _ = inputs.check_probs((PROBS * (1 + slack)).astype(dtype))
+    np.testing.assert_allclose(checked.sum(axis=1), 1, atol=1e-6)
+    with pytest.raises(ValueError, match="must sum to 1"):
+        inputs.check_probs((PROBS * (1 + 4 * slack)).astype(dtype))
+
+
+def test_log_probs_must_be_logarithms_of_probabilities() -> None:
+    with pytest.raises(ValueError, match="log_probs must be logarithms of rows that sum to 1; exp of row 0"):
+        inputs.check_logits(LOGITS, input="log_probs")
+    with pytest.raises(ValueError, match="infinite value, first at row 0, column 1"):
+        inputs.check_logits([[0.0, np.inf]], input="log_probs")
+    with pytest.raises(ValueError, match=r"a row is -inf everywhere \(row 1\)"):
+        inputs.check_logits([[0.0, -np.inf], [-np.inf, -np.inf]], input="log_probs")
+
+
+def test_probability_zero_keeps_the_order_and_stays_finite() -> None:
+    for kind, row in (("probs", [0.0, 1e-300, 1.0]), ("log_probs", [-np.inf, -700.0, 0.0])):
+        logits, _ = inputs.check_logits([row], input=kind)  # type: ignore[arg-type]
+        assert np.isfinite(logits).all()
+        assert (np.diff(logits[0]) > 0).all()
+
+
+def test_the_kind_of_input_is_never_guessed() -> None:
+    with pytest.raises(ValueError, match="input must be one of 'logits', 'probs', 'log_probs', got 'scores'"):
+        hcal.make_calibrator("ts", input="scores").fit(LOGITS, Y)
+
+
+# -- labels ---------------------------------------------------------------------------------------
+
+BAD_LABELS: dict[str, tuple[Any, str]] = {
+    "too large": (np.where(np.arange(40) == 6, 4, Y), r"y must lie in 0..3; row 6 is 4"),
+    "negative": (np.where(np.arange(40) == 6, -1, Y), r"y must lie in 0..3; row 6 is -1"),
+    "fraction": (np.where(np.arange(40) == 6, 0.5, Y), "y must hold integers 0..K-1; row 6 is 0.5"),
+    "nan": (np.where(np.arange(40) == 6, np.nan, Y), "y must hold integers 0..K-1; row 6 is nan"),
+    "text": (np.full(40, "cat"), "string labels belong to"),
+    "too few": (Y[:-1], "y has 39 labels for 40 rows"),
+    "too many": (np.r_[Y, 0], "y has 41 labels for 40 rows"),
+    "one-hot": (np.eye(4)[Y], "one-hot or multi-label"),
+    "two dimensions": (np.zeros((40, 2)), r"y must have shape \(N,\)"),
+    "empty": (np.zeros(0), "y has 0 labels for 40 rows"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LABELS)
+@pytest.mark.parametrize("door", ["fit", "metric"])
+def test_bad_labels_are_refused_at_every_door(case: str, door: str) -> None:
+    labels, message = BAD_LABELS[case]
+    with pytest.raises(ValueError, match=message):
+        hcal.make_calibrator("ts").fit(LOGITS, labels) if door == "fit" else hcal.metrics.nll(PROBS, labels)
+
+
+@pytest.mark.parametrize("labels", [Y.astype(np.int16), Y.astype(np.float64), Y[:, None], Y.tolist()])
+def test_integers_in_any_clothes_are_labels(labels: Any) -> None:
+    np.testing.assert_array_equal(inputs.check_labels(labels, 40, 4), Y)
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.ones(39), r"sample_weight must have shape \(40,\)"),
+        (np.where(np.arange(40) == 3, -1, 1), "finite and non-negative; row 3 is -1"),
+        (np.where(np.arange(40) == 3, np.nan, 1), "finite and non-negative; row 3 is nan"),
+        (np.zeros(40), "zero everywhere"),
+        (np.full(40, "a"), "sample_weight must be numeric"),
+    ],
+)
+def test_bad_weights_are_refused(weight: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hcal.make_calibrator("ts").fit(LOGITS, Y, sample_weight=weight)
+    with pytest.raises(ValueError, match=message):
+        hcal.metrics.nll(PROBS, Y, sample_weight=weight)
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def test_unknown_names_list_the_valid_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown calibrator 'tss'; valid names: .*\bts\b"):
+        hcal.make_calibrator("tss")
+    with pytest.raises(ValueError, match="'ts' has no parameter 'temperature'; valid parameters: input"):
+        hcal.make_calibrator("ts", temperature=2)
+
+
+# -- what is legal --------------------------------------------------------------------------------
+
+
+def test_an_absent_class_is_legal() -> None:
+    keep = Y != 2
+    probs = hcal.make_calibrator("ts").fit(LOGITS[keep], Y[keep]).predict_proba(LOGITS)
+    assert probs.shape == (40, 4)
+
+
+def test_a_vector_is_a_binary_score_of_class_1() -> None:
+    rng = np.random.default_rng(0)
+    score = rng.normal(size=200) * 4
+    y = (rng.random(200) < 1 / (1 + np.exp(-score / 2))).astype(int)
+    p = hcal.make_calibrator("ts").fit(score, y).predict_proba(score)
+    two = np.stack([np.zeros(200), score], axis=1)
+    np.testing.assert_array_equal(p, hcal.make_calibrator("ts").fit(two, y).predict_proba(two))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
+def test_the_answer_has_the_float_width_of_the_question(dtype: type) -> None:
+    calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
+    got = calibrator.predict_proba(LOGITS.astype(dtype)).dtype
+    assert got == (np.float64 if dtype is np.int32 else dtype)
+
+
+def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
+    pd, pl, torch = (pytest.importorskip(name) for name in ("pandas", "polars", "torch"))
+    calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
+    expected = calibrator.predict_proba(LOGITS)
+    names = list("abcd")
+    frame = pd.DataFrame(LOGITS, columns=names, index=np.arange(40) + 7)
+    got = calibrator.predict_proba(frame)
+    assert list(got.columns) == names
+    assert list(got.index) == list(frame.index)
+    np.testing.assert_array_equal(got.to_numpy(), expected)
+    np.testing.assert_array_equal(
+        calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names)).to_numpy(), expected
+    )
+    tensor = calibrator.predict_proba(torch.from_numpy(LOGITS).bfloat16())
+    assert tensor.dtype == torch.bfloat16
+
+
+def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
+    from hcal.calibrators.base import Calibrator, Fitted
+
+    class Worse(Calibrator):
+        name = "worse"
+        title = "Worse"
+
+        def __init__(self, *, input: inputs.InputKind = "logits") -> None:
+            self.input = input
+
+        def _fit(self, logits: Any, y: Any, sample_weight: Any) -> Fitted:
+            return Fitted({}, converged=False, message="gave up")
+
+        def _predict(self, logits: Any) -> Any:
+            return hcal.softmax(-logits)
+
+    with pytest.warns(hcal.CalibrationWarning) as caught:
+        worse = Worse().fit(LOGITS, Y)
+    said = [str(w.message) for w in caught]
+    assert said[0] == "worse: gave up"
+    assert "left it worse than before" in said[1]
+    assert not worse.converged_
+    assert worse.scores_["after"]["nll"] > worse.scores_["before"]["nll"]
