@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from hcal.objective.settings import ObjectiveSettings
+from hcal.objective.settings import HALF_WAY, ObjectiveSettings
 from hcal.objective.threads import run_parts, split
 
 Array = NDArray[Any]
@@ -149,7 +149,7 @@ def _lloyd(
     sums[clusters] = prefix[-1]
     for step in range(iterations + 1):
         for i in range(1, clusters):
-            middle = (centres[i - 1] + centres[i]) / 2
+            middle = HALF_WAY * (centres[i - 1] + centres[i]) / 2
             edges[i], sums[i] = _search(q, window, m, first, prefix, middle)
         if step < iterations:
             for i in range(clusters):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hcal.objective.events import Families
-from hcal.objective.settings import ObjectiveSettings
+from hcal.objective.settings import HALF_WAY, ObjectiveSettings
 
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -25,7 +25,10 @@ def gather_events(probs: Tensor, y: Tensor, families: Families) -> tuple[Tensor,
         top, label = probs.max(dim=1)
         return top[None], (label == y)[None]
     member = membership(families, probs)
-    p = probs.T[[s[0] for s in families.subsets]] if _atoms(families) else member @ probs.T
+    if _atoms(families):
+        p = probs.T[[s[0] for s in families.subsets]]
+    else:  # a sum and no matrix product: equal rows must stay equal to the last bit
+        p = torch.stack([probs[:, list(s)].sum(dim=1) for s in families.subsets])
     return p.contiguous(), member.bool()[:, y]
 
 
@@ -127,7 +130,7 @@ def kmeans_ranges(x: Tensor, clusters: int, iterations: int) -> Tensor:
 
 def ranges_of(x: Tensor, centres: Tensor) -> Tensor:
     """Return the edges (F, C + 1) of the ranges of ascending rows nearest to each centre."""
-    middle = (centres[:, 1:] + centres[:, :-1]) / 2
+    middle = HALF_WAY * (centres[:, 1:] + centres[:, :-1]) / 2
     inner = torch.searchsorted(x, middle, right=True)
     ends = torch.nn.functional.pad(inner, (1, 1))
     ends[:, -1] = x.shape[1]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.objective._torch import kmeans_ranges, prefix_sum, ranges_of
+from hcal.objective._torch import prefix_sum, ranges_of
+from hcal.objective.sampled_kmeans import sampled_kmeans
 from hcal.objective.settings import ObjectiveSettings, Weighting
 
 #: Ascending probabilities (n,) to ascending cluster centres (C,).
@@ -24,10 +25,6 @@ KMeans = Callable[[Tensor], Tensor]
 
 class PublishedLoss(torch.nn.Module):
     """The loss as the published code computes it.
-
-    Its k-means draws a random start and sub-sample, which no re-implementation repeats bit by bit; the
-    default here is ours (25 Lloyd iterations from quantiles), which stays within 3 % of the loss. Pass
-    ``kmeans`` to use another, e.g. the original.
 
     Parameters
     ----------
@@ -38,7 +35,8 @@ class PublishedLoss(torch.nn.Module):
     leave_one_out : bool
         Average the passes that leave out the rows of one class (the published code does, but on ImageNet).
     kmeans : callable, optional
-        Ascending probabilities (n,) to ascending centres (C,).
+        Ascending probabilities (n,) to ascending centres (C,); by default the published one,
+        :func:`hcal.objective.sampled_kmeans.sampled_kmeans`.
 
     Examples
     --------
@@ -134,9 +132,14 @@ def _weights(q: Tensor, variant: PublishedLoss) -> Tensor:
     if s.weighting == "uniform":
         return torch.full(q.shape, 1 / len(q), dtype=torch.float64, device=q.device)
     x = q.to(torch.float64)[None]
-    if variant.kmeans is None:
-        edges = kmeans_ranges(x, s.clusters, s.iterations)[0]
-    else:
-        edges = ranges_of(x, variant.kmeans(q).to(x)[None])[0]
+    centres = (variant.kmeans or _published_kmeans(s))(q)
+    edges = ranges_of(x, centres.to(x)[None])[0]
     counts = edges.diff()
     return (1 / (s.clusters * (counts + 1e-5))).repeat_interleave(counts)
+
+
+def _published_kmeans(s: ObjectiveSettings) -> KMeans:
+    def centres(q: Tensor) -> Tensor:
+        return torch.from_numpy(sampled_kmeans(q.cpu().numpy(), s.clusters, s.iterations))
+
+    return centres

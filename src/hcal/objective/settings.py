@@ -7,6 +7,10 @@ from typing import Literal
 
 Weighting = Literal["kmeans", "uniform"]
 
+#: A centroid half-way between two centres, up to this relative rounding, belongs to the lower cluster.
+#: Without it the sums of tied probabilities, equal on paper, would fall to either side at random.
+HALF_WAY = 1 + 1e-10
+
 
 @dataclass(frozen=True)
 class ObjectiveSettings:

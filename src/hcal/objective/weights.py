@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hcal.objective.settings import HALF_WAY
+
 Float64 = NDArray[np.float64]
 
 
@@ -64,7 +66,7 @@ def ranges_of(values: Float64, centres: Float64) -> NDArray[np.int64]:
     >>> ranges_of(np.array([0.0, 0.4, 1.0]), np.array([0.0, 1.0]))
     array([0, 2, 3])
     """
-    inner = np.searchsorted(values, (centres[1:] + centres[:-1]) / 2, side="right")
+    inner = np.searchsorted(values, HALF_WAY * (centres[1:] + centres[:-1]) / 2, side="right")
     return np.concatenate([[0], inner, [len(values)]]).astype(np.int64)
 
 

@@ -137,8 +137,9 @@ def sliding_means(values: ArrayLike, window: int) -> Float64:
     """
     x = np.asarray(values, dtype=np.float64)
     m = min(window, len(x))
-    prefix = np.concatenate([[0.0], np.cumsum(x)])
-    return (prefix[m:] - prefix[:-m]) / m
+    prefix: Float64 = np.concatenate([[0.0], np.cumsum(x)])
+    means: Float64 = (prefix[m:] - prefix[:-m]) / m
+    return means
 
 
 def window_errors(q: ArrayLike, o: ArrayLike, window: int) -> Float64:

@@ -1,0 +1,109 @@
+"""The published code's variant against its golden values."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import hcal
+from conftest import DATA
+from hcal.objective.sampled_kmeans import sampled_kmeans
+
+SETS = ("synthetic_600x7", "resnet110_c10_test_first1000", "resnet110_c10_val_5000")
+
+
+def logits_of(name, golden):
+    if name.startswith("synthetic"):
+        with np.load(golden / "synthetic_600x7.npz") as f:
+            return f["logits"], f["labels"].astype(np.int64)
+    path = DATA / "cifar10_resnet110.npz"
+    if not path.exists():
+        pytest.skip("needs ../shared/data/cifar10_resnet110.npz")
+    with np.load(path) as f:
+        if name.endswith("val_5000"):
+            return f["logits_cal"], f["y_cal"].astype(np.int64)
+        return f["logits_test"][:1000], f["y_test"][:1000].astype(np.int64)
+
+
+def measure(z, y, value, **keywords):
+    """Loss, dL/ds, |dL/dP| and ΣdL/dP of P = softmax(s·z) at s = 1."""
+    s = torch.tensor(1.0, requires_grad=True)
+    probs = torch.softmax(torch.from_numpy(z).float() * s, 1)
+    probs.retain_grad()
+    loss = hcal.HCalibrationLoss.published(
+        window=value["veclen"],
+        weighting="uniform" if value["weighting"] == "unweighted" else "kmeans",
+        leave_one_out=value["leave_one_class_out"],
+        **keywords,
+    )(probs, torch.from_numpy(y))
+    loss.backward()
+    # the stored norm is a float32 one, the stored sum is not
+    return loss.item(), s.grad.item(), probs.grad.norm().item(), probs.grad.double().sum().item()
+
+
+def expected(value):
+    return tuple(value[k] for k in ("loss", "dloss_dscale", "grad_p_l2", "grad_p_sum"))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_stable_sort_values(name, golden):
+    """All sixteen numbers of each set at the synthetic set's tolerance: our sort is stable too."""
+    z, y = logits_of(name, golden)
+    for value in json.loads((golden / "loss_stable_sort.json").read_text())[name]:
+        assert measure(z, y, value) == pytest.approx(expected(value), rel=1e-5), value
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_golden_values(name, golden):
+    """The stored values of one unstable sort: only the synthetic set has no ties (see golden/README)."""
+    z, y = logits_of(name, golden)
+    for value in json.loads((golden / f"loss_{name}.json").read_text())["values"]:
+        got, want = measure(z, y, value), expected(value)
+        if name.startswith("synthetic"):
+            tolerance = (1e-5,) * 4
+        elif value["weighting"] == "unweighted":
+            tolerance = (1e-2, 2e-4, 2e-2)
+        elif value["leave_one_class_out"] and "first1000" in name:
+            tolerance = (2e-2, 3e-2, 1e-2)
+        else:
+            tolerance = (1e-3, 1e-5, 2e-3)
+        for g, w, t in zip(got, want, tolerance, strict=False):
+            assert g == pytest.approx(w, rel=t), value
+
+
+def test_through_the_stored_centroids(golden):
+    z, y = logits_of("synthetic_600x7", golden)
+    checked = 0
+    for value in json.loads((golden / "loss_synthetic_600x7.json").read_text())["values"]:
+        if "kmeans_centroids_sorted" in value:
+            stored = torch.tensor(value["kmeans_centroids_sorted"])
+            got = measure(z, y, value, kmeans=lambda _, stored=stored: stored)
+            assert got == pytest.approx(expected(value), rel=1e-5)
+            checked += 1
+    assert checked == 2
+
+
+@pytest.mark.parametrize("n", [100, 3000, 20_000])
+def test_kmeans_draws_as_the_library_it_stands_for(n):
+    faiss = pytest.importorskip("faiss")
+    x = np.sort(np.random.default_rng(n).random(n).astype(np.float32) ** 6)
+    oracle = faiss.Kmeans(1, 15, niter=25, seed=1234, min_points_per_centroid=1)
+    oracle.train(x[:, None])
+    assert sampled_kmeans(x) == pytest.approx(np.sort(oracle.centroids[:, 0]), rel=1e-5)
+
+
+def test_odd_windows_are_refused():
+    with pytest.raises(ValueError, match="even"):
+        hcal.HCalibrationLoss.published(window=5)
+
+
+def test_leave_one_out_with_an_absent_class():
+    """A class without rows leaves nothing out; a single class in the labels leaves nothing in."""
+    probs = torch.softmax(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), 1)
+    plain = hcal.HCalibrationLoss.published(window=4, leave_one_out=False, weighting="uniform")
+    passes = hcal.HCalibrationLoss.published(window=4, weighting="uniform")
+    y = torch.zeros(40, dtype=torch.int64)
+    assert passes(probs, y).item() == pytest.approx(plain(probs, y).item() * 2 / 3)
