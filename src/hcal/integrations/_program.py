@@ -96,7 +96,9 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
     narrow = ops.rounded(probs)
     top = ops.top(scores)
     agrees = ops.sum(ops.where(top, ops.where(ops.top(narrow), one, zero), zero))
-    lifted = ops.where(top, ops.max(narrow) * (1 + eps), narrow)
+    largest = ops.max(narrow)
+    # Not largest · (1 + eps): onnxruntime drops a multiplication by a constant that near to 1.
+    lifted = ops.where(top, largest + largest * eps, narrow)
     return ops.where(agrees > zero, narrow, lifted)
 
 

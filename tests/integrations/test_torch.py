@@ -1,0 +1,170 @@
+"""CalibratedModule and collect_logits: dtypes, devices, export, dense outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hcal
+from conftest import synthetic
+from hcal.integrations import dense
+from hcal.integrations.torch import CalibratedModule, CalibrationHead, collect_logits, scores_of
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.fixture(scope="module")
+def ts():
+    return hcal.make_calibrator("ts").fit(*synthetic())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_dtype_and_device_go_through_and_the_argmax_stays(dtype, device, ts) -> None:
+    x = torch.randn(2000, 4, generator=torch.Generator().manual_seed(0)).to(dtype=dtype, device=device)
+    out = CalibrationHead(ts).to(device)(x)
+    assert out.dtype == dtype
+    assert out.device.type == device
+    # argmax of numpy: the first of equal values, where torch may return any
+    np.testing.assert_array_equal(out.double().cpu().numpy().argmax(1), x.double().cpu().numpy().argmax(1))
+    reference = ts.predict_proba(x.double().cpu().numpy())
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    np.testing.assert_allclose(out.double().cpu().numpy(), reference, atol=tolerance)
+
+
+def test_half_rounds_the_model_but_not_the_map(ts) -> None:
+    module = CalibratedModule(nn.Linear(3, 4), ts).half()
+    assert module.model.weight.dtype == torch.float16
+    assert {b.dtype for b in module.head.buffers()} == {torch.float64}
+    x = torch.randn(10, 4)
+    assert torch.equal(module.head(x), CalibrationHead(ts)(x))
+
+
+def test_constants_are_part_of_the_state(ts) -> None:
+    other = hcal.make_calibrator("ts").fit(*synthetic(scale=5))
+    a, b = CalibrationHead(ts), CalibrationHead(other)
+    x = torch.randn(5, 4)
+    assert not torch.allclose(a(x), b(x))
+    b.load_state_dict(a.state_dict())
+    assert torch.equal(a(x), b(x))
+
+
+def test_log_probs_stand_in_for_logits(ts) -> None:
+    x = torch.randn(20, 4, dtype=torch.float64)
+    head = CalibrationHead(ts, output="log_probs")
+    torch.testing.assert_close(head(x).softmax(dim=1), CalibrationHead(ts)(x))
+    with pytest.raises(ValueError, match="output must be"):
+        CalibrationHead(ts, output="logits")
+
+
+def test_gradients_flow_to_the_model(ts) -> None:
+    module = CalibratedModule(nn.Linear(3, 4), ts)
+    torch.nn.functional.nll_loss(module(torch.randn(8, 3)).log(), torch.zeros(8, dtype=torch.long)).backward()
+    assert module.model.weight.grad.abs().sum() > 0
+
+
+def test_torch_export_gives_the_same(ts) -> None:
+    module = CalibratedModule(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4)), ts).eval()
+    x = torch.randn(7, 3)
+    batch = torch.export.Dim("batch", min=2)
+    exported = torch.export.export(module, (x,), dynamic_shapes={"args": ((batch, None),)})
+    fresh = torch.randn(11, 3)
+    torch.testing.assert_close(exported.module()(fresh), module(fresh))
+
+
+def test_methods_without_a_graph_go_through_numpy() -> None:
+    z, y = synthetic()
+    cal = hcal.make_calibrator("hb").fit(z, y)
+    head = CalibrationHead(cal)
+    assert not head.in_torch
+    np.testing.assert_allclose(head(torch.from_numpy(z)).numpy(), cal.predict_proba(z))
+    assert head(torch.zeros(2, 4, 3, 3)).shape == (2, 4, 3, 3)
+
+
+def test_binary_scores_in_one_column() -> None:
+    rng = np.random.default_rng(0)
+    s = rng.normal(size=200) * 3
+    cal = hcal.make_calibrator("ts").fit(s, (rng.random(200) < 1 / (1 + np.exp(-s / 2))).astype(int))
+    head = CalibrationHead(cal)
+    for x in (torch.from_numpy(s), torch.from_numpy(s)[:, None]):
+        np.testing.assert_allclose(head(x).numpy(), cal.predict_proba(s))
+
+
+def test_dense_outputs_agree_with_rows(ts) -> None:
+    x = torch.randn(2, 4, 5, 6, dtype=torch.float64)
+    out = CalibrationHead(ts)(x)
+    assert out.shape == x.shape
+    rows = x.movedim(1, -1).reshape(-1, 4)
+    torch.testing.assert_close(out.movedim(1, -1).reshape(-1, 4), ts.predict_proba(rows))
+    torch.testing.assert_close(dense.predict_proba(ts, x), out)
+    np.testing.assert_allclose(dense.predict_proba(ts, x.numpy()), out.numpy())
+
+
+@pytest.mark.parametrize("as_torch", [False, True])
+def test_dense_fit_leaves_out_ignored_pixels(as_torch) -> None:
+    z, y = synthetic(600, 3)
+    image, labels = z.reshape(2, 15, 20, 3).transpose(0, 3, 1, 2), y.reshape(2, 15, 20).copy()
+    hidden = np.random.default_rng(0).random(labels.shape) < 0.3
+    labels[hidden] = 255
+    a, b = (torch.from_numpy(image.copy()), torch.from_numpy(labels)) if as_torch else (image, labels)
+    got = dense.fit(hcal.make_calibrator("ts"), a, b, ignore_index=255)
+    expected = hcal.make_calibrator("ts").fit(z[~hidden.ravel()], y[~hidden.ravel()])
+    assert got.info_["temperature"] == pytest.approx(expected.info_["temperature"], rel=1e-9)
+    few, few_y = dense.rows(a, b, ignore_index=255, pixels=50)
+    assert few.shape == (100, 3)
+    assert int(few_y.max()) < 3
+    with pytest.raises(ValueError, match="every pixel has the label ignore_index=255"):
+        dense.fit(hcal.make_calibrator("ts"), image, np.full_like(labels, 255), ignore_index=255)
+    with pytest.raises(ValueError, match="need labels of shape"):
+        dense.rows(image, labels[:, 0])
+
+
+class Sampler(nn.Module):
+    """Returns a dict like many language models do, and would be random if left in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.drop = nn.Linear(3, 2), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return {"logits": self.drop(self.linear(x))}
+
+
+def test_collect_logits_evaluates_and_restores_the_mode() -> None:
+    model = Sampler().train()
+    model.drop.eval()  # one part frozen by hand stays as it was
+    x, y = torch.randn(10, 3), torch.arange(10) % 2
+    logits, labels = collect_logits(
+        model, torch.utils.data.DataLoader(list(zip(x, y, strict=True)), batch_size=4)
+    )
+    assert torch.equal(labels, y)
+    torch.testing.assert_close(logits, model.linear(x))
+    assert model.training
+    assert not model.drop.training
+    assert not logits.requires_grad
+    (logits * nn.Parameter(torch.ones(2))).sum().backward()  # no inference tensors leak out
+    with pytest.raises(ValueError, match="loader is empty"):
+        collect_logits(model, [])
+
+
+def test_collect_logits_from_dict_batches_and_dense_labels() -> None:
+    logits, y = collect_logits(Sampler(), [{"x": torch.randn(4, 3), "labels": [0, 1, 0, 1]}])
+    assert logits.shape == (4, 2)
+    assert y.tolist() == [0, 1, 0, 1]
+    conv = nn.Conv2d(1, 3, 1)
+    labels = torch.zeros(2, 4, 4, dtype=torch.long)
+    labels[0, 0] = 255
+    flat, kept = collect_logits(conv, [(torch.randn(2, 1, 4, 4), labels)], ignore_index=255)
+    assert flat.shape == (28, 3)
+    assert (kept == 0).all()
+    with pytest.raises(ValueError, match="pair"):
+        collect_logits(conv, [torch.zeros(1)])
+
+
+def test_outputs_that_hold_no_scores_are_refused(ts) -> None:
+    with pytest.raises(ValueError, match="must return a tensor"):
+        scores_of("text")
+    with pytest.raises(ValueError, match=r"shape \(N, 4\)"):
+        CalibrationHead(ts)(torch.zeros(3, 5))
