@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hcal.calibrators import list_calibrators, make_calibrator
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.h import HCalibrator
+    from hcal.comparison import compare
+    from hcal.evaluation import Evaluation, evaluate
     from hcal.integrations.onnx import export_onnx
     from hcal.io import load, save
     from hcal.metrics import list_metrics
@@ -35,6 +37,9 @@ _LAZY = {
     "make_calibrator": "hcal.calibrators",
     "list_calibrators": "hcal.calibrators",
     "list_metrics": "hcal.metrics",
+    "compare": "hcal.comparison",
+    "evaluate": "hcal.evaluation",
+    "Evaluation": "hcal.evaluation",
     "save": "hcal.io",
     "load": "hcal.io",
     "export_onnx": "hcal.integrations.onnx",
@@ -51,10 +56,13 @@ _LAZY = {
 
 __all__ = [
     "CalibrationWarning",
+    "Evaluation",
     "HCalibrationLoss",
     "HCalibrator",
     "__version__",
     "bench",
+    "compare",
+    "evaluate",
     "export_onnx",
     "integrations",
     "list_calibrators",

@@ -12,18 +12,21 @@ from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, brier, mean_confidence, nll, sharpness
+from hcal.metrics.testing import CalibrationTest, calibration_test
 from hcal.metrics.top_label import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, kde_ece, ks, mce, mmce
 from hcal.metrics.windowed import HError, h_error, hce
 
 __all__ = [
     "LEVELS",
     "METRICS",
+    "CalibrationTest",
     "HError",
     "Metric",
     "Sample",
     "accuracy",
     "ace",
     "brier",
+    "calibration_test",
     "cwece_a",
     "cwece_r2",
     "cwece_s",

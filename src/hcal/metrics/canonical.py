@@ -15,6 +15,7 @@ from scipy.special import gammaln
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
 
 Matrix = NDArray[np.float64]
+_SPAN = 1400  # rows of a block of pairs: 16 MB a temporary
 Estimator = Literal["unbiased", "biased", "linear"]
 
 
@@ -88,40 +89,45 @@ def _skce_linear(s: Sample, bandwidth: float) -> float:
 
 
 def skce_row_sums(s: Sample, bandwidth: float) -> Vector:
-    """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,), from the upper triangle of blocks."""
+    """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,); remembered where there are no weights."""
+    if s.weight is not None:
+        return _skce_row_sums(s, bandwidth)
+    if bandwidth not in s.data.row_sums:
+        s.data.row_sums[bandwidth] = _skce_row_sums(s, bandwidth)
+    return s.data.row_sums[bandwidth]
+
+
+def _skce_row_sums(s: Sample, bandwidth: float) -> Vector:
     if s.data.tensor is not None:
         from hcal.metrics.device import skce_row_sums as on_device
 
         return on_device(s, bandwidth)
-    p, y, w = s.data.probs.astype(np.float64, copy=False), s.y, s.w
-    squares = s.data.squares
     out = np.zeros(s.n)
-    for a, b in _square_blocks(s.n):
-        i, j = slice(*a), slice(*b)
-        gram = p[i] @ p[j].T
-        h = squares[i, None] + squares[None, j] - 2 * gram
-        np.sqrt(np.maximum(h, 0, out=h), out=h)
-        h *= -1 / bandwidth
-        np.exp(h, out=h)
-        gram -= p[i][:, y[j]]
-        gram -= p[j][:, y[i]].T
-        gram += y[i, None] == y[None, j]
-        h *= gram
-        if a == b:
-            np.fill_diagonal(h, 0.0)
-        out[i] += h @ w[j]
-        if a != b:
-            out[j] += w[i] @ h
+    for i, j, h in skce_blocks(s, bandwidth):
+        out[i] += h @ s.w[j]
+        if i != j:
+            out[j] += s.w[i] @ h
     return out
 
 
-def _square_blocks(n: int) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield the blocks (rows, columns) of the upper triangle, at most about 2^22/2 pairs each."""
-    step = 1400
-    spans = [(i, min(i + step, n)) for i in range(0, n, step)]
-    for i, a in enumerate(spans):
-        for b in spans[i:]:
-            yield a, b
+def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Matrix]]:
+    """Yield (rows, columns, h) for the blocks of the upper triangle, with 0 on the diagonal."""
+    p, y, squares = s.data.probs.astype(np.float64, copy=False), s.y, s.data.squares
+    spans = [slice(i, min(i + _SPAN, s.n)) for i in range(0, s.n, _SPAN)]
+    for first, i in enumerate(spans):
+        for j in spans[first:]:
+            gram = p[i] @ p[j].T
+            h = squares[i, None] + squares[None, j] - 2 * gram
+            np.sqrt(np.maximum(h, 0, out=h), out=h)
+            h *= -1 / bandwidth
+            np.exp(h, out=h)
+            gram -= p[i][:, y[j]]
+            gram -= p[j][:, y[i]].T
+            gram += y[i, None] == y[None, j]
+            h *= gram
+            if i == j:
+                np.fill_diagonal(h, 0.0)
+            yield i, j, h
 
 
 def dkde_ce(

@@ -39,9 +39,9 @@ def equal_width_cells(s: Sample, bins: int) -> Cells:
     e = s.data.entries(float(edges[1]))
     which = np.searchsorted(edges, e.value, side="left") - 1
     cells = _sum_cells(s, e, np.minimum(which, bins - 1), bins)
-    weight = s.total - cells.weight.sum(axis=1) - s.data.zero_weights(s.w)
+    weight = s.total - cells.weight.sum(axis=1) - s.zero_weights
     lost = np.bincount(s.y, weights=s.w * (s.data.chosen == 0), minlength=s.k)  # labels at p = 0: in no bin
-    total = s.data.column_sums(s.w) - np.bincount(s.y, weights=s.w, minlength=s.k) + lost
+    total = s.column_sums - np.bincount(s.y, weights=s.w, minlength=s.k) + lost
     gap = total - cells.gap.sum(axis=1)
     cells.weight[:, 0] += weight
     cells.gap[:, 0] += np.where(weight > 0, gap, 0.0)

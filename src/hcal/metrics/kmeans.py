@@ -19,7 +19,8 @@ def cluster_columns(s: Sample, clusters: int, restarts: int, seed: int) -> NDArr
     if restarts < 1:
         raise ValueError(f"restarts must be a positive integer, got {restarts!r}")
     key = (clusters, restarts, seed)
-    if s.weight is None and key in s.data.cluster_edges:
+    weight = None if s.keep_clusters else s.weight
+    if weight is None and key in s.data.cluster_edges:
         return s.data.cluster_edges[key]
     edges = np.full((s.k, clusters - 1), np.inf)
     if clusters > 1:
@@ -28,8 +29,8 @@ def cluster_columns(s: Sample, clusters: int, restarts: int, seed: int) -> NDArr
             columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
             for i, column in enumerate(columns):
                 rng = np.random.default_rng([seed, first + i])
-                edges[first + i] = _boundaries(_kmeans(column, s.weight, clusters, restarts, rng))
-    if s.weight is None:
+                edges[first + i] = _boundaries(_kmeans(column, weight, clusters, restarts, rng))
+    if weight is None:
         s.data.cluster_edges[key] = edges
     return edges
 

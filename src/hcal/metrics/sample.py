@@ -49,7 +49,9 @@ class Data:
             self.n, self.k = self._probs.shape
         self.y = inputs.check_labels(y, self.n, self.k)
         self._entries: dict[float, Entries] = {}
+        # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums.
         self.cluster_edges: dict[tuple[int, int, int], NDArray[np.float64]] = {}
+        self.row_sums: dict[float, Vector] = {}
 
     @cached_property
     def probs(self) -> FloatArray:
@@ -101,6 +103,18 @@ class Data:
         return np.concatenate(
             [np.einsum("nk,nk->n", b, b) for b in (x.astype(np.float64) for x in self.row_blocks())]
         )
+
+    def relabelled(self, y: IntArray) -> Data:
+        """Return the same predictions with other (checked) labels; what does not depend on y is shared."""
+        other = object.__new__(Data)
+        other.__dict__.update(self.__dict__)
+        for name in ("hit", "chosen", "hit_sorted"):
+            other.__dict__.pop(name, None)
+        other.y, other.row_sums = y, {}
+        other._entries = {
+            t: Entries(e.row, e.column, e.value, y[e.row] == e.column) for t, e in self._entries.items()
+        }
+        return other
 
     def row_blocks(self) -> list[FloatArray]:
         """Views of consecutive rows, about ``BLOCK`` numbers each."""
@@ -200,12 +214,20 @@ class Sample:
 
     def __init__(self, probs: Any, y: Any, sample_weight: Any = None) -> None:
         self.data = Data(probs, y)
+        # Replicates of a bootstrap keep the k-means clusters of the sample that they were drawn from.
+        self.keep_clusters = False
         self.weight = inputs.check_weight(sample_weight, self.data.n)
 
     def reweighted(self, weight: Vector | None) -> Sample:
         """Return the same predictions under other (checked) weights, sharing all reductions."""
         other = object.__new__(Sample)
-        other.data, other.weight = self.data, weight
+        other.data, other.weight, other.keep_clusters = self.data, weight, self.keep_clusters
+        return other
+
+    def relabelled(self, y: IntArray) -> Sample:
+        """Return the same predictions and weights with other (checked) labels."""
+        other = self.reweighted(self.weight)
+        other.data = self.data.relabelled(y)
         return other
 
     @property
@@ -243,6 +265,16 @@ class Sample:
         """Prefix sums, from 0, of weight, weight·conf and weight·hit in the order of the confidences."""
         w, d = self.w_sorted, self.data
         return _cumulate(w), _cumulate(w * d.conf_sorted), _cumulate(w * d.hit_sorted)
+
+    @cached_property
+    def column_sums(self) -> Vector:
+        """Weighted sums of every class's probabilities, shape (K,)."""
+        return self.data.column_sums(self.w)
+
+    @cached_property
+    def zero_weights(self) -> Vector:
+        """Weight of the entries p = 0 of every class, shape (K,)."""
+        return self.data.zero_weights(self.w)
 
     def mean(self, values: Vector) -> float:
         """Return the weighted mean of one value a row."""

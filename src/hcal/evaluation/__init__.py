@@ -1,0 +1,13 @@
+"""Evaluation of predictors: ``hcal.evaluate`` and ``hcal.reliability`` live here.
+
+There is on purpose no module ``hcal.evaluate``: importing a submodule puts the module on the package under
+its name, and would hide the function.
+"""
+
+from __future__ import annotations
+
+from hcal.evaluation.collapse import collapse_reasons
+from hcal.evaluation.result import Difference, Evaluation, Result
+from hcal.evaluation.run import coinciding_rows, evaluate
+
+__all__ = ["Difference", "Evaluation", "Result", "coinciding_rows", "collapse_reasons", "evaluate"]

@@ -1,0 +1,287 @@
+"""The answer of ``hcal.evaluate``: numbers with their meaning, for people and for machines."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass, field
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+from hcal.metrics.registry import LEVELS, Metric
+from hcal.metrics.resampling import Interval
+from hcal.metrics.testing import CalibrationTest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import RenderableType
+
+_LEVEL_TITLES = {
+    "top-label": "top-label: is the predicted class right as often as it says?",
+    "class-wise": "class-wise: is each class's probability right?",
+    "canonical": "canonical: is the whole vector right?",
+    "score": "scores: calibration and sharpness together",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One metric of an evaluation: its value, what it is, and its interval if one was asked for."""
+
+    value: float
+    metric: Metric
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric against the baseline: the baseline's value, ours minus it, and a paired interval."""
+
+    before: float
+    change: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All that was measured on one predictor. ``print`` it, show it in a notebook, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    results : dict of Result
+    n, k : int
+        Rows and classes.
+    accuracy, mean_confidence, nll, sharpness : float
+        Always there, whichever metrics were chosen: an error means little without them.
+    collapse : tuple of str
+        Why the predictor counts as collapsed, in words; empty if it does not.
+    notes : tuple of str
+    ci : float or None
+    test : CalibrationTest or None
+    differences : dict of Difference
+        Against the baseline, if one was given.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> result = hcal.evaluate([[0.2, 0.8], [0.6, 0.4]], [1, 1], metrics="score")
+    >>> result["accuracy"], result.collapsed
+    (0.5, False)
+    """
+
+    results: dict[str, Result]
+    n: int
+    k: int
+    accuracy: float
+    mean_confidence: float
+    nll: float
+    sharpness: float
+    collapse: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    ci: float | None = None
+    test: CalibrationTest | None = None
+    differences: dict[str, Difference] = field(default_factory=dict)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the predictor is collapsed (near-uniform, or ruined while class-wise errors fell)."""
+        return bool(self.collapse)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader must know before using the numbers, in plain words."""
+        collapsed = [
+            f"COLLAPSED PREDICTOR: {r}. Low class-wise errors mean nothing here." for r in self.collapse
+        ]
+        return collapsed + list(self.notes)
+
+    def __getitem__(self, name: str) -> float:
+        return self.results[name].value
+
+    def interval(self, name: str) -> tuple[float, float] | None:
+        """Return the interval of a metric, or None where it has none.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        (low, high) or None
+        """
+        found = self.results[name].interval
+        return None if found is None else (found.low, found.high)
+
+    # -- for machines -----------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, float]:
+        """Return ``{metric: float}``.
+
+        Returns
+        -------
+        dict
+        """
+        return {name: r.value for name, r in self.results.items()}
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one dictionary a metric: name, level, value, interval, chance level, differences.
+
+        Returns
+        -------
+        list of dict
+        """
+        return [self._record(name, r) for name, r in self.results.items()]
+
+    def _record(self, name: str, r: Result) -> dict[str, Any]:
+        row: dict[str, Any] = {"metric": name, "level": r.metric.level, "value": r.value}
+        if self.ci is not None:
+            i = r.interval or Interval(nan, nan, "")
+            row |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
+        if name in self.differences:
+            d = self.differences[name]
+            row |= {"baseline": d.before, "change": d.change, "change_low": d.low, "change_high": d.high}
+        return row
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a pandas DataFrame with one row a metric.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.to_records()).set_index("metric")
+
+    def to_json(self, indent: int | None = 1) -> str:
+        """Return everything as JSON; a value that does not exist (NaN) becomes null.
+
+        Parameters
+        ----------
+        indent : int, optional
+
+        Returns
+        -------
+        str
+        """
+        content = {
+            "n": self.n,
+            "k": self.k,
+            "accuracy": self.accuracy,
+            "mean_confidence": self.mean_confidence,
+            "sharpness": self.sharpness,
+            "collapsed": self.collapsed,
+            "warnings": self.warnings,
+            "ci": self.ci,
+            "test": None if self.test is None else vars(self.test),
+            "metrics": {row.pop("metric"): row for row in self.to_records()},
+        }
+        return json.dumps(_without_nan(content), indent=indent, allow_nan=False)
+
+    # -- for people -------------------------------------------------------------------------------
+
+    def _headline(self) -> str:
+        return (
+            f"{self.n} rows, {self.k} classes: accuracy {self.accuracy:.4f}, mean confidence "
+            f"{self.mean_confidence:.4f}, sharpness {self.sharpness:.4f}"
+        )
+
+    def _columns(self) -> list[str]:
+        columns = ["metric", "value"]
+        if self.ci is not None:
+            columns += [f"{self.ci:.0%} interval", "by chance"]
+        if self.differences:
+            columns += ["baseline", "change"]
+            if self.ci is not None:
+                columns.append(f"{self.ci:.0%} of change")
+        return [*columns, "what it says"] if len(columns) == 2 else columns
+
+    def _cells(self, name: str) -> list[str]:
+        r = self.results[name]
+        cells = [name, _number(r.value)]
+        if self.ci is not None:
+            i = r.interval
+            cells += ["", ""] if i is None else [_range(i.low, i.high), _number(i.chance)]
+        if self.differences:
+            d = self.differences[name]
+            cells += [_number(d.before), _number(d.change, signed=True)]
+            if self.ci is not None:
+                cells.append(_range(d.low, d.high))
+        return [*cells, r.metric.explain] if len(cells) == 2 else cells
+
+    def _groups(self) -> list[tuple[str, list[str]]]:
+        groups = [(lv, [n for n, r in self.results.items() if r.metric.level == lv]) for lv in LEVELS]
+        return [(_LEVEL_TITLES[lv], names) for lv, names in groups if names]
+
+    def _closing(self) -> list[str]:
+        lines = []
+        if self.test is not None:
+            verdict = "not calibrated" if self.test.p_value < 0.05 else "no evidence against calibration"
+            lines.append(
+                f"calibration test ({self.test.statistic}, {self.test.n_resamples} resamplings): "
+                f"p = {self.test.p_value:.3g}, {verdict}"
+            )
+        return lines + [f"warning: {w}" for w in self.warnings]
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=self._headline(), title_justify="left", title_style="bold")
+        for i, column in enumerate(self._columns()):
+            words = column == "what it says"
+            table.add_column(column, justify="left" if i == 0 or words else "right", no_wrap=not words)
+        for title, names in self._groups():
+            table.add_section()
+            table.add_row(Text(title.split(":")[0], style="italic"))
+            for name in names:
+                table.add_row(*self._cells(name))
+        return Group(table, *(Text(line) for line in self._closing()))
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        out = io.StringIO()
+        Console(file=out, width=120, color_system=None).print(self)
+        return out.getvalue().rstrip()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(c)}</th>" for c in self._columns())
+        body = []
+        for title, names in self._groups():
+            body.append(f'<tr><th colspan="{len(self._columns())}">{html.escape(title)}</th></tr>')
+            for name in names:
+                cells = "".join(f"<td>{html.escape(c)}</td>" for c in self._cells(name))
+                body.append(f"<tr>{cells}</tr>")
+        closing = "".join(f"<p>{html.escape(line)}</p>" for line in self._closing())
+        return (
+            f"<div><p><b>{html.escape(self._headline())}</b></p><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{''.join(body)}</tbody></table>{closing}</div>"
+        )
+
+
+def _number(value: float | None, *, signed: bool = False) -> str:
+    if value is None:
+        return ""
+    size = abs(value)
+    sign = "+" if signed else ""
+    return f"{value:{sign}.2e}" if 0 < size < 1e-3 else f"{value:{sign}.4f}"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{_number(low)} … {_number(high)}"
+
+
+def _without_nan(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: _without_nan(v) for k, v in x.items()}
+    if isinstance(x, list | tuple):
+        return [_without_nan(v) for v in x]
+    return None if isinstance(x, float) and x != x else x

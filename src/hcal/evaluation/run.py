@@ -1,0 +1,232 @@
+"""``hcal.evaluate``: every metric of one predictor, with intervals, a test and a comparison, in one object."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from hcal import inputs
+from hcal.evaluation.collapse import collapse_reasons
+from hcal.evaluation.result import Difference, Evaluation, Result
+from hcal.metrics.registry import LEVELS, METRICS, get_metric
+from hcal.metrics.resampling import Method, bootstrap_weights, intervals, percentile, replicates
+from hcal.metrics.sample import Sample
+from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
+from hcal.metrics.testing import calibration_test
+from hcal.numerics import softmax
+
+#: Their paired bootstrap would cost one pass over all pairs (or windows) a replicate.
+_NOT_PAIRED = ("skce", "dkde_ce", "hce")
+
+
+def evaluate(
+    probs: Any,
+    y: Any,
+    metrics: str | Iterable[str] | None = None,
+    ci: float | None = None,
+    *,
+    sample_weight: Any = None,
+    input: inputs.InputKind = "probs",
+    baseline: Any = None,
+    calibration: Any = None,
+    test: bool | None = None,
+    interval: Method = "percentile",
+    n_resamples: int = 1000,
+    random_state: int = 0,
+) -> Evaluation:
+    """Evaluate a predictor: calibration errors of three levels, scores, sharpness, and what they mean.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
+        numpy, torch (CPU or CUDA), pandas or polars.
+    y : array-like of shape (N,)
+        Integer labels 0..K−1.
+    metrics : str or list of str, optional
+        Names, or levels ("top-label", "class-wise", "canonical", "score"); all by default.
+    ci : float, optional
+        Such as 0.95: adds an interval to every metric that has one, and a calibration test. What each kind of
+        interval means, and how often it covered, is in the documentation of the metrics.
+    sample_weight : array-like of shape (N,), optional
+        An integer weight equals repetition. Without a choice of ``metrics``, those that refuse the weights
+        are left out and named.
+    input : {"probs", "logits", "log_probs"}
+        What ``probs`` and ``baseline`` hold.
+    baseline : array-like of shape (N, K), optional
+        Other predictions for the same rows, such as the uncalibrated ones: adds differences (with paired
+        intervals where ``ci`` is given), and lets a collapse be recognised by its NLL.
+    calibration : array-like of shape (M, K), optional
+        What the calibrator was fitted on, in the same form as ``probs`` or as the logits behind it; a warning
+        follows where its rows and those of ``probs`` coincide.
+    test : bool, optional
+        Whether to test for calibration; by default if ``ci`` is given.
+    interval : {"percentile", "bca"}
+        Bootstrap interval of scores and debiased errors.
+    n_resamples, random_state : int
+
+    Returns
+    -------
+    Evaluation
+
+    Examples
+    --------
+    >>> result = evaluate([[0.2, 0.8], [0.6, 0.4]], [1, 1], metrics=["brier", "accuracy"])
+    >>> {name: round(value, 6) for name, value in result.to_dict().items()}
+    {'brier': 0.4, 'accuracy': 0.5}
+    """
+    _check_options(ci, interval, n_resamples)
+    names, chosen = _names(metrics)
+    s = _sample(probs, y, sample_weight, input)
+    notes = _coincidence(probs, calibration)
+    values, left_out = _values(s, names, chosen)
+    if left_out:
+        notes.append(f"left out, because they need whole repetition counts as weights: {', '.join(left_out)}")
+    found = {}
+    if ci is not None:
+        found = intervals(s, values, ci, method=interval, n_resamples=n_resamples, random_state=random_state)
+    other = None if baseline is None else _sample(baseline, y, sample_weight, input)
+    if other is not None and other.k != s.k:
+        raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
+    wanted = ci is not None if test is None else test
+    tested = (
+        calibration_test(s, random_state=random_state) if wanted and s.weight is None and s.n > 1 else None
+    )
+    summary = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
+    return Evaluation(
+        results={n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()},
+        n=s.n,
+        k=s.k,
+        sharpness=sharpness(s),
+        collapse=tuple(
+            collapse_reasons(**summary, n_classes=s.k, nll_before=None if other is None else nll(other))
+        ),
+        notes=tuple(notes),
+        ci=ci,
+        test=tested,
+        differences={}
+        if other is None
+        else _differences(s, other, values, ci, n_resamples=n_resamples, random_state=random_state),
+        **summary,
+    )
+
+
+def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:
+    if ci is not None and not (isinstance(ci, int | float | np.number) and 0 < ci < 1):
+        raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
+    if interval not in ("percentile", "bca"):
+        raise ValueError(f"interval must be 'percentile' or 'bca', got {interval!r}")
+    if not isinstance(n_resamples, int | np.integer) or n_resamples < 20:
+        raise ValueError(f"n_resamples must be an integer of at least 20, got {n_resamples!r}")
+
+
+def _names(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
+    """Return the metrics asked for, levels written out, and whether somebody chose them."""
+    if metrics is None:
+        return list(METRICS), False
+    names: list[str] = []
+    for name in [metrics] if isinstance(metrics, str) else metrics:
+        members = [m.name for m in METRICS.values() if m.level == name] if name in LEVELS else [name]
+        names.extend(get_metric(m).name for m in members if m not in names)
+    if not names:
+        raise ValueError("metrics is empty: name at least one, or leave it out for all of them")
+    return names, True
+
+
+def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> Sample:
+    if isinstance(probs, Sample):
+        return probs
+    if input != "probs":
+        logits, _ = inputs.check_logits(probs, input=input)
+        probs = softmax(logits)
+    return Sample(probs, y, sample_weight)
+
+
+def _values(s: Sample, names: list[str], chosen: bool) -> tuple[dict[str, float], list[str]]:
+    values, left_out = {}, []
+    whole = s.weight is None or np.array_equal(s.weight, np.rint(s.weight))
+    for name in names:
+        if not whole and not chosen:
+            try:
+                values[name] = METRICS[name].function(s)
+            except ValueError:
+                left_out.append(name)
+        else:
+            values[name] = METRICS[name].function(s)
+    return values, left_out
+
+
+def _coincidence(probs: Any, calibration: Any) -> list[str]:
+    """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
+    if calibration is None or isinstance(probs, Sample):
+        return []
+    share = coinciding_rows(calibration, probs)
+    if share < 0.1:
+        return []
+    text = f"{share:.0%} of these rows are calibration rows: errors on them are too good to be true"
+    warnings.warn(text, UserWarning, stacklevel=3)
+    return [text]
+
+
+def coinciding_rows(calibration: Any, test: Any) -> float:
+    """Return the share of test rows that are equal to some calibration row.
+
+    Rows that occur more than once in the calibration set do not count: saturated predictions repeat.
+
+    Parameters
+    ----------
+    calibration : array-like of shape (M, K)
+    test : array-like of shape (N, K)
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> coinciding_rows([[0.1, 0.9], [0.3, 0.7]], [[0.3, 0.7], [0.5, 0.5]])
+    0.5
+    """
+    a, b = inputs.to_numpy(calibration, "calibration")[0], inputs.to_numpy(test, "probs")[0]
+    if a.ndim != b.ndim or a.shape[1:] != b.shape[1:] or not len(b):
+        return 0.0
+    dtype = np.result_type(a, b)
+    seen: dict[bytes, int] = {}
+    for row in np.ascontiguousarray(a, dtype=dtype):
+        key = row.tobytes()
+        seen[key] = seen.get(key, 0) + 1
+    return float(np.mean([seen.get(row.tobytes()) == 1 for row in np.ascontiguousarray(b, dtype=dtype)]))
+
+
+def _differences(
+    s: Sample,
+    other: Sample,
+    values: dict[str, float],
+    ci: float | None,
+    *,
+    n_resamples: int,
+    random_state: int,
+) -> dict[str, Difference]:
+    """Return every metric minus the baseline's, with an interval from rows resampled together.
+
+    Scores and debiased errors: percentiles. Plug-in errors: the difference ± z standard deviations, because
+    the bias that a bootstrap adds to both does not cancel where one of them is nearly calibrated.
+    """
+    before = {n: METRICS[n].function(other) for n in values}
+    out = {n: Difference(before[n], values[n] - before[n]) for n in values}
+    if ci is None:
+        return out
+    weights = bootstrap_weights(s, n_resamples, np.random.default_rng(random_state))
+    paired = [n for n in values if n not in _NOT_PAIRED]
+    ours, theirs = replicates(s, paired, weights), replicates(other, paired, weights)
+    for name in paired:
+        change = values[name] - before[name]
+        drawn = ours[name] - theirs[name]
+        reach = float(ndtri((1 + ci) / 2) * drawn.std(ddof=1))
+        plugin = METRICS[name].kind == "plug-in"
+        low, high = (change - reach, change + reach) if plugin else percentile(drawn, ci)
+        out[name] = Difference(before[name], change, low, high)
+    return out

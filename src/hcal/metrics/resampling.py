@@ -1,0 +1,257 @@
+"""Resampling: bootstrap replicates, labels drawn from the predictions, and intervals built from them.
+
+Three kinds of interval, because three kinds of estimate need them:
+
+* means and debiased errors: the bootstrap distribution itself (percentile, or BCa);
+* U-statistics (skce, hce): the estimate ± z standard errors from the jackknife;
+* plug-in errors: *bias-aware*. Chance alone makes a plug-in error positive, most of all where the truth
+  is 0, and a bootstrap adds to that bias instead of showing it. The bias lies between 0 and its value for
+  calibrated predictions, which resampled labels tell: so the interval runs from the estimate less that
+  value less z standard errors (not below 0) to the estimate plus z standard errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from hcal.metrics.canonical import skce_row_sums
+from hcal.metrics.registry import METRICS
+from hcal.metrics.sample import BLOCK, Sample, Vector
+from hcal.metrics.scores import brier_rows, nll_rows
+from hcal.metrics.windowed import h_error, signed_root
+
+Method = Literal["percentile", "bca"]
+
+
+def _hits(s: Sample) -> Vector:
+    return s.data.hit
+
+
+ROW_MEANS: dict[str, Callable[[Sample], Vector]] = {
+    "nll": nll_rows,
+    "brier": brier_rows,
+    "accuracy": _hits,
+}
+#: Standard errors and chance levels need fewer replicates than the ends of a distribution.
+SPREAD_RESAMPLES, CHANCE_RESAMPLES = 200, 100
+_GROUPS = 40  # of the grouped jackknife behind BCa
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval.
+
+    Attributes
+    ----------
+    low, high : float
+    kind : {"percentile", "bca", "jackknife", "bias-aware"}
+    chance : float or None
+        For a plug-in error: what calibrated predictions would score by chance, on average.
+    """
+
+    low: float
+    high: float
+    kind: str
+    chance: float | None = None
+
+
+def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Draw rows with replacement, as counts times the sample's own weights, shape (B, N).
+
+    Examples
+    --------
+    >>> s = Sample([[0.2, 0.8]] * 5, [1] * 5)
+    >>> bootstrap_weights(s, 3, np.random.default_rng(0)).sum(axis=1)
+    array([5., 5., 5.])
+    """
+    out = np.empty((n_resamples, s.n))
+    for row in out:
+        row[:] = np.bincount(rng.integers(0, s.n, s.n), minlength=s.n)
+    return out if s.weight is None else out * s.weight
+
+
+def replicates(s: Sample, names: Iterable[str], weights: NDArray[np.float64]) -> dict[str, Vector]:
+    """Return every metric under every row of weights, each of shape (B,)."""
+    names = list(names)
+    out = {}
+    totals = weights.sum(axis=1)
+    for name in [n for n in names if n in ROW_MEANS]:
+        out[name] = weights @ ROW_MEANS[name](s) / totals
+    rest = [n for n in names if n not in out]
+    if rest:
+        table = np.array([[METRICS[n].function(r) for n in rest] for r in _reweighted(s, rest, weights)])
+        out.update(zip(rest, table.T, strict=True))
+    return {name: out[name] for name in names}
+
+
+def _reweighted(s: Sample, names: list[str], weights: NDArray[np.float64]) -> Iterator[Sample]:
+    """Yield the sample under each row of weights; column sums of all of them are one matrix product."""
+    wide = any(METRICS[n].level == "class-wise" for n in names)
+    step = max(1, BLOCK // max(s.n, s.k))
+    for i in range(0, len(weights), step):
+        block = weights[i : i + step]
+        sums = s.data.column_sums(block) if wide else None
+        zeros = s.data.zero_weights(block) if wide else None
+        for b, w in enumerate(block):
+            other = s.reweighted(w)
+            other.keep_clusters = True
+            if sums is not None and zeros is not None:
+                other.__dict__["column_sums"], other.__dict__["zero_weights"] = sums[b], zeros[b]
+            yield other
+
+
+def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw labels from the predictions themselves, shape (D, N): how calibrated data would look.
+
+    One binary search in the row-wise cumulated probabilities a draw, whatever K.
+
+    Examples
+    --------
+    >>> drawn_labels(Sample([[0.0, 1.0]], [0]), 3, np.random.default_rng(0)).ravel()
+    array([1, 1, 1])
+    """
+    out = np.empty((n_draws, s.n), dtype=np.int64)
+    start = 0
+    for block in s.data.row_blocks():
+        rows = np.arange(len(block))
+        cumulated = np.cumsum(block, axis=1, dtype=np.float64)
+        cumulated /= cumulated[:, -1:]
+        flat = (cumulated + rows[:, None]).ravel()
+        u = rng.random((n_draws, len(block))) + rows
+        found = np.searchsorted(flat, u, side="right") - rows * s.k
+        out[:, start : start + len(block)] = np.clip(found, 0, s.k - 1)
+        start += len(block)
+    return out
+
+
+def chance_levels(s: Sample, names: Iterable[str], labels: NDArray[np.int64]) -> dict[str, Vector]:
+    """Return every metric under every row of labels, each of shape (D,)."""
+    names = list(names)
+    keep = s.reweighted(s.weight)
+    keep.keep_clusters = True
+    table = [[METRICS[n].function(r) for n in names] for r in (keep.relabelled(y) for y in labels)]
+    return dict(zip(names, np.array(table).reshape(len(labels), len(names)).T, strict=True))
+
+
+def percentile(values: Vector, level: float) -> tuple[float, float]:
+    """Return the percentile interval of bootstrap values.
+
+    Examples
+    --------
+    >>> percentile(np.arange(101.0), 0.5)
+    (25.0, 75.0)
+    """
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def bca(values: Vector, estimate: float, acceleration: float, level: float) -> tuple[float, float]:
+    """Return the bias-corrected and accelerated interval (Efron, JASA 1987).
+
+    Examples
+    --------
+    >>> low, high = bca(np.arange(101.0), 50.0, 0.0, 0.9)
+    >>> round(low, 6), round(high, 6)
+    (5.0, 95.0)
+    """
+    below = np.mean(values < estimate) + np.mean(values == estimate) / 2
+    z0 = ndtri(np.clip(below, 1 / (2 * len(values)), 1 - 1 / (2 * len(values))))
+    z = ndtri(np.array([(1 - level) / 2, (1 + level) / 2]))
+    low, high = np.quantile(values, ndtr(z0 + (z0 + z) / (1 - acceleration * (z0 + z))))
+    return float(low), float(high)
+
+
+def _acceleration(s: Sample, name: str) -> float:
+    """Skewness of the influence of rows: exact for means, from a grouped jackknife otherwise."""
+    if name in ROW_MEANS:
+        rows = ROW_MEANS[name](s)
+        influence = s.w * (rows - s.mean(rows))
+    else:
+        group = np.arange(s.n) % min(_GROUPS, s.n)
+        left_out = np.stack([s.w * (group != g) for g in range(min(_GROUPS, s.n))])
+        values = replicates(s, [name], left_out[left_out.sum(axis=1) > 0])[name]
+        influence = values.mean() - values
+    power = float((influence**2).sum()) ** 1.5
+    return float((influence**3).sum() / (6 * power)) if power > 0 else 0.0
+
+
+def jackknife(s: Sample, name: str) -> tuple[float, float]:
+    """Return the squared estimate and its standard error, of skce or hce."""
+    if name == "hce":
+        found = h_error(s)
+        return found.squared, found.se
+    share = skce_row_sums(s, 1.0) / (s.n - 1)  # mean of h_ij over j: the projection of the U-statistic
+    return float(share.mean()), float(2 * share.std(ddof=1) / np.sqrt(s.n))
+
+
+def intervals(
+    s: Sample,
+    values: dict[str, float],
+    level: float,
+    *,
+    method: Method = "percentile",
+    n_resamples: int = 1000,
+    random_state: int = 0,
+) -> dict[str, Interval]:
+    """Return the interval of every metric for which one is known to hold; see the top of this module.
+
+    Parameters
+    ----------
+    s : Sample
+    values : dict
+        Metric names with their estimates.
+    level : float
+        Such as 0.95.
+
+    Returns
+    -------
+    dict of Interval
+
+    Examples
+    --------
+    >>> s = Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2)
+    >>> found = intervals(s, {"accuracy": 0.8}, 0.9, n_resamples=100)["accuracy"]
+    >>> found.low < 0.8 <= found.high
+    True
+    """
+    rng = np.random.default_rng(random_state)
+    pairs = [n for n in ("skce", "hce") if n in values]
+    plain = [n for n in values if METRICS[n].kind in ("score", "debiased") and n not in pairs]
+    plugin = [n for n in values if METRICS[n].kind == "plug-in" and n != "dkde_ce"]
+    out: dict[str, Interval] = {}
+    weights = bootstrap_weights(s, n_resamples, rng)
+    for name, sample in replicates(s, plain, weights).items():
+        if method == "percentile":
+            out[name] = Interval(*percentile(sample, level), "percentile")
+        else:
+            out[name] = Interval(*bca(sample, values[name], _acceleration(s, name), level), "bca")
+    z = float(ndtri((1 + level) / 2))
+    if plugin:
+        spread = replicates(s, plugin, weights[:SPREAD_RESAMPLES])
+        chance = chance_levels(s, plugin, drawn_labels(s, CHANCE_RESAMPLES, rng))
+        for name in plugin:
+            out[name] = _bias_aware(values[name], spread[name], chance[name], z)
+    if s.weight is None and s.n > 2:  # the jackknife takes every row as one independent observation
+        for name in pairs:
+            out[name] = _jackknife_interval(s, name, z)
+    return {name: out[name] for name in values if name in out}
+
+
+def _bias_aware(estimate: float, spread: Vector, chance: Vector, z: float) -> Interval:
+    # Near a truth of 0 the bootstrap of an absolute value is too narrow: drawn labels show the real width.
+    reach = z * max(float(spread.std(ddof=1)), float(chance.std(ddof=1)))
+    bias = float(chance.mean())
+    return Interval(max(estimate - bias - reach, 0.0), estimate + reach, "bias-aware", bias)
+
+
+def _jackknife_interval(s: Sample, name: str, z: float) -> Interval:
+    squared, se = jackknife(s, name)
+    ends = (squared - z * se, squared + z * se)
+    low, high = (signed_root(e) for e in ends) if name == "hce" else ends
+    return Interval(low, high, "jackknife")

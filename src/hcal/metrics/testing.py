@@ -1,0 +1,139 @@
+"""Is this predictor calibrated? Tests with a p-value, by resampled labels or by the kernel error.
+
+*Resampling*: if the predictions are calibrated, labels drawn from them look like the real ones. The
+statistic on the real labels is ranked among its values on drawn labels; the p-value is exact up to the number
+of draws.
+*skce*: for calibrated predictions the pair terms h_ij average to 0 whichever signs the residuals have; random
+signs give the distribution of the statistic (a wild bootstrap of the degenerate U-statistic; Widmann et al.,
+2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.metrics.canonical import skce_blocks
+from hcal.metrics.registry import get_metric
+from hcal.metrics.resampling import chance_levels, drawn_labels
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+
+
+@dataclass(frozen=True)
+class CalibrationTest:
+    """The answer of a calibration test.
+
+    Attributes
+    ----------
+    p_value : float
+        Small: these predictions are not calibrated.
+    statistic : str
+        The metric that was compared.
+    value : float
+        Its value on the real labels.
+    method : {"resampling", "skce"}
+    n_resamples : int
+    """
+
+    p_value: float
+    statistic: str
+    value: float
+    method: str
+    n_resamples: int
+
+
+def calibration_test(
+    probs: Any,
+    y: Any = None,
+    *,
+    method: Literal["resampling", "skce"] = "resampling",
+    statistic: str = "ks",
+    n_resamples: int = 999,
+    random_state: int = 0,
+) -> CalibrationTest:
+    """Test "these predictions are calibrated".
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    method : {"resampling", "skce"}
+        Draw labels from the predictions and compare ``statistic``; or the unbiased kernel error of the whole
+        vector with random signs.
+    statistic : str
+        Any metric of the top-label, class-wise or canonical level. The default ``"ks"`` needs no bins and
+        costs one pass a draw.
+    n_resamples, random_state : int
+
+    Returns
+    -------
+    CalibrationTest
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.dirichlet([1, 1, 1], size=500)
+    >>> y = (p.cumsum(1) > rng.random((500, 1))).argmax(1)
+    >>> calibration_test(p, y).p_value > 0.05
+    True
+    >>> calibration_test(p**3 / (p**3).sum(1, keepdims=True), y).p_value
+    0.001
+    """
+    if method not in ("resampling", "skce"):
+        raise ValueError(f"method must be 'resampling' or 'skce', got {method!r}")
+    if not isinstance(n_resamples, int | np.integer) or n_resamples < 19:
+        raise ValueError(f"n_resamples must be an integer of at least 19, got {n_resamples!r}")
+    s = as_sample(probs, y, None)
+    if s.weight is not None:
+        raise ValueError(
+            "a calibration test takes rows as independent observations: it takes no sample_weight"
+        )
+    if s.n < 2:
+        raise ValueError("a calibration test needs at least 2 rows")
+    rng = np.random.default_rng(random_state)
+    if method == "skce":
+        value, null = _skce_null(s, int(n_resamples), rng)
+        name = "skce"
+    else:
+        name = statistic
+        if get_metric(name).level == "score":
+            raise ValueError(f"statistic must be a calibration error, got the score {name!r}")
+        value = get_metric(name).function(s)
+        null = _ks_null(s, n_resamples, rng) if name == "ks" else _null(s, name, n_resamples, rng)
+    # Rounding must not separate values that are equal by construction (few rows, few possible outcomes).
+    reached = int((null >= value - 1e-12 * max(abs(value), 1e-300)).sum())
+    return CalibrationTest((1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples))
+
+
+def _null(s: Sample, name: str, n: int, rng: np.random.Generator) -> Vector:
+    step = max(1, BLOCK // s.n)
+    parts = [
+        chance_levels(s, [name], drawn_labels(s, min(step, n - i), rng))[name] for i in range(0, n, step)
+    ]
+    return np.concatenate(parts)
+
+
+def _ks_null(s: Sample, n: int, rng: np.random.Generator) -> Vector:
+    """KS errors of hits drawn with the confidences as their probabilities."""
+    conf = s.data.conf_sorted
+    step = max(1, BLOCK // s.n)
+    parts = []
+    for i in range(0, n, step):
+        hit = rng.random((min(step, n - i), s.n)) < conf
+        parts.append(np.abs(np.cumsum(conf - hit, axis=1)).max(axis=1) / s.n)
+    return np.concatenate(parts)
+
+
+def _skce_null(s: Sample, n: int, rng: np.random.Generator) -> tuple[float, Vector]:
+    """The unbiased kernel error, and its values with random signs, from one pass over the pairs."""
+    signs = rng.integers(0, 2, size=(s.n, n + 1)).astype(np.float64) * 2 - 1
+    signs[:, 0] = 1.0  # the real one
+    total: NDArray[np.float64] = np.zeros(n + 1)
+    for i, j, h in skce_blocks(s, 1.0):
+        factor = 1.0 if i == j else 2.0
+        total += factor * np.einsum("ab,ab->b", signs[i], h @ signs[j])
+    total /= s.n * (s.n - 1)
+    return float(total[0]), total[1:]
