@@ -1,0 +1,116 @@
+"""Questions with a varying number of options."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hcal
+from conftest import synthetic
+from hcal.integrations.multiple_choice import MultipleChoiceCalibrator
+
+
+def quiz(n: int = 1500, scale: float = 3.0, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
+    """Questions with 2 to 6 options whose true answer law is softmax(score/scale)."""
+    rng = np.random.default_rng(seed)
+    scores, y = [], []
+    for k in rng.integers(2, 7, n):
+        z = rng.normal(size=k) * 2
+        scores.append(scale * z - rng.random() * 50)  # log-probabilities of texts have any level
+        y.append(rng.choice(k, p=hcal.softmax(z)))
+    return scores, np.array(y)
+
+
+def padded(scores: list[np.ndarray], fill: float) -> np.ndarray:
+    out = np.full((len(scores), max(map(len, scores))), fill)
+    for row, s in zip(out, scores, strict=True):
+        row[: len(s)] = s
+    return out
+
+
+def test_one_temperature_over_all_numbers_of_options() -> None:
+    scores, y = quiz(6000)
+    cal = MultipleChoiceCalibrator().fit(scores, y)
+    assert cal.temperature_ == pytest.approx(3.0, rel=0.1)  # sd of the estimate is about 2 %
+    fresh, answers = quiz(4000, seed=1)
+    before = np.mean([-np.log(hcal.softmax(s)[a]) for s, a in zip(fresh, answers, strict=True)])
+    after = np.mean([-np.log(p[a]) for p, a in zip(cal.predict_proba(fresh), answers, strict=True)])
+    assert after < 0.7 * before
+    assert (cal.predict(fresh) == [int(np.argmax(s)) for s in fresh]).all()
+
+
+def test_equal_numbers_of_options_are_plain_temperature_scaling() -> None:
+    z, y = synthetic(500, 4)
+    plain = hcal.make_calibrator("ts").fit(z, y)
+    cal = MultipleChoiceCalibrator().fit(z, y)
+    np.testing.assert_allclose(cal.predict_proba(z), plain.predict_proba(z), atol=1e-6)
+
+
+@pytest.mark.parametrize("fill", [np.nan, -np.inf, 123.0])
+def test_ragged_padded_and_masked_input_say_the_same(fill) -> None:
+    scores, y = quiz(300)
+    array = padded(scores, fill)
+    mask = padded([np.ones_like(s) for s in scores], 0).astype(bool) if fill == 123.0 else None
+    ragged = MultipleChoiceCalibrator().fit(scores, y)
+    dense = MultipleChoiceCalibrator().fit(array, y, mask)
+    assert ragged.temperature_ == dense.temperature_
+    probs = dense.predict_proba(array, mask)
+    assert probs.shape == array.shape
+    for p, q in zip(ragged.predict_proba(scores), probs, strict=True):
+        np.testing.assert_array_equal(p, q[: len(p)])
+        assert (q[len(p) :] == 0).all()
+
+
+def test_options_may_be_missing_in_the_middle() -> None:
+    array = np.array([[1.0, np.nan, 3.0], [np.nan, 2.0, 0.0]])
+    cal = MultipleChoiceCalibrator().fit(*quiz(200))
+    probs = cal.predict_proba(array)
+    assert (probs[np.isnan(array)] == 0).all()
+    assert cal.predict(array).tolist() == [2, 1]
+    np.testing.assert_allclose(probs.sum(axis=1), 1)
+
+
+def test_another_method_where_there_are_enough_questions() -> None:
+    """A bias towards the first option is no temperature: vector scaling sees it."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(1500, 3))
+    y = np.array([rng.choice(3, p=p) for p in hcal.softmax(z)])
+    biased = z + np.array([2.0, 0.0, 0.0])
+    few, few_y = quiz(50)
+    scores, answers = [*biased[:1000], *few], np.concatenate([y[:1000], few_y])
+    cal = MultipleChoiceCalibrator("vs").fit(scores, answers)
+    assert list(cal.by_count_) == [3]
+    plain = MultipleChoiceCalibrator().fit(scores, answers)
+    nll = {c: hcal.metrics.nll(c.predict_proba(biased[1000:]), y[1000:]) for c in (cal, plain)}
+    assert nll[cal] < nll[plain] - 0.1
+    assert len(cal.predict_proba(few)) == 50
+
+
+def test_a_question_with_one_option_is_certain_and_teaches_nothing() -> None:
+    scores, y = quiz(300)
+    cal = MultipleChoiceCalibrator().fit([*scores, np.array([5.0])], [*y, 0])
+    assert cal.temperature_ == pytest.approx(MultipleChoiceCalibrator().fit(scores, y).temperature_)
+    assert cal.predict_proba([[5.0]])[0].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "y", "mask", "message"),
+    [
+        ([[1.0, 2.0]], [2], None, "question 0 has the answer 2"),
+        ([[1.0, 2.0], []], [0, 0], None, "question 1 has no options"),
+        ([[1.0, np.inf]], [0], None, "\\+inf"),
+        (np.array([[1.0, np.nan]]), [0], [[True, True]], "no score for option 1"),
+        (np.array([[1.0, 2.0]]), [0], [[True]], "mask has shape"),
+        ([[1.0, 2.0]], [0, 1], None, "one option number for each of the 1 questions"),
+        ([[1.0]], [0], None, "nothing to learn"),
+        ([], [], None, "questions x options"),
+    ],
+)
+def test_bad_questions_are_named(scores, y, mask, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        MultipleChoiceCalibrator().fit(scores, y, mask)
+
+
+def test_all_right_warns() -> None:
+    with pytest.warns(hcal.CalibrationWarning, match="multiple choice"):
+        MultipleChoiceCalibrator().fit([[0.0, 1.0]] * 5, [1] * 5)
