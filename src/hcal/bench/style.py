@@ -1,0 +1,62 @@
+"""How figures look: one palette, one font size, no decoration that carries no number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Distinguishable also without colour vision (after Okabe and Ito).
+PALETTE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+GREY: Final = "#8a8a8a"
+#: h-calibration is the subject of every figure and has the same colour in all of them.
+SUBJECT: Final = "#D55E00"
+
+_SETTINGS: Final[Any] = {
+    "figure.dpi": 110,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "svg.hashsalt": "hcal",
+}
+
+
+@contextmanager
+def styled() -> Iterator[Any]:
+    """Yield ``matplotlib.pyplot`` with this project's settings, on a canvas that needs no screen."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install 'hcal[plot]'") from None
+    from matplotlib import pyplot as plt
+
+    with matplotlib.rc_context(_SETTINGS):
+        plt.switch_backend("Agg")
+        yield plt
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure without the date, so that the same numbers give the same file, and release it."""
+    from matplotlib import pyplot as plt
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stamp = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+    figure.savefig(path, dpi=160, bbox_inches="tight", metadata=stamp.get(path.suffix))
+    plt.close(figure)
+    return path
