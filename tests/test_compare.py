@@ -14,7 +14,6 @@ from conftest import synthetic
 from hcal.calibrators import CalibrationWarning
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.comparison_table import Comparison, MethodResult
-from hcal.overlap import common_rows
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,9 @@ def test_collapse_is_flagged_and_never_the_best() -> None:
 
 
 def test_table_of_collapsed_rows_still_prints() -> None:
-    row = MethodResult("a", "a", {"nll": 9.0, "accuracy": 0.9, "mean_confidence": 0.1}, collapsed=True)
+    row = MethodResult(
+        "a", "a", {"nll": 9.0, "accuracy": 0.9, "mean_confidence": 0.1}, collapse=("near uniform",)
+    )
     assert "collapsed" in str(Comparison([row], ["nll"]))
 
 
@@ -103,23 +104,6 @@ def test_warns_when_rows_coincide(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_test, y_test = task
     with pytest.warns(UserWarning, match="3 of 503 test rows also stand in the calibration set"):
         hcal.compare(z, y, np.r_[z_test, z[:3]], np.r_[y_test, y[:3]], methods=["ts"])
-
-
-def test_saturated_rows_are_no_coincidence() -> None:
-    certain = np.repeat(np.eye(3), 20, axis=0)
-    assert common_rows(certain, np.r_[certain, [[0.2, 0.3, 0.5]]]) == 0
-    assert common_rows(certain, certain) == 60
-    assert common_rows(np.array([[0.0, 1.0]]), np.array([[-0.0, 1.0]])) == 1
-    assert common_rows(np.eye(2), np.eye(3)) == 0
-
-
-def test_fingerprints_tell_small_changes_and_orders() -> None:
-    z = np.random.default_rng(0).integers(0, 4, (4000, 6)).astype(float)
-    z = np.unique(z, axis=0)
-    half = len(z) // 2
-    assert common_rows(z[:half], z[half:]) == 0
-    present = set(map(tuple, z.tolist()))
-    assert common_rows(z, z[:, ::-1]) == sum(tuple(row) in present for row in z[:, ::-1].tolist())
 
 
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:

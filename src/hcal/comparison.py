@@ -18,10 +18,10 @@ from sklearn.base import clone
 from hcal import inputs
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
 from hcal.comparison_table import Comparison, MethodResult
+from hcal.evaluation import coinciding_rows
 from hcal.folds import Fold, kfold
 from hcal.metrics import Sample, get_metric, list_metrics
 from hcal.numerics import FloatArray, IntArray
-from hcal.overlap import common_rows
 
 #: Shown unless the user names others: one top-label error with and one without chance removed, one
 #: class-wise error, and the two proper scores that a class-wise error must never be read without.
@@ -151,7 +151,7 @@ def _task(
 
 
 def _warn_common(fit: FloatArray, test: FloatArray) -> None:
-    common = common_rows(fit, test)
+    common = round(coinciding_rows(fit, test) * len(test))
     if common:
         warnings.warn(
             f"{common} of {len(test)} test rows also stand in the calibration set: "

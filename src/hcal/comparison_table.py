@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hcal.evaluation.collapse import collapse_reasons
 from hcal.metrics import get_metric
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ class MethodResult:
         Wall-clock seconds.
     warnings : tuple of str
         What fit and predict warned of.
-    collapsed : bool
-        Predictions near uniform: class-wise errors look good, the probabilities are of no use.
+    collapse : tuple of str
+        Why the predictions count as collapsed (near uniform: class-wise errors look good, the
+        probabilities are of no use); empty if they do not.
     error : str
         Empty, or why there are no scores.
     """
@@ -39,11 +41,16 @@ class MethodResult:
     fit_s: float = float("nan")
     predict_s: float = float("nan")
     warnings: tuple[str, ...] = ()
-    collapsed: bool = False
+    collapse: tuple[str, ...] = ()
     error: str = ""
 
+    @property
+    def collapsed(self) -> bool:
+        """Whether there is a reason to call it collapsed."""
+        return bool(self.collapse)
+
     def judged(self, before: MethodResult, n_classes: int) -> MethodResult:
-        """Return the same row with ``collapsed`` decided against the uncalibrated one.
+        """Return the same row with ``collapse`` decided against the uncalibrated one.
 
         Examples
         --------
@@ -53,11 +60,9 @@ class MethodResult:
         """
         if not self.scores:
             return self
-        s = self.scores
-        far = s["nll"] > 1.1 * before.scores.get("nll", float("inf"))
-        timid = s["accuracy"] - s["mean_confidence"] > 0.2
-        uniform = s["mean_confidence"] < 3 / n_classes and s["accuracy"] > 10 / n_classes
-        return replace(self, collapsed=(far and timid) or uniform)
+        known = {name: self.scores[name] for name in ("accuracy", "mean_confidence", "nll")}
+        reasons = collapse_reasons(**known, n_classes=n_classes, nll_before=before.scores.get("nll"))
+        return replace(self, collapse=tuple(reasons))
 
 
 class Comparison:
@@ -190,7 +195,6 @@ def _notes(result: MethodResult) -> list[str]:
     """What the reader must know of a row, one line each."""
     if result.error:
         return [f"{result.label} failed: {result.error}"]
-    near_uniform = "collapsed: near-uniform predictions, whatever its class-wise errors say"
-    said = [near_uniform] if result.collapsed else []
+    said = [f"collapsed: {reason}" for reason in result.collapse]
     said += [message.removeprefix(f"{result.name}: ") for message in result.warnings]
     return [f"{result.label}: {message}" for message in said]
