@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.h import HCalibrator
     from hcal.comparison import compare
-    from hcal.evaluation import Evaluation, evaluate
+    from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.integrations.onnx import export_onnx
     from hcal.io import load, save
     from hcal.metrics import list_metrics
@@ -40,6 +40,7 @@ _LAZY = {
     "compare": "hcal.comparison",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
+    "reliability": "hcal.evaluation",
     "save": "hcal.io",
     "load": "hcal.io",
     "export_onnx": "hcal.integrations.onnx",
@@ -72,6 +73,7 @@ __all__ = [
     "maps",
     "metrics",
     "objective",
+    "reliability",
     "save",
     "softmax",
 ]

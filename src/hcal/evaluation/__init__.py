@@ -7,7 +7,18 @@ its name, and would hide the function.
 from __future__ import annotations
 
 from hcal.evaluation.collapse import collapse_reasons
+from hcal.evaluation.diagram import Curve, Reliability, reliability
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.evaluation.run import coinciding_rows, evaluate
 
-__all__ = ["Difference", "Evaluation", "Result", "coinciding_rows", "collapse_reasons", "evaluate"]
+__all__ = [
+    "Curve",
+    "Difference",
+    "Evaluation",
+    "Reliability",
+    "Result",
+    "coinciding_rows",
+    "collapse_reasons",
+    "evaluate",
+    "reliability",
+]

@@ -1,4 +1,4 @@
-"""``hcal.evaluate``: every metric of one predictor, with intervals, a test and a comparison, in one object."""
+"""``hcal.evaluate``: every metric of one predictor with intervals, a test and a comparison, in one object."""
 
 from __future__ import annotations
 

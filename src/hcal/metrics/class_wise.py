@@ -135,9 +135,17 @@ def _threshold(threshold: float | None, k: int) -> float:
     return value
 
 
-def _kept_errors(s: Sample, cells: Cells) -> Vector:
+def thresholded_cells(s: Sample, bins: int, threshold: float | None) -> Cells:
+    """Return the cells [lo, hi) of the entries above the threshold only."""
+    e = s.data.entries(_threshold(threshold, s.k))
+    inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
+    return _sum_cells(s, e, np.searchsorted(inner, e.value, side="right").astype(np.int64), bins)
+
+
+def kept_errors(cells: Cells) -> Vector:
+    """Return the error of every class over its kept entries, 0 for a class with none, shape (K,)."""
     kept = cells.weight.sum(axis=1)
-    return np.asarray(np.divide(np.abs(cells.gap).sum(axis=1), kept, out=np.zeros(s.k), where=kept > 0))
+    return np.asarray(np.divide(np.abs(cells.gap).sum(axis=1), kept, out=np.zeros_like(kept), where=kept > 0))
 
 
 def tcwece(
@@ -167,10 +175,7 @@ def tcwece(
     0.125
     """
     s = as_sample(probs, y, sample_weight)
-    e = s.data.entries(_threshold(threshold, s.k))
-    inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
-    which = np.searchsorted(inner, e.value, side="right")
-    return float(_kept_errors(s, _sum_cells(s, e, which, bins)).mean())
+    return float(kept_errors(thresholded_cells(s, bins, threshold)).mean())
 
 
 def tcwece_k(
@@ -216,4 +221,4 @@ def tcwece_k(
     which = np.zeros(len(e.value), dtype=np.int64)
     for j in range(edges.shape[1]):  # at most bins - 1 comparisons, each over all entries at once
         which += e.value > edges[e.column, j]
-    return float(_kept_errors(s, _sum_cells(s, e, which, bins)).mean())
+    return float(kept_errors(_sum_cells(s, e, which, bins)).mean())

@@ -1,0 +1,71 @@
+"""Drawing of reliability curves; the only place of the evaluation that needs matplotlib."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from hcal.evaluation.diagram import Curve
+
+_BLUE, _RED, _GREY = "#2166ac", "#b2182b", "#bbbbbb"
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError("plots need matplotlib: pip install 'hcal[plot]'") from None
+    return plt
+
+
+def draw_curve(curve: Curve, ci: float, ax: Axes | None = None) -> Axes:
+    """Draw one curve: points (red outside their band), band, diagonal, share of rows."""
+    if ax is None:
+        ax = _pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
+    full = curve.weight > 0
+    x, seen = curve.predicted[full], curve.observed[full]
+    share = curve.weight / curve.weight.sum()
+    width = np.diff(curve.edges)
+    ax.bar(
+        curve.edges[:-1],
+        share,
+        width,
+        align="edge",
+        color="#e8eef5",
+        edgecolor="white",
+        label="share of rows",
+    )
+    ax.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle=":")
+    ax.vlines(x, curve.low[full], curve.high[full], color=_GREY, linewidth=5, label=f"{ci:.0%} if calibrated")
+    out = curve.outside[full]
+    ax.plot(x, seen, color=_BLUE, linewidth=1)
+    ax.plot(x[~out], seen[~out], "o", color=_BLUE, markersize=4, label="observed, in the band")
+    ax.plot(x[out], seen[out], "o", color=_RED, markersize=4, label="observed, outside")
+    ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed frequency")
+    ax.set_title(f"{curve.title}: error {curve.error:.4f}", fontsize=10)
+    ax.set_aspect("equal")
+    ax.legend(loc="upper left", fontsize=7, frameon=False)
+    return ax
+
+
+def draw_panels(curves: list[Curve], ci: float) -> Figure:
+    """Draw one panel a curve."""
+    columns = int(np.ceil(np.sqrt(len(curves))))
+    rows = int(np.ceil(len(curves) / columns))
+    figure: Figure
+    figure, axes = _pyplot().subplots(
+        rows, columns, figsize=(3.1 * columns, 3.1 * rows), squeeze=False, layout="constrained"
+    )
+    for i, ax in enumerate(axes.ravel()):
+        if i >= len(curves):
+            ax.set_visible(False)
+            continue
+        draw_curve(curves[i], ci, ax)
+        if i:
+            ax.get_legend().remove()
+    return figure

@@ -1,0 +1,251 @@
+"""Metrics of data that do not fit in memory: update part by part, merge across machines, compute at the end.
+
+Memory is O(bins·K), whatever N. Scores and the equal-width families come out as from one pass. ``ks`` and
+``ece_em`` need an order of all confidences; here they see a fine histogram (4096 equal bins, finer ones
+towards 1), and :meth:`StreamingMetrics.bounds` states how far each can be from the exact value on the data seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.metrics.class_wise import Cells, equal_width_cells, kept_errors, thresholded_cells
+from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.scores import brier_rows, nll_rows
+
+NAMES = (
+    "ece_ew",
+    "ece_em",
+    "ece_r2",
+    "ace",
+    "ks",
+    "mce",
+    "cwece_a",
+    "cwece_s",
+    "cwece_r2",
+    "tcwece",
+    "nll",
+    "brier",
+    "accuracy",
+)
+_BINS, _SUM_BINS = 15, 14  # the published numbers of bins
+
+
+def _fine_edges() -> Vector:
+    """Edges (lo, hi] of the fine histogram: networks put most confidences close to 1, so does the grid."""
+    towards_one = 1 - 2.0 ** -(np.arange(96, 425) / 8)
+    inner = np.concatenate([np.linspace(0, 1, 4097), towards_one, [np.nextafter(1, 0)]])
+    return np.unique(inner)
+
+
+_EDGES = _fine_edges()
+
+
+class StreamingMetrics:
+    """Accumulate metrics over parts of a data set.
+
+    Parameters
+    ----------
+    n_classes : int
+    metrics : list of str, optional
+        Any of ``hcal.metrics.streaming.NAMES``; all of them by default.
+
+    Examples
+    --------
+    >>> a, b = StreamingMetrics(2), StreamingMetrics(2)
+    >>> _ = a.update([[0.2, 0.8]], [1])
+    >>> _ = b.update([[0.6, 0.4]], [1])
+    >>> round(a.merge(b).compute()["brier"], 6)
+    0.4
+    """
+
+    def __init__(self, n_classes: int, metrics: Iterable[str] | None = None) -> None:
+        if not isinstance(n_classes, int | np.integer) or n_classes < 2:
+            raise ValueError(f"n_classes must be an integer of at least 2, got {n_classes!r}")
+        self.metrics = tuple(NAMES if metrics is None else metrics)
+        unknown = [m for m in self.metrics if m not in NAMES]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}")
+        self.n_classes = int(n_classes)
+        k = self.n_classes
+        self.n = 0
+        self._state: dict[str, NDArray[np.float64]] = {
+            "sums": np.zeros(5),  # weight, nll, brier, hit, conf
+            "ace": np.zeros((3, _BINS)),  # weight, conf, hit
+            "fine": np.zeros((4, len(_EDGES) - 1)),  # weight, conf, hit, conf·hit
+            "width": np.zeros((3, _BINS)),
+            "cells": np.zeros((2, k, _BINS)),
+            "cells_s": np.zeros((2, k, _SUM_BINS)),
+            "kept": np.zeros((2, k, _BINS)),
+        }
+
+    def update(self, probs: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Add a part of the data.
+
+        Parameters
+        ----------
+        probs : array-like of shape (N, K)
+        y : array-like of shape (N,)
+        sample_weight : array-like of shape (N,), optional
+
+        Returns
+        -------
+        self
+        """
+        s = as_sample(probs, y, sample_weight)
+        if s.k != self.n_classes:
+            raise ValueError(f"probs has {s.k} classes, these metrics were made for {self.n_classes}")
+        for name, part in _part(s).items():
+            self._state[name] += part
+        self.n += s.n
+        return self
+
+    def merge(self, other: StreamingMetrics) -> Self:
+        """Add what another accumulator has seen.
+
+        Parameters
+        ----------
+        other : StreamingMetrics
+
+        Returns
+        -------
+        self
+        """
+        if (other.n_classes, other.metrics) != (self.n_classes, self.metrics):
+            raise ValueError("only accumulators of the same classes and metrics can be merged")
+        for name, part in other._state.items():
+            self._state[name] += part
+        self.n += other.n
+        return self
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of everything seen so far.
+
+        Returns
+        -------
+        dict
+        """
+        if self.n == 0:
+            raise ValueError("nothing to compute: no part was added yet")
+        return {name: self._one(name) for name in self.metrics}
+
+    def bounds(self) -> dict[str, float]:
+        """Return how far each metric can be from its exact value, beyond rounding; 0 for most.
+
+        Returns
+        -------
+        dict
+        """
+        if self.n == 0:
+            raise ValueError("nothing to compute: no part was added yet")
+        exact = dict.fromkeys(self.metrics, 0.0)
+        approximate = {"ks": self._ks_bound, "ece_em": self._ece_em_bound}
+        return exact | {name: bound() for name, bound in approximate.items() if name in exact}
+
+    # -- machinery --------------------------------------------------------------------------------
+
+    @property
+    def _total(self) -> float:
+        return float(self._state["sums"][0])
+
+    def _one(self, name: str) -> float:
+        state, total = self._state, self._total
+        if name in ("nll", "brier", "accuracy"):
+            return float(state["sums"][("nll", "brier", "accuracy").index(name) + 1] / total)
+        if name in ("ece_ew", "ece_r2", "mce", "ace"):
+            return self._binned(name)
+        if name in ("ks", "ece_em"):
+            return self._ks() if name == "ks" else self._ece_em()
+        if name == "tcwece":
+            return float(kept_errors(Cells(*state["kept"])).mean())
+        cells = Cells(*state["cells_s" if name == "cwece_s" else "cells"])
+        errors = cells.errors(total, 2 if name == "cwece_r2" else 1)
+        return float(errors.sum() if name == "cwece_s" else errors.mean())
+
+    def _binned(self, name: str) -> float:
+        weight, conf, hit = self._state["ace" if name == "ace" else "width"]
+        full = weight > 0
+        gap = np.abs(conf[full] - hit[full]) / weight[full]
+        if name in ("ace", "mce"):
+            return float(gap.mean() if name == "ace" else gap.max())
+        order = 1 if name == "ece_ew" else 2
+        return float((weight[full] @ gap**order / self._total) ** (1 / order))
+
+    def _walk(self) -> tuple[Vector, Vector, Vector]:
+        """Cumulated gap before each fine bin, and how far up and down it can go inside the bin."""
+        _, conf, hit, both = self._state["fine"]
+        start = np.concatenate([[0.0], np.cumsum(conf - hit)])[:-1]
+        return start, np.maximum(conf - both, 0), np.maximum(hit - both, 0)
+
+    def _ks(self) -> float:
+        _, conf, hit, _ = self._state["fine"]
+        return float(np.abs(np.cumsum(conf - hit)).max() / self._total)
+
+    def _ks_bound(self) -> float:
+        # Inside a bin only misses move the gap up (by conf) and only hits move it down (by 1 − conf).
+        start, up, down = self._walk()
+        reach = np.maximum(np.abs(start + up), np.abs(start - down)).max() / self._total
+        return max(float(reach) - self._ks(), 0.0)
+
+    def _cuts(self) -> tuple[Vector, NDArray[np.int64]]:
+        """Equal-mass boundaries in units of weight, and the fine bin in which each falls."""
+        cumulated = np.cumsum(self._state["fine"][0])
+        cuts = self._total * np.arange(1, _BINS) / _BINS
+        return cuts, np.searchsorted(cumulated, cuts, side="left").astype(np.int64)
+
+    def _ece_em(self) -> float:
+        """Equal-mass bins whose boundaries are moved to the nearer end of their fine bin."""
+        weight, conf, hit, _ = self._state["fine"]
+        ends = np.concatenate([[0.0], np.cumsum(weight)])
+        cuts, place = self._cuts()
+        nearer = place + (ends[place + 1] - cuts < cuts - ends[place])
+        bounds = np.concatenate([[0], nearer, [len(weight)]])
+        gap = np.concatenate([[0.0], np.cumsum(conf - hit)])[bounds]
+        return float(np.abs(np.diff(gap)).sum() / self._total)
+
+    def _ece_em_bound(self) -> float:
+        # The exact edge is a confidence of the fine bin in which the boundary falls, or of the one after it
+        # (it interpolates between two neighbours, and takes all ties). Moving a boundary within these bins
+        # changes two neighbouring gaps, each by at most what their hits or misses allow. The exact
+        # definition also leaves the rows of the smallest confidence out.
+        weight = self._state["fine"][0]
+        _, up, down = self._walk()
+        seen = np.flatnonzero(weight)
+        place = np.searchsorted(seen, self._cuts()[1])
+        both = np.unique(seen[np.minimum(np.concatenate([place, place + 1]), len(seen) - 1)])
+        return float((2 * np.maximum(up, down)[both].sum() + weight[seen[0]]) / self._total)
+
+
+def _part(s: Sample) -> dict[str, NDArray[np.float64]]:
+    """Return what one part adds to the state."""
+    d, w = s.data, s.w
+    rows = np.stack([np.ones(s.n), nll_rows(s), brier_rows(s), d.hit, d.conf])
+    eps = float(np.finfo(np.float32).eps)
+    clipped = np.clip(d.conf, eps, 1 - eps)
+    edges = np.linspace(0, 1, _BINS + 1)
+    ace_bin = np.clip(np.searchsorted(edges, clipped, side="right") - 1, 0, _BINS - 1)
+    width_bin = np.clip(np.searchsorted(edges, d.conf, side="left") - 1, 0, _BINS - 1)
+    fine_bin = np.clip(np.searchsorted(_EDGES, d.conf, side="left") - 1, 0, len(_EDGES) - 2)
+    cells, cells_s, kept = (
+        equal_width_cells(s, _BINS),
+        equal_width_cells(s, _SUM_BINS),
+        thresholded_cells(s, _BINS, None),
+    )
+    return {
+        "sums": rows @ w,
+        "ace": _table(ace_bin, w, (clipped, d.hit), _BINS),
+        "width": _table(width_bin, w, (d.conf, d.hit), _BINS),
+        "fine": _table(fine_bin, w, (d.conf, d.hit, d.conf * d.hit), len(_EDGES) - 1),
+        "cells": np.stack([cells.weight, cells.gap]),
+        "cells_s": np.stack([cells_s.weight, cells_s.gap]),
+        "kept": np.stack([kept.weight, kept.gap]),
+    }
+
+
+def _table(which: Any, w: Vector, values: tuple[Vector, ...], bins: int) -> NDArray[np.float64]:
+    columns = [w, *(w * v for v in values)]
+    return np.stack([np.bincount(which, weights=c, minlength=bins) for c in columns])
