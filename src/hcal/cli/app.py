@@ -160,6 +160,9 @@ def evaluate(
     metrics: Annotated[
         str | None, typer.Option("--metrics", help="names with commas between them; default: all")
     ] = None,
+    ci: Annotated[
+        float | None, typer.Option("--ci", help="add intervals of this level, such as 0.95")
+    ] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
     diagram: Annotated[bool, typer.Option(help="draw a reliability diagram in the terminal")] = True,
@@ -172,7 +175,7 @@ def evaluate(
 
         calibrator, data = _calibrator_and_data(model, file, input, labels)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
-            measured = measure(data, calibrator, metrics.split(",") if metrics else None)
+            measured = measure(data, calibrator, _names(metrics), ci)
         if json:
             console.print_json(measured.to_dict())
         elif not quiet:
@@ -231,6 +234,10 @@ def _read_for(
         return read_data(file, part=part, kind=calibrator.input, labels=labels)
     except ValueError as error:
         raise ValueError(f"{error} ({model.name} was fitted on {calibrator.input})") from None
+
+
+def _names(metrics: str | None) -> list[str] | None:
+    return None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
 
 
 def _params(method: str, pairs: list[str], silent: bool) -> dict[str, Any]:

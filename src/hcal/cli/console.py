@@ -36,15 +36,16 @@ def friendly() -> Iterator[None]:
         return
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
             yield
     except _EXPECTED as error:
-        _say("error", "red", _sentence(error))
+        say("error", "red", _sentence(error))
         raise typer.Exit(1) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        _say("internal error", "red", f"{type(error).__name__}: {error}")
+        say("internal error", "red", f"{type(error).__name__}: {error}")
         err().print("This is a bug in hcal. Run again with HCAL_DEBUG=1 for the traceback.")
         raise typer.Exit(1) from None
 
@@ -64,10 +65,11 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     if not issubclass(category, DeprecationWarning | PendingDeprecationWarning | ResourceWarning):
-        _say("warning", "yellow", str(message))
+        say("warning", "yellow", str(message))
 
 
-def _say(word: str, colour: str, text: str) -> None:
+def say(word: str, colour: str, text: str) -> None:
+    """Print ``word: text`` on standard error, the text as it is."""
     console = err()
     console.print(f"[bold {colour}]{word}:[/]", end=" ")
     console.print(text, markup=False)

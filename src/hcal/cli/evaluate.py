@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
+import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
+from hcal.evaluation import Evaluation
 from hcal.files import DataFile
-from hcal.metrics import METRICS, Sample, get_metric
 from hcal.numerics import FloatArray, IntArray, softmax
 
 
@@ -23,23 +24,23 @@ class Measured:
     Attributes
     ----------
     data : DataFile
-    probs : array of shape (N, K)
-        The probabilities that were judged: the calibrator's, or the file's own.
-    raw : array of shape (N, K)
-        The file's own probabilities.
+    raw, probs : arrays of shape (N, K)
+        The file's own probabilities, and the calibrator's (the same object where there is none).
     y : array of shape (N,)
-    metrics, before : dict of floats
-        Of ``probs``, and of ``raw`` where there is a calibrator.
+    before : Evaluation or None
+        Of ``raw``, where there is a calibrator.
+    result : Evaluation
+        Of ``probs``.
+    calibrator : Calibrator or None
     """
 
     data: DataFile
-    probs: FloatArray
     raw: FloatArray
+    probs: FloatArray
     y: IntArray
-    metrics: dict[str, float]
-    before: dict[str, float] | None = None
-    method: str | None = None
-    warnings: list[str] = field(default_factory=list)
+    before: Evaluation | None
+    result: Evaluation
+    calibrator: Calibrator | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able summary."""
@@ -47,18 +48,31 @@ class Measured:
             "file": str(self.data.path),
             "part": self.data.part or None,
             "input": self.data.kind,
-            "rows": len(self.probs),
-            "classes": self.probs.shape[1],
-            "metrics": self.metrics,
+            "rows": self.result.n,
+            "classes": self.result.k,
+            "metrics": self.result.to_dict(),
         }
-        if self.before is not None:
-            found |= {"method": self.method, "before": self.before, "argmax_changed": self.argmax_changed}
-        return found | {"warnings": self.warnings}
+        if self.result.ci is not None:
+            found |= {"ci": self.result.ci, "intervals": _intervals(self.result)}
+        if self.before is not None and self.calibrator is not None:
+            found |= {
+                "method": self.calibrator.name,
+                "before": self.before.to_dict(),
+                "argmax_changed": self.argmax_changed,
+            }
+            if self.before.ci is not None:
+                found["before_intervals"] = _intervals(self.before)
+        found |= {"accuracy": self.result.accuracy, "mean_confidence": self.result.mean_confidence}
+        return found | {"collapsed": self.result.collapsed, "warnings": self.result.warnings}
 
     @property
     def argmax_changed(self) -> int:
         """How many rows got another most probable class."""
         return int((self.raw.argmax(axis=1) != self.probs.argmax(axis=1)).sum())
+
+
+def _intervals(evaluation: Evaluation) -> dict[str, Any]:
+    return {name: evaluation.interval(name) for name in evaluation.results}
 
 
 def own_probs(data: DataFile) -> FloatArray:
@@ -77,69 +91,84 @@ def own_probs(data: DataFile) -> FloatArray:
     return softmax(inputs.check_logits(data.values, input=data.kind)[0])
 
 
-def measure(data: DataFile, calibrator: Calibrator | None, names: Sequence[str] | None = None) -> Measured:
+def measure(
+    data: DataFile,
+    calibrator: Calibrator | None = None,
+    metrics: Sequence[str] | None = None,
+    ci: float | None = None,
+) -> Measured:
     """Measure the file's probabilities and, where given, the calibrator's.
 
     Parameters
     ----------
     data : DataFile
     calibrator : Calibrator, optional
-    names : sequence of str, optional
-        Metrics; all by default.
+    metrics : sequence of str, optional
+        Names or levels; all by default.
+    ci : float, optional
+        Level of the intervals.
 
     Returns
     -------
     Measured
     """
-    wanted = [get_metric(n.strip()).name for n in names] if names else list(METRICS)
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
-    before = _all(raw, y, wanted)
+    before = hcal.evaluate(raw, y, metrics, ci)
     if calibrator is None:
-        return Measured(data, raw, raw, y, before)
+        return Measured(data, raw, raw, y, None, before, None)
     probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-    return Measured(data, probs, raw, y, _all(probs, y, wanted), before, calibrator.name)
-
-
-def _all(probs: FloatArray, y: IntArray, names: Sequence[str]) -> dict[str, float]:
-    sample = Sample(probs, y)
-    return {name: float(get_metric(name).function(sample)) for name in names}
+    result = hcal.evaluate(probs, y, metrics, ci, baseline=raw)
+    return Measured(data, raw, probs, y, before, result, calibrator)
 
 
 def show(measured: Measured, *, draw: bool) -> None:
     """Print the metrics by level and the reliability diagram."""
     out = console.out()
-    data = measured.data
-    rows, classes = measured.probs.shape
+    data, result = measured.data, measured.result
     part = f", {data.part} part" if data.part else ""
-    out.print(f"[bold]{data.path.name}[/]{part}: {rows:,} rows, {classes} classes, from {data.kind}\n")
-    out.print(_table(measured, explain=out.width >= 110))
+    out.print(f"[bold]{data.path.name}[/]{part}: {result.n:,} rows, {result.k} classes, from {data.kind}")
+    out.print(f"accuracy {result.accuracy:.4f}, mean confidence {_confidence(measured)}\n")
+    out.print(_table(measured, explain=out.width >= 110 and result.ci is None))
     if measured.before is not None:
-        out.print(f"\n{measured.argmax_changed:,} of {rows:,} predictions changed their class")
-    for warning in measured.warnings:
-        console.err().print(f"[bold yellow]warning:[/] {warning}")
+        out.print(f"\n{measured.argmax_changed:,} of {result.n:,} predictions changed their class")
+    for warning in result.warnings:
+        console.say("warning", "yellow", warning)
     if draw:
         _draw(measured)
+
+
+def _confidence(measured: Measured) -> str:
+    after = f"{measured.result.mean_confidence:.4f}"
+    return after if measured.before is None else f"{measured.before.mean_confidence:.4f} → {after}"
 
 
 def _table(measured: Measured, *, explain: bool) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("metric", style="cyan", no_wrap=True)
-    both = measured.before is not None
-    for head in ("before", "after") if both else ("value",):
+    sides = [e for e in (measured.before, measured.result) if e is not None]
+    for head in ("before", "after") if len(sides) == 2 else ("value",):
         table.add_column(head, justify="right", no_wrap=True)
     if explain:
         table.add_column("", no_wrap=True, overflow="ellipsis")
     level = ""
-    for name, value in measured.metrics.items():
-        metric = get_metric(name)
-        if metric.level != level:
-            level = metric.level
+    for name, found in measured.result.results.items():
+        if found.metric.level != level:
+            level = found.metric.level
             table.add_row(f"[bold]{level}[/]")
-        values = [f"{measured.before[name]:.5f}"] if measured.before is not None else []
-        words = [f"[dim]{metric.explain}[/]"] if explain else []
-        table.add_row(f"  {name}", *values, f"{value:.5f}", *words)
+        words = [f"[dim]{found.metric.explain}[/]"] if explain else []
+        table.add_row(f"  {name}", *(_value(e, name) for e in sides), *words)
     return table
+
+
+def _value(evaluation: Evaluation, name: str) -> str:
+    interval = evaluation.interval(name)
+    reach = "" if interval is None else f" [dim]({_short(interval[0])} … {_short(interval[1])})[/]"
+    return f"{_short(evaluation[name])}{reach}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
 
 
 def _draw(measured: Measured) -> None:

@@ -1,0 +1,273 @@
+"""The command line as a user meets it: what it writes, what it prints, how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import hcal
+from conftest import synthetic
+from hcal.cli import diagram
+from hcal.cli.app import app
+
+SYNTHETIC_ECE_BEFORE = 0.2  # scale 2.5 makes the synthetic logits over-confident by more than this
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "140", "NO_COLOR": "1"})
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    path = tmp_path / "task.npz"
+    (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
+    np.savez(path, logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test)
+    return path
+
+
+@pytest.fixture
+def model(task: Path) -> Path:
+    path = task.with_name("model.hcal")
+    assert run("fit", task, "-o", path, "--method", "ts", "-q").exit_code == 0
+    return path
+
+
+# -- the three steps ------------------------------------------------------------------------------
+
+
+def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None:
+    path = task.with_name("m.hcal")
+    result = run("fit", task, "-o", path, "--method", "ts")
+    assert result.exit_code == 0, result.output
+    assert "400 × 4, cal part" in result.output
+    assert "the rows it learned from" in result.output
+    with np.load(task) as f:
+        expected = hcal.make_calibrator("ts").fit(f["logits_cal"], f["y_cal"])
+    assert hcal.load(path).info_ == expected.info_
+
+
+def test_apply_reads_the_test_part_and_writes_what_the_library_computes(task: Path, model: Path) -> None:
+    path = task.with_name("probs.npz")
+    result = run("apply", model, task, "-o", path)
+    assert result.exit_code == 0, result.output
+    with np.load(task) as f, np.load(path) as got:
+        np.testing.assert_array_equal(got["probs"], hcal.load(model).predict_proba(f["logits_test"]))
+        np.testing.assert_array_equal(got["y"], f["y_test"])
+
+
+def test_evaluate_agrees_with_the_library(task: Path, model: Path) -> None:
+    result = run("evaluate", task, "--model", model, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    with np.load(task) as f:
+        logits, y = f["logits_test"], f["y_test"]
+    probs = hcal.load(model).predict_proba(logits)
+    assert found["rows"] == 600
+    assert found["argmax_changed"] == 0
+    for name, value in found["metrics"].items():
+        assert value == pytest.approx(getattr(hcal.metrics, name)(probs, y)), name
+    assert found["before"]["ece_ew"] == pytest.approx(hcal.metrics.ece_ew(hcal.softmax(logits), y))
+    assert found["before"]["ece_ew"] > SYNTHETIC_ECE_BEFORE > 3 * found["metrics"]["ece_ew"]
+
+
+def test_evaluate_of_applied_probabilities_is_evaluate_with_the_model(task: Path, model: Path) -> None:
+    probs = task.with_name("p.csv")
+    assert run("apply", model, task, "-o", probs, "-q").exit_code == 0
+    one = json.loads(run("evaluate", probs, "--json").stdout)["metrics"]
+    two = json.loads(run("evaluate", task, "--model", model, "--json").stdout)["metrics"]
+    assert one == pytest.approx(two, abs=1e-12)
+
+
+def test_evaluate_prints_levels_and_a_diagram(task: Path, model: Path) -> None:
+    result = run("evaluate", task, "--model", model)
+    for text in ("top-label", "class-wise", "canonical", "ece_ew", "before", "after", "█", "0 of 600"):
+        assert text in result.output
+    assert "█" not in run("evaluate", task, "--no-diagram").output
+
+
+def test_evaluate_only_the_metrics_asked_for(task: Path) -> None:
+    found = json.loads(run("evaluate", task, "--metrics", "nll, brier", "--json").stdout)
+    assert list(found["metrics"]) == ["nll", "brier"]
+
+
+def test_fit_takes_parameters_as_json(task: Path) -> None:
+    result = run("fit", task, "-o", task.with_name("m.hcal"), "--method", "ts", "--param", "nope=3")
+    assert result.exit_code == 1
+    assert "'ts' has no parameter 'nope'; valid parameters: input" in result.output
+
+
+def test_fit_json(task: Path) -> None:
+    result = run("fit", task, "-o", task.with_name("m.hcal"), "--method", "ts", "--json")
+    found = json.loads(result.stdout)
+    assert (found["method"], found["rows"], found["classes"], found["converged"]) == ("ts", 400, 4, True)
+    assert found["scores"]["after"]["nll"] < found["scores"]["before"]["nll"]
+
+
+def test_bare_arrays_with_labels_in_a_second_file(tmp_path: Path) -> None:
+    logits, y = synthetic()
+    np.save(tmp_path / "z.npy", logits)
+    np.save(tmp_path / "y.npy", y)
+    arguments = ("fit", tmp_path / "z.npy", "--labels", tmp_path / "y.npy", "-o", tmp_path / "m.hcal")
+    refused = run(*arguments, "--method", "ts")
+    assert refused.exit_code == 1
+    assert "add --input" in refused.output
+    assert run(*arguments, "--method", "ts", "--input", "logits").exit_code == 0
+    assert run("apply", tmp_path / "m.hcal", tmp_path / "z.npy", "-o", tmp_path / "p.npy").exit_code == 0
+    assert np.load(tmp_path / "p.npy").shape == logits.shape
+
+
+def test_a_model_of_logits_refuses_probabilities(task: Path, model: Path) -> None:
+    probs = task.with_name("p.npz")
+    np.savez(probs, probs=np.full((3, 4), 0.25))
+    result = run("apply", model, probs, "-o", task.with_name("q.npz"))
+    assert result.exit_code == 1
+    assert "model.hcal was fitted on logits" in result.output
+    result = run("apply", model, probs, "-o", task.with_name("q.npz"), "--input", "probs")
+    assert "--input probs cannot be right" in result.output
+
+
+# -- how it fails ---------------------------------------------------------------------------------
+
+FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "no such file": (("fit", "none.npz", "-o", "m.hcal"), 1, "error: no such file: none.npz"),
+    "no such folder": (("fit", "task.npz", "-o", "no/m.hcal"), 1, "error: no such directory: no"),
+    "unknown method": (("fit", "task.npz", "-o", "m", "--method", "x"), 1, "unknown calibrator 'x'; valid"),
+    "unknown type": (("fit", "a.xlsx", "-o", "m"), 1, "error: cannot read a.xlsx: the types are .csv"),
+    "unknown metric": (("evaluate", "task.npz", "--metrics", "x"), 1, "unknown metric 'x'"),
+    "unknown output": (("apply", "model.hcal", "task.npz", "-o", "p.doc"), 1, "cannot write p.doc"),
+    "not a model": (("apply", "task.npz", "task.npz", "-o", "p.npz"), 1, "is not an hcal model file"),
+    "bad pair": (("fit", "task.npz", "-o", "m", "--param", "x"), 1, "--param expects name=value"),
+    "input twice": (("fit", "task.npz", "-o", "m", "--param", "input=probs"), 1, "with --input, not"),
+    "no labels": (("evaluate", "bare.npz"), 1, "bare.npz has no labels"),
+    "nan": (("evaluate", "nan.npz"), 1, "error: logits contains NaN, first at row 1, column 0"),
+    "missing argument": (("fit",), 2, "Missing argument"),
+    "missing option": (("fit", "task.npz"), 2, "Missing option"),
+    "unknown option": (("fit", "task.npz", "--nope"), 2, "No such option"),
+    "unknown command": (("nope",), 2, "No such command"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_errors_are_one_sentence_with_an_exit_code(
+    case: str, task: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(task.parent)
+    np.savez("bare.npz", logits=np.zeros((2, 4)))
+    np.savez("nan.npz", logits=np.array([[0, 1], [np.nan, 1]]), y=[0, 1])
+    arguments, code, message = FAILURES[case]
+    before = sorted(p.name for p in task.parent.iterdir())
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert sorted(p.name for p in task.parent.iterdir()) == before  # nothing half-written
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_a_sentence(task: Path) -> None:
+    task.parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        result = run("fit", task, "-o", task.with_name("m.hcal"), "--method", "ts")
+    finally:
+        task.parent.chmod(stat.S_IRWXU)
+    assert result.exit_code == 1
+    assert "error: Permission denied" in result.stderr
+
+
+def test_a_bug_is_called_a_bug(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("hcal.files.read_data", broken)
+    result = run("evaluate", task)
+    assert result.exit_code == 1
+    assert "internal error: RuntimeError: boom" in result.stderr
+    assert "HCAL_DEBUG=1" in result.stderr
+    monkeypatch.setenv("HCAL_DEBUG", "1")
+    assert isinstance(run("evaluate", task).exception, RuntimeError)
+
+
+def test_warnings_are_one_line_on_standard_error(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import warnings
+
+    from hcal.calibrators.ts import TemperatureScaling
+
+    real = TemperatureScaling.fit
+
+    def warns(self: TemperatureScaling, *arguments: object) -> TemperatureScaling:
+        warnings.warn("ts: did not converge", hcal.CalibrationWarning, stacklevel=1)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(TemperatureScaling, "fit", warns)
+    result = run("fit", task, "-o", task.with_name("m.hcal"), "--method", "ts", "-q")
+    assert result.exit_code == 0
+    assert result.stderr == "warning: ts: did not converge\n"
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["fit", "apply", "evaluate"])
+def test_quiet_is_quiet(command: str, task: Path, model: Path) -> None:
+    arguments = {
+        "fit": ("fit", task, "-o", task.with_name("m2.hcal"), "--method", "ts"),
+        "apply": ("apply", model, task, "-o", task.with_name("p.npz")),
+        "evaluate": ("evaluate", task),
+    }[command]
+    result = run(*arguments, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+# -- help -----------------------------------------------------------------------------------------
+
+
+def test_help_explains_each_command_in_a_line() -> None:
+    text = run("--help").output
+    for command in ("fit", "apply", "evaluate", "report", "demo"):
+        assert f"│ {command} " in text
+
+
+@pytest.mark.parametrize("command", ["fit", "apply", "evaluate", "report", "demo"])
+def test_help_has_examples(command: str) -> None:
+    text = run(command, "--help").output
+    assert "Examples:" in text
+    assert f" hcal {command}" in text
+
+
+def test_version() -> None:
+    assert run("--version").output == f"hcal {hcal.__version__}\n"
+
+
+def test_the_installed_command_runs_and_completes() -> None:
+    command = Path(sys.executable).with_name("hcal")
+    got = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert got.stdout == f"hcal {hcal.__version__}\n"
+    asked = {**os.environ, "_HCAL_COMPLETE": "complete_bash", "COMP_WORDS": "hcal ev", "COMP_CWORD": "1"}
+    got = subprocess.run([command], capture_output=True, text=True, env=asked, check=False)
+    assert got.stdout.strip() == "evaluate"
+
+
+# -- the diagram ----------------------------------------------------------------------------------
+
+
+def test_diagram_bins_hold_every_row_once_and_the_edges_belong_below() -> None:
+    probs = np.array([[0.5, 0.5], [0.6, 0.4], [0.61, 0.39], [1.0, 0.0]])
+    bins = diagram.bins_of(probs, np.array([0, 0, 0, 1]))
+    assert [(round(b.low, 1), b.count) for b in bins] == [(0.4, 1), (0.5, 1), (0.6, 1), (0.9, 1)]
+    assert bins[-1].accuracy == 0
+
+
+def test_diagram_marks_over_and_under_confidence() -> None:
+    over = diagram.draw([diagram.Bin(0.9, 1.0, 0.9, 0.5, 10)], width=10).plain
+    under = diagram.draw([diagram.Bin(0.5, 0.6, 0.5, 0.9, 10)], width=10).plain
+    assert "█████░░░░│" in over
+    assert "█████│▓▓▓" in under
+    assert "+0.400" in over
+    assert "-0.400" in under
