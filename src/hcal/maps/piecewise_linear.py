@@ -1,0 +1,76 @@
+"""The paper's piecewise linear map: continuous, z equal segments of [−100, 0], positive slopes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from hcal.maps.base import CalibrationMap, Init, MapState, check_init
+from hcal.maps.table import table_of_slopes, table_softmax
+
+SPAN = 100.0
+
+
+class PiecewiseLinear(CalibrationMap):
+    """softmax of g(x), g continuous with z slopes, g(0) = 0; the last slope continues below −100.
+
+    The published code's formula is discontinuous once slopes leave 1; this is the map that the paper
+    describes (its appendix on maps). Slopes are e^θ: positive whatever the optimiser does.
+
+    Parameters
+    ----------
+    segments : int
+        z; the paper's sizes are 1, 10, 100, 500.
+    init : {"identity", "published"}
+        Both are slopes of 1: the published start is the identity.
+    seed : int
+        Unused: the start is not random. Present so that all maps are built alike.
+
+    Examples
+    --------
+    >>> x = torch.log(torch.tensor([[0.2, 0.8]]))
+    >>> PiecewiseLinear(10)(x).detach()
+    tensor([[0.2000, 0.8000]])
+    """
+
+    def __init__(self, segments: int = 100, *, init: Init = "identity", seed: int = 0) -> None:
+        super().__init__()
+        if segments < 1:
+            raise ValueError(f"segments must be at least 1, got {segments}")
+        check_init(init)
+        self.log_slopes = torch.nn.Parameter(torch.zeros(segments, dtype=torch.float64))
+
+    @classmethod
+    def from_slopes(cls, slopes: ArrayLike) -> PiecewiseLinear:
+        """Return the map with the given positive slopes, the first one next to x = 0.
+
+        Examples
+        --------
+        >>> PiecewiseLinear.from_slopes([1.0, 2.0]).step
+        50.0
+        """
+        values = np.asarray(slopes, dtype=np.float64)
+        if values.ndim != 1 or not (values > 0).all():
+            raise ValueError("slopes must be a vector of positive numbers")
+        new = cls(len(values))
+        new.log_slopes.data = torch.from_numpy(np.log(values))
+        return new
+
+    @property
+    def step(self) -> float:
+        """Width of a segment."""
+        return SPAN / len(self.log_slopes)
+
+    def values(self) -> Tensor:
+        """Return V (z + 1,), minus the map at the knots."""
+        return table_of_slopes(self.log_slopes.exp(), self.step)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return probabilities (N, K) from log-probabilities x (N, K)."""
+        return table_softmax(x, self.values(), self.step)
+
+    def export(self) -> MapState:
+        """Return ``table`` (z + 1,) and ``step``."""
+        return {"table": self.values().detach().cpu().numpy(), "step": np.array(self.step)}

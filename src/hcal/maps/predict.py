@@ -1,0 +1,67 @@
+"""Exported maps in plain numpy: no torch is needed to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.numerics import FloatArray, log_softmax, softmax
+
+
+def predict_map(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> FloatArray:
+    """Return the probabilities of an exported map.
+
+    Parameters
+    ----------
+    state : mapping
+        ``table`` and ``step`` of a scalar map, or ``slopes`` and ``shares`` of an ensemble.
+    logits : array of shape (N, K)
+
+    Returns
+    -------
+    array of shape (N, K) in the dtype of ``logits``
+
+    Examples
+    --------
+    >>> predict_map({"table": np.array([0.0, 2.0]), "step": np.array(1.0)}, np.log([[0.2, 0.8]])).round(4)
+    array([[0.0588, 0.9412]])
+    """
+    x = log_softmax(logits)
+    if "table" in state:
+        return softmax(apply_table(x, state["table"], float(state["step"])))
+    probs = np.zeros_like(x)
+    for slope, share in zip(state["slopes"], state["shares"], strict=True):
+        probs += x.dtype.type(share) * softmax(x.dtype.type(slope) * x)
+    return probs
+
+
+def apply_table(x: FloatArray, table: NDArray[Any], step: float) -> FloatArray:
+    """Return the tabulated map before its softmax: knot c at x = −c·step has the value −table[c].
+
+    Parameters
+    ----------
+    x : array, non-positive
+    table : array of shape (G + 1,), increasing from 0
+    step : float
+
+    Returns
+    -------
+    array of the shape and dtype of x
+
+    Examples
+    --------
+    >>> apply_table(np.array([-0.5, -3.0]), np.array([0.0, 2.0, 3.0]), 1.0)
+    array([-1., -4.])
+    """
+    values = table.astype(x.dtype)
+    cells = len(values) - 1
+    t = np.maximum(x * x.dtype.type(-1 / step), 0)
+    cell = np.minimum(t, cells - 1).astype(np.intp)
+    low, high = values[cell], values[cell + 1]
+    depth: FloatArray = low + (t - cell.astype(x.dtype)) * (high - low)
+    # rounding must not carry a point beyond the next knot: the map never inverts a pair
+    np.minimum(depth, high, out=depth, where=cell < cells - 1)
+    return np.negative(depth, out=depth)

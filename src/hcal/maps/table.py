@@ -1,0 +1,160 @@
+"""softmax of a piecewise linear function of x, at the level of events: the engine of all scalar maps.
+
+A function of ONE scalar is a table: knot c lies at x = −c·step and has the value −V_c with V_0 = 0 and V
+increasing; below the last knot its last slope continues. Evaluating it costs a look-up an event, whatever
+produced the table; the backward pass is a sum over the events of each cell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hcal.objective.kernels import compiled
+from hcal.objective.threads import run_parts, split
+
+
+def table_of_slopes(slopes: Tensor, step: float) -> Tensor:
+    """Return V (G + 1,) from the positive slopes (G,) of the cells, the first one next to x = 0.
+
+    Examples
+    --------
+    >>> table_of_slopes(torch.tensor([1.0, 2.0]), 0.5)
+    tensor([0.0000, 0.5000, 1.5000])
+    """
+    return torch.nn.functional.pad(torch.cumsum(slopes, 0) * step, (1, 0))
+
+
+def table_softmax(x: Tensor, values: Tensor, step: float) -> Tensor:
+    """Return softmax of the tabulated map of x; differentiable in ``values``, not in x.
+
+    Parameters
+    ----------
+    x : tensor of shape (N, K), non-positive
+    values : tensor of shape (G + 1,)
+        V, increasing from 0.
+    step : float
+        Distance of the knots.
+
+    Returns
+    -------
+    tensor of shape (N, K)
+
+    Examples
+    --------
+    >>> x = torch.log(torch.tensor([[0.25, 0.75]]))
+    >>> table_softmax(x, torch.tensor([0.0, 1.0, 2.0]), 1.0)
+    tensor([[0.2500, 0.7500]])
+    """
+    probs: Tensor = _TableSoftmax.apply(x, values.to(x.dtype), step)  # type: ignore[no-untyped-call]
+    return probs
+
+
+class _TableSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, step: float) -> Tensor:
+        if _use_compiled(x):
+            probs = _compiled_forward(x, values, step)
+        else:
+            probs = torch.softmax(interpolate(x, values, step), dim=1)
+        ctx.save_for_backward(x, probs)
+        ctx.step, ctx.cells = step, len(values) - 1
+        return probs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
+        x, probs = ctx.saved_tensors
+        if _use_compiled(x):
+            return None, _compiled_backward(x, probs, grad, ctx.step, ctx.cells), None
+        inner = probs * (grad - (probs * grad).sum(dim=1, keepdim=True))
+        return None, -cell_sums(x, inner, ctx.step, ctx.cells).to(x.dtype), None
+
+
+def interpolate(x: Tensor, values: Tensor, step: float) -> Tensor:
+    """Return −V(−x), the map before its softmax, in the dtype of x.
+
+    Examples
+    --------
+    >>> interpolate(torch.tensor([[-0.5, -3.0]]), torch.tensor([0.0, 2.0, 3.0]), 1.0)
+    tensor([[-1., -4.]])
+    """
+    cell, part = locate(x, step, len(values) - 1)
+    low, high = values[cell], values[cell + 1]
+    depth = low + part * (high - low)
+    # rounding must not carry a point beyond the next knot: the map never inverts a pair
+    return -torch.where(cell < len(values) - 2, torch.minimum(depth, high), depth)
+
+
+def locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
+    """Return the cell of each event and how far into it (beyond 1 only in the last cell).
+
+    Examples
+    --------
+    >>> locate(torch.tensor([-0.25, -9.0]), 0.5, 4)
+    (tensor([0, 3]), tensor([ 0.5000, 15.0000]))
+    """
+    t = (x * (-1 / step)).clamp_min(0)
+    cell = t.clamp_max(cells - 1).long()
+    return cell, t - cell
+
+
+def cell_sums(x: Tensor, inner: Tensor, step: float, cells: int) -> Tensor:
+    """Return Σ inner·∂w/∂V_c over events (G + 1,), w the interpolation of V.
+
+    The events are put in the order of their cells and summed by prefix sums: no scatter-add into a few cells,
+    which serialises on a GPU. The order depends on x alone and is kept while x stays the same.
+    """
+    cell, part = locate(x, step, cells)
+    order, edges = _cell_order(x, cell, step, cells)
+    flat = inner.reshape(-1)[order].to(torch.float64)
+    upper = flat * part.reshape(-1)[order]
+    total, high = (_range_sums(v, edges) for v in (flat, upper))
+    out = torch.zeros(cells + 1, dtype=torch.float64, device=x.device)
+    out[:-1] += total - high
+    out[1:] += high
+    return out
+
+
+def _range_sums(values: Tensor, edges: Tensor) -> Tensor:
+    return torch.nn.functional.pad(torch.cumsum(values, 0), (1, 0))[edges].diff()
+
+
+# The last order and what it was made of. One entry: a fit trains one x at a time.
+_last_order: dict[str, Any] = {}
+
+
+def _cell_order(x: Tensor, cell: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
+    key = (x.data_ptr(), x._version, x.shape, x.device, step, cells)
+    if _last_order.get("key") != key or _last_order.get("x") is not x:
+        ordered, order = cell.reshape(-1).sort()
+        edges = torch.searchsorted(ordered, torch.arange(cells + 1, device=x.device))
+        _last_order.update(key=key, x=x, value=(order, edges))
+    order, edges = _last_order["value"]
+    return order, edges
+
+
+def _use_compiled(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32 and compiled()
+
+
+def _compiled_forward(x: Tensor, values: Tensor, step: float) -> Tensor:
+    from hcal.maps._compiled import table_forward
+
+    out, source, table = torch.empty_like(x), x.detach().numpy(), values.detach().numpy()
+    parts = split(len(x), grain=x.shape[1])
+    run_parts(lambda a, b: table_forward(source, table, 1 / step, a, b, out.numpy()), parts)
+    return out
+
+
+def _compiled_backward(x: Tensor, probs: Tensor, grad: Tensor, step: float, cells: int) -> Tensor:
+    from hcal.maps._compiled import table_backward
+
+    arrays = [t.detach().contiguous().numpy() for t in (x, probs, grad)]
+    parts = split(len(x), grain=x.shape[1])
+    sums = run_parts(lambda a, b: table_backward(*arrays, 1 / step, cells, a, b), parts)
+    return torch.from_numpy(np.sum(sums, axis=0)).to(x.dtype)
