@@ -1,7 +1,7 @@
 """Use HCalibrationLoss while a network trains.
 
-Cross-entropy on the training rows makes a flexible network too sure. Here a second batch, which cross-entropy
-never sees, is judged by the h-calibration loss, and the sum of both is minimised. The comparison is fair: without
+Cross-entropy on the training rows makes a flexible network too sure. Here a second batch, unknown to
+cross-entropy, is judged by the h-calibration loss, and the sum is minimised. The comparison is fair: without
 the regulariser, the same 3,000 rows all go to cross-entropy. Printed: errors on fresh test rows.
 
 Run: python examples/train_with_h_loss.py
