@@ -257,17 +257,21 @@ def test_the_installed_command_runs_and_completes() -> None:
 # -- the diagram ----------------------------------------------------------------------------------
 
 
-def test_diagram_bins_hold_every_row_once_and_the_edges_belong_below() -> None:
-    probs = np.array([[0.5, 0.5], [0.6, 0.4], [0.61, 0.39], [1.0, 0.0]])
-    bins = diagram.bins_of(probs, np.array([0, 0, 0, 1]))
-    assert [(round(b.low, 1), b.count) for b in bins] == [(0.4, 1), (0.5, 1), (0.6, 1), (0.9, 1)]
-    assert bins[-1].accuracy == 0
+def _drawn(confidence: float, hits: int, rows: int = 10) -> str:
+    probs = np.tile([confidence, 1 - confidence], (rows, 1))
+    y = np.arange(rows) >= hits
+    return diagram.draw(hcal.reliability(probs, y, bins=10)[0], width=10).plain
 
 
 def test_diagram_marks_over_and_under_confidence() -> None:
-    over = diagram.draw([diagram.Bin(0.9, 1.0, 0.9, 0.5, 10)], width=10).plain
-    under = diagram.draw([diagram.Bin(0.5, 0.6, 0.5, 0.9, 10)], width=10).plain
-    assert "█████░░░░│" in over
-    assert "█████│▓▓▓" in under
-    assert "+0.400" in over
-    assert "-0.400" in under
+    assert "█████░░░░│" in _drawn(0.9, 5)
+    assert "+0.400*" in _drawn(0.9, 5)
+    assert "██████│▓▓▓" in _drawn(0.6, 10)
+    assert "-0.400*" in _drawn(0.6, 10)
+    assert "+0.100 " in _drawn(0.9, 8)  # eight of ten is within chance
+
+
+def test_diagram_has_a_line_for_every_bin_with_rows() -> None:
+    probs = np.array([[0.5, 0.5], [0.6, 0.4], [0.61, 0.39], [1.0, 0.0]])
+    lines = diagram.draw(hcal.reliability(probs, [0, 0, 0, 1], bins=10)[0]).plain.splitlines()
+    assert [line[:9] for line in lines[1:]] == ["0.40–0.50", "0.50–0.60", "0.60–0.70", "0.90–1.00"]

@@ -2,61 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 from rich.text import Text
 
-from hcal.numerics import FloatArray
+from hcal.evaluation.diagram import Curve
 
 
-@dataclass(frozen=True)
-class Bin:
-    """One bin of confidences."""
-
-    low: float
-    high: float
-    confidence: float
-    accuracy: float
-    count: int
-
-
-def bins_of(probs: FloatArray, y: NDArray[np.integer], n_bins: int = 10) -> list[Bin]:
-    """Return the non-empty equal-width bins (lo, hi] of the top-label confidence.
+def draw(curve: Curve, *, title: str = "", width: int = 40) -> Text:
+    """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
 
     Parameters
     ----------
-    probs : array of shape (N, K)
-    y : array of shape (N,)
-    n_bins : int
-
-    Returns
-    -------
-    list of Bin
-
-    Examples
-    --------
-    >>> bins_of(np.array([[0.25, 0.75]]), np.array([1]))[0].accuracy
-    1.0
-    """
-    conf = probs.max(axis=1).astype(np.float64)
-    hit = probs.argmax(axis=1) == y
-    which = np.clip(np.ceil(conf * n_bins).astype(int) - 1, 0, n_bins - 1)
-    found = []
-    for b in np.unique(which):
-        mine = which == b
-        found.append(Bin(b / n_bins, (b + 1) / n_bins, conf[mine].mean(), hit[mine].mean(), int(mine.sum())))
-    return found
-
-
-def draw(bins: Sequence[Bin], *, title: str = "", width: int = 40) -> Text:
-    """Draw bins as text: ``█`` accuracy, ``│`` mean confidence, the gap coloured.
-
-    Parameters
-    ----------
-    bins : sequence of Bin
+    curve : Curve
+        From :func:`hcal.reliability`.
     title : str
     width : int
         Characters from 0 to 1.
@@ -67,33 +25,34 @@ def draw(bins: Sequence[Bin], *, title: str = "", width: int = 40) -> Text:
 
     Examples
     --------
-    >>> print(draw([Bin(0.9, 1.0, 0.95, 0.5, 12)], width=10).plain)
-    confidence  0   accuracy   1  gap     rows
-    0.90–1.00   █████░░░░│    +0.450      12
+    >>> import hcal
+    >>> curve = hcal.reliability([[0.05, 0.95]] * 12, [1] * 6 + [0] * 6, bins=10).curves[0]
+    >>> print(draw(curve, width=20).plain)
+    confidence  0     accuracy     1     gap     rows
+    0.90–1.00   ██████████░░░░░░░░░│  +0.450*      12
     """
     text = Text()
     if title:
         text.append(title + "\n", style="bold")
-    text.append(f"confidence  0{'accuracy':^{width - 2 if width > 10 else 13}}1  gap     rows", style="dim")
-    for b in bins:
-        gap = b.confidence - b.accuracy
-        text.append(f"\n{b.low:.2f}–{b.high:.2f}   ")
-        _bar(text, b, width)
-        text.append(f" {gap:+.3f}", style=_colour(gap))
-        text.append(f" {b.count:7,}", style="dim")
+    text.append(f"confidence  0{'accuracy':^{width - 2}}1     gap     rows", style="dim")
+    beyond = curve.outside
+    for b in np.flatnonzero(curve.weight > 0):
+        gap = float(curve.predicted[b] - curve.observed[b])
+        text.append(f"\n{curve.edges[b]:.2f}–{curve.edges[b + 1]:.2f}   ")
+        _bar(text, float(curve.observed[b]), float(curve.predicted[b]), width)
+        style = ("red" if gap > 0 else "yellow") if beyond[b] else "green"
+        text.append(f" {gap:+.3f}{'*' if beyond[b] else ' '}", style=style)
+        text.append(f" {curve.weight[b]:7,.0f}", style="dim")
     return text
 
 
-def _bar(text: Text, b: Bin, width: int) -> None:
-    full = round(b.accuracy * width)
-    mark = min(max(round(b.confidence * width), 0), width)
+LEGEND = "bar: accuracy, │: mean confidence; ░ over-confident, ▓ under-confident, * beyond chance (95 %)"
+
+
+def _bar(text: Text, accuracy: float, confidence: float, width: int) -> None:
+    full, mark = round(accuracy * width), round(confidence * width)
     cells = ["█" if i < full else ("░" if i < mark else " ") for i in range(width + 1)]
-    if full > mark:  # under-confident: the part of the bar beyond the mark
-        cells[mark:full] = ["▓"] * (full - mark)
+    cells[mark:full] = ["▓"] * max(full - mark, 0)  # under-confident: the part of the bar beyond the mark
     cells[mark] = "│"
     for i, cell in enumerate(cells):
         text.append(cell, style="bold" if i == mark else ("blue" if cell in "█▓" else "red"))
-
-
-def _colour(gap: float) -> str:
-    return "green" if abs(gap) < 0.03 else ("red" if gap > 0 else "yellow")

@@ -176,5 +176,5 @@ def _draw(measured: Measured) -> None:
     sides = [("before", measured.raw), ("after", measured.probs)]
     for title, probs in sides if measured.before is not None else [("", measured.probs)]:
         out.print()
-        out.print(diagram.draw(diagram.bins_of(probs, measured.y), title=title))
-    out.print("[dim]bar: accuracy, │: mean confidence; ░ over-confident, ▓ under-confident[/]")
+        out.print(diagram.draw(hcal.reliability(probs, measured.y, bins=10)[0], title=title))
+    out.print(f"[dim]{diagram.LEGEND}[/]")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+import hcal
 from hcal import demo, io
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
@@ -68,15 +68,15 @@ def _show(
         f"[bold red]{before['mean_confidence']:.1%}[/]: over-confident by "
         f"{100 * (before['mean_confidence'] - before['accuracy']):.1f} points.\n"
     )
-    out.print(diagram.draw(diagram.bins_of(raw, y), title="before"))
+    out.print(diagram.draw(hcal.reliability(raw, y, bins=10)[0], title="before"))
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
     out.print(
         f"\n{calibrator.title} learned from {demo.CAL_ROWS} other rows. {same}, "
         f"and now it says [bold green]{after['mean_confidence']:.1%}[/].\n"
     )
-    out.print(diagram.draw(diagram.bins_of(probs, y), title="after"))
-    out.print("[dim]bar: accuracy, │: mean confidence; ░ over-confident, ▓ under-confident[/]\n")
+    out.print(diagram.draw(hcal.reliability(probs, y, bins=10)[0], title="after"))
+    out.print(f"[dim]{diagram.LEGEND}[/]\n")
     out.print(console.before_after(before, after, title="on the test rows"))
     out.print(f"\nwrote {', '.join(f'[bold]{folder / name}[/]' for name in files)}")
     out.print(f"next:  [cyan]hcal evaluate {folder}/digits.npz --model {folder}/model.hcal[/]")
@@ -96,20 +96,12 @@ def _pictures(folder: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> 
 def _plot(path: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, title, p in zip(axes, ("before", "after"), (raw, probs), strict=True):
-        _panel(axis, title, diagram.bins_of(p, y))
-    axes[0].set_ylabel("accuracy")
+    from hcal.evaluation.drawing import draw_curve
+
+    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    for axis, title, p in zip(figure.subplots(1, 2), ("before", "after"), (raw, probs), strict=True):
+        diagram = hcal.reliability(p, y, bins=10)
+        draw_curve(diagram[0], diagram.ci, axis)
+        axis.set_title(f"{title}: ECE {diagram[0].error:.3f}")
     with io.atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130)
-
-
-def _panel(axis: Any, title: str, bins: list[diagram.Bin]) -> None:
-    low = [b.low for b in bins]
-    width = bins[0].high - bins[0].low
-    axis.bar(low, [b.accuracy for b in bins], width, align="edge", color="#2f6f9f", edgecolor="white")
-    gaps = [b.confidence - b.accuracy for b in bins]
-    axis.bar(low, gaps, width, [b.accuracy for b in bins], align="edge", color="#d1495b", alpha=0.35)
-    axis.plot([0, 1], [0, 1], "--", color="#555555", linewidth=1)
-    axis.set(title=title, xlabel="confidence", xlim=(0, 1), ylim=(0, 1), aspect="equal")
