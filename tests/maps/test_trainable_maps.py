@@ -95,17 +95,16 @@ def test_monotonic_net_is_the_integral_of_its_network():
             out = torch.relu(out @ w.T + b)
         return torch.nn.functional.elu(out @ layers[-2].T + layers[-1])[:, 0] + 1
 
-    points, weights = np.polynomial.legendre.leggauss(400)
+    # a trapezoid rule two hundred times finer than the table
     u = (x.ravel() - new.mean) / new.std
     top = -new.mean / new.std
-    half = (u - top) / 2
-    exact = [
-        h * float(positive(torch.from_numpy(top + h * (points + 1))) @ torch.from_numpy(weights))
-        for h in half
-    ]
+    fine = np.linspace(u.min(), top, 800_001)
+    height = positive(torch.from_numpy(fine)).numpy()
+    area = np.concatenate([[0.0], np.cumsum((height[1:] + height[:-1]) / 2 * np.diff(fine))])
+    exact = np.interp(u, fine, area) - area[-1]
     got = interpolate(torch.from_numpy(x), new.values(), new.step).detach().numpy().ravel()
-    # relative: the disturbed network is steep, and the oracle itself meets its kinks
-    np.testing.assert_allclose(got, exact, rtol=1e-5)
+    # relative: the disturbed network is steep (logits down to -46)
+    np.testing.assert_allclose(got, exact, rtol=1e-5, atol=2e-5)
     np.testing.assert_allclose(softmax(got.reshape(x.shape)), softmax(np.reshape(exact, x.shape)), atol=1e-5)
 
 
