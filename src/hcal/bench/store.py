@@ -184,6 +184,11 @@ class Results:
     def __init__(self, cells: Iterable[Cell]) -> None:
         self.cells: dict[Key, Cell] = {c.key: c for c in cells}
         self.good = {k: c for k, c in self.cells.items() if c.ok}
+        self._seeds: dict[tuple[str, str], list[int]] = {}
+        self._before: dict[str, dict[str, float]] = {}
+        for key in sorted(self.good):
+            self._seeds.setdefault((key.task, key.method), []).append(key.seed)
+            self._before[key.task] = self.good[key].pre | self._before.get(key.task, {})
         self.tasks = sorted({k.task for k in self.good})
         self.methods = sorted({k.method for k in self.good}, key=method_key)
         found = {name for c in self.good.values() for name in c.post}
@@ -191,7 +196,7 @@ class Results:
 
     def seeds(self, task: str, method: str) -> list[int]:
         """Return the seeds of a task and method that ran to their end."""
-        return sorted(k.seed for k in self.good if k.task == task and k.method == method)
+        return self._seeds.get((task, method), [])
 
     def values(self, task: str, method: str, metric: str) -> NDArray[np.float64]:
         """Return the value after calibration for each seed; shape (seeds,)."""
@@ -205,14 +210,12 @@ class Results:
 
     def before(self, task: str, metric: str) -> float:
         """Return the uncalibrated value of a metric on a task; NaN where nothing ran."""
-        for key, cell in self.good.items():
-            if key.task == task and metric in cell.pre:
-                return cell.pre[metric]
-        return float("nan")
+        return self._before.get(task, {}).get(metric, float("nan"))
 
     def table(self, metric: str, *, relative: bool = False) -> NDArray[np.float64]:
         """Return the array (tasks, methods) of a metric, or of its ratio to the uncalibrated value."""
-        out = np.array([[self.value(t, m, metric) for m in self.methods] for t in self.tasks])
+        rows = [[self.value(t, m, metric) for m in self.methods] for t in self.tasks]
+        out = np.array(rows, dtype=np.float64).reshape(len(self.tasks), len(self.methods))
         if relative:
             out = out / np.array([[self.before(t, metric)] for t in self.tasks])
         return out
