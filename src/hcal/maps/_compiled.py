@@ -55,36 +55,60 @@ def _row_sum(x: Array) -> Any:
     return total
 
 
+# Rows are handled in blocks of about this many events: long enough for vector loops at any K, and in cache.
+_EVENTS = 2048
+
+
+@_jit
+def _rows_a_block(n_classes: int) -> int:
+    return max(1, _EVENTS // n_classes)
+
+
 @_jit
 def table_scores(x: Array, values: Array, inverse_step: float, out: Array) -> None:
     """−V at −x/step by linear interpolation; the last slope continues below the table."""
-    cells = len(values) - 1
+    last = np.int32(len(values) - 2)
     inv = np.float32(inverse_step)
     for k in range(len(x)):
         t = max(-x[k] * inv, np.float32(0.0))
-        c = np.int32(min(t, np.float32(cells - 1)))
-        low, high = values[c], values[c + 1]
+        c = np.int32(min(t, np.float32(last)))
+        at = np.uintp(c)
+        low, high = values[at], values[at + np.uintp(1)]
         w = low + (t - np.float32(c)) * (high - low)
         # rounding must not carry a point beyond the next knot: the map never inverts a pair
-        out[k] = -(min(w, high) if c < cells - 1 else w)
+        out[k] = -(min(w, high) if c < last else w)
+
+
+@_jit
+def _less_row_maximum(scores: Array, n: int) -> None:
+    for start in range(0, len(scores), n):
+        top = scores[start]
+        for k in range(start + 1, start + n):
+            top = max(top, scores[k])
+        for k in range(start, start + n):
+            scores[k] -= top
 
 
 @_jit
 def table_forward(x: Array, values: Array, inverse_step: float, lo: int, hi: int, probs: Array) -> None:
     """P = softmax(−V(−x)) of rows lo..hi."""
     n = x.shape[1]
-    bits = np.empty(n, dtype=np.int32)
+    rows = _rows_a_block(n)
+    bits = np.empty(rows * n, dtype=np.int32)
     power = bits.view(np.float32)
-    score = np.empty(n, dtype=np.float32)
-    for i in range(lo, hi):
-        table_scores(x[i], values, inverse_step, score)
-        top = score.max()
-        for k in range(n):
-            score[k] -= top
-        exp_row(score, bits, power, probs[i])
-        total = np.float32(1.0) / _row_sum(probs[i])
-        for k in range(n):
-            probs[i, k] *= total
+    score = np.empty(rows * n, dtype=np.float32)
+    flat, out = x.reshape(-1), probs.reshape(-1)
+    for i in range(lo, hi, rows):
+        a, b = i * n, min(i + rows, hi) * n
+        z, p = score[: b - a], out[a:b]
+        table_scores(flat[a:b], values, inverse_step, z)
+        _less_row_maximum(z, n)
+        exp_row(z, bits, power, p)
+        for start in range(0, b - a, n):
+            row = p[start : start + n]
+            share = np.float32(1.0) / _row_sum(row)
+            for k in range(n):
+                row[k] *= share
 
 
 @_fast
@@ -102,6 +126,7 @@ def table_backward(
     """dL/dV of the table from dL/dP of rows lo..hi."""
     out = np.zeros(cells + 1)
     inv = np.float32(inverse_step)
+    last = np.float32(cells - 1)
     for i in range(lo, hi):
         mean = _row_dot(probs[i], grad[i])
         for k in range(x.shape[1]):
@@ -109,63 +134,88 @@ def table_backward(
             if p > 0:
                 d = -p * (grad[i, k] - mean)
                 t = max(-x[i, k] * inv, np.float32(0.0))
-                c = np.int32(min(t, np.float32(cells - 1)))
+                c = np.int32(min(t, last))
                 f = t - np.float32(c)
-                out[c] += d * (np.float32(1.0) - f)
-                out[c + 1] += d * f
+                at = np.uintp(c)
+                out[at] += d * (np.float32(1.0) - f)
+                out[at + np.uintp(1)] += d * f
     return out
+
+
+@_jit
+def _depths(flat: Array, n: int, out: Array) -> None:
+    for k in range(len(flat)):
+        out[k] = flat[k]
+    _less_row_maximum(out[: len(flat)], n)
+
+
+@_jit
+def _scaled(a: Any, depth: Array, out: Array) -> None:
+    for k in range(len(depth)):
+        out[k] = a * depth[k]
 
 
 @_jit
 def mixture_forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Array) -> None:
     """P = Σ_i v_i softmax(a_i x) of rows lo..hi."""
     n = x.shape[1]
-    bits = np.empty(n, dtype=np.int32)
+    rows = _rows_a_block(n)
+    bits = np.empty(rows * n, dtype=np.int32)
     power = bits.view(np.float32)
-    score, member = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
-    for i in range(lo, hi):
-        top = x[i].max()
-        probs[i] = np.float32(0.0)
+    depths = np.empty(rows * n, dtype=np.float32)
+    scores, members = np.empty_like(depths), np.empty_like(depths)
+    flat, out = x.reshape(-1), probs.reshape(-1)
+    for i in range(lo, hi, rows):
+        a, b = i * n, min(i + rows, hi) * n
+        depth, score, member, p = depths[: b - a], scores[: b - a], members[: b - a], out[a:b]
+        _depths(flat[a:b], n, depth)
+        p[:] = np.float32(0.0)
         for m in range(len(slopes)):
-            a = slopes[m]
-            for k in range(n):
-                score[k] = a * (x[i, k] - top)
+            _scaled(slopes[m], depth, score)
             exp_row(score, bits, power, member)
-            share = shares[m] / _row_sum(member)
-            for k in range(n):
-                probs[i, k] += share * member[k]
+            for start in range(0, b - a, n):
+                share = shares[m] / _row_sum(member[start : start + n])
+                for k in range(start, start + n):
+                    p[k] += share * member[k]
 
 
 @_fast
-def _moments(member: Array, grad: Array, x: Array, top: float) -> tuple[Any, Any, Any, Any]:
+def _moments(member: Array, grad: Array, depth: Array) -> tuple[Any, Any, Any]:
     mass, g, d, gd = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
     for k in range(len(member)):
-        s, depth = member[k], x[k] - top
+        s = member[k]
+        sg = s * grad[k]
         mass += s
-        g += s * grad[k]
-        d += s * depth
-        gd += s * grad[k] * depth
-    return g / mass, d / mass, gd / mass, mass
+        g += sg
+        d += s * depth[k]
+        gd += sg * depth[k]
+    share = np.float32(1.0) / mass
+    return g * share, d * share, gd * share
 
 
 @_jit
 def mixture_backward(
     x: Array, slopes: Array, grad: Array, lo: int, hi: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """dL/dv and (dL/da)/v of the members from dL/dP of rows lo..hi."""
+    """dL/dv and (dL/da)/v of the members from dL/dP of rows lo..hi: E[G] and Cov(G, x) under each."""
     n = x.shape[1]
+    rows = _rows_a_block(n)
     by_share, by_slope = np.zeros(len(slopes)), np.zeros(len(slopes))
-    bits = np.empty(n, dtype=np.int32)
+    bits = np.empty(rows * n, dtype=np.int32)
     power = bits.view(np.float32)
-    score, member = np.empty(n, dtype=np.float32), np.empty(n, dtype=np.float32)
-    for i in range(lo, hi):
-        top = x[i].max()
+    depths = np.empty(rows * n, dtype=np.float32)
+    scores, members = np.empty_like(depths), np.empty_like(depths)
+    flat, gradient = x.reshape(-1), grad.reshape(-1)
+    for i in range(lo, hi, rows):
+        a, b = i * n, min(i + rows, hi) * n
+        depth, score, member, slope = depths[: b - a], scores[: b - a], members[: b - a], gradient[a:b]
+        _depths(flat[a:b], n, depth)
         for m in range(len(slopes)):
-            a = slopes[m]
-            for k in range(n):
-                score[k] = a * (x[i, k] - top)
+            _scaled(slopes[m], depth, score)
             exp_row(score, bits, power, member)
-            g, d, gd, _ = _moments(member, grad[i], x[i], top)
-            by_share[m] += g
-            by_slope[m] += gd - g * d
+            for start in range(0, b - a, n):
+                end = start + n
+                g, d, gd = _moments(member[start:end], slope[start:end], depth[start:end])
+                by_share[m] += g
+                by_slope[m] += gd - g * d
     return by_share, by_slope

@@ -1,0 +1,154 @@
+"""HCalibrator: h-calibration (Huang et al., TPAMI 2025), the flagship."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators.base import Calibrator, Fitted, Preserves
+from hcal.inputs import InputKind
+from hcal.maps.predict import predict_map
+from hcal.numerics import FloatArray, IntArray
+
+Protocol = Literal["default", "paper"]
+Select = Literal["top-label", "class-wise", "nll"]
+
+
+class HCalibrator(Calibrator):
+    """Calibrated probabilities by an order-preserving map trained on the h-calibration objective.
+
+    Huang et al.: h-calibration: Rethinking Classifier Recalibration with Probabilistic Error-Bounded
+    Objective, TPAMI 2025.
+
+    Parameters
+    ----------
+    protocol : {"default", "paper"}
+        ``"default"``: one calibrator for everything, its candidates judged out of fold by a criterion that
+        includes a proper score. ``"paper"``: the twelve maps of the paper, trained and selected on the
+        calibration set itself, as published.
+    select : {"top-label", "class-wise", "nll"}, optional
+        The paper protocol's selector: dECE (the default there), CWECE_a or NLL on the calibration set.
+    preserve : {"accuracy", "order", None}
+        What the default protocol must keep: the most probable class, or the order of all classes. The maps
+        of the paper protocol keep the order in any case.
+    input : {"logits", "probs", "log_probs"}
+    device : str, optional
+        Where to train, e.g. ``"cuda"``; by default the CPU.
+    random_state : int
+    verbose : bool
+        Show a progress bar from the start; long fits on a terminal show one anyway.
+    loss : {"paper", "published"}
+        Of the paper protocol: its own loss, or the published code's variant (slow; for comparison).
+    batch_size : int, optional
+        Rows a step of the paper protocol; by default all.
+
+    Attributes
+    ----------
+    info_ : dict
+        The chosen map, every candidate's score, and the loss curve of the winner.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(400, 3)) * 2
+    >>> y = (np.exp(z).cumsum(1) / np.exp(z).sum(1, keepdims=True) > rng.random((400, 1))).argmax(1)
+    >>> cal = HCalibrator().fit(3 * z, y)
+    >>> cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"]
+    True
+    """
+
+    name = "h"
+    title = "h-calibration"
+    weighted = True
+
+    def __init__(
+        self,
+        *,
+        protocol: Protocol = "default",
+        select: Select | None = None,
+        preserve: Preserves = "accuracy",
+        input: InputKind = "logits",
+        device: str | None = None,
+        random_state: int = 0,
+        verbose: bool = False,
+        loss: Literal["paper", "published"] = "paper",
+        batch_size: int | None = None,
+    ) -> None:
+        self.protocol = protocol
+        self.select = select
+        self.preserve = preserve
+        self.input = input
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+        self.loss = loss
+        self.batch_size = batch_size
+
+    @property
+    def preserves(self) -> Preserves:  # type: ignore[override]
+        """What the fitted probabilities keep of the scores: "order", "accuracy" or None."""
+        return "order" if self.protocol == "paper" else self.preserve
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+        self._check_parameters()
+        if self.protocol == "paper":
+            return self._fit_paper(logits, y, sample_weight)
+        from hcal.calibrators._default import fit_default
+
+        return fit_default(
+            logits,
+            y,
+            sample_weight,
+            preserve=self.preserve,
+            device=self.device,
+            random_state=self.random_state,
+            verbose=self.verbose,
+        )
+
+    def _fit_paper(
+        self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None
+    ) -> Fitted:
+        from hcal.calibrators._paper import PaperSettings, fit_paper
+        from hcal.solvers.adam import AdamSettings
+
+        if sample_weight is not None:
+            raise ValueError('protocol="paper" does not support sample_weight')
+        settings = PaperSettings(
+            self.select or "top-label", self.loss, adam=AdamSettings(batch_size=self.batch_size)
+        )
+        return fit_paper(
+            logits,
+            y,
+            settings,
+            device=self.device,
+            random_state=self.random_state,
+            verbose=self.verbose,
+        )
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        if self.protocol == "paper":
+            return predict_map(self.state_, logits)
+        from hcal.calibrators._default import predict_default
+
+        return predict_default(self.state_, logits, self.preserve)
+
+    def _check_parameters(self) -> None:
+        allowed: dict[str, tuple[Any, ...]] = {
+            "protocol": ("default", "paper"),
+            "select": (None, "top-label", "class-wise", "nll"),
+            "preserve": ("accuracy", "order", None),
+            "loss": ("paper", "published"),
+        }
+        for parameter, values in allowed.items():
+            if getattr(self, parameter) not in values:
+                valid = ", ".join(map(repr, values))
+                raise ValueError(f"{parameter} must be one of {valid}, got {getattr(self, parameter)!r}")
+        if self.protocol == "default" and self.select is not None:
+            raise ValueError(
+                'select belongs to protocol="paper"; the default has one criterion for everything'
+            )
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")

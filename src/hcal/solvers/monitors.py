@@ -1,0 +1,109 @@
+"""Scores that a training loop needs at every epoch, in torch operations on the device of the probabilities.
+
+They are the metrics of :mod:`hcal.metrics` of the same names, without their input checks; the tests hold
+them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+BINS = 15
+
+#: (probabilities (N, K), labels (N,)) to a scalar tensor, lower is better.
+Monitor = Callable[[Tensor, Tensor], Tensor]
+
+
+def ece_ew(probs: Tensor, y: Tensor) -> Tensor:
+    """Return the equal-width top-label error.
+
+    Examples
+    --------
+    >>> ece_ew(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).item()
+    0.25
+    """
+    conf, label = probs.max(dim=1)
+    gap = conf.double() - (label == y).double()
+    which = torch.bucketize(conf.double(), _edges(probs.device)) - 1
+    return torch.zeros(BINS, dtype=torch.float64, device=probs.device).index_add_(
+        0, which.clamp_min(0), gap
+    ).abs().sum() / len(y)
+
+
+def dece(probs: Tensor, y: Tensor) -> Tensor:
+    """Return the debiased equal-mass top-label error (signed).
+
+    Examples
+    --------
+    >>> dece(torch.tensor([[0.0, 1.0]] * 30), torch.tensor([1] * 30)).item()
+    0.0
+    """
+    n = len(y)
+    conf, label = probs.max(dim=1)
+    conf, order = conf.double().sort(stable=True)
+    hit = (label == y)[order].double()
+    cuts = torch.tensor([round(n * k / BINS) for k in range(BINS + 1)], device=probs.device)
+    size = cuts.diff().double()
+    full = size > 0
+    size = size.clamp_min(1)
+    acc, mean = (_range_sums(v, cuts) / size for v in (hit, conf))
+    mu, sigma = acc - mean, (acc * (1 - acc) / size).clamp_min(0).sqrt()
+    plug_in = (size * full * mu.abs()).sum() / n
+    z = mu / sigma.clamp_min(1e-300)
+    density = torch.exp(-0.5 * z**2) * (2 / torch.pi) ** 0.5
+    folded = sigma * density + mu * torch.erf(z / 2**0.5)
+    expected = torch.where(sigma > 0, folded, mu.abs())
+    return 2 * plug_in - (expected * full).sum() / full.sum()
+
+
+def cwece_a(probs: Tensor, y: Tensor) -> Tensor:
+    """Return the equal-width class-wise error, averaged over classes.
+
+    Only entries above 1/15 are put into bins, at most 14 a row; the first bin is what is left of the column.
+
+    Examples
+    --------
+    >>> cwece_a(torch.tensor([[0.0, 1.0]]), torch.tensor([1])).item()
+    0.0
+    """
+    n, k = probs.shape
+    edges = _edges(probs.device)
+    row, column = torch.nonzero(probs > edges[1].item(), as_tuple=True)
+    value = probs[row, column].double()
+    gap = value - (y[row] == column).double()
+    which = torch.bucketize(value, edges) - 1
+    cells = torch.zeros(k * BINS, dtype=torch.float64, device=probs.device)
+    cells.index_add_(0, column * BINS + which, gap)
+    cells = cells.reshape(k, BINS)
+    own = probs.gather(1, y[:, None])[:, 0]
+    marks = torch.zeros(k, dtype=torch.float64, device=probs.device).index_add_(0, y, (own > 0).double())
+    total = probs.sum(dim=0, dtype=torch.float64) - marks
+    cells[:, 0] += total - cells.sum(dim=1)
+    return cells.abs().sum() / (n * k)
+
+
+def nll(probs: Tensor, y: Tensor) -> Tensor:
+    """Return the mean negative log-likelihood, probabilities floored at the smallest normal number.
+
+    Examples
+    --------
+    >>> nll(torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([0])).item()
+    0.6931471805599453
+    """
+    own = probs.gather(1, y[:, None])
+    return -own.clamp_min(torch.finfo(probs.dtype).tiny).double().log().mean()
+
+
+#: The paper's selectors, by name.
+SELECTORS: dict[str, Monitor] = {"top-label": dece, "class-wise": cwece_a, "nll": nll}
+
+
+def _edges(device: torch.device) -> Tensor:
+    return torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=device)
+
+
+def _range_sums(values: Tensor, cuts: Tensor) -> Tensor:
+    return torch.nn.functional.pad(torch.cumsum(values, 0), (1, 0))[cuts].diff()
