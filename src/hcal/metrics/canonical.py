@@ -16,6 +16,8 @@ from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
 
 Matrix = NDArray[np.float64]
 _SPAN = 1400  # rows of a block of pairs: 16 MB a temporary
+# Squared distances are differences of numbers near 1: less this, equal rows are at distance 0 and not 1e-8.
+ROUNDING = 1e-15
 Estimator = Literal["unbiased", "biased", "linear"]
 
 
@@ -117,7 +119,7 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Mat
     for first, i in enumerate(spans):
         for j in spans[first:]:
             gram = p[i] @ p[j].T
-            h = squares[i, None] + squares[None, j] - 2 * gram
+            h = (squares[i, None] - ROUNDING) + squares[None, j] - 2 * gram
             np.sqrt(np.maximum(h, 0, out=h), out=h)
             h *= -1 / bandwidth
             np.exp(h, out=h)

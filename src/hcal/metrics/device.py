@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hcal.metrics.canonical import ROUNDING
 from hcal.metrics.sample import BLOCK, Vector
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def skce_row_sums(s: Sample, bandwidth: float) -> Vector:
     for i in range(0, s.n, step):
         rows = slice(i, min(i + step, s.n))
         gram = p[rows] @ p.T
-        distance = (squares[rows, None] + squares[None, :] - 2 * gram).clamp_(min=0).sqrt_()
+        distance = (squares[rows, None] - ROUNDING + squares[None, :] - 2 * gram).clamp_(min=0).sqrt_()
         gram -= p[rows][:, y]
         gram -= p[:, y[rows]].T
         gram += y[rows, None] == y[None, :]

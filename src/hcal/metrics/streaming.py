@@ -2,7 +2,7 @@
 
 Memory is O(bins·K), whatever N. Scores and the equal-width families come out as from one pass. ``ks`` and
 ``ece_em`` need an order of all confidences; here they see a fine histogram (4096 equal bins, finer ones
-towards 1), and :meth:`StreamingMetrics.bounds` states how far each can be from the exact value on the data seen.
+towards 1), and :meth:`StreamingMetrics.bounds` states how far each can be from the exact value.
 """
 
 from __future__ import annotations

@@ -1,0 +1,304 @@
+"""Slow, literal implementations of the definitions, with loops where the library has sums. For tests only.
+
+Written from the definitions, sharing no code with the library.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+from scipy.cluster.vq import kmeans
+from scipy.stats import norm
+
+
+def top(p, y):
+    pred = p.argmax(1)
+    return [float(p[i, k]) for i, k in enumerate(pred)], [float(k == y[i]) for i, k in enumerate(pred)]
+
+
+def _by_bins(values, marks, inside):
+    """List (count, mean value, mean mark) of the bins that hold something."""
+    out = []
+    for test in inside:
+        members = [(v, m) for v, m in zip(values, marks, strict=True) if test(v)]
+        if members:
+            n = len(members)
+            out.append((n, sum(v for v, _ in members) / n, sum(m for _, m in members) / n))
+    return out
+
+
+def _upper_closed(edges):
+    return [lambda v, lo=lo, hi=hi: lo < v <= hi for lo, hi in itertools.pairwise(edges)]
+
+
+def ece_ew(p, y, bins=15, order=1):
+    conf, hit = top(p, y)
+    b = _by_bins(conf, hit, _upper_closed(np.linspace(0, 1, bins + 1)))
+    return sum(n / len(conf) * abs(c - a) ** order for n, c, a in b) ** (1 / order)
+
+
+def ece_r2(p, y):
+    return ece_ew(p, y, order=2)
+
+
+def mce(p, y):
+    conf, hit = top(p, y)
+    return max(abs(c - a) for _, c, a in _by_bins(conf, hit, _upper_closed(np.linspace(0, 1, 16))))
+
+
+def ace(p, y):
+    eps = np.finfo(np.float32).eps
+    conf, hit = top(np.clip(p, eps, 1 - eps), y)
+    edges = np.linspace(0, 1, 16)
+    inside = [
+        lambda v, lo=lo, hi=hi, last=(i == 14): lo <= v < hi or (last and v == hi)
+        for i, (lo, hi) in enumerate(itertools.pairwise(edges))
+    ]
+    b = _by_bins(conf, hit, inside)
+    return sum(abs(c - a) for _, c, a in b) / len(b)
+
+
+def ece_em(p, y):
+    conf, hit = top(p, y)
+    n = len(conf)
+    edges = np.interp(np.linspace(0, n, 16), np.arange(n), np.sort(conf))
+    return sum(m / n * abs(c - a) for m, c, a in _by_bins(conf, hit, _upper_closed(edges)))
+
+
+def _sorted(p, y):
+    conf, hit = top(p, y)
+    order = sorted(range(len(conf)), key=lambda i: conf[i])  # Python's sort is stable
+    return [conf[i] for i in order], [hit[i] for i in order]
+
+
+def dece(p, y):
+    conf, hit = _sorted(p, y)
+    n = len(conf)
+    cuts = [round(n * k / 15) for k in range(16)]  # Python rounds half to even
+    plug, corrections = 0.0, []
+    for a, b in itertools.pairwise(cuts):
+        if a == b:
+            continue
+        c, h = np.mean(conf[a:b]), np.mean(hit[a:b])
+        plug += (b - a) / n * abs(c - h)
+        mu, s = h - c, math.sqrt(h * (1 - h) / (b - a))
+        if s == 0:
+            corrections.append(abs(mu))
+        else:
+            corrections.append(
+                s * math.sqrt(2 / math.pi) * math.exp(-(mu**2) / (2 * s**2))
+                + mu * (1 - 2 * norm.cdf(-mu / s))
+            )
+    return 2 * plug - float(np.mean(corrections))
+
+
+def _sweep(p, y, order):
+    conf, hit = _sorted(p, y)
+    n = len(conf)
+
+    def groups(b):
+        out = [[] for _ in range(b)]
+        for i in range(n):
+            out[i * b // n].append(i)
+        return out
+
+    best = 1
+    for b in range(2, n):
+        acc = [np.mean([hit[i] for i in g]) for g in groups(b)]
+        if any(u > v for u, v in itertools.pairwise(acc)):
+            break
+        best = b
+    total = 0.0
+    for g in groups(best):
+        total += len(g) / n * abs(np.mean([hit[i] for i in g]) - np.mean([conf[i] for i in g])) ** order
+    return total ** (1 / order)
+
+
+def ece_s1(p, y):
+    return _sweep(p, y, 1)
+
+
+def ece_s2(p, y):
+    return _sweep(p, y, 2)
+
+
+def ks(p, y):
+    conf, hit = _sorted(p, y)
+    gap, worst = 0.0, 0.0
+    for c, h in zip(conf, hit, strict=True):
+        gap += c - h
+        worst = max(worst, abs(gap))
+    return worst / len(conf)
+
+
+def mmce(p, y):
+    conf, hit = top(p, y)
+    n = len(conf)
+    total = 0.0
+    for i in range(n):
+        for j in range(n):
+            total += (hit[i] - conf[i]) * (hit[j] - conf[j]) * math.exp(-2.5 * abs(conf[i] - conf[j]))
+    return math.sqrt(total) / n
+
+
+def kde_ece(p, y):
+    """Densities by direct summation over the binned data instead of a Fourier transform."""
+    if p.shape[1] == 2:
+        score, event = p[:, 1], (np.asarray(y) == 1).astype(float)
+    else:
+        score, event = (np.array(v) for v in top(p, y))
+    grid = np.linspace(-0.6, 1.6, 2**14)
+    step = grid[1] - grid[0]
+    half = 3 * score[event == 1].std() * (2 * len(score)) ** -0.2
+
+    def density(data):
+        both = np.concatenate([data, np.where(data < 0.5, -data, 2 - data)])
+        out = np.zeros_like(grid)
+        for v in both:
+            i = int((v - grid[0]) // step)
+            part = (v - grid[i]) / step
+            for j, weight in ((i, 1 - part), (i + 1, part)):
+                u = (grid - grid[j]) / half
+                out += weight / len(both) * 35 / (32 * half) * np.clip(1 - u * u, 0, None) ** 3
+        return np.where((grid > 0) & (grid < 1), 2 * out, 0)
+
+    pp1, pp2 = density(score[event == 1]), density(score)
+    keep = (grid >= 0) & (grid <= 1)
+    x, pp1, pp2 = grid[keep], pp1[keep], pp2[keep]
+    value, last = np.zeros_like(x), 0.0
+    for i in range(len(x)):
+        if max(pp1[i], pp2[i]) > 1e-6:
+            acc = min(event.mean() * pp1[i] / pp2[i], 1.0)
+            last = abs(x[i] - acc) * pp2[i]
+        value[i] = last
+    return float(np.trapezoid(value, x) / np.trapezoid(pp2, x))
+
+
+def _class_errors(p, y, bins, order):
+    edges = np.linspace(0, 1, bins + 1)
+    out = []
+    for k in range(p.shape[1]):
+        b = _by_bins(p[:, k].tolist(), [float(v == k) for v in y], _upper_closed(edges))
+        out.append(sum(n / len(p) * abs(c - a) ** order for n, c, a in b) ** (1 / order))
+    return out
+
+
+def cwece_a(p, y):
+    return float(np.mean(_class_errors(p, y, 15, 1)))
+
+
+def cwece_s(p, y):
+    return float(np.sum(_class_errors(p, y, 14, 1)))
+
+
+def cwece_r2(p, y):
+    return float(np.mean(_class_errors(p, y, 15, 2)))
+
+
+def _kept_error(values, marks, bin_of):
+    cells: dict[int, list[tuple[float, float]]] = {}
+    for v, m in zip(values, marks, strict=True):
+        cells.setdefault(bin_of(v), []).append((v, m))
+    n = len(values)
+    return sum(len(c) / n * abs(np.mean([v - m for v, m in c])) for c in cells.values()) if n else 0.0
+
+
+def tcwece(p, y):
+    inner = np.linspace(1 / 15, 14 / 15, 14)
+    total = 0.0
+    for k in range(p.shape[1]):
+        keep = [(v, float(t == k)) for v, t in zip(p[:, k], y, strict=True) if v > 1 / p.shape[1]]
+        total += _kept_error([v for v, _ in keep], [m for _, m in keep], lambda v: sum(v >= e for e in inner))
+    return total / p.shape[1]
+
+
+def tcwece_k(p, y, seed=0):
+    """scipy's k-means: Lloyd from random data values, 20 restarts, threshold 1e-5."""
+    total = 0.0
+    for k in range(p.shape[1]):
+        centres = np.sort(kmeans(p[:, k], 15, iter=20, thresh=1e-5, rng=seed)[0])
+        keep = [(v, float(t == k)) for v, t in zip(p[:, k], y, strict=True) if v > 1 / p.shape[1]]
+        total += _kept_error(
+            [v for v, _ in keep], [m for _, m in keep], lambda v, c=centres: int(np.abs(c - v).argmin())
+        )
+    return total / p.shape[1]
+
+
+def _h(p, y, i, j):
+    residuals = []
+    for r in (i, j):
+        e = np.zeros(p.shape[1])
+        e[y[r]] = 1
+        residuals.append(e - p[r])
+    return math.exp(-np.linalg.norm(p[i] - p[j])) * float(residuals[0] @ residuals[1])
+
+
+def skce(p, y):
+    n = len(p)
+    return float(np.mean([_h(p, y, i, j) for i in range(n) for j in range(i + 1, n)]))
+
+
+def skce_biased(p, y):
+    n = len(p)
+    return float(np.mean([_h(p, y, i, j) for i in range(n) for j in range(n)]))
+
+
+def skce_linear(p, y):
+    return float(np.mean([_h(p, y, 2 * i, 2 * i + 1) for i in range(len(p) // 2)]))
+
+
+def dkde_ce(p, y):
+    p = np.maximum(p, 1e-25)
+    n, k = p.shape
+    total = 0.0
+    for i in range(n):
+        logs = []
+        for j in range(n):
+            constant = sum(math.lgamma(a + 1) for a in p[j]) - math.lgamma(sum(a + 1 for a in p[j]))
+            logs.append(-math.inf if i == j else float(p[j] @ np.log(p[i])) - constant)
+        weights = np.exp(np.array(logs) - max(logs))
+        share = np.array([weights[np.asarray(y) == c].sum() for c in range(k)]) / weights.sum()
+        total += float(((share - p[i]) ** 2).sum())
+    return total / n
+
+
+def hce(p, y, window=200, events="canonical"):
+    n, k = p.shape
+    if events == "canonical":
+        families = [[(p[i, c], float(y[i] == c), i) for i in range(n) for c in range(k)]]
+    elif events == "class-wise":
+        families = [[(p[i, c], float(y[i] == c), i) for i in range(n)] for c in range(k)]
+    else:
+        conf, hit = top(p, y)
+        families = [[(conf[i], hit[i], i) for i in range(n)]]
+    values = []
+    for family in families:
+        family = sorted(family, key=lambda e: e[0])
+        m = min(window, len(family))
+        total, pairs = 0.0, 0
+        for start in range(len(family) - m + 1):
+            part = family[start : start + m]
+            for a in range(m):
+                for b in range(m):
+                    if part[a][2] != part[b][2]:
+                        total += (part[a][0] - part[a][1]) * (part[b][0] - part[b][1])
+                        pairs += 1
+        values.append(total / pairs)
+    u = float(np.mean(values))
+    return math.copysign(math.sqrt(abs(u)), u)
+
+
+def nll(p, y):
+    return float(np.mean([-math.log(p[i, t]) for i, t in enumerate(y)]))
+
+
+def brier(p, y):
+    return float(
+        np.mean([sum((p[i, c] - (c == t)) ** 2 for c in range(p.shape[1])) for i, t in enumerate(y)])
+    )
+
+
+def accuracy(p, y):
+    return float(np.mean(top(p, y)[1]))

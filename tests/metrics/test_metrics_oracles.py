@@ -1,0 +1,185 @@
+"""Every metric against a literal implementation of its definition, and against independent libraries."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+from hcal import metrics
+
+EXACT = [n for n in metrics.list_metrics() if n != "tcwece_k"]
+
+
+def draw(n: int, k: int, seed: int, *, dtype=np.float64, sharp: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, k)) * sharp
+    p = np.exp(z - z.max(1, keepdims=True))
+    y = rng.integers(0, k, n)
+    likely = rng.random(n) < 0.5
+    y[likely] = p.argmax(1)[likely]
+    return (p / p.sum(1, keepdims=True)).astype(dtype), y
+
+
+def coarse(n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Multiples of 1/8: many ties, exact zeros and ones, values on bin edges."""
+    rng = np.random.default_rng(seed)
+    p = rng.multinomial(8, np.full(k, 1 / k) if seed % 2 else rng.dirichlet(np.full(k, 0.2)), size=n) / 8
+    y = np.where(rng.random(n) < 0.6, p.argmax(1), rng.integers(0, k, n))
+    return p, y
+
+
+SETS = {
+    "five classes": draw(80, 5, 0),
+    "two classes": draw(60, 2, 1),
+    "twenty classes": draw(40, 20, 2),
+    "float32": draw(70, 4, 3, dtype=np.float32),
+    "ties and edges": coarse(90, 4, 4),
+    "ties, flat": coarse(60, 3, 5),
+    "fewer rows than bins": draw(7, 3, 6),
+    "class absent": (draw(50, 6, 7)[0], np.minimum(draw(50, 6, 7)[1], 3)),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("data", SETS)
+def test_metric_is_its_definition(name: str, data: str) -> None:
+    p, y = SETS[data]
+    kwargs = {"window": 15} if name == "hce" else {}
+    if name == "nll" and (p[np.arange(len(y)), y] == 0).any():
+        pytest.skip("the literal logarithm of 0 does not exist")
+    expected = getattr(oracles, name)(p.astype(np.float64), y, **kwargs)
+    # float32 rows are renormalised in float32: 6e-8 on each entry. kde_ece convolves by FFT: 1e-9 absolute.
+    rel, tiny = (1e-5, 1e-7) if data == "float32" else (1e-9, 1e-9 if name == "kde_ece" else 1e-12)
+    assert getattr(metrics, name)(p, y, **kwargs) == pytest.approx(expected, rel=rel, abs=tiny)
+
+
+@pytest.mark.parametrize("events", ["class-wise", "top-label"])
+@pytest.mark.parametrize("data", ["five classes", "ties and edges", "fewer rows than bins"])
+def test_hce_of_other_events(data: str, events: str) -> None:
+    p, y = SETS[data]
+    expected = oracles.hce(p, y, window=9, events=events)
+    assert metrics.hce(p, y, window=9, events=events) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["biased", "linear"])
+@pytest.mark.parametrize("data", SETS)
+def test_skce_estimators(data: str, estimator: str) -> None:
+    p, y = SETS[data]
+    expected = getattr(oracles, f"skce_{estimator}")(p.astype(np.float64), y)
+    assert metrics.skce(p, y, estimator=estimator) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+def test_kmeans_error_lies_in_the_spread_of_another_kmeans() -> None:
+    p, y = draw(400, 3, 11)
+    spread = [oracles.tcwece_k(p, y, seed) for seed in range(12)]
+    ours = [metrics.tcwece_k(p, y, random_state=seed) for seed in range(12)]
+    assert metrics.tcwece_k(p, y) == metrics.tcwece_k(p, y)
+    assert min(spread) - 0.004 < np.mean(ours) < max(spread) + 0.004
+    assert np.mean(ours) == pytest.approx(np.mean(spread), rel=0.05)  # both are random choices of bins
+
+
+def test_scores_agree_with_scikit_learn() -> None:
+    from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
+
+    p, y = draw(300, 6, 12)
+    w = np.random.default_rng(0).random(300)
+    labels = range(6)
+    assert metrics.nll(p, y, sample_weight=w) == pytest.approx(log_loss(y, p, sample_weight=w, labels=labels))
+    ours = metrics.brier(p, y, sample_weight=w)
+    assert ours == pytest.approx(
+        brier_score_loss(y, p, sample_weight=w, labels=list(labels), scale_by_half=False)
+    )
+    assert metrics.accuracy(p, y) == accuracy_score(y, p.argmax(1))
+
+
+def test_errors_agree_with_torchmetrics() -> None:
+    from torchmetrics.functional.classification import multiclass_calibration_error as theirs
+
+    # Away from a confidence of exactly 1.0, which torchmetrics puts into a bin of its own.
+    p, y = draw(500, 4, 13)
+    tp, ty = torch.from_numpy(p), torch.from_numpy(y)
+    for name, norm in (("ece_ew", "l1"), ("ece_r2", "l2"), ("mce", "max")):
+        expected = float(theirs(tp, ty, num_classes=4, n_bins=15, norm=norm))
+        # torchmetrics accumulates in float32.
+        assert getattr(metrics, name)(p, y) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", metrics.list_metrics())
+def test_torch_agrees_with_numpy(name: str) -> None:
+    p, y = draw(300, 5, 14)
+    function = getattr(metrics, name)
+    assert function(torch.from_numpy(p), torch.from_numpy(y)) == pytest.approx(function(p, y), rel=1e-10)
+
+
+@pytest.mark.parametrize("name", metrics.list_metrics())
+@pytest.mark.parametrize("data", ["five classes", "two classes", "ties and edges", "class absent"])
+def test_device_code_agrees_with_numpy(name: str, data: str) -> None:
+    """The code for CUDA tensors, run on a CPU tensor: the same operations, whatever the device."""
+    p, y = SETS[data]
+    s = on_torch(p, y)
+    expected = getattr(metrics, name)(p, y)
+    assert getattr(metrics, name)(s) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def on_torch(p: np.ndarray, y: np.ndarray) -> metrics.Sample:
+    from hcal.metrics.device import check_probs
+
+    s = metrics.Sample(p, y)
+    s.data.tensor = check_probs(torch.from_numpy(p))
+    del s.data._probs
+    return s
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", metrics.list_metrics())
+def test_cuda_agrees_with_numpy(name: str) -> None:
+    p, y = draw(500, 6, 15)
+    tp, ty = torch.from_numpy(p).cuda(), torch.from_numpy(y).cuda()
+    expected = getattr(metrics, name)(p, y)
+    assert getattr(metrics, name)(tp, ty) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize("bad", ["nan", "sum", "negative", "shape", "one class"])
+def test_device_check_words_the_same_errors(bad: str) -> None:
+    from hcal.inputs import check_probs as on_host
+    from hcal.metrics.device import check_probs
+
+    p = np.full((3, 4), 0.25)
+    if bad == "nan":
+        p[1, 2] = np.nan
+    elif bad == "sum":
+        p[2, 0] = 0.9
+    elif bad == "negative":
+        p[0, :2] = -0.25, 0.75
+    elif bad == "shape":
+        p = p[None]
+    else:
+        p = np.ones((3, 1))
+    with pytest.raises(ValueError) as device:
+        check_probs(torch.from_numpy(p))
+    with pytest.raises(ValueError) as host:
+        on_host(p)
+    assert str(device.value) == str(host.value)
+
+
+@pytest.mark.parametrize("bandwidth", [1e-4, 0.01, 0.4, 10.0])
+def test_mmce_of_any_bandwidth(bandwidth: float) -> None:
+    p, y = draw(60, 3, 16)
+    conf, hit = (np.array(v) for v in oracles.top(p, y))
+    a = hit - conf
+    expected = np.sqrt(a @ np.exp(-np.abs(conf[:, None] - conf) / bandwidth) @ a) / len(y)
+    assert metrics.mmce(p, y, bandwidth=bandwidth) == pytest.approx(expected, rel=1e-10)
+
+
+def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hcal.metrics import canonical, kmeans, sample, windowed
+
+    p, y = draw(60, 5, 17)
+    whole = {n: getattr(metrics, n)(p, y) for n in metrics.list_metrics()}
+    for module in (canonical, kmeans, sample, windowed):
+        monkeypatch.setattr(module, "BLOCK", 128)
+    monkeypatch.setattr(canonical, "_SPAN", 7)
+    for name, value in whole.items():
+        assert getattr(metrics, name)(p, y) == pytest.approx(value, rel=1e-10, abs=1e-14), name

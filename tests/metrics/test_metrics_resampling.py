@@ -1,0 +1,157 @@
+"""Bootstrap, drawn labels, intervals and calibration tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_metrics_oracles import draw
+
+from hcal import metrics
+from hcal.metrics import resampling
+from hcal.metrics.sample import Sample
+from hcal.metrics.testing import calibration_test
+
+
+def calibrated(n: int, k: int, seed: int, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions softmax(temperature·z) of labels drawn from softmax(z)."""
+    rng = np.random.default_rng(seed)
+    z = 1.5 * rng.normal(size=(n, k))
+    p, q = (np.exp(t * (z - z.max(1, keepdims=True))) for t in (1.0, temperature))
+    p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+    return q, (p.cumsum(1) > rng.random((n, 1))).argmax(1)
+
+
+# tcwece_k keeps the clusters of the whole sample; the canonical errors are not bootstrapped.
+BOOTSTRAPPED = [n for n in metrics.list_metrics() if n not in ("skce", "dkde_ce", "hce", "tcwece_k")]
+
+
+@pytest.mark.parametrize("name", BOOTSTRAPPED)
+def test_a_replicate_is_the_metric_of_the_drawn_rows(name: str) -> None:
+    s = Sample(*draw(60, 4, 0))
+    weights = resampling.bootstrap_weights(s, 5, np.random.default_rng(0))
+    found = resampling.replicates(s, [name], weights)[name]
+    for value, w in zip(found, weights, strict=True):
+        rows = np.repeat(np.arange(60), w.astype(int))
+        expected = getattr(metrics, name)(s.data.probs[rows], s.y[rows])
+        assert value == pytest.approx(expected, rel=1e-9)
+
+
+def test_replicates_of_wide_data_share_one_product() -> None:
+    p, y = draw(50, 30, 1)
+    p[:5, 3] = 0.0
+    s = Sample(p / p.sum(1, keepdims=True), y)
+    w = resampling.bootstrap_weights(s, 4, np.random.default_rng(1))
+    for name in ("cwece_a", "cwece_s", "cwece_r2", "tcwece"):
+        one_by_one = [getattr(metrics, name)(s.reweighted(row)) for row in w]
+        np.testing.assert_allclose(resampling.replicates(s, [name], w)[name], one_by_one, rtol=1e-10)
+
+
+def test_drawn_labels_follow_the_predictions() -> None:
+    p, y = draw(20, 5, 2)
+    labels = resampling.drawn_labels(Sample(p, y), 4000, np.random.default_rng(2))
+    seen = np.stack([(labels == k).mean(axis=0) for k in range(5)], axis=1)
+    # 4000 draws: a standard deviation of at most 0.008 for each of 100 frequencies.
+    assert np.abs(seen - p).max() < 0.035
+
+
+def test_relabelled_sample_forgets_what_labels_decide() -> None:
+    p, y = draw(50, 4, 3)
+    s = Sample(p, y)
+    before = {n: getattr(metrics, n)(s) for n in metrics.list_metrics()}
+    other = np.roll(y, 7)
+    for name in before:
+        fresh = getattr(metrics, name)(p, other)
+        assert getattr(metrics, name)(s.relabelled(other)) == pytest.approx(fresh, rel=1e-12), name
+        assert getattr(metrics, name)(s) == before[name]
+
+
+def test_bca_equals_scipy() -> None:
+    from scipy.stats import bootstrap
+
+    p, y = draw(200, 3, 4)
+    s = Sample(p, y)
+    weights = resampling.bootstrap_weights(s, 4000, np.random.default_rng(0))
+    values = resampling.replicates(s, ["nll"], weights)["nll"]
+    ours = resampling.bca(values, metrics.nll(s), resampling._acceleration(s, "nll"), 0.95)
+    rows = -np.log(p[np.arange(200), y])
+    theirs = bootstrap((rows,), np.mean, n_resamples=4000, method="BCa", rng=1).confidence_interval
+    # Two random sets of 4000 replicates: the ends differ by about 2 % of a standard error each.
+    assert np.abs(np.array(ours) - np.array(theirs)).max() < 0.2 * rows.std() / np.sqrt(200)
+
+
+def test_acceleration_of_a_mean_by_groups_is_close_to_the_exact_one() -> None:
+    s = Sample(*draw(2000, 3, 5))
+    exact = resampling._acceleration(s, "nll")
+    rows = {k: v for k, v in resampling.ROW_MEANS.items() if k != "nll"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resampling, "ROW_MEANS", rows)
+        grouped = resampling._acceleration(s, "nll")
+    # Groups of 50 rows: the skewness of a mean of 50, counted 40 times, is of the same size.
+    assert grouped == pytest.approx(exact, abs=0.05)
+
+
+def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
+    s = Sample(*calibrated(600, 4, 6, temperature=1.6))
+    values = {n: getattr(metrics, n)(s) for n in metrics.list_metrics()}
+    found = resampling.intervals(s, values, 0.95, n_resamples=200)
+    assert set(found) == set(values) - {"dkde_ce"}
+    for name, i in found.items():
+        assert i.low <= values[name] <= i.high, name
+        kind = metrics.METRICS[name].kind
+        expected = "bias-aware" if kind == "plug-in" else "percentile"
+        assert i.kind == ("jackknife" if name in ("skce", "hce") else expected)
+        assert (i.chance is not None) == (kind == "plug-in")
+    again = resampling.intervals(s, values, 0.95, n_resamples=200)
+    assert found == again
+
+
+def test_bias_aware_intervals_hold_zero_where_the_predictions_are_calibrated() -> None:
+    names = [n for n, m in metrics.METRICS.items() if m.kind == "plug-in" and n != "dkde_ce"]
+    kept = dict.fromkeys(names, 0)
+    for seed in range(10):
+        s = Sample(*calibrated(400, 3, seed))
+        values = {n: getattr(metrics, n)(s) for n in names}
+        for name, i in resampling.intervals(s, values, 0.95, n_resamples=50).items():
+            kept[name] += i.low == 0.0
+    # Each should keep 0 in 97.5 % of the cases; 6 or fewer of 10 would have a probability below 1e-4.
+    assert min(kept.values()) >= 7
+
+
+@pytest.mark.parametrize(
+    ("method", "statistic"), [("resampling", "ks"), ("resampling", "dece"), ("skce", "")]
+)
+def test_calibration_test_tells_calibrated_from_not(method: str, statistic: str) -> None:
+    options = {"statistic": statistic} if statistic else {}
+    p = [
+        calibration_test(*calibrated(500, 4, seed), method=method, n_resamples=199, **options).p_value
+        for seed in range(12)
+    ]
+    # Uniform p-values: all twelve above 0.5, or six below 0.1, would have probabilities below 1e-3.
+    assert min(p) < 0.5
+    assert sum(v < 0.1 for v in p) < 6
+    bad = calibration_test(*calibrated(500, 4, 0, 2.0), method=method, n_resamples=199, **options)
+    assert bad.p_value == 1 / 200
+    assert bad == calibration_test(*calibrated(500, 4, 0, 2.0), method=method, n_resamples=199, **options)
+
+
+def test_statistic_of_the_skce_test_is_the_metric() -> None:
+    p, y = calibrated(150, 4, 1)
+    assert calibration_test(p, y, method="skce", n_resamples=19).value == pytest.approx(metrics.skce(p, y))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "guess"}, "method must be"),
+        ({"statistic": "nll"}, "must be a calibration error"),
+        ({"statistic": "xyz"}, "unknown metric"),
+        ({"n_resamples": 5}, "n_resamples must be"),
+    ],
+)
+def test_bad_options_of_the_test_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        calibration_test(*draw(20, 3, 0), **options)
+    with pytest.raises(ValueError, match="no sample_weight"):
+        calibration_test(Sample(*draw(20, 3, 0), np.ones(20)))
+    with pytest.raises(ValueError, match="at least 2 rows"):
+        calibration_test(*draw(1, 3, 0))

@@ -1,0 +1,239 @@
+"""hcal.evaluate: the numbers, the words, the forms."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import hcal
+from conftest import load_task, synthetic
+from hcal.evaluation import coinciding_rows
+from hcal.numerics import log_softmax, softmax
+
+LOGITS, Y = synthetic(400, 4)
+P = softmax(LOGITS)
+
+
+def test_all_metrics_by_default_and_each_is_the_plain_function() -> None:
+    result = hcal.evaluate(P, Y)
+    assert list(result.to_dict()) == hcal.list_metrics()
+    for name, value in result.to_dict().items():
+        assert value == getattr(hcal.metrics, name)(P, Y)
+        assert result[name] == value
+        assert result.interval(name) is None
+    assert result.accuracy == hcal.metrics.accuracy(P, Y)
+    assert result.mean_confidence == pytest.approx(P.max(1).mean())
+    assert 0 < result.sharpness < 1
+    assert not result.collapsed
+    assert result.warnings == []
+
+
+def test_metrics_are_chosen_by_name_or_level() -> None:
+    assert list(hcal.evaluate(P, Y, metrics="nll").to_dict()) == ["nll"]
+    assert list(hcal.evaluate(P, Y, metrics=["ks", "ece_ew"]).to_dict()) == ["ks", "ece_ew"]
+    assert list(hcal.evaluate(P, Y, metrics=["score", "ks"]).to_dict()) == ["nll", "brier", "accuracy", "ks"]
+    with pytest.raises(ValueError, match="unknown metric 'ece'; the metrics are ece_ew, ece_em"):
+        hcal.evaluate(P, Y, metrics=["ece"])
+    with pytest.raises(ValueError, match="metrics is empty"):
+        hcal.evaluate(P, Y, metrics=[])
+
+
+def test_input_kinds_and_libraries_agree() -> None:
+    expected = hcal.evaluate(P, Y, metrics="score").to_dict()
+    for result in (
+        hcal.evaluate(LOGITS, Y, metrics="score", input="logits"),
+        hcal.evaluate(log_softmax(LOGITS), Y, metrics="score", input="log_probs"),
+        hcal.evaluate(torch.from_numpy(P), torch.from_numpy(Y), metrics="score"),
+        hcal.evaluate(hcal.metrics.Sample(P, Y), None, metrics="score"),
+    ):
+        assert result.to_dict() == pytest.approx(expected, rel=1e-10)
+
+
+def test_intervals_test_and_seed() -> None:
+    chosen = ["ece_ew", "dece", "cwece_a", "nll", "accuracy"]
+    result = hcal.evaluate(P, Y, chosen, ci=0.9, n_resamples=100)
+    for name in chosen:
+        low, high = result.interval(name)
+        assert low <= result[name] <= high
+    wide = hcal.evaluate(P, Y, chosen, ci=0.99, n_resamples=100)
+    assert wide.interval("nll")[1] > result.interval("nll")[1]
+    assert result.test is not None
+    assert result.test.p_value < 0.01
+    assert hcal.evaluate(P, Y, chosen, ci=0.9, n_resamples=100).to_json() == result.to_json()
+    other = hcal.evaluate(P, Y, chosen, ci=0.9, n_resamples=100, interval="bca")
+    assert other.results["nll"].interval.kind == "bca"
+    assert other.interval("nll") != result.interval("nll")
+    assert hcal.evaluate(P, Y, "nll", ci=0.9, n_resamples=50, test=False).test is None
+    assert hcal.evaluate(P, Y, "nll", test=True).test is not None
+
+
+def test_baseline_gives_paired_differences() -> None:
+    q = softmax(LOGITS / 2.5)  # what the labels were drawn from
+    result = hcal.evaluate(q, Y, ["nll", "ece_ew", "dece", "skce"], ci=0.95, baseline=P, n_resamples=200)
+    for name, d in result.differences.items():
+        assert d.before == getattr(hcal.metrics, name)(P, Y)
+        assert d.change == pytest.approx(result[name] - d.before)
+    assert result.differences["nll"].high < 0
+    assert result.differences["ece_ew"].high < 0
+    assert result.differences["skce"].low is None
+    # Paired: much narrower than the two intervals apart.
+    d, own = result.differences["nll"], result.interval("nll")
+    assert d.high - d.low < 2 * (own[1] - own[0])
+    same = hcal.evaluate(P, Y, ["nll", "ece_ew"], ci=0.95, baseline=P, n_resamples=50)
+    assert (same.differences["nll"].low, same.differences["ece_ew"].high) == (0.0, 0.0)
+    with pytest.raises(ValueError, match="baseline has 5 classes, probs has 4"):
+        hcal.evaluate(P, Y, "nll", baseline=np.full((400, 5), 0.2))
+
+
+def test_paired_interval_covers_the_true_difference() -> None:
+    """Differences of NLL between two predictors of known truth, 60 sets of N = 300, K = 3: nominal 95 %."""
+    covered = 0
+    rng = np.random.default_rng(0)
+    z = 1.5 * rng.normal(size=(200_000, 3))
+    p = softmax(z)
+    truth = (p * (log_softmax(z) - log_softmax(1.5 * z))).sum(1).mean()
+    for seed in range(60):
+        logits, y = synthetic(300, 3, scale=1.0, seed=seed)
+        d = hcal.evaluate(
+            softmax(1.5 * logits), y, "nll", ci=0.95, baseline=softmax(logits), n_resamples=200, test=False
+        ).differences["nll"]
+        covered += d.low <= truth <= d.high
+    assert covered >= 51  # a binomial of 0.95 falls below in one case of 300
+
+
+def test_forms_for_machines() -> None:
+    result = hcal.evaluate(P, Y, ["ece_ew", "skce", "dkde_ce", "nll"], ci=0.95, n_resamples=50, baseline=P)
+    content = json.loads(result.to_json())
+    assert content["metrics"]["nll"]["value"] == result["nll"]
+    assert content["metrics"]["nll"]["low"] == result.interval("nll")[0]
+    assert content["metrics"]["dkde_ce"]["low"] is None
+    assert content["n"], content["k"] == (400, 4)
+    assert content["collapsed"] is False
+    frame = result.to_frame()
+    assert frame.loc["ece_ew", "value"] == result["ece_ew"]
+    assert list(frame.index) == list(result.to_dict())
+    one = hcal.evaluate(P[:1], Y[:1])
+    assert json.loads(one.to_json())["metrics"]["skce"]["value"] is None  # a single row has no pair
+
+
+def test_forms_for_people() -> None:
+    result = hcal.evaluate(P, Y, ci=0.95, n_resamples=50)
+    text = str(result)
+    for word in ("400 rows, 4 classes", "top-label", "class-wise", "canonical", "ece_ew", "95%", "by chance"):
+        assert word in text
+    assert "mean confidence" in text
+    assert "sharpness" in text
+    assert "p = 0.001, not calibrated" in text
+    assert max(map(len, text.splitlines())) <= 120
+    assert repr(result) == text
+    page = result._repr_html_()
+    assert page.count("<tr>") == 1 + 4 + len(hcal.list_metrics())
+    plain = str(hcal.evaluate(P, Y, "score"))
+    assert "what it says" in plain
+    assert "proper score" in plain
+
+
+def test_uniform_predictor_is_collapsed_even_where_hce_is_zero() -> None:
+    y = np.arange(1000) % 10
+    result = hcal.evaluate(np.full((1000, 10), 0.1), y)
+    assert result["hce"] < 0.02
+    assert result["cwece_a"] == pytest.approx(0, abs=1e-12)
+    assert result.collapsed
+    assert "the predictions say nothing" in result.warnings[0]
+    assert "COLLAPSED PREDICTOR" in str(result)
+    assert "COLLAPSED PREDICTOR" in result._repr_html_()
+
+
+def untrained_ensemble(logits: np.ndarray, m: int = 128) -> np.ndarray:
+    """The published initialisation of the ensemble map: a, w ~ U(±1/√m), P = Σ v_i softmax(|a_i| x)."""
+    rng = np.random.default_rng(0)
+    a, w = np.abs(rng.uniform(-1, 1, size=(2, m))) / np.sqrt(m)
+    x = log_softmax(logits.astype(np.float64))
+    return sum(v * softmax(s * x) for v, s in zip(w / w.sum(), a, strict=True))
+
+
+@pytest.mark.data
+def test_collapse_on_real_outputs() -> None:
+    cal, y_cal, logits, y = load_task("cifar100_resnet50")
+    before = softmax(logits.astype(np.float64))
+    names = ["cwece_a", "nll"]
+    flat = hcal.evaluate(untrained_ensemble(logits), y, names, baseline=before)
+    assert flat.collapsed
+    assert flat["cwece_a"] < flat.differences["cwece_a"].before  # this is the trap
+    assert hcal.evaluate(untrained_ensemble(logits), y, names).collapsed  # recognised without a baseline
+    assert hcal.evaluate(np.full_like(before, 0.01), y, names).collapsed
+    scaled = hcal.make_calibrator("ts").fit(cal, y_cal).predict_proba(logits)
+    assert not hcal.evaluate(scaled, y, names, baseline=before).collapsed
+    assert not hcal.evaluate(before, y, names).collapsed
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_default_calibrator_is_not_collapsed() -> None:
+    cal, y_cal, logits, y = load_task("cifar100_resnet50")
+    p = hcal.HCalibrator().fit(cal, y_cal).predict_proba(logits)
+    assert not hcal.evaluate(p, y, ["nll"], baseline=softmax(logits)).collapsed
+
+
+def test_weights() -> None:
+    w = np.random.default_rng(0).integers(0, 3, 400)
+    rows = np.repeat(np.arange(400), w)
+    chosen = ["ece_ew", "dece", "cwece_a", "nll"]
+    weighted = hcal.evaluate(P, Y, chosen, sample_weight=w).to_dict()
+    assert weighted == pytest.approx(hcal.evaluate(P[rows], Y[rows], chosen).to_dict(), rel=1e-9)
+    result = hcal.evaluate(P, Y, sample_weight=w + 0.5)
+    assert "dece" not in result.to_dict()
+    assert (
+        "left out, because they need whole repetition counts as weights: ece_em, dece" in result.warnings[0]
+    )
+    with pytest.raises(ValueError, match="dece counts samples"):
+        hcal.evaluate(P, Y, "dece", sample_weight=w + 0.5)
+    ci = hcal.evaluate(P, Y, ["nll", "ece_ew"], ci=0.95, sample_weight=w + 0.5, n_resamples=50)
+    assert ci.interval("nll")[0] < ci["nll"] < ci.interval("nll")[1]
+    assert ci.test is None
+
+
+def test_coinciding_rows_warn() -> None:
+    with pytest.warns(UserWarning, match="50% of these rows are calibration rows"):
+        result = hcal.evaluate(P, Y, "nll", calibration=P[:200])
+    assert "too good to be true" in result.warnings[0]
+    assert hcal.evaluate(P[:200], Y[:200], "nll", calibration=P[200:]).warnings == []
+    assert hcal.evaluate(P, Y, "nll", calibration=np.ones((5, 7))).warnings == []
+    saturated = np.tile([1.0, 0.0], (50, 1))
+    assert coinciding_rows(saturated, saturated) == 0.0  # repeated predictions prove nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ci": 95}, "ci must be a level between 0 and 1"),
+        ({"ci": 0.95, "interval": "normal"}, "interval must be"),
+        ({"ci": 0.95, "n_resamples": 3}, "n_resamples must be"),
+        ({"input": "scores"}, "input must be one of"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hcal.evaluate(P, Y, "nll", **options)
+    with pytest.raises(ValueError, match="probs has a negative value"):
+        hcal.evaluate(LOGITS, Y)
+
+
+@pytest.mark.parametrize(
+    "first", ["import hcal.evaluation", "import hcal.evaluation.run, hcal.evaluation.diagram", "import hcal"]
+)
+def test_evaluate_is_the_function_in_every_import_order(first: str) -> None:
+    code = (
+        f"{first}\nimport hcal, inspect\n"
+        "assert inspect.isfunction(hcal.evaluate) and inspect.isfunction(hcal.reliability)\n"
+        "import hcal.evaluation.run, hcal.evaluation.diagram\n"
+        "from hcal import evaluate, reliability\n"
+        "found = hcal.evaluate, evaluate, reliability, hcal.evaluation.evaluate, hcal.evaluation.reliability\n"
+        "assert all(inspect.isfunction(f) for f in found)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
