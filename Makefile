@@ -44,5 +44,10 @@ unit: $(STAMP)-test
 slow: $(STAMP)-test  ## the tests that take minutes
 	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow
 
+docs: $(STAMP)-test  ## build the documentation into site/, offline; a warning is an error
+	$(PIP) install -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html"
+
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

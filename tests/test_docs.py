@@ -2,7 +2,7 @@
 
 Rules of a page: its ``python`` blocks share one namespace and one empty working directory; ``bash`` blocks
 run in the same directory. A ``text`` block right after a block is its output, word for word. Lines of a
-``bash`` block that start with ``pip`` or ``git clone`` need a network and are not run; the targets of ``make``
+``bash`` block that start with ``pip`` or ``git clone`` need a network and are not run; targets of ``make``
 must exist. A comment ``<!-- not run: reason -->`` before a block exempts it.
 
 To rewrite the outputs after a change: ``HCAL_UPDATE_DOCS=1 pytest tests/test_docs.py``; then read the diff.
