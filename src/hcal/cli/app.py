@@ -87,6 +87,7 @@ def fit(
     with console.friendly():
         from hcal import io
         from hcal.calibrators import make_calibrator
+        from hcal.cli.report import origin
         from hcal.files import read_data
 
         _needs_directory(output)
@@ -96,6 +97,7 @@ def fit(
         silent = quiet or json or bool(params.get("verbose"))  # a fit with its own bar needs no second one
         with console.working(f"fitting {method} on {_shape(data)}", quiet=silent):
             calibrator.fit(data.values, data.labels())
+        calibrator.info_ = calibrator.info_ | {"fitted_on": origin(data)}
         io.save(calibrator, output)
         if json:
             console.print_json(
@@ -172,14 +174,53 @@ def evaluate(
     """Measure how far probabilities can be trusted, before and after a calibrator."""
     with console.friendly():
         from hcal.cli.evaluate import measure, show
+        from hcal.cli.report import seen_before
 
         calibrator, data = _calibrator_and_data(model, file, input, labels)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             measured = measure(data, calibrator, _names(metrics), ci)
+        notes = seen_before(calibrator, data)
+        for note in notes:
+            console.say("warning", "yellow", note)
         if json:
-            console.print_json(measured.to_dict())
+            console.print_json(measured.to_dict(notes))
         elif not quiet:
             show(measured, draw=diagram)
+
+
+@app.command(
+    epilog=_examples(
+        "hcal report test.npz -o report.html", "hcal report test.npz --model model.hcal -o r.html"
+    )
+)
+def report(
+    file: DataArg,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the HTML page to write")],
+    model: ModelOpt = None,
+    input: InputOpt = None,
+    labels: LabelsOpt = None,
+    names: Annotated[
+        Path | None, typer.Option("--names", help="a text file with one class name a line")
+    ] = None,
+    ci: Annotated[float, typer.Option("--ci", help="level of intervals and bands")] = 0.95,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Write one HTML page that shows whether the probabilities can be trusted."""
+    with console.friendly():
+        from hcal.cli.report import write
+
+        _needs_directory(output)
+        calibrator, data = _calibrator_and_data(model, file, input, labels)
+        with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
+            verdict = write(output, data, calibrator, names=names, ci=ci)
+        if json:
+            console.print_json({"report": str(output), "grade": verdict.grade, "headline": verdict.headline,
+                                "sentences": verdict.sentences, "alarms": verdict.alarms})  # fmt: skip
+        elif not quiet:
+            console.out().print(f"[bold]{verdict.headline}[/]")
+            console.out().print("\n".join(verdict.sentences), markup=False)
+            console.out().print(f"\nwrote [bold]{output}[/]: open it in any browser")
 
 
 @app.command(epilog=_examples("hcal demo", "hcal demo --method ts --output /tmp/demo"))

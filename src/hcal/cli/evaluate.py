@@ -42,8 +42,8 @@ class Measured:
     result: Evaluation
     calibrator: Calibrator | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able summary."""
+    def to_dict(self, notes: Sequence[str] = ()) -> dict[str, Any]:
+        """Return a JSON-able summary; ``notes`` join the warnings."""
         found: dict[str, Any] = {
             "file": str(self.data.path),
             "part": self.data.part or None,
@@ -63,7 +63,7 @@ class Measured:
             if self.before.ci is not None:
                 found["before_intervals"] = _intervals(self.before)
         found |= {"accuracy": self.result.accuracy, "mean_confidence": self.result.mean_confidence}
-        return found | {"collapsed": self.result.collapsed, "warnings": self.result.warnings}
+        return found | {"collapsed": self.result.collapsed, "warnings": [*self.result.warnings, *notes]}
 
     @property
     def argmax_changed(self) -> int:

@@ -1,0 +1,59 @@
+"""``hcal report``: from a file to the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hcal.calibrators.base import Calibrator
+from hcal.files import DataFile, checksum
+from hcal.report import Source, measure_report, write_page
+from hcal.report.verdict import Verdict, judge
+
+
+def write(
+    output: Path,
+    data: DataFile,
+    calibrator: Calibrator | None,
+    *,
+    names: Path | None = None,
+    ci: float = 0.95,
+) -> Verdict:
+    """Measure, write the page and return its verdict.
+
+    Parameters
+    ----------
+    output : Path
+    data : DataFile
+    calibrator : Calibrator, optional
+    names : Path, optional
+        A text file with one class name a line.
+    ci : float
+
+    Returns
+    -------
+    Verdict
+    """
+    content = measure_report(
+        data.values,
+        data.labels(),
+        calibrator,
+        input=data.kind,
+        class_names=None if names is None else names.read_text(encoding="utf-8").splitlines(),
+        source=Source(data.path.name, data.part, data.kind, checksum(data.path)),
+        notes=seen_before(calibrator, data),
+        ci=ci,
+    )
+    write_page(output, content)
+    return judge(content)
+
+
+def origin(data: DataFile) -> dict[str, str]:
+    """Return what names the rows of a file: kept with a fitted model, compared when it is judged."""
+    return {"file": data.path.name, "part": data.part, "sha256": checksum(data.path)}
+
+
+def seen_before(calibrator: Calibrator | None, data: DataFile) -> list[str]:
+    """Return a note where these are the very rows that the calibrator learned from."""
+    fitted_on = {} if calibrator is None else calibrator.info_.get("fitted_on", {})
+    same = fitted_on.get("sha256") == checksum(data.path) and fitted_on.get("part") == data.part
+    return ["these are the rows that the calibrator learned from: judge it on others"] if same else []

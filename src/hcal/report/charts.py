@@ -1,0 +1,322 @@
+"""The report's charts: reliability, confidence, the map, and one small diagram a class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.evaluation.diagram import Curve
+from hcal.numerics import FloatArray, IntArray
+from hcal.report import svg
+from hcal.report.svg import Frame
+
+_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """Return a share in per cent.
+
+    Examples
+    --------
+    >>> percent(0.12345)
+    '12.3 %'
+    """
+    return f"{100 * value:.{digits}f} %"
+
+
+# -- reliability ----------------------------------------------------------------------------------
+
+
+def reliability(curve: Curve, side: str, *, event: str = "right") -> str:
+    """Draw a reliability diagram: observed frequency against stated probability, bands, histogram.
+
+    Parameters
+    ----------
+    curve : Curve
+    side : {"before", "after"}
+        Which colour of the page.
+    event : str
+        What happened, in a word: ``"right"``.
+
+    Returns
+    -------
+    str
+        An SVG.
+    """
+    frame = Frame(44, 10, 300, 300)
+    bars = Frame(44, 322, 300, 48, y_range=(0, 1))
+    parts = [*_square(frame, "stated confidence", f"how often it was {event}", below=bars)]
+    full = np.flatnonzero(curve.weight > 0)
+    total = float(curve.weight.sum())
+    tallest = float(curve.weight.max()) / total
+    parts.append(
+        svg.polyline(
+            [(frame.x(curve.predicted[b]), frame.y(curve.observed[b])) for b in full], f"line {side}"
+        )
+    )
+    for b in full:
+        parts.append(_bin(frame, bars, curve, int(b), total, tallest, side, event))
+    description = (
+        f"{len(full)} bins, {int(curve.outside.sum())} outside their consistency band; mean gap "
+        f"{percent(curve.error, 2)}. The numbers are in the table below."
+    )
+    return svg.drawing(
+        356, 402, parts, title=f"Reliability diagram, {side} calibration", description=description
+    )
+
+
+def _square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None) -> list[str]:
+    """Grid, diagonal and labels of a square from 0 to 1 each way."""
+    parts = [
+        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
+    ]
+    bottom = (below or frame).top + (below or frame).height
+    for t in _TICKS:
+        parts.append(svg.line(frame.x(t), frame.top, frame.x(t), frame.top + frame.height, "grid"))
+        parts.append(svg.line(frame.left, frame.y(t), frame.left + frame.width, frame.y(t), "grid"))
+        parts.append(svg.text(frame.x(t), bottom + 14, f"{t:g}"))
+        parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t:g}", anchor="end"))
+    parts.append(svg.line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "diagonal"))
+    parts.append(svg.text(frame.left + frame.width / 2, bottom + 29, x_label, "label"))
+    middle = frame.top + frame.height / 2
+    parts.append(
+        svg.tag("text", y_label, x=12, y=middle, class_="label", text_anchor="middle",
+                transform=f"rotate(-90 12 {svg.number(middle)})")
+    )  # fmt: skip
+    return parts
+
+
+def _bin(
+    frame: Frame, bars: Frame, curve: Curve, b: int, total: float, tallest: float, side: str, event: str
+) -> str:
+    said, seen, share = float(curve.predicted[b]), float(curve.observed[b]), float(curve.weight[b]) / total
+    x, low, high = frame.x(said), frame.y(float(curve.low[b])), frame.y(float(curve.high[b]))
+    outside = bool(curve.outside[b])
+    left, right = bars.x(float(curve.edges[b])), bars.x(float(curve.edges[b + 1]))
+    height = max(share / tallest * bars.height, 0.8)
+    words = (
+        f"said {percent(said)}, {event} {percent(seen)} of {curve.weight[b]:,.0f} rows "
+        f"({'outside' if outside else 'inside'} the band {percent(curve.low[b])} to {percent(curve.high[b])})"
+    )
+    parts = [
+        svg.tag("title", words),
+        svg.tag("rect", x=x - 5, y=high, width=10, height=max(low - high, 1.5), class_="band", rx=2),
+        svg.line(x, frame.y(said), x, frame.y(seen), f"gap {side}"),
+        svg.tag("circle", cx=x, cy=frame.y(seen), r=5, class_=f"dot {side}{' outside' if outside else ''}"),
+        svg.tag(
+            "rect", x=left + 0.5, y=bars.top + bars.height - height, width=max(right - left - 1, 1),
+            height=height, class_=f"bar {side}",
+        ),
+    ]  # fmt: skip
+    return svg.group(parts, class_="bin")
+
+
+# -- confidence -----------------------------------------------------------------------------------
+
+
+def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str) -> str:
+    """Draw how many rows have which confidence, right and wrong ones apart, on a logarithmic axis.
+
+    Parameters
+    ----------
+    conf : array of shape (N,)
+    hit : array of shape (N,)
+    side : {"before", "after"}
+
+    Returns
+    -------
+    str
+    """
+    edges = np.linspace(0, 1, 26)
+    right = np.histogram(conf[hit], edges)[0]
+    wrong = np.histogram(conf[~hit], edges)[0]
+    top = max(math.ceil(math.log10(max(right.max(), wrong.max(), 1)) + 0.05), 1)
+    frame = Frame(44, 10, 300, 170, y_range=(-0.3, top))
+    parts = [
+        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
+    ]
+    for power in range(top + 1):
+        y = frame.y(power)
+        parts.append(svg.line(frame.left, y, frame.left + frame.width, y, "grid"))
+        parts.append(svg.text(frame.left - 6, y + 4, _count(10**power), anchor="end"))
+    for t in _TICKS:
+        parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{t:g}"))
+    parts.append(_steps(frame, edges, right, f"area {side}"))
+    parts.append(_steps(frame, edges, wrong, "area wrong"))
+    mean, accuracy = float(conf.mean()), float(hit.mean())
+    for value, class_ in ((mean, f"mean {side}"), (accuracy, "accuracy")):
+        parts.append(
+            svg.line(frame.x(value), frame.top, frame.x(value), frame.top + frame.height, f"mark {class_}")
+        )
+    parts.append(
+        svg.text(frame.left + frame.width / 2, frame.top + frame.height + 29, "stated confidence", "label")
+    )
+    description = (
+        f"Mean confidence {percent(mean)}, accuracy {percent(accuracy)}. "
+        f"{int((conf[~hit] > 0.9).sum()):,} wrong predictions were stated with more than 90 % confidence."
+    )
+    return svg.drawing(356, 216, parts, title=f"Confidence, {side} calibration", description=description)
+
+
+def _count(value: int) -> str:
+    return f"{value:,}" if value < 10_000 else f"{value // 1000}k"
+
+
+def _steps(frame: Frame, edges: NDArray[np.float64], counts: NDArray[np.int64], class_: str) -> str:
+    """A filled step line of counts; an empty bin lies on the floor."""
+    floor = frame.y_range[0]
+    points = [(frame.x(float(edges[0])), frame.y(floor))]
+    for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
+        height = frame.y(math.log10(count) if count else floor)
+        points += [(frame.x(float(low)), height), (frame.x(float(high)), height)]
+    return svg.polygon([*points, (frame.x(float(edges[-1])), frame.y(floor))], class_)
+
+
+# -- the map --------------------------------------------------------------------------------------
+
+
+def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> str:
+    """Draw what the calibrator does to logits, each measured from the logit of its row's top class.
+
+    A class-agnostic order-preserving method is one rising curve; dots beside the curve mean that the method
+    treats classes or rows differently.
+
+    Parameters
+    ----------
+    before, after : arrays of shape (N, K)
+        Probabilities.
+    points : int
+        How many dots to draw.
+
+    Returns
+    -------
+    str
+    """
+    inside, outside = _relative_logits(before, after, points)
+    span = max(4.0, float(np.ceil(-np.quantile(inside, 0.02)))) if inside.size else 4.0
+    reach = max(4.0, float(np.ceil(-np.quantile(outside, 0.02)))) if outside.size else 4.0
+    frame = Frame(44, 10, 300, 300, (-span, 0.0), (-max(span, reach), 0.0))
+    keep = (inside >= -span) & (outside >= frame.y_range[0]) & (outside <= 0)
+    ticks = range(0, -int(max(span, reach)) - 1, -max(1, round(span / 5)))
+    parts = [
+        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
+    ]
+    for t in ticks:
+        if t >= -span:
+            parts.append(svg.line(frame.x(t), frame.top, frame.x(t), frame.top + frame.height, "grid"))
+            parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{t}"))
+        parts.append(svg.line(frame.left, frame.y(t), frame.left + frame.width, frame.y(t), "grid"))
+        parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t}", anchor="end"))
+    low = max(-span, frame.y_range[0])
+    parts.append(svg.line(frame.x(low), frame.y(low), frame.x(0), frame.y(0), "diagonal"))
+    parts.append(
+        svg.dots(zip(map(frame.x, inside[keep]), map(frame.y, outside[keep]), strict=True), "cloud after")
+    )
+    parts.append(
+        svg.polyline(
+            [(frame.x(a), frame.y(b)) for a, b in _median(inside[keep], outside[keep])], "line after"
+        )
+    )
+    parts.append(svg.text(frame.left + 150, frame.top + 329, "logit in, from its row's top", "label"))
+    parts.append(
+        svg.tag("text", "logit out, from its row's top", x=12, y=160, class_="label", text_anchor="middle",
+                transform="rotate(-90 12 160)")
+    )  # fmt: skip
+    return svg.drawing(356, 346, parts, title="The map", description=_slope(inside[keep], outside[keep]))
+
+
+def _relative_logits(
+    before: FloatArray, after: FloatArray, points: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """log p_k − log p_top of a sample of events, before and after; zeros and the top itself left out."""
+    rng = np.random.default_rng(0)
+    rows = rng.permutation(len(before))[:points]
+    p, q = before[rows].astype(np.float64), after[rows].astype(np.float64)
+    top = p.argmax(axis=1)
+    each = np.arange(len(rows))
+    p, q = p / p[each, top][:, None], q / np.maximum(q[each, top], 1e-300)[:, None]
+    legal = (p > 0) & (q > 0)
+    legal[each, top] = False
+    inside, outside = np.log(p[legal]), np.log(q[legal])
+    chosen = rng.permutation(inside.size)[:points]
+    return inside[chosen], outside[chosen]
+
+
+def _median(x: NDArray[np.float64], y: NDArray[np.float64], bins: int = 24) -> list[tuple[float, float]]:
+    """The running median: equal-mass bins along x, ending at the fixed point (0, 0)."""
+    if x.size < bins:
+        return []
+    order = np.argsort(x)
+    parts = zip(np.array_split(x[order], bins), np.array_split(y[order], bins), strict=True)
+    return [(float(np.median(a)), float(np.median(b))) for a, b in parts] + [(0.0, 0.0)]
+
+
+def _slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
+    if x.size < 2 or not (x @ x):
+        return "Too few events to describe."
+    slope = float(x @ y / (x @ x))
+    verb = "shrinks" if slope < 0.98 else ("stretches" if slope > 1.02 else "keeps")
+    return f"On average it {verb} logit differences: one unit in, {slope:.2f} out."
+
+
+# -- class counts and small multiples -------------------------------------------------------------
+
+
+def class_counts(counts: IntArray, names: Sequence[str]) -> str:
+    """Draw the number of rows of every class as bars.
+
+    Parameters
+    ----------
+    counts : array of shape (K,)
+    names : sequence of str
+
+    Returns
+    -------
+    str
+    """
+    frame = Frame(44, 10, 640, 90, (0, len(counts)), (0, max(float(counts.max()), 1.0)))
+    width = frame.width / len(counts)
+    parts = [svg.line(frame.left, frame.y(0), frame.left + frame.width, frame.y(0), "axis")]
+    for share in (0.5, 1.0):
+        value = frame.y_range[1] * share
+        parts.append(svg.line(frame.left, frame.y(value), frame.left + frame.width, frame.y(value), "grid"))
+        parts.append(svg.text(frame.left - 6, frame.y(value) + 4, _count(round(value)), anchor="end"))
+    for k, count in enumerate(counts):
+        inner = svg.tag("title", f"{names[k]}: {count:,} rows")
+        bar = svg.tag("rect", x=frame.x(k) + width * 0.08, y=frame.y(float(count)), class_="bar neutral",
+                      width=max(width * 0.84, 0.4), height=frame.y(0) - frame.y(float(count)))  # fmt: skip
+        parts.append(svg.group([inner, bar]) if len(counts) <= 200 else bar)
+    parts.append(svg.text(frame.left + frame.width / 2, 124, "class, in the order of its number", "label"))
+    description = f"{len(counts)} classes with {int(counts.min()):,} to {int(counts.max()):,} rows each."
+    return svg.drawing(694, 132, parts, title="Rows of each class", description=description, class_="wide")
+
+
+def small(before: Curve | None, after: Curve, name: str) -> str:
+    """Draw the reliability of one class's probability in the size of a stamp.
+
+    Parameters
+    ----------
+    before : Curve, optional
+    after : Curve
+    name : str
+
+    Returns
+    -------
+    str
+    """
+    frame = Frame(4, 4, 92, 92)
+    parts = ['<path class="grid" d="M4 96L96 4M4 50h92M50 4v92"/>']
+    for curve, side in ((before, "before"), (after, "after")):
+        if curve is None:
+            continue
+        full = np.flatnonzero(curve.weight > 0)
+        points = [(frame.x(float(curve.predicted[b])), frame.y(float(curve.observed[b]))) for b in full]
+        parts.append(svg.polyline(points, f"line {side}"))
+        parts.append(svg.dots(points, f"stamp {side}"))
+    description = f"Class-wise error {percent(after.error, 2)}."
+    return svg.drawing(
+        100, 100, parts, title=f"Reliability of {name}", description=description, class_="stamp-box"
+    )

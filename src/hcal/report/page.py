@@ -1,0 +1,412 @@
+"""The report as one self-contained HTML page: no script, style, font or picture from anywhere else."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from hcal.evaluation.diagram import Curve
+from hcal.metrics.registry import LEVELS
+from hcal.report import charts
+from hcal.report.content import HEADLINE, Content, Side
+from hcal.report.verdict import CARE, GOOD, Verdict, judge
+
+_SHOWN = 12  # small multiples before "show all"
+_LEVELS = {
+    "top-label": "Top label: is the predicted class right as often as it says?",
+    "class-wise": "Class-wise: is each class's probability right?",
+    "canonical": "Canonical: is the whole vector right?",
+    "score": "Scores: calibration and sharpness together",
+}
+_TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
+
+
+def render(content: Content) -> str:
+    """Write the page.
+
+    Parameters
+    ----------
+    content : Content
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    verdict = judge(content)
+    sections = [
+        _verdict(content, verdict),
+        _headline(content),
+        _reliability(content),
+        _confidence(content),
+        _classes(content),
+        _metrics(content),
+        _mapping(content),
+        _data(content),
+        _method(content),
+    ]
+    return _PAGE.format(
+        title=escape(f"Calibration report: {content.source.name}"),
+        name=escape(content.source.name),
+        subtitle=escape(_subtitle(content)),
+        style=_asset("style.css"),
+        script=_asset("script.js"),
+        sections="\n".join(s for s in sections if s),
+        created=escape(content.created),
+        version=escape(content.versions.get("hcal", "")),
+    )
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="hcal {version}">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<a class="skip" href="#verdict">Skip to the verdict</a>
+<header>
+<div><p class="eyebrow">Calibration report</p><h1>{name}</h1><p class="subtitle">{subtitle}</p></div>
+<div class="tools">
+<button type="button" id="theme" aria-label="Switch between light and dark">Light / dark</button>
+<button type="button" id="print">Print</button></div>
+</header>
+<main>
+{sections}
+</main>
+<footer><p>Made by hcal {version} on {created}. This page is complete: it loads nothing.</p></footer>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def _asset(name: str) -> str:
+    return files("hcal.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _subtitle(content: Content) -> str:
+    part = f", {content.source.part} part" if content.source.part else ""
+    method = f", calibrated by {content.calibrator.title}" if content.calibrator is not None else ""
+    return f"{len(content.y):,} rows, {len(content.names):,} classes{part}{method}"
+
+
+def _section(identity: str, title: str, lead: str, body: str) -> str:
+    heading = f'<h2 id="{identity}-title">{escape(title)}</h2><p class="lead">{lead}</p>'
+    return f'<section id="{identity}" aria-labelledby="{identity}-title">{heading}{body}</section>'
+
+
+# -- verdict and headline -------------------------------------------------------------------------
+
+
+def _verdict(content: Content, verdict: Verdict) -> str:
+    words = {"good": "Safe", "care": "With care", "bad": "Not safe"}[verdict.grade]
+    alarms = "".join(f"<li>{escape(alarm)}</li>" for alarm in verdict.alarms)
+    alert = f'<ul class="alarms" role="alert">{alarms}</ul>' if alarms else ""
+    sentences = "".join(f"<p>{escape(s)}</p>" for s in verdict.sentences)
+    rule = (
+        f"Safe: the upper end of the {content.ci:.0%} interval of the calibration error is at most "
+        f"{charts.percent(GOOD, 0)}; with care: at most {charts.percent(CARE, 0)}. A collapsed predictor or "
+        "a log-likelihood made worse is never safe."
+    )
+    return (
+        f'<section id="verdict" class="verdict {verdict.grade}" aria-labelledby="verdict-title">'
+        f'<p class="grade"><span>{words}</span></p><h2 id="verdict-title">{escape(verdict.headline)}</h2>'
+        f'{sentences}{alert}<p class="fine">{escape(rule)}</p></section>'
+    )
+
+
+def _headline(content: Content) -> str:
+    cards = [_card(content, name) for name in HEADLINE]
+    cards.insert(3, _confidence_card(content))
+    return f'<section id="headline" aria-label="Headline numbers" class="cards">{"".join(cards)}</section>'
+
+
+def _card(content: Content, name: str) -> str:
+    metric = content.before.headline.results[name].metric
+    shares = name in ("ece_ew", "accuracy")
+    rows = [
+        (side, _number(s.headline[name], shares), _interval(s, name, shares)) for side, s in _sides(content)
+    ]
+    return _card_html(_TITLES[name], metric.explain, rows, _trend(content, name))
+
+
+def _confidence_card(content: Content) -> str:
+    rows = [(side, _number(s.metrics.mean_confidence, True), "") for side, s in _sides(content)]
+    return _card_html("Mean confidence", "what the model states on average; compare with accuracy", rows, "")
+
+
+def _card_html(title: str, explain: str, rows: list[tuple[str, str, str]], trend: str) -> str:
+    lines = "".join(
+        f'<p class="figure {side}"><span class="side">{side if len(rows) == 2 else "now"}</span> '
+        f'<b>{value}</b> <span class="interval">{interval}</span></p>'
+        for side, value, interval in rows
+    )
+    return f'<div class="card"><h3>{_tip(title, explain)}</h3>{lines}<p class="trend">{trend}</p></div>'
+
+
+def _trend(content: Content, name: str) -> str:
+    if content.after is None:
+        return ""
+    before, after = content.before.headline[name], content.after.headline[name]
+    if name == "accuracy":
+        return "unchanged" if before == after else f"{100 * (after - before):+.2f} points"
+    if before <= 0 or abs(after / before - 1) < 0.0005:
+        return "unchanged"
+    ratio = after / before - 1
+    return _arrow(ratio, better=ratio < 0)
+
+
+def _arrow(ratio: float, *, better: bool) -> str:
+    share = f"{abs(ratio):.1%}" if abs(ratio) < 0.1 else f"{abs(ratio):.0%}"
+    return f'<span class="{"better" if better else "worse"}">{"▼" if ratio < 0 else "▲"} {share}</span>'
+
+
+def _sides(content: Content) -> list[tuple[str, Side]]:
+    if content.after is None:
+        return [("before", content.before)]
+    return [("before", content.before), ("after", content.after)]
+
+
+def _number(value: float, share: bool = False) -> str:
+    if share:
+        return charts.percent(value, 2 if abs(value) < 0.1 else 1)
+    return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+
+
+def _interval(side: Side, name: str, share: bool) -> str:
+    found = side.headline.interval(name)
+    return "" if found is None else f"{_number(found[0], share)} – {_number(found[1], share)}"
+
+
+def _tip(words: str, explain: str) -> str:
+    return f'<span class="tip" tabindex="0" data-tip="{escape(explain)}">{escape(words)}</span>'
+
+
+# -- diagrams -------------------------------------------------------------------------------------
+
+
+def _reliability(content: Content) -> str:
+    lead = (
+        "Each dot is a bin of rows: how confident the model was, and how often it was right. On the diagonal "
+        f"the two agree. The grey bar is the consistency band: where the dot lies in {content.ci:.0%} of the "
+        "cases if the model is calibrated. A ringed dot lies outside. Below: the share of rows in each bin."
+    )
+    views = []
+    for view, label in (("by_width", "equal-width bins"), ("by_mass", "equal-mass bins")):
+        figures = "".join(
+            _figure(charts.reliability(getattr(s, view)[0], side), side, len(_sides(content)))
+            for side, s in _sides(content)
+        )
+        tables = "".join(_bins_table(getattr(s, view)[0], side) for side, s in _sides(content))
+        hidden = "" if view == "by_width" else " hidden"
+        views.append(
+            f'<div class="view" id="{view}"{hidden}><div class="pair">{figures}</div>'
+            f"<details><summary>The numbers ({label})</summary>{tables}</details></div>"
+        )
+    control = (
+        '<div class="switch" role="group" aria-label="Bins">'
+        '<button type="button" data-view="by_width" aria-pressed="true">Equal width</button>'
+        '<button type="button" data-view="by_mass" aria-pressed="false">Equal mass</button></div>'
+    )
+    return _section("reliability", "Does it mean what it says?", lead, control + "".join(views))
+
+
+def _figure(drawing: str, side: str, sides: int) -> str:
+    caption = {"before": "Before calibration", "after": "After calibration"}[side] if sides == 2 else ""
+    return (
+        f'<figure class="{side}">{f"<figcaption>{caption}</figcaption>" if caption else ""}{drawing}</figure>'
+    )
+
+
+def _bins_table(curve: Curve, side: str) -> str:
+    rows = "".join(
+        f"<tr><td>{curve.edges[b]:.3f} – {curve.edges[b + 1]:.3f}</td><td>{curve.weight[b]:,.0f}</td>"
+        f"<td>{curve.predicted[b]:.4f}</td><td>{curve.observed[b]:.4f}</td>"
+        f"<td>{curve.low[b]:.4f} – {curve.high[b]:.4f}</td></tr>"
+        for b in np.flatnonzero(curve.weight > 0)
+    )
+    head = "<tr><th>bin</th><th>rows</th><th>stated</th><th>right</th><th>band</th></tr>"
+    return f'<div class="scroll"><table class="numbers"><caption>{side}</caption>{head}{rows}</table></div>'
+
+
+def _confidence(content: Content) -> str:
+    lead = (
+        "How many rows were stated with which confidence, on a logarithmic axis: right predictions in the "
+        "colour of the side, wrong ones in grey. The solid line is the mean confidence, the dashed one the "
+        "accuracy; they should meet."
+    )
+    figures = []
+    for side, s in _sides(content):
+        conf = s.probs.max(axis=1).astype(np.float64)
+        figures.append(
+            _figure(
+                charts.confidence(conf, s.probs.argmax(axis=1) == content.y, side), side, len(_sides(content))
+            )
+        )
+    return _section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
+
+
+def _mapping(content: Content) -> str:
+    if content.after is None:
+        return ""
+    lead = (
+        "What the calibrator does to a logit, measured from the top class of its row: in along the bottom, "
+        "out along the side. The dashed diagonal changes nothing; a flatter curve makes the model less sure. "
+        "Dots away from the line mean that classes or rows are treated differently."
+    )
+    drawing = charts.mapping(content.before.probs, content.after.probs)
+    return _section(
+        "map", "The map itself", lead, f'<div class="pair"><figure class="after">{drawing}</figure></div>'
+    )
+
+
+# -- classes --------------------------------------------------------------------------------------
+
+
+def _classes(content: Content) -> str:
+    final = content.final.by_class
+    order = np.argsort([-c.error for c in final.curves], kind="stable")
+    stamps = "".join(_stamp(content, int(k), place) for place, k in enumerate(order))
+    many = len(order) > _SHOWN
+    lead = "Reliability of each class's own probability, the largest error first. " + (
+        "The light dashed line is before, the solid one after calibration." if content.after else ""
+    )
+    hidden = "" if many else " hidden"
+    controls = (
+        f'<div class="filters"{hidden}><label>Find a class <input type="search" id="find" '
+        'autocomplete="off" placeholder="name or number"></label>'
+        '<label>Order <select id="order"><option value="worst">largest error first</option>'
+        '<option value="number">by number</option><option value="rows">most rows first</option></select>'
+        "</label>"
+        f'<button type="button" id="all" aria-expanded="false">Show all {len(order):,}</button>'
+        '<span id="found" role="status"></span></div>'
+    )
+    body = f'{controls}<div class="stamps" id="stamps" data-shown="{_SHOWN}">{stamps}</div>'
+    return _section("classes", "Class by class", lead, body)
+
+
+def _stamp(content: Content, k: int, place: int) -> str:
+    name = content.names[k]
+    after, before = content.final.by_class[k], content.before.by_class[k]
+    frequency = content.counts[k] / len(content.y)
+    stated = float(content.final.probs[:, k].mean())
+    error = charts.percent(after.error, 2)
+    if content.after is not None:
+        error = f"{charts.percent(before.error, 2)} → {error}"
+    drawing = charts.small(before if content.after is not None else None, after, name)
+    hidden = " hidden" if place >= _SHOWN else ""
+    return (
+        f'<div class="stamp-card" data-k="{k}" data-name="{escape(name.lower())}" data-place="{place}" '
+        f'data-rows="{content.counts[k]}"{hidden}><h3>{escape(name)}</h3>{drawing}'
+        f'<p>error {error}</p><p class="fine">stated {charts.percent(stated)}, '
+        f"is {charts.percent(frequency)} · {content.counts[k]:,} rows</p></div>"
+    )
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def _metrics(content: Content) -> str:
+    lead = (
+        "Lower is better, but for accuracy. Hover or focus a name for what it says. Binned errors are "
+        "positive by chance alone; debiased ones can be negative."
+    )
+    two = content.after is not None
+    head = "<th>Metric</th>" + ("<th>Before</th><th>After</th><th>Change</th>" if two else "<th>Value</th>")
+    body = []
+    for level in LEVELS:
+        names = [n for n, r in content.before.metrics.results.items() if r.metric.level == level]
+        if names:
+            body.append(
+                f'<tr class="level"><th colspan="{4 if two else 2}">{escape(_LEVELS[level])}</th></tr>'
+            )
+            body += [_metric_row(content, name) for name in names]
+    table = f'<table class="metrics"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+    return _section("metrics", "Every metric", lead, f'<div class="scroll">{table}</div>')
+
+
+def _metric_row(content: Content, name: str) -> str:
+    metric = content.before.metrics.results[name].metric
+    label = f"{_tip(metric.title, metric.explain)} <code>{escape(name)}</code>"
+    before = content.before.metrics[name]
+    cells = [f"<td>{_number(before)}</td>"]
+    if content.after is not None:
+        after = content.after.metrics[name]
+        cells.append(f"<td>{_number(after)}</td><td>{_change(before, after, metric.lower_is_better)}</td>")
+    return f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>'
+
+
+def _change(before: float, after: float, lower_is_better: bool) -> str:
+    if before <= 0 or after <= 0:  # a ratio of signed estimates means nothing
+        return ""
+    ratio = after / before - 1
+    if abs(ratio) < 0.0005:
+        return '<span class="same">same</span>'
+    better = (ratio < 0) == lower_is_better
+    return (
+        f'<span class="{"better" if better else "worse"}">{"▼" if ratio < 0 else "▲"} {abs(ratio):.1%}</span>'
+    )
+
+
+def _data(content: Content) -> str:
+    counts = content.counts
+    facts = {
+        "Rows (N)": f"{len(content.y):,}",
+        "Classes (K)": f"{len(counts):,}",
+        "Rows of a class": f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}",
+        "Absent classes": f"{len(content.absent):,}" if content.absent else "none",
+        "File": content.source.name,
+        "Part": content.source.part or "whole file",
+        "It holds": content.source.kind or "probabilities",
+        "SHA-256": content.source.checksum or "not a file",
+    }
+    body = _facts(facts) + f"<figure>{charts.class_counts(counts, content.names)}</figure>"
+    return _section("data", "The data", "What was measured.", body)
+
+
+def _method(content: Content) -> str:
+    facts: dict[str, Any] = {}
+    if content.calibrator is not None:
+        c = content.calibrator
+        facts |= {
+            "Method": f"{c.title} ({c.name})",
+            "Preserves": {
+                "order": "the order of classes in every row",
+                "accuracy": "the predicted class",
+            }.get(str(c.preserves), "nothing is promised"),
+            "Converged": "yes" if c.converged_ else "NO",
+        }
+        facts |= {f"Parameter {k}": _plain(v) for k, v in c.get_params(deep=False).items()}
+        facts |= {f"Learned: {k}": _plain(v) for k, v in c.info_.items() if _is_short(v)}
+    facts |= {f"Version of {k}": v for k, v in content.versions.items()}
+    facts["Intervals"] = f"{content.ci:.0%}; bootstrap of the rows, bias-aware for binned errors"
+    title = "Method and versions" if content.calibrator is not None else "Versions"
+    return _section("method", title, "Enough to do it again.", _facts(facts))
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool) or len(_plain(value)) <= 160
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _facts(facts: dict[str, Any]) -> str:
+    rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items())
+    return f'<dl class="facts">{rows}</dl>'

@@ -1,0 +1,113 @@
+"""A few lines of SVG: enough for the report's charts, coloured by the page's style sheet.
+
+Charts carry class names, never colours, so that light, dark and print are the style sheet's business; and
+every chart has a title and a description for those who cannot see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+
+
+def number(value: float) -> str:
+    """Write a coordinate with at most one decimal: a page of a thousand charts stays small.
+
+    Examples
+    --------
+    >>> number(3.0), number(2.25), number(-0.04)
+    ('3', '2.2', '0')
+    """
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A rectangle of the drawing with data coordinates: x from left to right, y from bottom to top."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    x_range: tuple[float, float] = (0.0, 1.0)
+    y_range: tuple[float, float] = (0.0, 1.0)
+
+    def x(self, value: float) -> float:
+        """Return the drawing's x of a data value."""
+        low, high = self.x_range
+        return self.left + (value - low) / (high - low) * self.width
+
+    def y(self, value: float) -> float:
+        """Return the drawing's y of a data value."""
+        low, high = self.y_range
+        return self.top + (high - value) / (high - low) * self.height
+
+
+def tag(name: str, content: str | None = None, /, **attributes: object) -> str:
+    """Return one element; ``class_`` becomes ``class`` and ``a_b`` becomes ``a-b``.
+
+    Examples
+    --------
+    >>> tag("rect", x=1.0, class_="bar")
+    '<rect x="1" class="bar"/>'
+    >>> tag("title", "a & b")
+    '<title>a &amp; b</title>'
+    """
+    text = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"' for key, value in attributes.items()
+    )
+    return f"<{name}{text}/>" if content is None else f"<{name}{text}>{escape(content)}</{name}>"
+
+
+def _value(value: object) -> str:
+    return number(value) if isinstance(value, int | float) else escape(str(value))
+
+
+def group(parts: Iterable[str], /, **attributes: object) -> str:
+    """Return ``<g …>parts</g>``."""
+    return tag("g", **attributes).removesuffix("/>") + ">" + "".join(parts) + "</g>"
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
+    """Return a straight line."""
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
+
+
+def polyline(points: Iterable[tuple[float, float]], class_: str) -> str:
+    """Return an open line through points in drawing coordinates."""
+    path = "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    return tag("path", d=f"M{path}", class_=class_) if path else ""
+
+
+def polygon(points: Iterable[tuple[float, float]], class_: str) -> str:
+    """Return a closed area through points in drawing coordinates."""
+    path = "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    return tag("path", d=f"M{path}Z", class_=class_) if path else ""
+
+
+def dots(points: Iterable[tuple[float, float]], class_: str) -> str:
+    """Return many small dots as one path: a zero-length stroke with round ends each."""
+    path = "".join(f"M{number(x)} {number(y)}h0" for x, y in points)
+    return tag("path", d=path, class_=class_) if path else ""
+
+
+def text(x: float, y: float, content: str, class_: str = "tick", anchor: str = "middle") -> str:
+    """Return a label."""
+    return tag("text", content, x=x, y=y, class_=class_, text_anchor=anchor)
+
+
+def drawing(
+    width: float, height: float, parts: Iterable[str], *, title: str, description: str, class_: str = "chart"
+) -> str:
+    """Return a whole drawing that scales with its box and speaks to screen readers.
+
+    Examples
+    --------
+    >>> drawing(10, 5, [], title="a", description="b")
+    '<svg viewBox="0 0 10 5" class="chart" role="img" aria-label="a. b"></svg>'
+    """
+    label = escape(f"{title}. {description}")
+    head = f'<svg viewBox="0 0 {number(width)} {number(height)}" class="{class_}" role="img"'
+    return f'{head} aria-label="{label}">' + "".join(parts) + "</svg>"
