@@ -88,6 +88,29 @@ class Ops(ABC):
         e = self.exp(x - self.max(x))
         return e / self.sum(e)
 
+    def clip(self, x: Any, low: float, high: float) -> Any:
+        """Return x, not below low and not above high."""
+        return self.minimum(self.maximum(x, low), high)
+
+    def log_probs(self, x: Any, eps: float) -> Any:
+        """Return ln p of p = softmax(x) clipped to [eps, 1 − eps]."""
+        return self.clip(self.log_softmax(x), float(np.log(eps)), float(np.log1p(-eps)))
+
+    def columns(self, x: Any, chosen: NDArray[np.int64], n_classes: int) -> Any:
+        """Return the chosen classes of x, shape (..., C)."""
+        if len(chosen) == n_classes:
+            return x
+        return self.matmul(x, self.const(np.eye(n_classes)[:, chosen]))
+
+    def keep_absent(self, inner: Any, x: Any, present: NDArray[np.int64], n_classes: int) -> Any:
+        """Return probabilities where absent classes keep softmax(x) and the present ones share the rest."""
+        if len(present) == n_classes:
+            return inner
+        probs, pick = self.softmax(x), np.eye(n_classes)[:, present]
+        share = self.sum(self.matmul(probs, self.const(pick)))
+        is_present = self.const(pick.sum(axis=1))
+        return self.matmul(inner * share, self.const(pick.T)) + probs - probs * is_present
+
     def piecewise(self, x: Any, knots: ArrayLike, values: ArrayLike) -> Any:
         """Return the piecewise linear function through (knots, values); the end segments go on for ever."""
         t, v = np.asarray(knots, dtype=np.float64), np.asarray(values, dtype=np.float64)

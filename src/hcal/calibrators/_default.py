@@ -16,10 +16,11 @@ from torch import Tensor
 
 from hcal.calibrators.base import Fitted, Preserves, State
 from hcal.folds import kfold
-from hcal.maps.predict import predict_map
+from hcal.maps.predict import graph_map, predict_map
 from hcal.maps.presets import build_map
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.loss import HCalibrationLoss
+from hcal.ops import Ops
 from hcal.solvers.adam import AdamSettings, nll_objective, train
 from hcal.solvers.monitors import nll
 from hcal.solvers.temperature import nll_slope, solve_increasing
@@ -52,6 +53,11 @@ def fit_default(
 def predict_default(state: Mapping[str, NDArray[Any]], logits: FloatArray, preserve: Preserves) -> FloatArray:
     """Return the probabilities of a fitted state."""
     return predict_map(state, logits)
+
+
+def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any, preserve: Preserves) -> Any:
+    """Return what :func:`predict_default` does, in the operations of :mod:`hcal.ops`."""
+    return graph_map(state, ops, x)
 
 
 def default_candidates() -> dict[str, Candidate]:

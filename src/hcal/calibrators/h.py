@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted, Preserves
 from hcal.inputs import InputKind
-from hcal.maps.predict import predict_map
+from hcal.maps.predict import graph_map, predict_map
 from hcal.numerics import FloatArray, IntArray
+from hcal.ops import Ops
 
 Protocol = Literal["default", "paper"]
 Select = Literal["top-label", "class-wise", "nll"]
@@ -134,6 +135,13 @@ class HCalibrator(Calibrator):
         from hcal.calibrators._default import predict_default
 
         return predict_default(self.state_, logits, self.preserve)
+
+    def _graph(self, ops: Ops, x: Any) -> Any:
+        if self.protocol == "paper":
+            return graph_map(self.state_, ops, x)
+        from hcal.calibrators._default import graph_default
+
+        return graph_default(self.state_, ops, x, self.preserve)
 
     def _check_parameters(self) -> None:
         allowed: dict[str, tuple[Any, ...]] = {

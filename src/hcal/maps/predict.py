@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.numerics import FloatArray, log_softmax, softmax
+from hcal.ops import Ops
 
 
 def predict_map(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> FloatArray:
@@ -36,6 +37,38 @@ def predict_map(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> FloatA
     for slope, share in zip(state["slopes"], state["shares"], strict=True):
         probs += x.dtype.type(share) * softmax(x.dtype.type(slope) * x)
     return probs
+
+
+def graph_map(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
+    """Return what :func:`predict_map` does, in the operations that PyTorch and ONNX have too.
+
+    Parameters
+    ----------
+    state : mapping
+    ops : Ops
+    x : float64 value of shape (..., K), logits
+
+    Returns
+    -------
+    value of shape (..., K)
+
+    Examples
+    --------
+    >>> from hcal.ops import NumpyOps
+    >>> state = {"table": np.array([0.0, 2.0]), "step": np.array(1.0)}
+    >>> graph_map(state, NumpyOps(), np.log([[0.2, 0.8]])).round(4)
+    array([[0.0588, 0.9412]])
+    """
+    log_probs = ops.log_softmax(x)
+    if "table" in state:
+        depth = np.asarray(state["table"], dtype=np.float64)[::-1]
+        knots = np.arange(len(depth) - 1, -1, -1) * float(state["step"])
+        return ops.softmax(ops.piecewise(log_probs, -knots, -depth))
+    total = None
+    for slope, share in zip(state["slopes"], state["shares"], strict=True):
+        part = ops.softmax(log_probs * ops.const(slope)) * ops.const(share)
+        total = part if total is None else total + part
+    return total
 
 
 def apply_table(x: FloatArray, table: NDArray[Any], step: float) -> FloatArray:
