@@ -145,3 +145,28 @@ def test_methods_without_a_graph_are_refused_by_onnx_and_named() -> None:
 def test_an_unfitted_calibrator_is_refused() -> None:
     with pytest.raises(ValueError, match="not fitted"):
         to_onnx(hcal.make_calibrator("ts"))
+
+
+@pytest.mark.parametrize("name", [n for n in PORTABLE if n != "h"])
+def test_a_class_absent_from_calibration(name) -> None:
+    z, y = synthetic(240, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hcal.CalibrationWarning)
+        cal = hcal.make_calibrator(name).fit(z[y != 3], y[y != 3])
+    x = hostile(5, "float32")
+    for run in RUNTIMES.values():
+        np.testing.assert_allclose(run(cal, x), cal.predict_proba(x), atol=1e-6, rtol=0)
+
+
+def test_the_maps_of_the_paper_as_graphs() -> None:
+    from hcal.maps.predict import graph_map, predict_map
+
+    rng = np.random.default_rng(0)
+    x = hostile(4, "float64")
+    states = [
+        {"table": np.concatenate([[0], np.cumsum(rng.random(n))]), "step": np.array(100 / n)}
+        for n in (1, 10, 500)
+    ]
+    states.append({"slopes": rng.random(16) * 3, "shares": rng.dirichlet(np.ones(16))})
+    for state in states:
+        np.testing.assert_allclose(graph_map(state, NumpyOps(), x), predict_map(state, x), atol=1e-12, rtol=0)
