@@ -36,7 +36,7 @@ class ScalingBinning(Calibrator):
     Examples
     --------
     >>> probs = [[0.2, 0.8], [0.8, 0.2]] * 2 + [[0.2, 0.8]]
-    >>> cal = ScalingBinning(bins=2, floor=0, input="probs").fit(probs, [1, 0, 0, 1, 1])
+    >>> cal = ScalingBinning(bins=5, floor=0, input="probs").fit(probs, [1, 0, 0, 1, 1])
     >>> cal.predict_proba([[0.1, 0.9]]).round(4)
     array([[0.3333, 0.6667]])
     """
