@@ -1,17 +1,82 @@
-"""Ablations as configurations: each is a name and the parameters of ``HCalibrator`` that it changes.
+"""Ablations as configurations: a name, and the parameters of the trained maps that it changes.
 
-Placeholder until the calibrator lands; see :func:`ablation_methods`.
+Run one with ``hcal bench run --methods ablation:objective``. Every configuration is trained once and gives
+three methods, one for each selector of the paper: ``NAME/top``, ``NAME/class``, ``NAME/nll``.
 """
 
 from __future__ import annotations
 
-from hcal.bench.methods import Method
+from collections.abc import Mapping
+from typing import Any, Final
 
-ABLATIONS: dict[str, dict[str, dict[str, object]]] = {}
+from hcal.bench.methods import TRAINED, Method
+
+#: The paper's three selectors, and how a method name ends.
+SELECTORS: Final[dict[str, str]] = {"top": "top-label", "class": "class-wise", "nll": "nll"}
+
+_ROBUST: Final[Mapping[str, Any]] = {"maps": ("monotonic-10",)}
+
+ABLATIONS: Final[dict[str, dict[str, Mapping[str, Any]]]] = {
+    # The paper's central claim: the h objective against proper scores, all else equal.
+    "objective": {
+        "obj-h": {"objective": "h"},
+        "obj-nll": {"objective": "nll"},
+        "obj-brier": {"objective": "brier"},
+    },
+    # The same from the published start, where the ensemble begins near the uniform predictor.
+    "objective-published": {
+        "pub-h": {"objective": "h", "init": "published"},
+        "pub-nll": {"objective": "nll", "init": "published"},
+        "pub-brier": {"objective": "brier", "init": "published"},
+    },
+    # The paper's robustness section: M and r doubled and halved, ε up to 0.1.
+    "robustness": {
+        "paper-constants": _ROBUST,
+        "M=100": {**_ROBUST, "window": 100},
+        "M=400": {**_ROBUST, "window": 400},
+        "r=5e4": {**_ROBUST, "scale": 5e4},
+        "r=2e5": {**_ROBUST, "scale": 2e5},
+        "eps=5e-21": {**_ROBUST, "epsilon": 5e-21},
+        "eps=2e-20": {**_ROBUST, "epsilon": 2e-20},
+        "eps=1e-4": {**_ROBUST, "epsilon": 1e-4},
+        "eps=1e-3": {**_ROBUST, "epsilon": 1e-3},
+        "eps=1e-2": {**_ROBUST, "epsilon": 1e-2},
+        "eps=1e-1": {**_ROBUST, "epsilon": 1e-1},
+    },
+    "weighting": {
+        "weights-kmeans": _ROBUST,
+        "weights-uniform": {**_ROBUST, "weighting": "uniform"},
+    },
+    "leave-one-class-out": {
+        "leave-out-off": _ROBUST,
+        "leave-out-on": {**_ROBUST, "leave_one_class_out": True},
+    },
+}
 
 
 def ablation_methods(name: str) -> list[Method]:
-    """Return the methods of one ablation."""
-    if name not in ABLATIONS:
-        raise ValueError(f"unknown ablation {name!r}; valid: {', '.join(ABLATIONS)}")
-    return [Method(label, "h", params) for label, params in ABLATIONS[name].items()]
+    """Return the methods of one ablation, or of ``all``.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`ABLATIONS`, or ``all``.
+
+    Returns
+    -------
+    list of Method
+
+    Examples
+    --------
+    >>> [m.name for m in ablation_methods("weighting")][:3]
+    ['weights-kmeans/top', 'weights-kmeans/class', 'weights-kmeans/nll']
+    """
+    if name != "all" and name not in ABLATIONS:
+        raise ValueError(f"unknown ablation {name!r}; valid: all, {', '.join(ABLATIONS)}")
+    sets = list(ABLATIONS.values()) if name == "all" else [ABLATIONS[name]]
+    return [
+        Method(f"{label}/{end}", TRAINED, {**params, "select": select}, group=label)
+        for configurations in sets
+        for label, params in configurations.items()
+        for end, select in SELECTORS.items()
+    ]

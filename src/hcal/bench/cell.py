@@ -77,13 +77,14 @@ def run_job(job: Job) -> Iterator[Cell]:
     >>> cell.ok, cell.post["argmax_changes"]
     (True, 0.0)
     """
+    trained = _Trained()
     for method, key in zip(job.methods, job.keys, strict=True):
         start = time.perf_counter()
         status: dict[str, Any]
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                cell = _measure(job, method, key)
+                cell = _measure(job, method, key, trained)
             status = {"status": "ok", "warnings": sorted({str(w.message)[:300] for w in caught})}
         except Exception as error:
             cell = failed_cell(key, f"{type(error).__name__}: {error}")
@@ -108,10 +109,18 @@ def failed_cell(key: Key, error: str) -> Cell:
     return Cell(key, notes={STATUS: {"status": "failed", "error": error[:500]}})
 
 
-def _measure(job: Job, method: Method, key: Key) -> Cell:
+@dataclass
+class _Trained:
+    """A fit that the next methods of the job may share, and what it cost."""
+
+    calibrator: Any = None
+    facts: dict[str, float] | None = None
+
+
+def _measure(job: Job, method: Method, key: Key, trained: _Trained) -> Cell:
     task = job.task.load()
     logits_test = np.asarray(task.logits_test, dtype=np.float64)
-    calibrator, probs, facts = _fit(task, method, job.seed, logits_test)
+    calibrator, probs, facts = _fit(task, method, job.seed, logits_test, trained)
     sample = Sample(probs, task.y_test)
     cell = Cell(key, post=evaluate(sample, job.metrics) | facts)
     if task.true_test is not None:
@@ -128,22 +137,27 @@ def _measure(job: Job, method: Method, key: Key) -> Cell:
     return cell
 
 
-def _fit(task: Task, method: Method, seed: int, logits_test: Probs) -> tuple[Any, Probs, dict[str, float]]:
+def _fit(
+    task: Task, method: Method, seed: int, logits_test: Probs, trained: _Trained
+) -> tuple[Any, Probs, dict[str, float]]:
     """Return the fitted calibrator, its test probabilities, and what both cost."""
-    logits_cal = np.asarray(task.logits_cal, dtype=np.float64)
-    calibrator = method.build(seed)
     memory = PeakMemory()
-    clock, cpu = time.perf_counter(), time.process_time()
-    calibrator.fit(logits_cal, task.y_cal)
-    fit_s, fit_cpu_s = time.perf_counter() - clock, time.process_time() - cpu
+    shared = method.group and hasattr(trained.calibrator, "selected")
+    if shared:
+        calibrator = trained.calibrator.selected(method.params["select"])
+        facts = dict(trained.facts or {})
+    else:
+        calibrator = method.build(seed)
+        logits_cal = np.asarray(task.logits_cal, dtype=np.float64)
+        clock, cpu = time.perf_counter(), time.process_time()
+        calibrator.fit(logits_cal, task.y_cal)
+        facts = {"fit_s": time.perf_counter() - clock, "fit_cpu_s": time.process_time() - cpu}
+        trained.calibrator = calibrator
     clock = time.perf_counter()
     probs = np.asarray(calibrator.predict_proba(logits_test), dtype=np.float64)
-    facts = {
-        "fit_s": fit_s,
-        "fit_cpu_s": fit_cpu_s,
-        "predict_s": time.perf_counter() - clock,
-        "peak_mb": memory.peak_mb(),
-    }
+    facts["predict_s"] = time.perf_counter() - clock
+    facts["peak_mb"] = max(memory.peak_mb(), facts.get("peak_mb", 0.0))
+    trained.facts = facts
     return calibrator, probs, facts
 
 

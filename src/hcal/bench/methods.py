@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from hcal.bench.catalog import PAPER_PROTOCOL, QUICK_METHODS, method_key
+
+#: Stands for :class:`hcal.bench.trained.TrainedMaps`, which is not a method of the registry.
+TRAINED: Final = "trained_maps"
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,14 @@ class Method:
         Registry name.
     params : mapping
         Parameters of the calibrator, beside ``random_state``.
+    group : str
+        Methods of one group differ only in ``select`` and share one training.
     """
 
     name: str
     calibrator: str
     params: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
 
     @property
     def seeded(self) -> bool:
@@ -33,16 +39,26 @@ class Method:
         return "random_state" in self._signature()
 
     def build(self, seed: int) -> Any:
-        """Return the unfitted calibrator, one thread of logits in, everything else default."""
+        """Return the unfitted calibrator."""
+        extra = {"random_state": seed} if self.seeded else {}
+        params = {**self.params, **extra}
+        if self.calibrator == TRAINED:
+            return self._class()(**params)
         from hcal.calibrators import make_calibrator
 
-        extra = {"random_state": seed} if self.seeded else {}
-        return make_calibrator(self.calibrator, **{**self.params, **extra})
+        return make_calibrator(self.calibrator, **params)
 
-    def _signature(self) -> Mapping[str, Any]:
+    def _class(self) -> Any:
+        if self.calibrator == TRAINED:
+            from hcal.bench.trained import TrainedMaps
+
+            return TrainedMaps
         from hcal.calibrators import get_calibrator
 
-        return inspect.signature(get_calibrator(self.calibrator).__init__).parameters
+        return get_calibrator(self.calibrator)
+
+    def _signature(self) -> Mapping[str, Any]:
+        return inspect.signature(self._class().__init__).parameters
 
 
 def benchmark_methods() -> dict[str, Method]:
@@ -58,7 +74,8 @@ def benchmark_methods() -> dict[str, Method]:
     found = {name: Method(name, name) for name in list_calibrators()}
     if "h" in found:
         for name, select in PAPER_PROTOCOL.items():
-            found[name] = Method(name, "h", {"protocol": "paper", "select": select})
+            params = {"protocol": "paper", "select": select}
+            found[name] = Method(name, "h", params, group="paper")
     return dict(sorted(found.items(), key=lambda item: method_key(item[0])))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from hcal.bench.catalog import PAPER_PROTOCOL, metric_key
+from hcal.bench.catalog import metric_key
 from hcal.bench.cell import Job, failed_cell, run_job
 from hcal.bench.methods import Method
 from hcal.bench.store import Cell, Key, Results, Store, read_results
@@ -75,9 +75,10 @@ class Plan:
 
 def _shared_fits(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
     """Group the methods that differ only in which trained candidate they keep."""
-    paper = tuple(m for m in methods if m.name in PAPER_PROTOCOL)
-    single = [(m,) for m in methods if m.name not in PAPER_PROTOCOL]
-    return [*single, paper] if paper else list(single)
+    groups: dict[str, list[Method]] = {}
+    for method in methods:
+        groups.setdefault(method.group or f"only {method.name}", []).append(method)
+    return [tuple(g) for g in groups.values()]
 
 
 Progress = Callable[[int, int, Cell | None], None]
