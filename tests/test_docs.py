@@ -138,3 +138,18 @@ def test_the_checker_itself_sees_blocks_outputs_and_exemptions() -> None:
     assert run_python(first, Path("p"), {}) == "1\n"
     with pytest.raises(AssertionError, match="exit 1"):
         run_bash(second, Path("."))
+
+
+def test_method_cards_say_what_the_code_does() -> None:
+    import hcal
+    from hcal.calibrators import get_calibrator
+
+    page = (ROOT / "docs" / "method-cards.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| [^|]+ \| `(\w+)` \| (.+?) \|$", page, re.MULTILINE))
+    for name in hcal.list_calibrators():
+        method = get_calibrator(name)
+        facts = (method().preserves or "nothing", method.weighted, hasattr(method, "_graph"))
+        expected = f"{facts[0]} | {'yes' if facts[1] else 'no'} | {'yes' if facts[2] else 'no'}"
+        assert rows.get(name) == expected, name
+        assert f"## `{name}`: {method.title}" in page
+    assert set(rows) == set(hcal.list_calibrators())
