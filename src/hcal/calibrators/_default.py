@@ -101,5 +101,5 @@ def _trained(name: str, logits: FloatArray, y: IntArray, seed: int) -> State:
 
     new = build_map(name, x, seed=seed)
     labels = torch.as_tensor(y)
-    train(new, x, labels, objective, monitor=nll, select=nll, settings=_STEPS, seed=seed)
+    train(new, x, labels, objective, monitor=nll, select={"nll": nll}, settings=_STEPS, seed=seed)
     return dict(new.export())

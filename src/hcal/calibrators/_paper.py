@@ -6,7 +6,7 @@ class-wise selector can pick a nearly uniform map (docs/decisions/012-protocols.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from hcal.maps.presets import PAPER_MAPS, build_map
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.loss import HCalibrationLoss
 from hcal.solvers.adam import AdamSettings, Trained, train
-from hcal.solvers.monitors import SELECTORS, Monitor, ece_ew
+from hcal.solvers.monitors import SELECTORS, ece_ew
 from hcal.solvers.progress import progress
 
 LossName = Literal["paper", "published"]
@@ -32,8 +32,8 @@ class PaperSettings:
 
     Parameters
     ----------
-    select : {"top-label", "class-wise", "nll"}
-        Chooses the epoch and the map: dECE, CWECE_a or NLL on the training set.
+    select : sequence of {"top-label", "class-wise", "nll"}
+        Each chooses an epoch and a map: by dECE, CWECE_a or NLL on the training set.
     loss : {"paper", "published"}
         The published code's variant is far slower and for comparison only.
     maps : sequence of str
@@ -41,7 +41,7 @@ class PaperSettings:
     adam : AdamSettings
     """
 
-    select: str = "top-label"
+    select: Sequence[str] = ("top-label",)
     loss: LossName = "paper"
     maps: Sequence[str] = PAPER_MAPS
     adam: AdamSettings = field(default_factory=AdamSettings)
@@ -55,8 +55,8 @@ def fit_paper(
     device: str | None = None,
     random_state: int = 0,
     verbose: bool = False,
-) -> Fitted:
-    """Train every candidate and return the one with the best selector.
+) -> dict[str, Fitted]:
+    """Train every candidate once and return, for each selector, the best epoch of the best map.
 
     Parameters
     ----------
@@ -70,32 +70,39 @@ def fit_paper(
 
     Returns
     -------
-    Fitted
+    dict of selector to Fitted
     """
-    if settings.select not in SELECTORS:
-        raise ValueError(f"select must be one of {', '.join(map(repr, SELECTORS))}, got {settings.select!r}")
+    unknown = [s for s in settings.select if s not in SELECTORS]
+    if unknown or not settings.select or not settings.maps:
+        raise ValueError(f"select must be among {', '.join(map(repr, SELECTORS))}, got {settings.select!r}")
     where = torch.device(device or "cpu")
-    x = torch.log_softmax(
-        torch.as_tensor(np.ascontiguousarray(logits, dtype=np.float32), device=where), dim=1
-    )
-    labels = torch.as_tensor(y, device=where)
-    objective = _objective(settings.loss)
-    select = SELECTORS[settings.select]
-    winner: tuple[float, CalibrationMap, Trained] | None = None
-    records: list[dict[str, Any]] = []
+    scores = torch.as_tensor(np.ascontiguousarray(logits, dtype=np.float32), device=where)
+    problem = (torch.log_softmax(scores, dim=1), torch.as_tensor(y, device=where), _objective(settings.loss))
+    candidates = []
     total = len(settings.maps) * settings.adam.epochs
     with progress("h-calibration, paper protocol", total, verbose=verbose) as advance:
         for number, name in enumerate(settings.maps):
-            candidate, trained = _train_one(
-                name, x, labels, objective, select, settings, random_state + 1000 * number, advance
-            )
-            records.append(_record(name, trained))
-            if winner is None or trained.score < winner[0]:
-                winner = (trained.score, candidate, trained)
-            advance(settings.adam.epochs - trained.epochs)
-    if winner is None:
-        raise ValueError("maps must name at least one candidate")
-    return _fitted(winner[1], winner[2], records, settings)
+            candidate = _train_one(name, *problem, settings, random_state + 1000 * number, advance)
+            candidates.append(candidate)
+            advance(settings.adam.epochs - candidate.trained.epochs)
+    return {name: _winner(candidates, name, settings) for name in settings.select}
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    name: str
+    map: CalibrationMap
+    trained: Trained
+
+    def record(self, select: str) -> dict[str, Any]:
+        best = self.trained.best[select]
+        return {
+            "map": self.name,
+            "score": best.score,
+            "epoch": best.epoch,
+            "epochs": self.trained.epochs,
+            "stopped": self.trained.stopped,
+        }
 
 
 def _train_one(
@@ -103,24 +110,23 @@ def _train_one(
     x: Tensor,
     y: Tensor,
     objective: torch.nn.Module,
-    select: Monitor,
     settings: PaperSettings,
     seed: int,
-    advance: Any,
-) -> tuple[CalibrationMap, Trained]:
-    candidate = build_map(name, x, init="published", seed=seed).to(x.device)
+    advance: Callable[[int], None],
+) -> _Candidate:
+    new = build_map(name, x, init="published", seed=seed).to(x.device)
     trained = train(
-        candidate,
+        new,
         x,
         y,
         objective,
         monitor=ece_ew,
-        select=select,
+        select={s: SELECTORS[s] for s in settings.select},
         settings=settings.adam,
         seed=seed,
         tick=lambda: advance(1),
     )
-    return candidate, trained
+    return _Candidate(name, new, trained)
 
 
 def _objective(loss: LossName) -> torch.nn.Module:
@@ -131,24 +137,19 @@ def _objective(loss: LossName) -> torch.nn.Module:
     raise ValueError(f"loss must be 'paper' or 'published', got {loss!r}")
 
 
-def _record(name: str, t: Trained) -> dict[str, Any]:
-    return {"map": name, "score": t.score, "epoch": t.epoch, "epochs": t.epochs, "stopped": t.stopped}
-
-
-def _fitted(
-    winner: CalibrationMap, trained: Trained, records: list[dict[str, Any]], settings: PaperSettings
-) -> Fitted:
-    best = min(records, key=lambda r: r["score"])
+def _winner(candidates: list[_Candidate], select: str, settings: PaperSettings) -> Fitted:
+    winner = min(candidates, key=lambda c: c.trained.best[select].score)
+    best = winner.trained.best[select]
+    winner.map.load_state_dict(best.parameters)
     info = {
         "protocol": "paper",
-        "select": settings.select,
+        "select": select,
         "loss": settings.loss,
-        "map": best["map"],
-        "epoch": trained.epoch,
-        "candidates": records,
-        "loss_curve": trained.losses,
+        "map": winner.name,
+        "epoch": best.epoch,
+        "candidates": [c.record(select) for c in candidates],
+        "loss_curve": winner.trained.losses,
     }
-    unfinished = [r["map"] for r in records if not r["stopped"]]
-    converged = best["map"] not in unfinished
-    message = "" if converged else f"{best['map']} was still improving after {trained.epochs} epochs"
-    return Fitted(dict(winner.export()), converged, message, info)
+    converged = winner.trained.stopped
+    message = f"{winner.name} was still improving after {winner.trained.epochs} epochs"
+    return Fitted(dict(winner.map.export()), converged, "" if converged else message, info)

@@ -117,9 +117,8 @@ class HCalibrator(Calibrator):
 
         if sample_weight is not None:
             raise ValueError('protocol="paper" does not support sample_weight')
-        settings = PaperSettings(
-            self.select or "top-label", self.loss, adam=AdamSettings(batch_size=self.batch_size)
-        )
+        select = self.select or "top-label"
+        settings = PaperSettings((select,), self.loss, adam=AdamSettings(batch_size=self.batch_size))
         return fit_paper(
             logits,
             y,
@@ -127,7 +126,7 @@ class HCalibrator(Calibrator):
             device=self.device,
             random_state=self.random_state,
             verbose=self.verbose,
-        )
+        )[select]
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         if self.protocol == "paper":

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,24 +44,32 @@ class AdamSettings:
     patience: int = 160
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best epoch by one selector: its score, its number (from 1) and the parameters then."""
+
+    score: float
+    epoch: int
+    parameters: dict[str, Tensor]
+
+
 @dataclass
 class Trained:
     """What training found.
 
     Attributes
     ----------
-    score : float
-        The selector at the best epoch.
-    epoch, epochs : int
-        The best epoch (0 is the start) and how many were run.
+    best : dict
+        :class:`Best` by the name of its selector.
+    epochs : int
+        How many were run.
     stopped : bool
         Whether training ended by itself, before the limit of epochs.
     losses, monitored : list of float
         One value an epoch.
     """
 
-    score: float
-    epoch: int = 0
+    best: dict[str, Best] = field(default_factory=dict)
     epochs: int = 0
     stopped: bool = False
     losses: list[float] = field(default_factory=list)
@@ -76,12 +83,12 @@ def train(
     objective: Objective,
     *,
     monitor: Monitor,
-    select: Monitor,
+    select: Mapping[str, Monitor],
     settings: AdamSettings | None = None,
     seed: int = 0,
     tick: Callable[[], None] | None = None,
 ) -> Trained:
-    """Train ``new`` in place and leave it at the epoch with the best ``select`` on the training set.
+    """Train ``new`` in place and remember the best epoch on the training set by each selector.
 
     With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then
     serve the next step. The untrained map is no candidate, as in the published code.
@@ -93,8 +100,8 @@ def train(
     objective : callable
     monitor : Monitor
         Drives the schedule and the early stop.
-    select : Monitor
-        Chooses the epoch.
+    select : mapping of str to Monitor
+        Each chooses an epoch; the parameters of ``new`` are left at the first one's.
     settings : AdamSettings, optional
     seed : int
         Order of mini-batches.
@@ -111,7 +118,7 @@ def train(
     >>> from hcal.solvers.monitors import nll
     >>> x = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1)
     >>> new = Temperature()
-    >>> done = train(new, x, torch.tensor([1, 1, 1, 0]), nll_objective, monitor=nll, select=nll,
+    >>> done = train(new, x, torch.tensor([1, 1, 1, 0]), nll_objective, monitor=nll, select={"nll": nll},
     ...              settings=AdamSettings(learning_rate=0.1, epochs=100))
     >>> round(new(x)[0, 1].item(), 2)
     0.75
@@ -119,15 +126,16 @@ def train(
     s = settings or AdamSettings()
     optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
-    result, best = Trained(float("inf")), _snapshot(new)
+    result = Trained()
     least, since = float("inf"), 0
     for loss, probs in _epochs(new, x, y, objective, optimiser, s, seed):
         result.epochs += 1
-        watched, score = torch.stack([monitor(probs, y), select(probs, y)]).tolist()
+        watched, *scores = torch.stack([m(probs, y) for m in (monitor, *select.values())]).tolist()
         result.losses.append(loss)
         result.monitored.append(watched)
-        if score < result.score:
-            result.score, result.epoch, best = score, result.epochs, _snapshot(new)
+        for name, score in zip(select, scores, strict=True):
+            if name not in result.best or score < result.best[name].score:
+                result.best[name] = Best(score, result.epochs, _snapshot(new))
         least, since = (watched, 0) if watched < least else (least, since + 1)
         schedule.step(watched)
         if tick is not None:
@@ -135,7 +143,8 @@ def train(
         if since >= s.patience:
             result.stopped = True
             break
-    new.load_state_dict(best)
+    if select and result.best:
+        new.load_state_dict(result.best[next(iter(select))].parameters)
     return result
 
 
@@ -173,7 +182,7 @@ def _batches(n: int, size: int, draw: torch.Generator) -> Iterator[Tensor]:
         yield order[start : start + size]
 
 
-def _snapshot(new: CalibrationMap) -> dict[str, Any]:
+def _snapshot(new: CalibrationMap) -> dict[str, Tensor]:
     return {k: v.detach().clone() for k, v in new.state_dict().items()}
 
 
