@@ -52,9 +52,8 @@ def main() -> None:
     for select, rows in table.items():
         for m in METRICS:
             column = np.array([r[m] for r in rows])
-            print(
-                f"{select:10}  {m:9}  median {np.median(column):.5f}  range {column.min():.5f}–{column.max():.5f}"
-            )
+            low, high = column.min(), column.max()
+            print(f"{select:10}  {m:9}  median {np.median(column):.5f}  range {low:.5f}–{high:.5f}")
 
 
 if __name__ == "__main__":
