@@ -11,6 +11,8 @@ from hcal.bench.catalog import PAPER_PROTOCOL, QUICK_METHODS, method_key
 
 #: Stands for :class:`hcal.bench.trained.TrainedMaps`, which is not a method of the registry.
 TRAINED: Final = "trained_maps"
+#: The group of the paper protocol's three selectors.
+PAPER_GROUP: Final = "paper protocol"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Method:
         params = {**self.params, **extra}
         if self.calibrator == TRAINED:
             return self._class()(**params)
+        if self.group == PAPER_GROUP:
+            from hcal.bench.paper_fit import SharedPaperFit
+
+            return SharedPaperFit(self.params["select"], seed)
         from hcal.calibrators import make_calibrator
 
         return make_calibrator(self.calibrator, **params)
@@ -75,7 +81,7 @@ def benchmark_methods() -> dict[str, Method]:
     if "h" in found:
         for name, select in PAPER_PROTOCOL.items():
             params = {"protocol": "paper", "select": select}
-            found[name] = Method(name, "h", params, group="paper")
+            found[name] = Method(name, "h", params, group=PAPER_GROUP)
     return dict(sorted(found.items(), key=lambda item: method_key(item[0])))
 
 

@@ -8,12 +8,12 @@ differ in nothing but what they say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, log_softmax
 
@@ -99,25 +99,26 @@ class TrainedMaps(Calibrator):
         x = torch.from_numpy(log_softmax(logits).astype(np.float32))
         labels = torch.from_numpy(y)
         objective = self._objective(x.shape[1])
-        best: dict[str, _Choice] = {}
-        for name in self.maps:
-            new = build_map(name, x, init=self.init, seed=self.random_state).to(x.dtype)
-            watch = _Watch(new, name, SELECTORS)
+        choices: dict[str, tuple[float, Fitted]] = {}
+        for number, name in enumerate(self.maps):
+            seed = self.random_state + 1000 * number
+            new = build_map(name, x, init=self.init, seed=seed).to(x.dtype)
+            settings = AdamSettings(epochs=self.epochs)
             done = train(
-                new,
-                x,
-                labels,
-                objective,
-                monitor=ece_ew,
-                select=watch,
-                settings=AdamSettings(epochs=self.epochs),
-                seed=self.random_state,
+                new, x, labels, objective, monitor=ece_ew, select=SELECTORS, settings=settings, seed=seed
             )
-            for select, choice in watch.finish(done.losses).items():
-                if select not in best or choice.score < best[select].score:
-                    best[select] = choice
-        self._choices = best
-        return best[self.select].fitted()
+            for select, best in done.best.items():
+                if select not in choices or best.score < choices[select][0]:
+                    new.load_state_dict(best.parameters)
+                    info = {
+                        "map": name,
+                        "epoch": best.epoch,
+                        "epochs": done.epochs,
+                        "loss_curve": done.losses,
+                    }
+                    choices[select] = best.score, Fitted(dict(new.export()), info=info)
+        self._choices = {select: fitted for select, (_, fitted) in choices.items()}
+        return self._choices[self.select]
 
     def _objective(self, n_classes: int) -> Loss:
         from hcal.objective.loss import HCalibrationLoss
@@ -146,58 +147,13 @@ class TrainedMaps(Calibrator):
         self._check_fitted()
         other = type(self)(**{**self.get_params(deep=False), "select": select})
         other._choices = self._choices
-        other._remember(self._choices[select].fitted(), self.n_classes_)
+        other._remember(self._choices[select], self.n_classes_)
         return other
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         from hcal.maps import predict_map
 
         return predict_map(self.state_, logits)
-
-
-class _Choice:
-    """The best epoch of one map by one selector."""
-
-    def __init__(self, name: str) -> None:
-        self.map = name
-        self.score = float("inf")
-        self.epoch = 0
-        self.state: State = {}
-        self.losses: list[float] = []
-
-    def fitted(self) -> Fitted:
-        info = {"map": self.map, "epoch": self.epoch, "epochs": len(self.losses), "loss_curve": self.losses}
-        return Fitted(self.state, info=info)
-
-
-class _Watch:
-    """Stands in for the selector of a training loop and keeps the best epoch of every selector at once."""
-
-    def __init__(self, new: Any, name: str, selectors: dict[str, Any]) -> None:
-        self._new = new
-        self._selectors = selectors
-        self._choices = {select: _Choice(name) for select in selectors}
-        self._weights: dict[str, dict[str, Tensor]] = {}
-        self._epoch = 0
-
-    def __call__(self, probs: Tensor, y: Tensor) -> Tensor:
-        self._epoch += 1
-        score = probs.new_zeros(())
-        for select, function in self._selectors.items():
-            score = function(probs, y)
-            choice = self._choices[select]
-            if float(score) < choice.score:
-                choice.score, choice.epoch = float(score), self._epoch
-                self._weights[select] = {k: v.detach().clone() for k, v in self._new.state_dict().items()}
-        return score
-
-    def finish(self, losses: list[float]) -> dict[str, _Choice]:
-        """Export the kept weights as arrays."""
-        for select, weights in self._weights.items():
-            self._new.load_state_dict(weights)
-            self._choices[select].state = self._new.export()
-            self._choices[select].losses = losses
-        return {s: c for s, c in self._choices.items() if s in self._weights}
 
 
 def _brier(probs: Tensor, y: Tensor) -> Tensor:
