@@ -9,7 +9,7 @@ WORKERS ?= 2
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit slow docs clean
+.PHONY: help demo test lint types unit slow test-oldest docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,12 @@ unit: $(STAMP)-test
 
 slow: $(STAMP)-test  ## the tests that take minutes
 	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow
+
+test-oldest:  ## the tests with the oldest supported versions of every dependency (constraints-oldest.txt)
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt \
+		-e '.[all]' pytest pytest-xdist hypothesis psutil polars onnxruntime torchmetrics
+	$(ONE) .venv-oldest/bin/python -m pytest -q -n $(WORKERS) $(OLDEST_TESTS)
 
 docs: $(STAMP)-test  ## build the documentation into site/, offline; a warning is an error
 	$(PIP) install -c constraints.txt -e '.[docs]'
