@@ -13,7 +13,7 @@ gap, 0 for calibrated predictions, and it can be negative.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,13 +131,16 @@ def h_error(
         raise ValueError(f"window must be an integer of at least 2, got {window!r}")
     s = _repeated(as_sample(probs, y, sample_weight))
     if events == "top-label":
-        d = s.data.conf_sorted - s.data.hit_sorted
-        sums = [_windows(d, s.data.conf_sorted, int(window), s.data.order, s.n, se)]
+        family = [
+            _windows(_Listed(s.data.conf_sorted, s.data.hit_sorted, s.data.order), s.n, int(window), se)
+        ]
     elif events == "class-wise":
-        sums = _class_windows(s, int(window), se)
+        family = _class_windows(s, int(window), se)
     else:
-        sums = [_pooled(s, int(window), se)]
-    return _combine(sums, s.n)
+        pooled = _Pooled(s)
+        family = [_windows(pooled, s.n, int(window), se)]
+        _remove_same_rows(family[0], pooled, s, min(int(window), len(pooled)))
+    return _combine(family, s.n)
 
 
 def _repeated(s: Sample) -> Sample:
@@ -147,6 +150,75 @@ def _repeated(s: Sample) -> Sample:
     s.need_repetitions("hce")
     rows = np.repeat(np.arange(s.n), s.weight.astype(np.int64))
     return Sample(s.data.probs[rows], s.y[rows])
+
+
+class _Sorted(Protocol):
+    """Events in ascending order of probability, decoded a stretch at a time."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice | IntArray) -> tuple[Vector, Vector, IntArray]:
+        """Return the probabilities, the marks and the rows of some events."""
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """One event a row, held as sorted arrays."""
+
+    probability: Vector
+    mark: Vector
+    row: IntArray
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __getitem__(self, where: slice | IntArray) -> tuple[Vector, Vector, IntArray]:
+        return self.probability[where], self.mark[where], self.row[where]
+
+
+class _Pooled:
+    """All N·K atomic events; only the sorted keys are held, 8 bytes an event for float32."""
+
+    def __init__(self, s: Sample) -> None:
+        self.k, self.y = s.k, s.y
+        self.flat = np.ascontiguousarray(s.data.probs).ravel()
+        self.packed = self.flat.dtype == np.float32 and self.flat.size < 2**32
+        self.key: NDArray[Any] = (
+            _packed_sort(self.flat) if self.packed else np.argsort(self.flat, kind="stable")
+        )
+
+    def __len__(self) -> int:
+        return self.flat.size
+
+    def places(self, where: slice | IntArray) -> IntArray:
+        """Return the row-major places of some sorted events."""
+        key = self.key[where]
+        return np.asarray((key & np.uint64(0xFFFFFFFF)).view(np.int64) if self.packed else key)
+
+    def __getitem__(self, where: slice | IntArray) -> tuple[Vector, Vector, IntArray]:
+        place = self.places(where)
+        row = place // self.k
+        mark = (self.y[row] == place - row * self.k).astype(np.float64)
+        if self.packed:
+            bits = (self.key[where] >> np.uint64(32)).astype(np.uint32)
+            return bits.view(np.float32).astype(np.float64), mark, row
+        return self.flat[place].astype(np.float64), mark, row
+
+
+def _packed_sort(flat: FloatArray) -> NDArray[np.uint64]:
+    """Return ascending keys: the bits of a float32 above, its place below.
+
+    Bits of non-negative floats sort like the floats, so one sort of integers does what a stable argsort
+    does, several times faster.
+    """
+    key = np.empty(flat.size, dtype=np.uint64)
+    for i in range(0, flat.size, BLOCK):
+        part = flat[i : i + BLOCK] + np.float32(0)  # turns −0.0, whose bits sort last, into 0.0
+        key[i : i + BLOCK] = part.view(np.uint32)
+        key[i : i + BLOCK] <<= np.uint64(32)
+        key[i : i + BLOCK] |= np.arange(i, i + len(part), dtype=np.uint64)
+    key.sort()
+    return key
 
 
 @dataclass
@@ -162,35 +234,40 @@ class _Sums:
     row_pairs: Vector | None
 
 
-def _windows(d: Vector, q: Vector, window: int, rows: IntArray, n_rows: int, se: bool) -> _Sums:
-    """Sum over the windows of sorted events; ``rows`` says which row each event belongs to."""
-    n = len(d)
+def _windows(events: _Sorted, n_rows: int, window: int, se: bool) -> _Sums:
+    """Sum over the windows of sorted events, a stretch of about ``BLOCK/4`` events at a time."""
+    n = len(events)
     m = min(window, n)
-    prefix = np.zeros(n + 1)
-    np.cumsum(d, out=prefix[1:])
-    sums = prefix[m:] - prefix[:-m]
-    cover = _cover(n, m)
-    square = float(np.dot(sums, sums))
-    products = square - float(np.dot(cover, d * d))
-    variance = q * (1 - q)
-    # Two events at a distance of l share m − l windows; within a window v hardly changes.
+    count = n - m + 1
+    # Two events at a distance of l share m − l windows; within a window the variance hardly changes.
     shared = (m - 1) * m * (2 * m - 1) / 3 if n > m else float(m - 1)
-    found = _Sums(
-        pairs=float(len(sums)) * m * (m - 1),
-        products=products,
-        squares=square / m**2,
-        windows=len(sums),
-        null_variance=2 * shared * float(np.dot(variance, variance)),
-        row_products=None,
-        row_pairs=None,
-    )
+    found = _Sums(float(count) * m * (m - 1), 0.0, 0.0, count, 0.0, None, None)
     if se:
-        total = np.zeros(len(sums) + 1)
-        np.cumsum(sums, out=total[1:])
-        place = np.arange(n)
-        around = total[np.minimum(place, n - m) + 1] - total[np.maximum(place - m + 1, 0)]
-        found.row_products = _by_row(rows, d * (around - cover * d), n_rows)
-        found.row_pairs = _by_row(rows, cover * (m - 1), n_rows)
+        found.row_products, found.row_pairs = np.zeros(n_rows), np.zeros(n_rows)
+    for first in range(0, n, BLOCK // 4):
+        last = min(first + BLOCK // 4, n)
+        # Every window that contains one of these events, and every event of those windows.
+        start, stop = max(first - m + 1, 0), min(last, count)
+        q, mark, row = events[start : stop + m - 1]
+        d = q - mark
+        prefix = np.zeros(len(d) + 1)
+        np.cumsum(d, out=prefix[1:])
+        sums = prefix[m:] - prefix[:-m]
+        own = slice(first - start, last - start)
+        cover = _cover(first, last, n, m)
+        begun = sums[first - start :]  # windows that begin in this stretch: each is counted once
+        square = float(np.dot(begun, begun))
+        found.squares += square / m**2
+        found.products += square - float(np.dot(cover, d[own] ** 2))
+        variance = q[own] * (1 - q[own])
+        found.null_variance += 2 * shared * float(np.dot(variance, variance))
+        if found.row_products is not None and found.row_pairs is not None:
+            total = np.zeros(len(sums) + 1)
+            np.cumsum(sums, out=total[1:])
+            place = np.arange(first, last)
+            around = total[np.minimum(place, n - m) + 1 - start] - total[np.maximum(place - m + 1, 0) - start]
+            found.row_products += _by_row(row[own], d[own] * (around - cover * d[own]), n_rows)
+            found.row_pairs += _by_row(row[own], cover * (m - 1), n_rows)
     return found
 
 
@@ -198,9 +275,9 @@ def _by_row(rows: IntArray, values: Vector, n_rows: int) -> Vector:
     return np.bincount(rows, weights=values, minlength=n_rows).astype(np.float64, copy=False)
 
 
-def _cover(n: int, m: int) -> Vector:
-    """Return how many of the n − m + 1 windows contain each event, shape (n,)."""
-    place = np.arange(n, dtype=np.float64)
+def _cover(first: int, last: int, n: int, m: int) -> Vector:
+    """Return how many of the n − m + 1 windows contain each of the events first..last−1."""
+    place = np.arange(first, last, dtype=np.float64)
     return np.minimum(np.minimum(place + 1, n - place), min(m, n - m + 1))
 
 
@@ -211,77 +288,42 @@ def _class_windows(s: Sample, window: int, se: bool) -> list[_Sums]:
         columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
         for k, column in enumerate(columns, start=first):
             order = np.argsort(column, kind="stable")
-            q = column[order]
-            out.append(_windows(q - (s.y[order] == k), q, window, order, s.n, se))
+            mark = (s.y[order] == k).astype(np.float64)
+            out.append(_windows(_Listed(column[order], mark, order), s.n, window, se))
     return out
 
 
-def sort_events(probs: FloatArray) -> tuple[Vector, IntArray]:
-    """Return all N·K probabilities ascending with their row-major places, ties in row-major order.
-
-    Bits of non-negative floats sort like the floats: for float32 one sort of 64-bit integers (value above,
-    place below) does what a stable argsort does, several times faster.
-
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-
-    Returns
-    -------
-    values of shape (N·K,), places of shape (N·K,)
-
-    Examples
-    --------
-    >>> sort_events(np.array([[0.75, 0.25]], dtype=np.float32))
-    (array([0.25, 0.75]), array([1, 0]))
-    """
-    flat = np.ascontiguousarray(probs).ravel()
-    if flat.dtype == np.float32 and flat.size < 2**32:
-        flat = flat + np.float32(0)  # turns −0.0, whose bits sort last, into 0.0
-        key = flat.view(np.uint32).astype(np.uint64) << np.uint64(32)
-        key |= np.arange(flat.size, dtype=np.uint64)
-        key.sort()
-        value = (key >> np.uint64(32)).astype(np.uint32).view(np.float32).astype(np.float64)
-        key &= np.uint64(0xFFFFFFFF)
-        return value, key.view(np.int64)
-    order = np.argsort(flat, kind="stable").astype(np.int64, copy=False)
-    return flat[order].astype(np.float64), order
-
-
-def _pooled(s: Sample, window: int, se: bool) -> _Sums:
-    """All atomic events in one list; pairs of events of the same row are taken out again."""
-    q, place = sort_events(s.data.probs)
-    rows = place // s.k
-    d = q - (s.y[rows] == place - rows * s.k)
-    found = _windows(d, q, window, rows, s.n, se)
-    del q, rows
-    position = np.empty((s.n, s.k), dtype=np.int64)
-    position.ravel()[place] = np.arange(place.size)
-    del place
-    m = min(window, position.size)
+def _remove_same_rows(found: _Sums, events: _Pooled, s: Sample, m: int) -> None:
+    """Take pairs of events of the same row, less than a window apart, out of the sums."""
+    n = len(events)
+    position: NDArray[Any] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
+    for i in range(0, n, BLOCK):
+        places = events.places(slice(i, i + BLOCK))
+        position[places] = np.arange(i, i + len(places), dtype=position.dtype)
+    table = position.reshape(s.n, s.k)
+    table.sort(axis=1)
     step = max(1, BLOCK // s.k)
-    for i in range(0, s.n, step):
-        _remove_same_row(found, position[i : i + step], d, m, i)
-    return found
+    for first in range(0, s.n, step):
+        block = table[first : first + step]
+        for lag in range(1, min(s.k, m)):
+            row, column = np.nonzero(block[:, lag:] - block[:, :-lag] < m)
+            if row.size == 0:
+                break  # a larger lag is a larger distance
+            a, b = (block[row, c].astype(np.int64) for c in (column, column + lag))
+            _remove_pairs(found, events, first + row, a, b, m)
 
 
-def _remove_same_row(found: _Sums, position: NDArray[np.int64], d: Vector, m: int, first: int) -> None:
-    """Take the pairs of events of the same row, less than a window apart, out of the sums."""
-    n = len(d)
-    position = np.sort(position, axis=1)
-    for lag in range(1, min(position.shape[1], m)):
-        row, column = np.nonzero(position[:, lag:] - position[:, :-lag] < m)
-        if row.size == 0:
-            return  # a larger lag is a larger distance
-        a, b = position[row, column], position[row, column + lag]
-        shared = np.minimum(a, n - m) - np.maximum(b - m + 1, 0) + 1.0
-        product = shared * d[a] * d[b]
-        found.products -= 2 * float(product.sum())
-        found.pairs -= 2 * float(shared.sum())
-        if found.row_products is not None and found.row_pairs is not None:
-            n_rows = len(found.row_pairs) - first
-            found.row_products[first:] -= 2 * _by_row(row, product, n_rows)
-            found.row_pairs[first:] -= 2 * _by_row(row, shared, n_rows)
+def _remove_pairs(found: _Sums, events: _Pooled, row: IntArray, a: IntArray, b: IntArray, m: int) -> None:
+    n = len(events)
+    (q_a, mark_a, _), (q_b, mark_b, _) = events[a], events[b]
+    shared = np.minimum(a, n - m) - np.maximum(b - m + 1, 0) + 1.0
+    product = shared * (q_a - mark_a) * (q_b - mark_b)
+    found.products -= 2 * float(product.sum())
+    found.pairs -= 2 * float(shared.sum())
+    if found.row_products is not None and found.row_pairs is not None:
+        n_rows = len(found.row_pairs)
+        found.row_products -= 2 * _by_row(row, product, n_rows)
+        found.row_pairs -= 2 * _by_row(row, shared, n_rows)
 
 
 def _combine(sums: list[_Sums], n_rows: int) -> HError:

@@ -1,0 +1,101 @@
+"""Cost of every metric of hcal.evaluate: seconds and extra memory, at 10000 x 10 and 25000 x 1000.
+
+Run on an otherwise idle machine:  python benchmarks/metrics.py [--json FILE] [--sizes 10000x10,25000x1000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+import time
+
+import numpy as np
+import psutil
+
+import hcal
+from hcal.metrics import METRICS, Sample
+
+SLOW = ("skce", "dkde_ce")
+
+
+class Peak:
+    """Largest resident memory beyond the start, sampled every 5 ms."""
+
+    def __enter__(self) -> Peak:
+        self.process = psutil.Process()
+        self.start = self.top = self.process.memory_info().rss
+        self.running = True
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while self.running:
+            self.top = max(self.top, self.process.memory_info().rss)
+            time.sleep(0.005)
+
+    def __exit__(self, *_: object) -> None:
+        self.running = False
+        self.thread.join()
+        self.extra = (self.top - self.start) / 2**20
+
+
+def draw(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Over-confident float32 predictions of labels drawn from softmax(z)."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(n, k), scale=2.0)
+    z[np.arange(n), rng.integers(0, k, n)] += 4 + np.log(k)
+    p = hcal.softmax(z)
+    y = (p.cumsum(1) > rng.random((n, 1))).argmax(1)
+    return hcal.softmax((1.3 * z).astype(np.float32)), y
+
+
+def one_size(n: int, k: int) -> dict[str, object]:
+    p, y = draw(n, k)
+    s = Sample(p, y)
+    rows = {}
+    for name, metric in METRICS.items():
+        # The sample shares its sort among metrics, so each row is the cost on top of those above it.
+        start, cpu = time.perf_counter(), time.process_time()
+        with Peak() as peak:
+            value = metric.function(s)
+        rows[name] = {
+            "value": value,
+            "seconds": time.perf_counter() - start,
+            "cpu_seconds": time.process_time() - cpu,
+            "extra_mb": peak.extra,
+        }
+        print(f"{n}x{k} {name:10s} {rows[name]['seconds']:8.3f} s {peak.extra:8.0f} MB  {value:.6g}", flush=True)
+    start, cpu = time.perf_counter(), time.process_time()
+    with Peak() as peak:
+        hcal.evaluate(p, y)
+    total = {
+        "n": n,
+        "k": k,
+        "evaluate_seconds": time.perf_counter() - start,
+        "evaluate_cpu_seconds": time.process_time() - cpu,
+        "evaluate_extra_mb": peak.extra,
+        "all_but_slow_seconds": sum(r["seconds"] for m, r in rows.items() if m not in SLOW),
+    }
+    print({key: round(value, 2) for key, value in total.items()}, flush=True)
+    return total | {"metrics": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json")
+    parser.add_argument("--sizes", default="10000x10,25000x1000")
+    options = parser.parse_args()
+    sizes = [tuple(map(int, size.split("x"))) for size in options.sizes.split(",")]
+    hcal.evaluate(*draw(200, 3))  # imports and thread pools are not part of the cost
+    found = [one_size(n, k) for n, k in sizes]
+    machine = {"cores": len(os.sched_getaffinity(0)), "numpy": np.__version__, "load": os.getloadavg()[0]}
+    if options.json:
+        with open(options.json, "w") as f:
+            json.dump({"machine": machine, "sizes": found}, f, indent=1)
+
+
+if __name__ == "__main__":
+    main()
