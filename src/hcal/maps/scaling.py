@@ -12,8 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.objective.proper import Gradient, OneEntry
+
 Float64 = NDArray[np.float64]
-Pullback = Callable[[Float64], Float64]
+#: Gradient in the log-probabilities ↦ gradient in θ. To be called once: it works in place.
+Pullback = Callable[[Gradient], Float64]
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,18 @@ class Map:
         Where a fit begins: the identity, where the family holds it.
     vjp : callable
         (θ (P,), scores (N, ·)) ↦ (log-probabilities (N, K), pullback).
+    curvature : callable, optional
+        For a softmax of scores that are linear in θ: (θ, x, weights (N,)) ↦ the (P, P) second derivative of
+        the weighted sum of NLLs, which does not depend on the labels.
+    diagonal : callable, optional
+        The same, its diagonal only (P,): the units of the parameters for a first-order solver.
     """
 
     name: str
     start: Float64
     vjp: Callable[[Float64, Float64], tuple[Float64, Pullback]]
+    curvature: Callable[[Float64, Float64, Float64], Float64] | None = None
+    diagonal: Callable[[Float64, Float64, Float64], Float64] | None = None
 
     def log_probs(self, theta: Float64, x: Float64) -> Float64:
         """Return the log-probabilities (N, K) alone."""
@@ -53,11 +63,39 @@ def log_softmax_vjp(scores: Float64) -> tuple[Float64, Pullback]:
     probs /= mass
     scores -= np.log(mass)
 
-    def pull(gradient: Float64) -> Float64:
-        through: Float64 = gradient - probs * gradient.sum(axis=1, keepdims=True)
-        return through
+    def pull(gradient: Gradient) -> Float64:
+        if not isinstance(gradient, OneEntry):
+            through: Float64 = gradient - probs * gradient.sum(axis=1, keepdims=True)
+            return through
+        np.multiply(probs, -gradient.value[:, None], out=probs)
+        probs[np.arange(len(probs)), gradient.column] += gradient.value
+        return probs
 
     return scores, pull
+
+
+def _gram(spread: Float64, weight: Float64) -> Float64:
+    """Return spreadᵀ diag(weight) spread, at the cost of one of its triangles."""
+    from scipy.linalg.blas import dsyrk
+
+    gram: Float64 = dsyrk(1.0, (spread * np.sqrt(weight)[:, None]).T)
+    return np.triu(gram) + np.triu(gram, 1).T
+
+
+def _class_curvature(features: list[Float64], probs: Float64, weight: Float64) -> Float64:
+    """Return the curvature where score k is Σ_a θ_ak f_a[:, k]: blocks of diagonals minus one product."""
+    k = probs.shape[1]
+    out = -_gram(np.hstack([probs * f for f in features]), weight)
+    at = np.arange(k)
+    for a, f in enumerate(features):
+        for b, g in enumerate(features):
+            out[a * k + at, b * k + at] += weight @ (probs * f * g)
+    return out
+
+
+def _class_diagonal(features: list[Float64], probs: Float64, weight: Float64) -> Float64:
+    spread = probs * (1 - probs)
+    return np.concatenate([weight @ (spread * f**2) for f in features])
 
 
 def temperature() -> Map:
@@ -104,13 +142,21 @@ def vector(n_classes: int) -> Map:
         scores += theta[k:]
         log_probs, pull = log_softmax_vjp(scores)
 
-        def pullback(g: Float64) -> Float64:
+        def pullback(g: Gradient) -> Float64:
             d = pull(g)
-            return np.concatenate([np.einsum("nk,nk->k", d, x), d.sum(axis=0)])
+            offsets = d.sum(axis=0)
+            d *= x
+            return np.concatenate([d.sum(axis=0), offsets])
 
         return log_probs, pullback
 
-    return Map("vector", np.r_[np.ones(k), np.zeros(k)], vjp)
+    def curvature(theta: Float64, x: Float64, weight: Float64) -> Float64:
+        return _class_curvature([x, np.ones_like(x)], np.exp(vjp(theta, x)[0]), weight)
+
+    def diagonal(theta: Float64, x: Float64, weight: Float64) -> Float64:
+        return _class_diagonal([x, np.ones_like(x)], np.exp(vjp(theta, x)[0]), weight)
+
+    return Map("vector", np.r_[np.ones(k), np.zeros(k)], vjp, curvature, diagonal)
 
 
 def matrix(n_classes: int) -> Map:
@@ -136,13 +182,32 @@ def matrix(n_classes: int) -> Map:
         scores += theta[k * k :]
         log_probs, pull = log_softmax_vjp(scores)
 
-        def pullback(g: Float64) -> Float64:
+        def pullback(g: Gradient) -> Float64:
             d = pull(g)
             return np.concatenate([(d.T @ x).ravel(), d.sum(axis=0)])
 
         return log_probs, pullback
 
-    return Map("matrix", np.r_[np.eye(k).ravel(), np.zeros(k)], vjp)
+    def curvature(theta: Float64, x: Float64, weight: Float64) -> Float64:
+        probs = np.exp(vjp(theta, x)[0])
+        features = np.hstack([x, np.ones((len(x), 1))])
+        spread = (probs[:, :, None] * features[:, None, :]).reshape(len(x), -1)
+        out = -_gram(spread, weight)
+        for j in range(k):
+            block = slice(j * (k + 1), (j + 1) * (k + 1))
+            out[block, block] += (features.T * (weight * probs[:, j])) @ features
+        # Built class by class as (row of W, b_j); θ keeps all of W before b.
+        order = np.arange(k * (k + 1)).reshape(k, k + 1)
+        order = np.r_[order[:, :k].ravel(), order[:, k]]
+        reordered: Float64 = out[np.ix_(order, order)]
+        return reordered
+
+    def diagonal(theta: Float64, x: Float64, weight: Float64) -> Float64:
+        probs = np.exp(vjp(theta, x)[0])
+        spread = weight[:, None] * probs * (1 - probs)
+        return np.concatenate([(spread.T @ x**2).ravel(), spread.sum(axis=0)])
+
+    return Map("matrix", np.r_[np.eye(k).ravel(), np.zeros(k)], vjp, curvature, diagonal)
 
 
 def beta(n_classes: int) -> Map:
@@ -171,14 +236,22 @@ def beta(n_classes: int) -> Map:
         scores += theta[2 * k :]
         log_probs, pull = log_softmax_vjp(scores)
 
-        def pullback(g: Float64) -> Float64:
+        def pullback(g: Gradient) -> Float64:
             d = pull(g)
             slopes = [np.einsum("nk,nk->k", d, half) for half in (x[:, :k], x[:, k:])]
             return np.concatenate([*slopes, d.sum(axis=0)])
 
         return log_probs, pullback
 
-    return Map("beta", np.r_[np.ones(2 * k), np.zeros(k)], vjp)
+    def curvature(theta: Float64, x: Float64, weight: Float64) -> Float64:
+        halves = [x[:, :k], x[:, k:], np.ones((len(x), k))]
+        return _class_curvature(halves, np.exp(vjp(theta, x)[0]), weight)
+
+    def diagonal(theta: Float64, x: Float64, weight: Float64) -> Float64:
+        halves = [x[:, :k], x[:, k:], np.ones((len(x), k))]
+        return _class_diagonal(halves, np.exp(vjp(theta, x)[0]), weight)
+
+    return Map("beta", np.r_[np.ones(2 * k), np.zeros(k)], vjp, curvature, diagonal)
 
 
 def ensemble(n_classes: int) -> Map:
@@ -208,8 +281,9 @@ def ensemble(n_classes: int) -> Map:
         )
         probs = np.maximum(np.tensordot(theta[1:], parts, 1), np.finfo(np.float64).tiny)
 
-        def pullback(g: Float64) -> Float64:
-            d = g / probs
+        def pullback(g: Gradient) -> Float64:
+            dense = g.dense(n_classes) if isinstance(g, OneEntry) else g
+            d = dense / probs
             inner = b * np.vdot(pull(theta[1] * d * parts[0]), x)
             return np.concatenate([[inner], np.tensordot(parts, d, 2)])
 

@@ -31,6 +31,7 @@ def lbfgs(
     bounds: list[tuple[float | None, float | None]] | None = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-7,
+    gain: float = 1e-13,
     memory: int = 20,
 ) -> Solution:
     """Minimise a smooth function by bounded limited-memory BFGS.
@@ -46,6 +47,10 @@ def lbfgs(
     max_iterations : int
     tolerance : float
         Largest entry of the (projected) gradient, in the scaled parameters, at which to stop.
+    gain : float
+        Stop as well when an iteration gains less than this, relative to max(|value|, 1).
+    memory : int
+        Pairs of steps and gradient changes kept.
 
     Returns
     -------
@@ -82,7 +87,7 @@ def lbfgs(
             "maxfun": 2 * max_iterations,
             "maxcor": memory,
             "gtol": tolerance,
-            "ftol": 1e-13,
+            "ftol": gain,
         },
     )
     theta = np.asarray(unit * found.x, dtype=np.float64)

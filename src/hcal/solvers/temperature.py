@@ -136,6 +136,58 @@ def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callab
     return lambda beta: derivatives(beta)[0]
 
 
+def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
+    """Return the NLL of every row under softmax(β z), and its derivative in β.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    y : array of shape (N,)
+    beta : float
+
+    Returns
+    -------
+    array of shape (N,), array of shape (N,)
+
+    Examples
+    --------
+    >>> label_derivatives(np.array([[0.0, 1.0]]), np.array([1]), 0.0)[1]
+    array([-0.5])
+    """
+    loss, slope = np.empty(len(y)), np.empty(len(y))
+    for rows in _blocks(*logits.shape):
+        d = _below_top(logits, rows)
+        e = np.exp(beta * d)
+        mass = e.sum(axis=1)
+        own = d[np.arange(len(d)), y[rows]]
+        loss[rows] = np.log(mass) - beta * own
+        slope[rows] = np.einsum("nk,nk->n", e, d) / mass - own
+    return loss, slope
+
+
+def top_probability(logits: FloatArray, beta: float) -> Float64:
+    """Return the largest softmax(β z) of every row.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    beta : float
+
+    Returns
+    -------
+    array of shape (N,)
+
+    Examples
+    --------
+    >>> top_probability(np.array([[0.0, 4.0]]), 0.0)
+    array([0.5])
+    """
+    top = np.empty(len(logits))
+    for rows in _blocks(*logits.shape):
+        top[rows] = 1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1)
+    return top
+
+
 def mean_confidence(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
     """Return β ↦ mean over rows of the largest softmax(β z): increasing in β, from 1/K.
 
@@ -153,14 +205,7 @@ def mean_confidence(logits: FloatArray, weight: Float64 | None) -> Callable[[flo
     >>> mean_confidence(np.array([[0.0, 4.0]]), None)(0.0)
     0.5
     """
-
-    def confidence(beta: float) -> float:
-        top = np.empty(len(logits))
-        for rows in _blocks(*logits.shape):
-            top[rows] = 1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1)
-        return float(np.average(top, weights=weight))
-
-    return confidence
+    return lambda beta: float(np.average(top_probability(logits, beta), weights=weight))
 
 
 def solve_increasing(

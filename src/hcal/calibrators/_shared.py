@@ -1,0 +1,65 @@
+"""Small pure pieces that several scaling methods share."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.numerics import FloatArray, IntArray, log_softmax, softmax
+
+Float64 = NDArray[np.float64]
+
+#: Probabilities are clipped to [eps, 1 − eps] before a logarithm, as the published scaling methods do.
+EPS = float(np.finfo(np.float64).eps)
+
+
+def clipped_log_probs(logits: FloatArray, eps: float = EPS) -> Float64:
+    """Return ln p of p = softmax(z) clipped to [eps, 1 − eps].
+
+    Examples
+    --------
+    >>> clipped_log_probs(np.array([[0.0, 1000.0]])).round(4)
+    array([[-36.0437,  -0.    ]])
+    """
+    x = np.asarray(log_softmax(logits.astype(np.float64, copy=False)), dtype=np.float64)
+    return np.clip(x, np.log(eps), np.log1p(-eps), out=x)
+
+
+def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntArray:
+    """Return the classes that have rows (of positive weight), ascending.
+
+    Examples
+    --------
+    >>> present_classes(np.array([2, 0, 2]), None, 4)
+    array([0, 2])
+    """
+    seen = np.bincount(y if weight is None else y[weight > 0], minlength=n_classes)
+    return np.flatnonzero(seen).astype(np.int64)
+
+
+def keep_absent(inner: FloatArray, logits: FloatArray, present: IntArray) -> FloatArray:
+    """Return probabilities where absent classes keep softmax(z) and the present ones share the rest.
+
+    An unpenalised likelihood would send a class that never occurs to probability 0: no evidence for that.
+
+    Parameters
+    ----------
+    inner : array of shape (N, C)
+        Probabilities over the present classes.
+    logits : array of shape (N, K)
+    present : array of shape (C,)
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> keep_absent(np.array([[0.1, 0.9]]), np.log([[0.5, 0.2, 0.3]]), np.array([1, 2])).round(3)
+    array([[0.5 , 0.05, 0.45]])
+    """
+    if len(present) == logits.shape[1]:
+        return inner
+    out = softmax(logits)
+    out[:, present] = inner * out[:, present].sum(axis=1, keepdims=True)
+    return out

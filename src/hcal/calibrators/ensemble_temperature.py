@@ -1,0 +1,184 @@
+"""Ensemble temperature scaling (Zhang et al., ICML 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.inputs import InputKind
+from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.ops import Ops
+from hcal.solvers.fit_map import unit_weight
+from hcal.solvers.scan import minimise_scalar
+from hcal.solvers.temperature import solve_temperature
+
+Float64 = NDArray[np.float64]
+_BLOCK_EVENTS = 65_536
+
+
+class EnsembleTemperatureScaling(Calibrator):
+    """w₁ softmax(z/T) + w₂ softmax(z) + w₃/K, weights on the simplex; T first, then w with T fixed.
+
+    Zhang, Kailkhura, Han: Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in Deep
+    Learning, ICML 2020. There T is searched in [0.05, 5]; here within a factor of 20 of the temperature of
+    least NLL, so that the scale of the logits does not matter.
+
+    Parameters
+    ----------
+    objective : {"brier", "nll"}
+        What both stages minimise; the squared error is the authors' default.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> cal = EnsembleTemperatureScaling().fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> cal.predict_proba([[0.0, 2.0]]).round(4)
+    array([[0.25, 0.75]])
+    """
+
+    name = "ets"
+    title = "Ensemble temperature scaling"
+    preserves = "order"
+    weighted = True
+
+    def __init__(self, *, objective: Literal["brier", "nll"] = "brier", input: InputKind = "logits") -> None:
+        self.objective = objective
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        if self.objective not in ("brier", "nll"):
+            raise ValueError(f"objective must be 'brier' or 'nll', got {self.objective!r}")
+        weight = unit_weight(sample_weight, len(y))
+        start = solve_temperature(logits, y, sample_weight)
+        beta = start.beta
+        if self.objective == "brier":
+            error = _brier_of_beta(logits, y, weight)
+            near = float(np.log(beta))
+            beta = float(
+                np.exp(minimise_scalar(lambda t: error(float(np.exp(t))), near - 3, near + 3, points=7))
+            )
+        members = _members(logits, y, beta)
+        mix = (
+            _brier_weights(logits, y, weight, beta)
+            if self.objective == "brier"
+            else _nll_weights(members, weight)
+        )
+        info = {"temperature": 1 / beta, "weights": [float(w) for w in mix]}
+        return Fitted({"beta": np.array(beta), "weights": mix}, start.converged, start.message, info)
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        w = self.state_["weights"]
+        probs: FloatArray = w[0] * softmax(logits * self.state_["beta"])
+        if w[1] > 0:
+            probs += w[1] * softmax(logits)
+        probs += w[2] / logits.shape[1]
+        return probs
+
+    def _graph(self, ops: Ops, x: Any) -> Any:
+        w = self.state_["weights"]
+        probs = ops.softmax(x * ops.const(self.state_["beta"])) * ops.const(w[0])
+        return probs + ops.softmax(x) * ops.const(w[1]) + ops.const(w[2] / self.n_classes_)
+
+
+def _row_blocks(logits: FloatArray) -> list[slice]:
+    rows = max(1, _BLOCK_EVENTS // logits.shape[1])
+    return [slice(start, start + rows) for start in range(0, len(logits), rows)]
+
+
+def _brier_of_beta(logits: FloatArray, y: IntArray, weight: Float64) -> Callable[[float], float]:
+    def error(beta: float) -> float:
+        total = 0.0
+        for rows in _row_blocks(logits):
+            p = softmax(beta * logits[rows])
+            label = p[np.arange(len(p)), y[rows]]
+            total += float(weight[rows] @ (np.einsum("nk,nk->n", p, p) - 2 * label))
+        return total + 1
+
+    return error
+
+
+def _members(logits: FloatArray, y: IntArray, beta: float) -> Float64:
+    """Return the probability of the label under each of the three members, (N, 3)."""
+    out = np.full((len(y), 3), 1 / logits.shape[1])
+    for rows in _row_blocks(logits):
+        z, own = logits[rows], y[rows]
+        at = np.arange(len(own))
+        out[rows, 0] = softmax(beta * z)[at, own]
+        out[rows, 1] = softmax(z)[at, own]
+    return out
+
+
+def _brier_weights(logits: FloatArray, y: IntArray, weight: Float64, beta: float) -> Float64:
+    """Return the simplex weights of least squared error: a quadratic form in three unknowns."""
+    gram, k = np.zeros((3, 3)), logits.shape[1]
+    for rows in _row_blocks(logits):
+        p, q = softmax(beta * logits[rows]), softmax(logits[rows])
+        for (i, j), (a, b) in {(0, 0): (p, p), (0, 1): (p, q), (1, 1): (q, q)}.items():
+            gram[i, j] += float(weight[rows] @ np.einsum("nk,nk->n", a, b))
+    gram[1, 0], gram[2, :], gram[:, 2] = gram[0, 1], 1 / k, 1 / k
+    label = weight @ _members(logits, y, beta)
+    return simplex_quadratic(gram, label)
+
+
+def simplex_quadratic(gram: Float64, linear: Float64) -> Float64:
+    """Minimise wᵀGw − 2cᵀw over the simplex by trying every face; ties go to the smaller face.
+
+    Parameters
+    ----------
+    gram : array of shape (M, M)
+    linear : array of shape (M,)
+
+    Returns
+    -------
+    array of shape (M,)
+
+    Examples
+    --------
+    >>> simplex_quadratic(np.eye(3), np.array([1.0, 0.5, 0.0]))
+    array([0.75, 0.25, 0.  ])
+    """
+    best, least = np.zeros(len(linear)), np.inf
+    for size in range(1, len(linear) + 1):
+        for face in map(list, combinations(range(len(linear)), size)):
+            # Stationary on the face: 2Gw − 2c + ν = 0 and Σw = 1.
+            system = np.block(
+                [[gram[np.ix_(face, face)], np.ones((size, 1))], [np.ones((1, size)), np.zeros((1, 1))]]
+            )
+            part = np.linalg.lstsq(system, np.r_[linear[face], 1.0], rcond=None)[0][:size]
+            if (part < 0).any():
+                continue
+            w = np.zeros(len(linear))
+            w[face] = part / part.sum()
+            value = float(w @ gram @ w - 2 * linear @ w)
+            if value < least - 1e-14:
+                best, least = w, value
+    return best
+
+
+def _nll_weights(members: Float64, weight: Float64) -> Float64:
+    from scipy.optimize import LinearConstraint, minimize
+
+    floor = np.finfo(np.float64).tiny
+
+    def loss(w: Float64) -> tuple[float, Float64]:
+        mix = np.maximum(members @ w, floor)
+        return -float(weight @ np.log(mix)), -(weight / mix) @ members
+
+    found = minimize(
+        loss,
+        np.array([1.0, 0.0, 0.0]),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * 3,
+        constraints=LinearConstraint(np.ones((1, 3)), 1.0, 1.0),
+    )
+    w = np.clip(np.asarray(found.x, dtype=np.float64), 0, 1)
+    # SLSQP may end a hair above its start; the plain temperature is then the better answer.
+    return (
+        w / w.sum() if loss(w / w.sum())[0] <= loss(np.array([1.0, 0, 0]))[0] else np.array([1.0, 0.0, 0.0])
+    )

@@ -1,0 +1,70 @@
+"""Expectation consistency (Clarté et al., 2023)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.inputs import InputKind
+from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.ops import Ops
+from hcal.solvers.temperature import logit_scale, mean_confidence, solve_increasing
+
+
+class ExpectationConsistency(Calibrator):
+    """softmax(z/T) with the T at which the mean confidence equals the accuracy of the calibration rows.
+
+    Mean confidence falls from 1 to 1/K as T grows, so the root is unique. The bracket is [0.01, 10], widened
+    in proportion to logits of an unusual scale. An accuracy of 1, or of at most 1/K, has no root: T is then
+    the end of the bracket, with a warning.
+
+    Clarté, Loureiro, Krzakala, Zdeborová: Expectation consistency for calibration of neural networks,
+    UAI 2023.
+
+    Parameters
+    ----------
+    bracket : (float, float)
+        Temperatures to search between, before widening.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> cal = ExpectationConsistency().fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> cal.predict_proba([[0.0, 2.0]]).round(6)
+    array([[0.25, 0.75]])
+    """
+
+    name = "ec"
+    title = "Expectation consistency"
+    preserves = "order"
+    weighted = True
+
+    def __init__(self, *, bracket: tuple[float, float] = (0.01, 10.0), input: InputKind = "logits") -> None:
+        self.bracket = bracket
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+        low, high = self.bracket
+        if not 0 < low < high:
+            raise ValueError(f"bracket must be two increasing positive temperatures, got {self.bracket}")
+        scale = logit_scale(logits) or 1.0
+        low, high = low * min(1.0, scale), high * max(1.0, scale)
+        accuracy = float(np.average(logits.argmax(axis=1) == y, weights=sample_weight))
+        confidence = mean_confidence(logits, sample_weight)
+        solved = solve_increasing(
+            lambda beta: confidence(beta) - accuracy, (-float(np.log(high)), -float(np.log(low)))
+        )
+        message = (
+            f"no temperature gives a mean confidence equal to the accuracy {accuracy:.4g}: {solved.message}"
+        )
+        info = {"temperature": 1 / solved.beta, "accuracy": accuracy}
+        return Fitted({"beta": np.array(solved.beta)}, solved.converged, message, info)
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        return softmax(logits * self.state_["beta"])
+
+    def _graph(self, ops: Ops, x: Any) -> Any:
+        return ops.softmax(x * ops.const(self.state_["beta"]))

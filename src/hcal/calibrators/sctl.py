@@ -1,0 +1,120 @@
+"""Scaling of class-wise training losses (Jung et al., ICML 2023) on temperature scaling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.inputs import InputKind
+from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.objective.class_weighted import class_weights
+from hcal.ops import Ops
+from hcal.solvers.fit_map import unit_weight
+from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
+
+Float64 = NDArray[np.float64]
+
+# Published: where α, β start, and the first step of the solver whose second evaluation fits them.
+_ALPHA, _BETA = 1.0, 1.5
+_LEARNING_RATE = 0.02
+
+
+class ScaledClassLosses(Calibrator):
+    """softmax(z/T) with T the root of Σ_k ω_k(T) ℓ′_k(T): class losses ℓ_k, weights ω_k that follow them.
+
+    ω_k = 1 + β/(1 + e^{−u_k/α}) − β/2 with u the standard scores of ℓ, treated as constants in the gradient;
+    α and β are fitted once, from the losses at T = 1 and one solver step later. Where the published solver
+    stops early in float32, this solves for the root. Classes without rows are left out.
+
+    Jung, Seo, Jeong, Choi: Scaling of Class-wise Training Losses for Post-hoc Calibration, ICML 2023.
+
+    Parameters
+    ----------
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> cal = ScaledClassLosses().fit([[0.0, 2.0], [2.0, 0.0]] * 4, [1, 0, 1, 0, 1, 0, 0, 1])
+    >>> cal.predict_proba([[0.0, 2.0]]).round(4)
+    array([[0.25, 0.75]])
+    """
+
+    name = "sctl"
+    title = "Scaling of class-wise training losses"
+    preserves = "order"
+    weighted = True
+
+    def __init__(self, *, input: InputKind = "logits") -> None:
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        start = solve_temperature(logits, y, sample_weight)
+        by_class = _ClassLosses(logits, y, unit_weight(sample_weight, len(y)))
+        alpha, beta = _fit_shape(by_class, logits.shape[1])
+
+        def slope(inverse_temperature: float) -> float:
+            losses, slopes = by_class.at(inverse_temperature)
+            return float(class_weights(losses, alpha, beta) @ slopes)
+
+        info = {"alpha": alpha, "beta": beta}
+        if not start.converged:  # no finite temperature by NLL: the weighted one has none either
+            return _result(start.beta, False, start.message, info)
+        near = float(np.log(start.beta))
+        solved = solve_increasing(slope, (near - 3, near + 3))
+        if not solved.converged:
+            return _result(
+                start.beta, False, "no root near the temperature of least NLL, which is kept", info
+            )
+        return _result(solved.beta, True, "", info)
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        return softmax(logits * self.state_["beta"])
+
+    def _graph(self, ops: Ops, x: Any) -> Any:
+        return ops.softmax(x * ops.const(self.state_["beta"]))
+
+
+def _result(beta: float, converged: bool, message: str, info: dict[str, float]) -> Fitted:
+    return Fitted({"beta": np.array(beta)}, converged, message, {"temperature": 1 / beta, **info})
+
+
+class _ClassLosses:
+    """The mean NLL of each present class, and its derivative in β = 1/T."""
+
+    def __init__(self, logits: FloatArray, y: IntArray, weight: Float64) -> None:
+        mass = np.bincount(y, weights=weight)
+        self.present = np.flatnonzero(mass > 0)
+        self._share = mass[self.present]
+        self._logits, self._y, self._weight = logits, y, weight
+
+    def at(self, beta: float) -> tuple[Float64, Float64]:
+        loss, slope = label_derivatives(self._logits, self._y, beta)
+        return self._mean(loss), self._mean(slope)
+
+    def _mean(self, per_row: Float64) -> Float64:
+        mean: Float64 = np.bincount(self._y, weights=self._weight * per_row)[self.present] / self._share
+        return mean
+
+
+def _fit_shape(by_class: _ClassLosses, n_classes: int) -> tuple[float, float]:
+    """Fit α and β as published: at the second evaluation of the loss, one quasi-Newton step after T = 1."""
+    from scipy.optimize import minimize
+
+    first, slopes = by_class.at(1.0)
+    # d/dT = −β² d/dβ, here at T = 1; the first step of the solver is lr · min(1, 1/|g|) · g.
+    gradient = -float(class_weights(first, _ALPHA, _BETA) @ slopes)
+    if len(first) < 2 or gradient == 0:
+        return _ALPHA, _BETA
+    second, _ = by_class.at(1 / (1 - _LEARNING_RATE * min(1.0, 1 / abs(gradient)) * gradient))
+    alpha_top = max(0.1, 0.5 * float(np.log(n_classes)))
+
+    def mismatch(shape: Float64) -> float:
+        scale = class_weights(second, shape[0], shape[1]) - 1
+        return float(np.linalg.norm(first - scale * (second - first) - second.mean()))
+
+    start = [min(_ALPHA, alpha_top), _BETA]
+    found = minimize(mismatch, start, method="SLSQP", bounds=[(0.1, alpha_top), (1.5, 2.0)])
+    return float(np.clip(found.x[0], 0.1, alpha_top)), float(np.clip(found.x[1], 1.5, 2.0))

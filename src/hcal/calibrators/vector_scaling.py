@@ -1,0 +1,112 @@
+"""Vector scaling (Guo et al., ICML 2017)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators._shared import EPS, clipped_log_probs, keep_absent, present_classes
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.inputs import InputKind
+from hcal.maps import scaling
+from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.objective import proper
+from hcal.ops import Ops
+from hcal.solvers.fit_map import fit_map
+from hcal.solvers.lbfgs import Solution
+from hcal.solvers.temperature import solve_temperature
+
+Float64 = NDArray[np.float64]
+
+
+class VectorScaling(Calibrator):
+    """softmax(w ⊙ log p + b), w and b free, of least mean NLL; convex, no penalty.
+
+    Up to 300 classes Newton runs to convergence; above, L-BFGS runs until an iteration gains less than 1e-7.
+    A class absent from the calibration rows keeps its probability; the others share the rest.
+
+    Guo, Pleiss, Sun, Weinberger: On Calibration of Modern Neural Networks, ICML 2017.
+
+    Parameters
+    ----------
+    max_iterations : int
+        Of L-BFGS.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> logits = [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]] * 2
+    >>> cal = VectorScaling().fit(logits, [1, 1, 0, 1, 0, 1, 0, 1])
+    >>> cal.predict_proba([[0.0, 1.0], [1.0, 0.0]]).round(4)
+    array([[0.25, 0.75],
+           [0.5 , 0.5 ]])
+    """
+
+    name = "vs"
+    title = "Vector scaling"
+    weighted = True
+
+    def __init__(self, *, max_iterations: int = 200, input: InputKind = "logits") -> None:
+        self.max_iterations = max_iterations
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        present = present_classes(y, sample_weight, logits.shape[1])
+        x = clipped_log_probs(logits)
+        own = y
+        if len(present) < logits.shape[1]:
+            # Rows of weight 0 may hold a class that is not present: any column does for them.
+            x, own = x[:, present], np.minimum(np.searchsorted(present, y), len(present) - 1)
+        solved, centre = _fit_vector(x, own, sample_weight, self.max_iterations)
+        weights, offsets = np.split(solved.theta, 2)
+        offsets = offsets - weights * centre
+        state = {"weights": weights, "offsets": offsets - offsets.mean(), "present": present}
+        return Fitted(state, solved.converged, solved.message, {"iterations": solved.iterations})
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        present = self.state_["present"]
+        scores = clipped_log_probs(logits)[:, present] * self.state_["weights"] + self.state_["offsets"]
+        return keep_absent(softmax(scores), logits, present)
+
+    def _graph(self, ops: Ops, x: Any) -> Any:
+        present, k = self.state_["present"], self.n_classes_
+        scores = ops.columns(ops.log_probs(x, EPS), present, k) * ops.const(self.state_["weights"])
+        inner = ops.softmax(scores + ops.const(self.state_["offsets"]))
+        return ops.keep_absent(inner, x, present, k)
+
+
+def _fit_vector(
+    x: Float64, y: IntArray, weight: Float64 | None, max_iterations: int
+) -> tuple[Solution, Float64]:
+    """Fit (w, b) on centred scores; ``x`` is overwritten. Returns the solution and the centres.
+
+    Each column is centred where its class is in doubt (weights q(1 − q)): slope and offset of a class are
+    nearly collinear otherwise, and L-BFGS needs several times the steps. The start is the best temperature.
+    """
+    solved = solve_temperature(x, y, weight)
+    beta = solved.beta if solved.converged else 1.0
+    mass, moment = np.full(x.shape[1], 1e-300), np.zeros(x.shape[1])
+    for start in range(0, len(x), 64):
+        block = x[start : start + 64]
+        q = softmax(beta * block)
+        q *= 1 - q
+        mass += q.sum(axis=0)
+        moment += (q * block).sum(axis=0)
+    centre: Float64 = moment / mass
+    x -= centre
+    family = scaling.vector(x.shape[1])
+    first = np.concatenate([np.full(len(centre), beta), beta * centre])
+    fit = fit_map(
+        family,
+        proper.nll(),
+        x,
+        y,
+        weight,
+        start=first,
+        max_iterations=max_iterations,
+        tolerance=1e-6,
+        gain=1e-7,
+    )
+    return fit, centre

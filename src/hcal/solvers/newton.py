@@ -1,0 +1,83 @@
+"""Damped Newton for small convex problems: insensitive to the units of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.solvers.lbfgs import Loss, Solution
+
+Float64 = NDArray[np.float64]
+
+_ARMIJO = 1e-4
+_LEAST_STEP = 1e-10
+
+
+def newton(
+    loss: Loss,
+    hessian: Callable[[Float64], Float64],
+    start: Float64,
+    *,
+    max_iterations: int = 100,
+    tolerance: float = 1e-12,
+) -> Solution:
+    """Minimise a convex function by Newton steps with backtracking.
+
+    Parameters
+    ----------
+    loss : callable
+        θ ↦ (value, gradient).
+    hessian : callable
+        θ ↦ (P, P). Flat directions (the shift of all intercepts) are allowed.
+    start : array of shape (P,)
+    max_iterations : int
+    tolerance : float
+        Stop when a full step is expected to gain less than this, relative to 1 + |value|.
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
+    >>> newton(square, lambda t: 2 * np.eye(2), np.zeros(2)).theta.round(6)
+    array([3., 3.])
+    """
+    theta, (value, gradient) = start.copy(), loss(start)
+    for iteration in range(max_iterations):
+        step = _direction(hessian(theta), gradient)
+        gain = -float(gradient @ step)
+        if gain <= tolerance * (1 + abs(value)):
+            return Solution(theta, value, True, "", iteration)
+        length = 1.0
+        while length > _LEAST_STEP:
+            trial = theta + length * step
+            new_value, new_gradient = loss(trial)
+            if new_value <= value - _ARMIJO * length * gain:
+                break
+            length /= 2
+        else:  # rounding, not the function, now decides: nothing is left to gain
+            return Solution(theta, value, gain < 1e-6 * (1 + abs(value)), "no further descent", iteration)
+        theta, value, gradient = trial, new_value, new_gradient
+    message = f"Newton stopped after {max_iterations} iterations before it converged"
+    return Solution(theta, value, False, message, max_iterations)
+
+
+def _direction(hessian: Float64, gradient: Float64) -> Float64:
+    """Return −H⁻¹g, with just enough added to the diagonal to make H positive definite."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    size = float(np.abs(np.diag(hessian)).max()) or 1.0
+    # Rescaling to a unit diagonal first: logits may come in any unit, and a fixed ridge would notice.
+    unit = np.sqrt(np.maximum(np.diag(hessian), 1e-14 * size))
+    scaled = hessian / unit[:, None] / unit
+    ridge = 1e-11
+    while True:
+        try:
+            factor = cho_factor(scaled + ridge * np.eye(len(scaled)))
+            return np.asarray(-cho_solve(factor, gradient / unit) / unit, dtype=np.float64)
+        except LinAlgError:
+            ridge *= 10
