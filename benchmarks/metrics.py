@@ -1,6 +1,7 @@
 """Cost of every metric of hcal.evaluate: seconds and extra memory, at 10000 x 10 and 25000 x 1000.
 
 Run on an otherwise idle machine:  python benchmarks/metrics.py [--json FILE] [--sizes 10000x10,25000x1000]
+On a machine with a GPU:           python benchmarks/metrics.py --cuda
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def one_size(n: int, k: int) -> dict[str, object]:
             "cpu_seconds": time.process_time() - cpu,
             "extra_mb": peak.extra,
         }
-        print(f"{n}x{k} {name:10s} {rows[name]['seconds']:8.3f} s {peak.extra:8.0f} MB  {value:.6g}", flush=True)
+        seconds = rows[name]["seconds"]
+        print(f"{n}x{k} {name:10s} {seconds:8.3f} s {peak.extra:8.0f} MB  {value:.6g}", flush=True)
     start, cpu = time.perf_counter(), time.process_time()
     with Peak() as peak:
         hcal.evaluate(p, y)
@@ -83,12 +85,37 @@ def one_size(n: int, k: int) -> dict[str, object]:
     return total | {"metrics": rows}
 
 
+def on_cuda(n: int, k: int) -> None:
+    """Time every metric on a CUDA tensor, and print how far it is from numpy's answer in float64."""
+    import torch
+
+    p, y = draw(n, k)
+    p = p.astype(np.float64)
+    p /= p.sum(axis=1, keepdims=True)
+    device, host = Sample(torch.from_numpy(p).cuda(), torch.from_numpy(y).cuda()), Sample(p, y)
+    worst = 0.0
+    for name, metric in METRICS.items():
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        value = metric.function(device)
+        seconds = time.perf_counter() - start
+        gap = abs(value - metric.function(host)) / max(abs(value), 1e-12) if n * k < 10**6 else float("nan")
+        worst = max(worst, gap)
+        print(f"cuda {n}x{k} {name:10s} {seconds:8.3f} s  {value:.6g}  relative gap {gap:.1e}", flush=True)
+    print(f"cuda {n}x{k}: largest relative gap to numpy {worst:.1e}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json")
     parser.add_argument("--sizes", default="10000x10,25000x1000")
+    parser.add_argument("--cuda", action="store_true", help="compare with and time a CUDA device instead")
     options = parser.parse_args()
     sizes = [tuple(map(int, size.split("x"))) for size in options.sizes.split(",")]
+    if options.cuda:
+        for n, k in sizes:
+            on_cuda(n, k)
+        return
     hcal.evaluate(*draw(200, 3))  # imports and thread pools are not part of the cost
     found = [one_size(n, k) for n, k in sizes]
     machine = {"cores": len(os.sched_getaffinity(0)), "numpy": np.__version__, "load": os.getloadavg()[0]}

@@ -183,9 +183,13 @@ class _Pooled:
         self.k, self.y = s.k, s.y
         self.flat = np.ascontiguousarray(s.data.probs).ravel()
         self.packed = self.flat.dtype == np.float32 and self.flat.size < 2**32
-        self.key: NDArray[Any] = (
-            _packed_sort(self.flat) if self.packed else np.argsort(self.flat, kind="stable")
-        )
+        self.key: NDArray[Any]
+        if self.packed:
+            self.key = _packed_sort(self.flat)
+        elif s.data.tensor is not None:
+            self.key = s.data.tensor.reshape(-1).sort(stable=True).indices.cpu().numpy()
+        else:
+            self.key = np.argsort(self.flat, kind="stable")
 
     def __len__(self) -> int:
         return self.flat.size
