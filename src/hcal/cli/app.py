@@ -94,7 +94,7 @@ def fit(
         data = read_data(file, part="cal", kind=input, labels=labels)
         params = _params(method, param or [], quiet or json)
         calibrator = make_calibrator(method, **params, input=data.kind)
-        silent = quiet or json or bool(params.get("verbose"))  # a fit with its own bar needs no second one
+        silent = quiet or json or "verbose" in params  # a method with its own bar needs no second one
         with console.working(f"fitting {method} on {_shape(data)}", quiet=silent):
             calibrator.fit(data.values, data.labels())
         calibrator.info_ = calibrator.info_ | {"fitted_on": origin(data)}

@@ -9,6 +9,8 @@ from hcal import demo, io
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
+from hcal.cli.report import write
+from hcal.files import read_data
 from hcal.metrics.summary import score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -32,12 +34,16 @@ def tell(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -> No
     with console.working("training a network on scikit-learn's digits", quiet=silent):
         digits = demo.train_digits(seed)
     digits.save(folder / "digits.npz")
-    with console.working(f"calibrating it with {method}", quiet=silent):
+    with console.working(
+        f"calibrating it with {method}", quiet=silent or "verbose" in calibrator.get_params()
+    ):
         calibrator.fit(digits.logits_cal, digits.y_cal)
     io.save(calibrator, folder / "model.hcal")
     raw, y = softmax(digits.logits_test), digits.y_test
     probs = calibrator.predict_proba(digits.logits_test)
-    files = ["digits.npz", "model.hcal", *_pictures(folder, raw, probs, y)]
+    files = ["digits.npz", "model.hcal", *_pictures(folder, raw, probs, y), "report.html"]
+    with console.working("writing the report", quiet=silent):
+        write(folder / "report.html", read_data(folder / "digits.npz"), calibrator)
     before, after = _scores(raw, y), _scores(probs, y)
     if json:
         console.print_json({"folder": str(folder), "files": files, "method": method,
@@ -79,7 +85,8 @@ def _show(
     out.print(f"[dim]{diagram.LEGEND}[/]\n")
     out.print(console.before_after(before, after, title="on the test rows"))
     out.print(f"\nwrote {', '.join(f'[bold]{folder / name}[/]' for name in files)}")
-    out.print(f"next:  [cyan]hcal evaluate {folder}/digits.npz --model {folder}/model.hcal[/]")
+    out.print(f"next:  open [cyan]{folder}/report.html[/] in a browser, then try your own file:")
+    out.print("       [cyan]hcal fit CAL.npz -o model.hcal[/]")
 
 
 def _pictures(folder: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> list[str]:

@@ -14,6 +14,8 @@ from hcal.report import svg
 from hcal.report.svg import Frame
 
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: A line through bins with fewer rows than this would show noise; their dots are small.
+_ENOUGH = 10
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -21,10 +23,10 @@ def percent(value: float, digits: int = 1) -> str:
 
     Examples
     --------
-    >>> percent(0.12345)
-    '12.3 %'
+    >>> percent(0.12345).replace("\\N{NO-BREAK SPACE}", "_")
+    '12.3_%'
     """
-    return f"{100 * value:.{digits}f} %"
+    return f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 # -- reliability ----------------------------------------------------------------------------------
@@ -54,11 +56,15 @@ def reliability(curve: Curve, side: str, *, event: str = "right") -> str:
     tallest = float(curve.weight.max()) / total
     parts.append(
         svg.polyline(
-            [(frame.x(curve.predicted[b]), frame.y(curve.observed[b])) for b in full], f"line {side}"
+            [(frame.x(curve.predicted[b]), frame.y(curve.observed[b])) for b in _steady(curve)],
+            f"line {side}",
         )
     )
     for b in full:
         parts.append(_bin(frame, bars, curve, int(b), total, tallest, side, event))
+    parts.append(
+        svg.text(bars.left, bars.top + 12, f"share of rows (tallest {percent(tallest, 0)})", anchor="start")
+    )
     description = (
         f"{len(full)} bins, {int(curve.outside.sum())} outside their consistency band; mean gap "
         f"{percent(curve.error, 2)}. The numbers are in the table below."
@@ -66,6 +72,10 @@ def reliability(curve: Curve, side: str, *, event: str = "right") -> str:
     return svg.drawing(
         356, 402, parts, title=f"Reliability diagram, {side} calibration", description=description
     )
+
+
+def _steady(curve: Curve) -> NDArray[np.intp]:
+    return np.flatnonzero(curve.weight >= _ENOUGH)
 
 
 def _square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None) -> list[str]:
@@ -105,7 +115,8 @@ def _bin(
         svg.tag("title", words),
         svg.tag("rect", x=x - 5, y=high, width=10, height=max(low - high, 1.5), class_="band", rx=2),
         svg.line(x, frame.y(said), x, frame.y(seen), f"gap {side}"),
-        svg.tag("circle", cx=x, cy=frame.y(seen), r=5, class_=f"dot {side}{' outside' if outside else ''}"),
+        svg.tag("circle", cx=x, cy=frame.y(seen), r=5 if curve.weight[b] >= _ENOUGH else 3,
+                class_=f"dot {side}{' outside' if outside else ''}"),
         svg.tag(
             "rect", x=left + 0.5, y=bars.top + bars.height - height, width=max(right - left - 1, 1),
             height=height, class_=f"bar {side}",
@@ -117,7 +128,7 @@ def _bin(
 # -- confidence -----------------------------------------------------------------------------------
 
 
-def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str) -> str:
+def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str, *, top: int) -> str:
     """Draw how many rows have which confidence, right and wrong ones apart, on a logarithmic axis.
 
     Parameters
@@ -125,6 +136,8 @@ def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str) -> 
     conf : array of shape (N,)
     hit : array of shape (N,)
     side : {"before", "after"}
+    top : int
+        The power of ten where the axis ends, so that two charts can share it.
 
     Returns
     -------
@@ -133,7 +146,6 @@ def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str) -> 
     edges = np.linspace(0, 1, 26)
     right = np.histogram(conf[hit], edges)[0]
     wrong = np.histogram(conf[~hit], edges)[0]
-    top = max(math.ceil(math.log10(max(right.max(), wrong.max(), 1)) + 0.05), 1)
     frame = Frame(44, 10, 300, 170, y_range=(-0.3, top))
     parts = [
         svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
@@ -178,7 +190,7 @@ def _steps(frame: Frame, edges: NDArray[np.float64], counts: NDArray[np.int64], 
 # -- the map --------------------------------------------------------------------------------------
 
 
-def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> str:
+def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> tuple[str, str]:
     """Draw what the calibrator does to logits, each measured from the logit of its row's top class.
 
     A class-agnostic order-preserving method is one rising curve; dots beside the curve mean that the method
@@ -193,24 +205,24 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> str
 
     Returns
     -------
-    str
+    (str, str)
+        The drawing, and what it shows in a sentence.
     """
     inside, outside = _relative_logits(before, after, points)
     span = max(4.0, float(np.ceil(-np.quantile(inside, 0.02)))) if inside.size else 4.0
     reach = max(4.0, float(np.ceil(-np.quantile(outside, 0.02)))) if outside.size else 4.0
-    frame = Frame(44, 10, 300, 300, (-span, 0.0), (-max(span, reach), 0.0))
-    keep = (inside >= -span) & (outside >= frame.y_range[0]) & (outside <= 0)
-    ticks = range(0, -int(max(span, reach)) - 1, -max(1, round(span / 5)))
+    frame = Frame(44, 10, 300, 240, (-span, 0.0), (-reach, 0.0))
+    keep = (inside >= -span) & (outside >= -reach) & (outside <= 0)
     parts = [
         svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
     ]
-    for t in ticks:
-        if t >= -span:
-            parts.append(svg.line(frame.x(t), frame.top, frame.x(t), frame.top + frame.height, "grid"))
-            parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{t}"))
+    for t in _whole_ticks(span):
+        parts.append(svg.line(frame.x(t), frame.top, frame.x(t), frame.top + frame.height, "grid"))
+        parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{t}"))
+    for t in _whole_ticks(reach):
         parts.append(svg.line(frame.left, frame.y(t), frame.left + frame.width, frame.y(t), "grid"))
         parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t}", anchor="end"))
-    low = max(-span, frame.y_range[0])
+    low = -min(span, reach)
     parts.append(svg.line(frame.x(low), frame.y(low), frame.x(0), frame.y(0), "diagonal"))
     parts.append(
         svg.dots(zip(map(frame.x, inside[keep]), map(frame.y, outside[keep]), strict=True), "cloud after")
@@ -220,12 +232,17 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> str
             [(frame.x(a), frame.y(b)) for a, b in _median(inside[keep], outside[keep])], "line after"
         )
     )
-    parts.append(svg.text(frame.left + 150, frame.top + 329, "logit in, from its row's top", "label"))
+    parts.append(svg.text(frame.left + 150, frame.top + 269, "logit in, from its row's top", "label"))
     parts.append(
-        svg.tag("text", "logit out, from its row's top", x=12, y=160, class_="label", text_anchor="middle",
-                transform="rotate(-90 12 160)")
+        svg.tag("text", "logit out, from its row's top", x=12, y=130, class_="label", text_anchor="middle",
+                transform="rotate(-90 12 130)")
     )  # fmt: skip
-    return svg.drawing(356, 346, parts, title="The map", description=_slope(inside[keep], outside[keep]))
+    words = _slope(inside[keep], outside[keep])
+    return svg.drawing(356, 286, parts, title="The map", description=words), words
+
+
+def _whole_ticks(span: float) -> range:
+    return range(0, -int(span) - 1, -max(1, round(span / 5)))
 
 
 def _relative_logits(
@@ -277,7 +294,7 @@ def class_counts(counts: IntArray, names: Sequence[str]) -> str:
     -------
     str
     """
-    frame = Frame(44, 10, 640, 90, (0, len(counts)), (0, max(float(counts.max()), 1.0)))
+    frame = Frame(52, 10, 460, 100, (0, len(counts)), (0, max(float(counts.max()), 1.0)))
     width = frame.width / len(counts)
     parts = [svg.line(frame.left, frame.y(0), frame.left + frame.width, frame.y(0), "axis")]
     for share in (0.5, 1.0):
@@ -289,9 +306,9 @@ def class_counts(counts: IntArray, names: Sequence[str]) -> str:
         bar = svg.tag("rect", x=frame.x(k) + width * 0.08, y=frame.y(float(count)), class_="bar neutral",
                       width=max(width * 0.84, 0.4), height=frame.y(0) - frame.y(float(count)))  # fmt: skip
         parts.append(svg.group([inner, bar]) if len(counts) <= 200 else bar)
-    parts.append(svg.text(frame.left + frame.width / 2, 124, "class, in the order of its number", "label"))
+    parts.append(svg.text(frame.left + frame.width / 2, 132, "class, in the order of its number", "label"))
     description = f"{len(counts)} classes with {int(counts.min()):,} to {int(counts.max()):,} rows each."
-    return svg.drawing(694, 132, parts, title="Rows of each class", description=description, class_="wide")
+    return svg.drawing(520, 140, parts, title="Rows of each class", description=description, class_="wide")
 
 
 def small(before: Curve | None, after: Curve, name: str) -> str:
@@ -308,12 +325,12 @@ def small(before: Curve | None, after: Curve, name: str) -> str:
     str
     """
     frame = Frame(4, 4, 92, 92)
-    parts = ['<path class="grid" d="M4 96L96 4M4 50h92M50 4v92"/>']
+    parts = ['<path class="stamp-grid" d="M4 4h92v92h-92zM4 96L96 4"/>']
     for curve, side in ((before, "before"), (after, "after")):
         if curve is None:
             continue
-        full = np.flatnonzero(curve.weight > 0)
-        points = [(frame.x(float(curve.predicted[b])), frame.y(float(curve.observed[b]))) for b in full]
+        steady = _steady(curve)
+        points = [(frame.x(float(curve.predicted[b])), frame.y(float(curve.observed[b]))) for b in steady]
         parts.append(svg.polyline(points, f"line {side}"))
         parts.append(svg.dots(points, f"stamp {side}"))
     description = f"Class-wise error {percent(after.error, 2)}."

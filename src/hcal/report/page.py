@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -13,7 +14,7 @@ from hcal.evaluation.diagram import Curve
 from hcal.metrics.registry import LEVELS
 from hcal.report import charts
 from hcal.report.content import HEADLINE, Content, Side
-from hcal.report.verdict import CARE, GOOD, Verdict, judge
+from hcal.report.verdict import CARE, GOOD, WORSE, Verdict, judge
 
 _SHOWN = 12  # small multiples before "show all"
 _LEVELS = {
@@ -117,9 +118,9 @@ def _verdict(content: Content, verdict: Verdict) -> str:
     alert = f'<ul class="alarms" role="alert">{alarms}</ul>' if alarms else ""
     sentences = "".join(f"<p>{escape(s)}</p>" for s in verdict.sentences)
     rule = (
-        f"Safe: the upper end of the {content.ci:.0%} interval of the calibration error is at most "
-        f"{charts.percent(GOOD, 0)}; with care: at most {charts.percent(CARE, 0)}. A collapsed predictor or "
-        "a log-likelihood made worse is never safe."
+        f"Safe: the upper end of the {charts.percent(content.ci, 0)} interval of the calibration error is at "
+        f"most {charts.percent(GOOD, 0)}; with care: at most {charts.percent(CARE, 0)}. Never safe: a "
+        f"collapsed predictor, or a log-likelihood made worse by more than {charts.percent(WORSE, 0)}."
     )
     return (
         f'<section id="verdict" class="verdict {verdict.grade}" aria-labelledby="verdict-title">'
@@ -170,7 +171,7 @@ def _trend(content: Content, name: str) -> str:
 
 
 def _arrow(ratio: float, *, better: bool) -> str:
-    share = f"{abs(ratio):.1%}" if abs(ratio) < 0.1 else f"{abs(ratio):.0%}"
+    share = charts.percent(abs(ratio), 1 if abs(ratio) < 0.1 else 0)
     return f'<span class="{"better" if better else "worse"}">{"▼" if ratio < 0 else "▲"} {share}</span>'
 
 
@@ -201,8 +202,8 @@ def _tip(words: str, explain: str) -> str:
 def _reliability(content: Content) -> str:
     lead = (
         "Each dot is a bin of rows: how confident the model was, and how often it was right. On the diagonal "
-        f"the two agree. The grey bar is the consistency band: where the dot lies in {content.ci:.0%} of the "
-        "cases if the model is calibrated. A ringed dot lies outside. Below: the share of rows in each bin."
+        "the two agree. The grey bar is the consistency band: where the dot lies in "
+        f"{charts.percent(content.ci, 0)} of the cases if the model is calibrated."
     )
     views = []
     for view, label in (("by_width", "equal-width bins"), ("by_mass", "equal-mass bins")):
@@ -221,7 +222,13 @@ def _reliability(content: Content) -> str:
         '<button type="button" data-view="by_width" aria-pressed="true">Equal width</button>'
         '<button type="button" data-view="by_mass" aria-pressed="false">Equal mass</button></div>'
     )
-    return _section("reliability", "Does it mean what it says?", lead, control + "".join(views))
+    legend = (
+        '<p class="legend"><span><i class="key-dot"></i>inside the band</span>'
+        '<span><i class="key-ring"></i>outside: more than chance</span>'
+        '<span><i class="key-small"></i>fewer than 10 rows</span>'
+        '<span><i class="key-band"></i>consistency band</span></p>'
+    )
+    return _section("reliability", "Does it mean what it says?", lead, control + legend + "".join(views))
 
 
 def _figure(drawing: str, side: str, sides: int) -> str:
@@ -249,11 +256,14 @@ def _confidence(content: Content) -> str:
         "accuracy; they should meet."
     )
     figures = []
+    top = max(math.ceil(math.log10(len(content.y))), 1)
     for side, s in _sides(content):
         conf = s.probs.max(axis=1).astype(np.float64)
         figures.append(
             _figure(
-                charts.confidence(conf, s.probs.argmax(axis=1) == content.y, side), side, len(_sides(content))
+                charts.confidence(conf, s.probs.argmax(axis=1) == content.y, side, top=top),
+                side,
+                len(_sides(content)),
             )
         )
     return _section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
@@ -267,10 +277,9 @@ def _mapping(content: Content) -> str:
         "out along the side. The dashed diagonal changes nothing; a flatter curve makes the model less sure. "
         "Dots away from the line mean that classes or rows are treated differently."
     )
-    drawing = charts.mapping(content.before.probs, content.after.probs)
-    return _section(
-        "map", "The map itself", lead, f'<div class="pair"><figure class="after">{drawing}</figure></div>'
-    )
+    drawing, words = charts.mapping(content.before.probs, content.after.probs)
+    figure = f'<figure class="after">{drawing}</figure><p class="aside">{escape(words)}</p>'
+    return _section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
 
 
 # -- classes --------------------------------------------------------------------------------------
@@ -390,9 +399,11 @@ def _method(content: Content) -> str:
             "Converged": "yes" if c.converged_ else "NO",
         }
         facts |= {f"Parameter {k}": _plain(v) for k, v in c.get_params(deep=False).items()}
-        facts |= {f"Learned: {k}": _plain(v) for k, v in c.info_.items() if _is_short(v)}
+        facts |= {k.capitalize().replace("_", " "): _plain(v) for k, v in c.info_.items() if _is_short(v)}
     facts |= {f"Version of {k}": v for k, v in content.versions.items()}
-    facts["Intervals"] = f"{content.ci:.0%}; bootstrap of the rows, bias-aware for binned errors"
+    facts["Intervals"] = (
+        f"{charts.percent(content.ci, 0)}; bootstrap of the rows, bias-aware for binned errors"
+    )
     title = "Method and versions" if content.calibrator is not None else "Versions"
     return _section("method", title, "Enough to do it again.", _facts(facts))
 
@@ -404,6 +415,8 @@ def _is_short(value: Any) -> bool:
 def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v != "")
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

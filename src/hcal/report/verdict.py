@@ -15,6 +15,8 @@ from hcal.report.content import Content, Side
 Grade = Literal["good", "care", "bad"]
 #: Largest mean gap between confidence and accuracy, in probability, for the two better grades.
 GOOD, CARE = 0.02, 0.05
+#: A rise of NLL by more than this share, even at the lower end of its interval, is never safe.
+WORSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,11 @@ def _grade(content: Content) -> Grade:
 
 
 def _worse(content: Content) -> bool:
-    """Whether calibration made NLL worse, by more than rows drawn again would."""
+    """Whether calibration made NLL worse, by more than a trifle and by more than chance."""
     if content.after is None:
         return False
     change = content.after.headline.differences["nll"]
-    return change.low is not None and change.low > 0
+    return change.low is not None and change.low > WORSE * change.before
 
 
 def direction(side: Side) -> str:
@@ -122,12 +124,12 @@ def _change(content: Content, after: Side) -> str:
 
 def _use(content: Content, grade: Grade) -> str:
     upper = _upper(content.final)
-    few = content.final.metrics.n < 1000
-    rows = " More rows would narrow this." if few and grade != "good" else ""
+    limit = GOOD if grade == "care" else CARE
+    rows = " More rows would narrow this." if content.final.headline["ece_ew"] <= limit else ""
     if grade == "good":
         return (
             f"On data like these {content.final.metrics.n:,} rows, a stated confidence can be read as a "
-            f"frequency: the mean gap is at most {percent(upper)} ({content.ci:.0%} interval)."
+            f"frequency: the mean gap is at most {percent(upper)} ({percent(content.ci, 0)} interval)."
         )
     if grade == "care":
         return (

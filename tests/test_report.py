@@ -1,0 +1,286 @@
+"""The report: its numbers are the library's, its verdict follows its rule, its page needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hcal
+from conftest import synthetic
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.cli.app import app
+from hcal.report import Content, Source, build_report, measure_report
+from hcal.report.page import render
+from hcal.report.verdict import judge
+
+
+@cache
+def measured(scale: float = 2.5, n: int = 4000) -> Content:
+    """Logits that are over-confident (scale 2.5), calibrated (1) or under-confident (0.4), and a TS."""
+    logits, y = synthetic(n, scale=scale, seed=1)
+    calibrator = hcal.make_calibrator("ts").fit(*synthetic(4000, scale=scale))
+    return measure_report(logits, y, calibrator, source=Source("task.npz", "test", "logits", "ab" * 32))
+
+
+@cache
+def page() -> str:
+    return render(measured())
+
+
+# -- the page ---------------------------------------------------------------------------------------
+
+VOID = {"meta", "link", "br", "input", "img", "hr"}
+
+
+class _Checker(HTMLParser):
+    """Collects what a page asks for, and complains about elements that do not close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.asks: list[str] = []
+        self.ids: list[str] = []
+        self.unnamed: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.asks += [str(given[a]) for a in ("src", "href", "action", "data", "srcset") if a in given]
+        self.ids += [str(given["id"])] if "id" in given else []
+        if tag == "svg" and not given.get("aria-label"):
+            self.unnamed.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> without a start"
+        assert self.open[-1] == tag, f"</{tag}> closes <{self.open[-1]}>"
+        self.open.pop()
+
+
+def test_the_page_is_well_formed_and_self_contained() -> None:
+    checker = _Checker()
+    checker.feed(page())
+    assert checker.open == []
+    assert all(a.startswith(("data:", "#")) for a in checker.asks), checker.asks
+    assert checker.unnamed == []
+    assert len(checker.ids) == len(set(checker.ids))
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttp|https?://", page())
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["verdict", "headline", "reliability", "confidence", "classes", "metrics", "map", "data", "method"],
+)
+def test_every_part_is_there(part: str) -> None:
+    assert f'<section id="{part}"' in page()
+
+
+def test_the_numbers_are_the_librarys() -> None:
+    content = measured()
+    assert content.after is not None
+    logits, y = synthetic(4000, seed=1)
+    raw = hcal.softmax(logits)
+    assert content.before.metrics["nll"] == pytest.approx(hcal.metrics.nll(raw, y))
+    assert content.after.metrics["ece_ew"] == pytest.approx(hcal.metrics.ece_ew(content.after.probs, y))
+    assert f"{100 * hcal.metrics.ece_ew(raw, y):.1f}\N{NO-BREAK SPACE}%" in page()
+    for name in hcal.list_metrics():
+        assert f"<code>{name}</code>" in page()
+    low, high = hcal.evaluate(raw, y, ["nll"], 0.95).interval("nll") or (0, 0)
+    assert f"{low:.4f} – {high:.4f}" in page()
+
+
+def test_method_parameters_versions_and_checksum_are_on_the_page() -> None:
+    for text in ("ab" * 32, "Temperature scaling (ts)", "Version of torch", hcal.__version__, "4,000"):
+        assert text in page()
+
+
+def test_without_a_calibrator_there_is_no_after() -> None:
+    logits, y = synthetic(500)
+    text = build_report(logits, y)
+    assert "After calibration" not in text
+    assert '<section id="map"' not in text
+    assert "The model is over-confident by" in text
+
+
+def test_names_are_text_never_markup() -> None:
+    logits, y = synthetic(200, 2)
+    evil = "<script>alert(1)</script>"
+    text = build_report(logits, y, class_names=[evil, '"quoted" & co'], source=Source(evil))
+    assert evil not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    with pytest.raises(ValueError, match="1 class names for 2 classes"):
+        build_report(logits, y, class_names=["one"])
+
+
+def test_a_thousand_classes_fit_in_a_page_that_opens() -> None:
+    rng = np.random.default_rng(0)
+    logits, y = rng.normal(size=(1500, 1000)).astype(np.float32) * 4, rng.integers(0, 900, 1500)
+    text = build_report(logits, y)
+    assert text.count('class="stamp-card"') == 1000
+    assert len(re.findall(r'class="stamp-card"[^>]*hidden', text)) == 1000 - 12
+    assert len(text) < 2_000_000
+    assert f"No row of {1000 - len(np.unique(y))} of 1000 classes" in text
+
+
+def test_classes_are_ordered_worst_first() -> None:
+    content = measured()
+    order = [int(k) for k in re.findall(r'data-k="(\d+)"', page())]
+    errors = [content.final.by_class[k].error for k in order]
+    assert errors == sorted(errors, reverse=True)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("n", [1, 2, 20])
+def test_few_rows_still_make_a_page(n: int, k: int) -> None:
+    logits, y = synthetic(n, k)
+    assert "</html>" in build_report(logits, y)
+
+
+def test_all_right_and_certain_makes_a_page() -> None:
+    calibrator = hcal.make_calibrator("uncal").fit(*synthetic(50, 3))
+    assert "</html>" in build_report(np.eye(3)[[0, 1, 2] * 5] * 1e4, [0, 1, 2] * 5, calibrator)
+
+
+# -- the verdict --------------------------------------------------------------------------------------
+
+
+def _with_upper(content: Content, upper: float) -> Content:
+    """The same report, had the interval of its calibration error ended elsewhere."""
+    assert content.after is not None
+    headline = content.after.headline
+    ece = headline.results["ece_ew"]
+    assert ece.interval is not None
+    results = headline.results | {"ece_ew": replace(ece, interval=replace(ece.interval, high=upper))}
+    return replace(content, after=replace(content.after, headline=replace(headline, results=results)))
+
+
+@pytest.mark.parametrize(
+    ("upper", "grade"), [(0.019, "good"), (0.02, "good"), (0.021, "care"), (0.05, "care"), (0.051, "bad")]
+)
+def test_the_grade_follows_the_rule_on_the_page(upper: float, grade: str) -> None:
+    assert judge(_with_upper(measured(), upper)).grade == grade
+
+
+def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
+    content = measured(1.0)  # calibrated as it was: temperature scaling can only add noise
+    assert content.after is not None
+    assert content.after.metrics["nll"] > content.before.metrics["nll"]
+    assert judge(content).grade == "care"
+    assert judge(content).alarms == ()
+
+
+def test_over_confident_then_calibrated_is_told() -> None:
+    verdict = judge(measured())
+    assert re.search(r"over-confident by \d+\.\d points", verdict.sentences[0])
+    assert "not one of the 4,000 predicted classes changed" in verdict.sentences[1]
+    assert "fell from" in verdict.sentences[1]
+
+
+def test_under_confidence_is_called_so() -> None:
+    assert "under-confident by" in judge(measured(0.4)).sentences[0]
+
+
+def test_calibrated_is_called_so() -> None:
+    assert "neither over- nor under-confident" in judge(measured(1.0)).sentences[0]
+
+
+@pytest.mark.parametrize(("n", "grades"), [(4000, {"bad"}), (40, {"bad"})])
+def test_an_over_confident_model_as_it_stands_is_not_safe(n: int, grades: set[str]) -> None:
+    logits, y = synthetic(n)
+    assert judge(measure_report(logits, y)).grade in grades
+
+
+def test_few_rows_never_earn_the_best_grade_and_say_why() -> None:
+    logits, y = synthetic(60, scale=1.0)
+    verdict = judge(measure_report(logits, y))
+    assert verdict.grade != "good"
+    assert "More rows would narrow this" in verdict.sentences[-1]
+
+
+class _Uniform(Calibrator):
+    """A collapsed predictor: next to uniform, argmax kept."""
+
+    name = "uniform"
+    title = "Uniform"
+    preserves = "order"
+
+    def __init__(self, *, input: str = "logits") -> None:
+        self.input = input  # type: ignore[assignment]
+
+    def _fit(self, logits, y, sample_weight) -> Fitted:  # type: ignore[no-untyped-def]
+        return Fitted({}, converged=False, message="never")
+
+    def _predict(self, logits):  # type: ignore[no-untyped-def]
+        return hcal.softmax(1e-3 * logits)
+
+
+def test_a_collapsed_predictor_raises_the_alarm() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 50, 500)
+    logits = rng.normal(size=(500, 50)) + 8 * np.eye(50)[y] * (rng.random((500, 1)) < 0.9)
+    with pytest.warns(hcal.CalibrationWarning):
+        calibrator = _Uniform().fit(logits, y)
+    verdict = judge(measure_report(logits, y, calibrator))
+    assert verdict.grade == "bad"
+    assert any("COLLAPSED" in alarm for alarm in verdict.alarms)
+    assert "The calibrator's fit did not converge." in verdict.alarms
+    assert "NLL is worse after calibration than before, beyond chance." in verdict.alarms
+    assert 'class="alarms" role="alert"' in render(measure_report(logits, y, calibrator))
+
+
+def test_rows_seen_in_calibration_raise_the_alarm() -> None:
+    logits, y = synthetic(300)
+    calibrator = hcal.make_calibrator("ts").fit(logits, y)
+    content = measure_report(logits, y, calibrator, calibration=logits)
+    assert any("learned from" in alarm for alarm in judge(content).alarms)
+
+
+# -- the command ------------------------------------------------------------------------------------
+
+
+def _run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_command_writes_the_page_and_says_the_verdict(tmp_path: Path) -> None:
+    file, model, out = tmp_path / "task.npz", tmp_path / "m.hcal", tmp_path / "report.html"
+    (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(600, seed=2)
+    np.savez(file, logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test)
+    names = tmp_path / "names.txt"
+    names.write_text("ant\nbee\ncat\ndog\n")
+    _run("fit", file, "-o", model, "--method", "ts", "-q")
+    found = json.loads(_run("report", file, "--model", model, "-o", out, "--names", names, "--json"))
+    assert found["grade"] in ("good", "care", "bad")
+    text = out.read_text(encoding="utf-8")
+    assert found["headline"] in text
+    assert "<h3>cat</h3>" in text
+    assert found["alarms"] == []
+    said = _run("report", file, "--model", model, "-o", out)
+    assert "open it in any browser" in said
+    assert _run("report", file, "-o", out, "-q") == ""
+
+
+def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
+    file, model = tmp_path / "cal.npz", tmp_path / "m.hcal"
+    logits, y = synthetic()
+    np.savez(file, logits=logits, y=y)
+    _run("fit", file, "-o", model, "--method", "ts", "-q")
+    found = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
+    assert any("learned from" in alarm for alarm in found["alarms"])
+    result = CliRunner().invoke(app, ["evaluate", str(file), "--model", str(model), "-q"])
+    assert "warning: these are the rows that the calibrator learned from" in result.stderr
