@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,10 @@ import pytest
 import torch
 
 from hcal.bench.ablations import ABLATIONS, SELECTORS, ablation_methods
-from hcal.bench.cell import Job, run_job
+from hcal.bench.cell import Job, inverted_rows, run_job
 from hcal.bench.methods import resolve_methods
 from hcal.bench.paper_fit import SharedPaperFit
+from hcal.bench.published_piecewise import PublishedPiecewise, _module, published_map
 from hcal.bench.synthetic import make_synthetic
 from hcal.bench.tasks import TaskRef
 from hcal.bench.trained import TrainedMaps, _brier, _leave_out
@@ -33,7 +36,7 @@ def test_every_configuration_is_a_parameter_set_of_one_class() -> None:
         assert len(methods) == 3 * len(configurations)
         for method in methods:
             calibrator = method.build(seed=1)
-            assert isinstance(calibrator, TrainedMaps)
+            assert isinstance(calibrator, TrainedMaps | PublishedPiecewise)
             assert calibrator.random_state == 1
             assert calibrator.select == SELECTORS[method.name.rsplit("/", 1)[1]]
     with pytest.raises(ValueError, match="robustness"):
@@ -101,3 +104,37 @@ def test_a_job_with_shared_training_fills_every_cell() -> None:
     assert all(c.ok for c in cells), [c.error for c in cells]
     assert cells[1].post["fit_s"] == cells[0].post["fit_s"]
     assert len(cells[0].notes["loss_curve"]["loss"]) == 5
+
+
+@pytest.mark.parametrize("size", ["z10", "z500"])
+def test_published_piecewise_is_the_published_formula(golden: Path, size: str) -> None:
+    stored = json.loads((golden / "mappings.json").read_text())
+    case = stored[f"pwlinear_{size}"]
+    x = torch.log_softmax(torch.tensor(stored["inputs"], dtype=torch.float64), 1)
+    slopes = np.array(case["slopes"]).ravel()
+    np.testing.assert_allclose(published_map(x.numpy(), slopes), case["out_logits"], atol=1e-4)
+    module = _module(len(slopes) - 1).double()
+    module.weight.data = torch.from_numpy(slopes)
+    by_numpy = torch.softmax(torch.from_numpy(published_map(x.numpy(), slopes)), 1)
+    torch.testing.assert_close(module(x).detach(), by_numpy)
+
+
+def test_published_piecewise_inverts_orders_once_slopes_differ() -> None:
+    cal = PublishedPiecewise(segments=100, epochs=30).fit(TASK.logits_cal, TASK.y_cal)
+    assert np.ptp(cal.state_["slopes"]) > 0
+    ours = TrainedMaps(maps=("piecewise-100",), epochs=30).fit(TASK.logits_cal, TASK.y_cal)
+    rows = [inverted_rows(TASK.logits_test, c.predict_proba(TASK.logits_test)) for c in (cal, ours)]
+    assert rows[0] > 0
+    assert rows[1] == 0
+
+
+def test_inverted_rows_by_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.integers(0, 4, size=(300, 4)).astype(float)
+    p = rng.integers(0, 4, size=(300, 4)).astype(float)
+    p[::3] = z[::3]
+    expected = sum(
+        any(a[i] > a[j] and b[i] < b[j] for i in range(4) for j in range(4))
+        for a, b in zip(z, p, strict=True)
+    )
+    assert inverted_rows(z, p) == expected

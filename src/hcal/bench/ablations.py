@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hcal.bench.methods import TRAINED, Method
+from hcal.bench.methods import PUBLISHED_PIECEWISE, TRAINED, Method
 
 #: The paper's three selectors, and how a method name ends.
 SELECTORS: Final[dict[str, str]] = {"top": "top-label", "class": "class-wise", "nll": "nll"}
@@ -51,6 +51,15 @@ ABLATIONS: Final[dict[str, dict[str, Mapping[str, Any]]]] = {
         "leave-out-off": _ROBUST,
         "leave-out-on": {**_ROBUST, "leave_one_class_out": True},
     },
+    # The trap: the ensemble as the published code starts it, hardly trained, beside a trained map.
+    "near-uniform": {
+        "untrained-ensemble": {"maps": ("ensemble-128",), "init": "published", "epochs": 1},
+    },
+    # The published piecewise map (see published_piecewise.py) against the paper's, same size and training.
+    "published-piecewise": {
+        "piecewise-500": {"maps": ("piecewise-500",), "init": "published"},
+        "published-piecewise-500": {"calibrator": PUBLISHED_PIECEWISE},
+    },
 }
 
 
@@ -75,8 +84,14 @@ def ablation_methods(name: str) -> list[Method]:
         raise ValueError(f"unknown ablation {name!r}; valid: all, {', '.join(ABLATIONS)}")
     sets = list(ABLATIONS.values()) if name == "all" else [ABLATIONS[name]]
     return [
-        Method(f"{label}/{end}", TRAINED, {**params, "select": select}, group=label)
+        _method(label, end, select, params)
         for configurations in sets
         for label, params in configurations.items()
         for end, select in SELECTORS.items()
     ]
+
+
+def _method(label: str, end: str, select: str, params: Mapping[str, Any]) -> Method:
+    own = {k: v for k, v in params.items() if k != "calibrator"} | {"select": select}
+    calibrator = params.get("calibrator", TRAINED)
+    return Method(f"{label}/{end}", calibrator, own, group=label if calibrator == TRAINED else "")

@@ -128,6 +128,7 @@ def _measure(job: Job, method: Method, key: Key, trained: _Trained) -> Cell:
     before = cell.post if job.before is None else job.before
     cell.pre = {name: before[name] for name in cell.post if name in before and name not in facts}
     cell.post["argmax_changes"] = float((probs.argmax(axis=1) != logits_test.argmax(axis=1)).sum())
+    cell.post["order_inversions"] = float(inverted_rows(logits_test, probs))
     cell.post["collapsed"] = float(collapsed(cell.post, before, task.n_classes))
     cell.notes["reliability"] = reliability_bins(sample)
     _note_fit(cell, calibrator)
@@ -246,6 +247,33 @@ def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) 
     worse = post.get("nll", 0.0) > 1.1 * before.get("nll", np.inf)
     timid = confidence < accuracy - 0.2
     return (worse and timid) or (confidence < 3 / n_classes and accuracy > 10 / n_classes)
+
+
+def inverted_rows(logits: Probs, probs: Probs) -> int:
+    """Return in how many rows some class overtakes another that had the larger logit; ties are no inversion.
+
+    Parameters
+    ----------
+    logits, probs : arrays of shape (N, K)
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> inverted_rows(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[0.6, 0.4], [0.5, 0.5]]))
+    1
+    """
+    order = np.argsort(logits, axis=1, kind="stable")
+    z, p = np.take_along_axis(logits, order, axis=1), np.take_along_axis(probs, order, axis=1)
+    # Ascending logits: an inversion is a probability below the largest one at a strictly smaller logit.
+    highest = np.maximum.accumulate(p, axis=1)
+    smaller = np.concatenate([np.full((len(z), 1), -np.inf), highest[:, :-1]], axis=1)
+    for k in range(1, z.shape[1]):  # among equal logits the bound is that of the first of them
+        tied = z[:, k] == z[:, k - 1]
+        smaller[tied, k] = smaller[tied, k - 1]
+    return int((p < smaller).any(axis=1).sum())
 
 
 def reliability_bins(sample: Sample, bins: int = 15) -> dict[str, list[float]]:

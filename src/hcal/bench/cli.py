@@ -209,3 +209,17 @@ def page(
 
         for path in write_page(results, out, paper=paper, ablations=ablations):
             console.out().print(str(path), markup=False)
+
+
+@app.command()
+def published(
+    tables: Annotated[Path, typer.Argument(help="the paper's results (paper_tables.csv)", metavar="TABLES")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="a .csv or .parquet results file")],
+    tex: Annotated[Path | None, typer.Option(help="the paper's source, for its printed rows")] = None,
+) -> None:
+    """Turn the paper's published numbers into a results file, for the reproduction page."""
+    with console.friendly():
+        from hcal.bench.published import read_published
+        from hcal.bench.store import export_results
+
+        export_results(read_published(tables, tex), out)

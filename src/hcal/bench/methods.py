@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,8 +10,13 @@ from typing import Any, Final
 
 from hcal.bench.catalog import PAPER_PROTOCOL, QUICK_METHODS, method_key
 
-#: Stands for :class:`hcal.bench.trained.TrainedMaps`, which is not a method of the registry.
+#: Calibrators of the benchmark that are not methods of the registry: name -> module and class.
 TRAINED: Final = "trained_maps"
+PUBLISHED_PIECEWISE: Final = "published_piecewise"
+_OWN: Final = {
+    TRAINED: ("hcal.bench.trained", "TrainedMaps"),
+    PUBLISHED_PIECEWISE: ("hcal.bench.published_piecewise", "PublishedPiecewise"),
+}
 #: The group of the paper protocol's three selectors.
 PAPER_GROUP: Final = "paper protocol"
 
@@ -44,7 +50,7 @@ class Method:
         """Return the unfitted calibrator."""
         extra = {"random_state": seed} if self.seeded else {}
         params = {**self.params, **extra}
-        if self.calibrator == TRAINED:
+        if self.calibrator in _OWN:
             return self._class()(**params)
         if self.group == PAPER_GROUP:
             from hcal.bench.paper_fit import SharedPaperFit
@@ -55,10 +61,9 @@ class Method:
         return make_calibrator(self.calibrator, **params)
 
     def _class(self) -> Any:
-        if self.calibrator == TRAINED:
-            from hcal.bench.trained import TrainedMaps
-
-            return TrainedMaps
+        if self.calibrator in _OWN:
+            module, name = _OWN[self.calibrator]
+            return getattr(importlib.import_module(module), name)
         from hcal.calibrators import get_calibrator
 
         return get_calibrator(self.calibrator)

@@ -32,6 +32,7 @@ FACTS: Final = (
     "predict_s",
     "peak_mb",
     "argmax_changes",
+    "order_inversions",
     "collapsed",
     "reliability",
     "loss_curve",
