@@ -207,7 +207,7 @@ def test_few_rows_never_earn_the_best_grade_and_say_why() -> None:
     logits, y = synthetic(60, scale=1.0)
     verdict = judge(measure_report(logits, y))
     assert verdict.grade != "good"
-    assert "More rows would narrow this" in verdict.sentences[-1]
+    assert "More rows would tell" in verdict.sentences[-1]
 
 
 class _Uniform(Calibrator):

@@ -124,8 +124,9 @@ def _change(content: Content, after: Side) -> str:
 
 def _use(content: Content, grade: Grade) -> str:
     upper = _upper(content.final)
-    limit = GOOD if grade == "care" else CARE
-    rows = " More rows would narrow this." if content.final.headline["ece_ew"] <= limit else ""
+    interval = content.final.headline.interval("ece_ew")
+    undecided = interval is not None and interval[0] <= GOOD
+    rows = " More rows would tell: it may also be small." if undecided else ""
     if grade == "good":
         return (
             f"On data like these {content.final.metrics.n:,} rows, a stated confidence can be read as a "
