@@ -15,7 +15,7 @@ from scipy.special import gammaln
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
 
 Matrix = NDArray[np.float64]
-_SPAN = 1400  # rows of a block of pairs: 16 MB a temporary
+_SPAN = 256  # rows of a block of pairs: a temporary of 0.5 MB stays in the cache
 # Squared distances are differences of numbers near 1: less this, equal rows are at distance 0 and not 1e-8.
 ROUNDING = 1e-15
 Estimator = Literal["unbiased", "biased", "linear"]
@@ -184,7 +184,8 @@ def dkde_rows(s: Sample, bandwidth: float = 1.0, floor: float = 1e-25) -> Vector
         offset = np.log(s.w[by_class]) - dirichlet_constant(shape)
     out = np.empty(s.n)
     place = np.argsort(by_class, kind="stable")
-    step = max(1, BLOCK // s.n)
+    # As few rows as fit the cache, but no fewer than make the matrix product worth its reading of P.
+    step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
     for i in range(0, s.n, step):
         rows = np.arange(i, min(i + step, s.n))
         kernel = np.log(p[rows]) @ shape.T

@@ -1,0 +1,242 @@
+"""Do the intervals cover, are the debiased metrics unbiased, does the calibration test hold its level?
+
+Synthetic sets with known truth: z ~ Normal(0, 1.5²) for K = 10 classes, labels from softmax(z), predictions
+softmax(T·z); T = 1 is calibrated. N = 2000 rows a set. Estimands: for scores and binned errors the value of
+the population; for hce and skce the mean, over sets, of the same statistic with the true probabilities in
+place of the labels.
+
+    python benchmarks/metric_coverage.py --sets 2000 --temperatures 1,1.2,1.5      # scores, debiased, tests
+    python benchmarks/metric_coverage.py --plug-in --sets 200                      # all plug-in errors
+    python benchmarks/metric_coverage.py --write                                   # tables of docs/metrics.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hcal.metrics import METRICS, Sample, calibration_test
+from hcal.metrics.resampling import intervals
+from hcal.metrics.windowed import _Pooled, _remove_same_rows, _windows, h_error
+from hcal.numerics import log_softmax, softmax
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "metric_coverage.json"
+PAGE = HERE.parent / "docs" / "metrics.md"
+N, K, SCALE = 2000, 10, 1.5
+SCORES = ("nll", "brier", "accuracy")
+PLUG_IN = [n for n, m in METRICS.items() if m.kind == "plug-in" and n != "dkde_ce"]
+
+
+def draw(rng: np.random.Generator, n: int, temperature: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return true probabilities, predictions and labels."""
+    z = SCALE * rng.normal(size=(n, K))
+    p = softmax(z)
+    y = (p.cumsum(1) > rng.random((n, 1))).argmax(1)
+    return p, softmax(temperature * z), np.minimum(y, K - 1)
+
+
+def population(temperature: float, n: int = 1_000_000) -> dict[str, float]:
+    """Return the true scores and binned errors, from true probabilities in place of labels."""
+    rng = np.random.default_rng(12345)
+    z = SCALE * rng.normal(size=(n, K))
+    p, q = softmax(z), softmax(temperature * z)
+    conf, acc = q.max(1), p.max(1)
+    order = np.argsort(conf)
+    gap = np.concatenate([[0.0], np.cumsum((conf - acc)[order])])
+    mass = gap[np.rint(n * np.arange(16) / 15).astype(int)]
+    width = gap[np.searchsorted(conf[order], np.linspace(0, 1, 16), side="right")]
+    return {
+        "nll": float(-(p * log_softmax(temperature * z)).sum(1).mean()),
+        "brier": float(((q**2).sum(1) - 2 * (p * q).sum(1) + 1).mean()),
+        "accuracy": float(acc.mean()),
+        "dece": float(np.abs(np.diff(mass)).sum() / n),
+        "ece_ew": float(np.abs(np.diff(width)).sum() / n),
+    }
+
+
+class _True(_Pooled):
+    """Atomic events whose marks are the true probabilities."""
+
+    def __init__(self, s: Sample, p: np.ndarray) -> None:
+        super().__init__(s)
+        self.truth = p.ravel()
+
+    def __getitem__(self, where: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, _, row = super().__getitem__(where)
+        return q, self.truth[self.places(where)], row
+
+
+def true_hce_squared(s: Sample, p: np.ndarray, window: int = 200) -> float:
+    events = _True(s, p)
+    sums = _windows(events, s.n, window, False)
+    _remove_same_rows(sums, events, s, window)
+    return sums.products / sums.pairs
+
+
+def true_skce(s: Sample, p: np.ndarray) -> float:
+    """Mean over i < j of the kernel times ⟨π_i − p_i, π_j − p_j⟩."""
+    q = s.data.probs
+    squares = s.data.squares
+    kernel = np.exp(-np.sqrt(np.maximum(squares[:, None] + squares - 2 * q @ q.T, 0)))
+    kernel *= (p - q) @ (p - q).T
+    np.fill_diagonal(kernel, 0.0)
+    return float(kernel.sum() / (s.n * (s.n - 1)))
+
+
+def study(temperature: float, sets: int, *, seed: int = 0, n_resamples: int = 200) -> dict[str, Any]:
+    """Return estimates, coverage of 95 % intervals, and rejections of the tests at 5 %."""
+    rng = np.random.default_rng([seed, round(1000 * temperature)])
+    truth = population(temperature)
+    names = (*SCORES, "dece", "ece_ew", "skce", "hce")
+    value: dict[str, list[float]] = {n: [] for n in names}
+    ends: dict[str, list[tuple[float, float]]] = {n: [] for n in names}
+    squared: list[float] = []
+    true_squared: list[float] = []
+    true_kernel: list[float] = []
+    above_noise: list[bool] = []
+    rejected: dict[str, list[bool]] = {"ks": [], "skce": []}
+    for i in range(sets):
+        p, q, y = draw(rng, N, temperature)
+        s = Sample(q, y)
+        found = {n: METRICS[n].function(s) for n in names}
+        for n, interval in intervals(s, found, 0.95, n_resamples=n_resamples, random_state=i).items():
+            value[n].append(found[n])
+            ends[n].append((interval.low, interval.high))
+        h = h_error(s, se=False)
+        squared.append(h.squared)
+        above_noise.append(h.value > h.noise)
+        true_squared.append(true_hce_squared(s, p))
+        if i < 200:  # varies little from set to set, and costs a pass over all pairs
+            true_kernel.append(true_skce(s, p))
+        rejected["ks"].append(calibration_test(s, n_resamples=199, random_state=i).p_value <= 0.05)
+        rejected["skce"].append(
+            calibration_test(s, method="skce", n_resamples=199, random_state=i).p_value <= 0.05
+        )
+    target = truth | {"skce": float(np.mean(true_kernel)), "hce": float(np.sqrt(np.mean(true_squared)))}
+    return {
+        "temperature": temperature,
+        "sets": sets,
+        "n": N,
+        "k": K,
+        "truth": target,
+        "mean": {n: float(np.mean(v)) for n, v in value.items()},
+        "sd": {n: float(np.std(v)) for n, v in value.items()},
+        "coverage": {n: float(np.mean([a <= target[n] <= b for a, b in ends[n]])) for n in names},
+        "width": {n: float(np.mean([b - a for a, b in ends[n]])) for n in names},
+        "hce_squared": {
+            "mean": float(np.mean(squared)),
+            "truth": float(np.mean(true_squared)),
+            "mc_se": float(np.std(np.array(squared) - np.array(true_squared)) / np.sqrt(sets)),
+            "above_noise": float(np.mean(above_noise)),
+        },
+        "rejected": {n: float(np.mean(v)) for n, v in rejected.items()},
+    }
+
+
+def plug_in(temperature: float, sets: int, *, seed: int = 1) -> dict[str, Any]:
+    """Return the coverage of bias-aware intervals; truth: 0 if calibrated, else the value at N = 400 000."""
+    rng = np.random.default_rng([seed, round(1000 * temperature)])
+    truth = dict.fromkeys(PLUG_IN, 0.0)
+    if temperature != 1:
+        _, q, y = draw(rng, 400_000, temperature)
+        large = Sample(q, y)
+        truth = {n: METRICS[n].function(large) for n in PLUG_IN}
+    covered: dict[str, list[bool]] = {n: [] for n in PLUG_IN}
+    means: dict[str, list[float]] = {n: [] for n in PLUG_IN}
+    for i in range(sets):
+        _, q, y = draw(rng, N, temperature)
+        s = Sample(q, y)
+        found = {n: METRICS[n].function(s) for n in PLUG_IN}
+        for n, interval in intervals(s, found, 0.95, n_resamples=100, random_state=i).items():
+            covered[n].append(interval.low <= truth[n] <= interval.high)
+            means[n].append(found[n])
+    return {
+        "temperature": temperature,
+        "sets": sets,
+        "n": N,
+        "k": K,
+        "truth": truth,
+        "mean": {n: float(np.mean(v)) for n, v in means.items()},
+        "coverage": {n: float(np.mean(v)) for n, v in covered.items()},
+    }
+
+
+def _load() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {"study": {}, "plug_in": {}}
+
+
+def _store(kind: str, temperature: float, found: dict[str, Any]) -> None:
+    content = _load()
+    content[kind][f"{temperature:g}"] = found
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def tables() -> str:
+    """Return the measured figures as markdown."""
+    content = _load()
+    study_by_t = sorted(content["study"].values(), key=lambda r: r["temperature"])
+    plug_by_t = sorted(content["plug_in"].values(), key=lambda r: r["temperature"])
+    lines = []
+    for r in study_by_t:
+        t = r["temperature"]
+        h, rejected = r["hce_squared"], r["rejected"]
+        lines += [
+            f"**T = {t:g}**, {r['sets']} sets. Calibration test at 5 %: ks rejects {rejected['ks']:.1%}, "
+            f"skce {rejected['skce']:.1%}. hce squared: mean {h['mean']:.3e}, truth {h['truth']:.3e} "
+            f"(Monte Carlo error {h['mc_se']:.1e}); hce above its noise level in {h['above_noise']:.1%}.",
+            "",
+            "| metric | truth | mean estimate | sd | coverage of 95 % | mean width |",
+            "|---|---|---|---|---|---|",
+        ]
+        for n in r["coverage"]:
+            row = (r["truth"][n], r["mean"][n], r["sd"][n])
+            cells = " | ".join(f"{v:.4g}" for v in row)
+            lines.append(f"| {n} | {cells} | {r['coverage'][n]:.1%} | {r['width'][n]:.4g} |")
+        lines.append("")
+    if plug_by_t:
+        head = " | ".join(f"T = {r['temperature']:g} ({r['sets']} sets)" for r in plug_by_t)
+        lines += [f"| bias-aware interval of | {head} |", "|---" * (1 + len(plug_by_t)) + "|"]
+        for n in PLUG_IN:
+            cells = " | ".join(
+                f"{r['coverage'][n]:.1%} (truth {r['truth'][n]:.3g}, mean {r['mean'][n]:.3g})"
+                for r in plug_by_t
+            )
+            lines.append(f"| {n} | {cells} |")
+    return "\n".join(lines)
+
+
+def write_page() -> None:
+    begin, end = "<!-- coverage: begin -->", "<!-- coverage: end -->"
+    text = PAGE.read_text()
+    before, after = text.split(begin)[0], text.split(end)[1]
+    PAGE.write_text(f"{before}{begin}\n{tables()}\n{end}{after}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sets", type=int, default=2000)
+    parser.add_argument("--temperatures", default="1,1.2,1.5")
+    parser.add_argument("--plug-in", action="store_true")
+    parser.add_argument("--write", action="store_true", help="only rewrite the tables of docs/metrics.md")
+    options = parser.parse_args()
+    if options.write:
+        write_page()
+        return
+    for temperature in map(float, options.temperatures.split(",")):
+        if options.plug_in:
+            found = plug_in(temperature, options.sets)
+            _store("plug_in", temperature, found)
+        else:
+            found = study(temperature, options.sets)
+            _store("study", temperature, found)
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
