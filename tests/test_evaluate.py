@@ -111,7 +111,8 @@ def test_forms_for_machines() -> None:
     content = json.loads(result.to_json())
     assert content["metrics"]["nll"]["value"] == result["nll"]
     assert content["metrics"]["nll"]["low"] == result.interval("nll")[0]
-    assert content["metrics"]["dkde_ce"]["low"] is None
+    assert content["metrics"]["dkde_ce"]["interval"] == "bias-aware"
+    assert content["metrics"]["dkde_ce"]["chance"] is None
     assert content["n"], content["k"] == (400, 4)
     assert content["collapsed"] is False
     frame = result.to_frame()

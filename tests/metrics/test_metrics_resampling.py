@@ -94,13 +94,13 @@ def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
     s = Sample(*calibrated(600, 4, 6, temperature=1.6))
     values = {n: getattr(metrics, n)(s) for n in metrics.list_metrics()}
     found = resampling.intervals(s, values, 0.95, n_resamples=200)
-    assert set(found) == set(values) - {"dkde_ce"}
+    assert set(found) == set(values)
     for name, i in found.items():
         assert i.low <= values[name] <= i.high, name
         kind = metrics.METRICS[name].kind
         expected = "bias-aware" if kind == "plug-in" else "percentile"
         assert i.kind == ("jackknife" if name in ("skce", "hce") else expected)
-        assert (i.chance is not None) == (kind == "plug-in")
+        assert (i.chance is not None) == (kind == "plug-in" and name != "dkde_ce")
     again = resampling.intervals(s, values, 0.95, n_resamples=200)
     assert found == again
 
@@ -155,3 +155,17 @@ def test_bad_options_of_the_test_are_named(options: dict[str, object], message: 
         calibration_test(Sample(*draw(20, 3, 0), np.ones(20)))
     with pytest.raises(ValueError, match="at least 2 rows"):
         calibration_test(*draw(1, 3, 0))
+
+
+def test_spread_of_the_dirichlet_error_leaves_groups_out() -> None:
+    from hcal.metrics.dirichlet import dkde_spread
+
+    p, y = draw(90, 4, 7)
+    group = np.random.default_rng(3).permutation(90) % 6
+    values = np.array([metrics.dkde_ce(p[group != g], y[group != g]) for g in range(6)])
+    se, noise = dkde_spread(Sample(p, y), groups=6, seed=3)
+    assert se == pytest.approx(np.sqrt(5 / 6 * ((values - values.mean()) ** 2).sum()), rel=1e-9)
+    # The noise is what labels drawn from the predictions add to the error of their expectation.
+    labels = resampling.drawn_labels(Sample(p, y), 400, np.random.default_rng(0))
+    drawn = resampling.chance_levels(Sample(p, y), ["dkde_ce"], labels)["dkde_ce"]
+    assert 0 < noise < drawn.mean()

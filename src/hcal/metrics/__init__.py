@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
-from hcal.metrics.canonical import dkde_ce, skce
+from hcal.metrics.canonical import skce
 from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
+from hcal.metrics.decomposition import Decomposition, decompose
+from hcal.metrics.dirichlet import dkde_ce
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, brier, mean_confidence, nll, sharpness
@@ -20,6 +22,7 @@ __all__ = [
     "LEVELS",
     "METRICS",
     "CalibrationTest",
+    "Decomposition",
     "HError",
     "Metric",
     "Sample",
@@ -31,6 +34,7 @@ __all__ = [
     "cwece_r2",
     "cwece_s",
     "dece",
+    "decompose",
     "dkde_ce",
     "ece_em",
     "ece_ew",

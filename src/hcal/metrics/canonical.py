@@ -1,4 +1,4 @@
-"""Canonical errors: is the whole probability vector calibrated? Blocked matrix products, never N x N.
+"""The squared kernel calibration error of the whole vector: blocked matrix products, never N x N.
 
 On CUDA tensors the same products run on the device (:mod:`hcal.metrics.device`).
 """
@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
 
@@ -130,87 +129,3 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Mat
             if i == j:
                 np.fill_diagonal(h, 0.0)
             yield i, j, h
-
-
-def dkde_ce(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0, floor: float = 1e-25
-) -> float:
-    """Return the Dirichlet-kernel canonical calibration error mean_i ‖π_i − p_i‖², no root.
-
-    Popordanoska, Sayer, Blaschko: A Consistent and Differentiable Lp Canonical Calibration Error Estimator,
-    NeurIPS 2022. π_i is the mean of the other rows' one-hot labels, weighted by the Dirichlet(p_j/h + 1)
-    density at p_i.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
-    bandwidth : float
-    floor : float
-        Probabilities are clipped to at least this before the logarithm.
-
-    Returns
-    -------
-    float
-        NaN for a single row, which has no other.
-
-    Examples
-    --------
-    >>> round(dkde_ce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
-    0.125
-    """
-    if not bandwidth > 0:
-        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
-    s = as_sample(probs, y, sample_weight)
-    s.need_repetitions("dkde_ce")
-    if s.total < 2:
-        return float("nan")
-    return s.mean(dkde_rows(s, bandwidth, floor))
-
-
-def dkde_rows(s: Sample, bandwidth: float = 1.0, floor: float = 1e-25) -> Vector:
-    """Return ‖π_i − p_i‖² of every row, shape (N,)."""
-    if s.data.tensor is not None:
-        from hcal.metrics.device import dkde_rows as on_device
-
-        return on_device(s, bandwidth, floor)
-    by_class = np.argsort(s.y, kind="stable")  # a class is a run of columns: its mass is one reduceat
-    present, starts = np.unique(s.y[by_class], return_index=True)
-    p = np.maximum(s.data.probs.astype(np.float64), floor)
-    shape = p[by_class] / bandwidth
-    with np.errstate(divide="ignore"):
-        offset = np.log(s.w[by_class]) - dirichlet_constant(shape)
-    out = np.empty(s.n)
-    place = np.argsort(by_class, kind="stable")
-    # As few rows as fit the cache, but no fewer than make the matrix product worth its reading of P.
-    step = max(1, min(BLOCK // s.n, max(BLOCK // (16 * s.n), 4 * s.k)))
-    for i in range(0, s.n, step):
-        rows = np.arange(i, min(i + step, s.n))
-        kernel = np.log(p[rows]) @ shape.T
-        kernel += offset
-        _drop_self(kernel, np.arange(len(rows)), place[rows], s.w[rows])
-        kernel -= kernel.max(axis=1, keepdims=True)
-        np.exp(kernel, out=kernel)
-        mass = np.add.reduceat(kernel, starts, axis=1)
-        mass /= mass.sum(axis=1, keepdims=True)
-        difference = p[rows]
-        difference[:, present] -= mass
-        out[rows] = np.einsum("nk,nk->n", difference, difference)
-    return out
-
-
-def _drop_self(kernel: Matrix, row: Any, column: Any, weight: Vector) -> None:
-    """Leave each row itself out: one copy less of its weight (none left: −inf)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        fewer = np.where(weight > 1, np.log(np.maximum(weight - 1, 0)) - np.log(weight), -np.inf)
-    kernel[row, column] = np.where(np.isneginf(fewer), -np.inf, kernel[row, column] + fewer)
-
-
-def dirichlet_constant(shape: Matrix) -> Vector:
-    """Return Σ_k lnΓ(a_k + 1) − lnΓ(Σ_k (a_k + 1)) of every row, shape (N,)."""
-    total = gammaln(shape.sum(axis=1) + shape.shape[1])
-    step = max(1, BLOCK // shape.shape[1])
-    parts = [gammaln(shape[i : i + step] + 1).sum(axis=1) for i in range(0, len(shape), step)]
-    return np.asarray(np.concatenate(parts) - total)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from hcal.metrics import canonical, class_wise, scores, top_label, windowed
+from hcal.metrics import canonical, class_wise, dirichlet, scores, top_label, windowed
 
 Level = Literal["top-label", "class-wise", "canonical", "score"]
 LEVELS: tuple[Level, ...] = ("top-label", "class-wise", "canonical", "score")
@@ -83,7 +83,7 @@ METRICS: dict[str, Metric] = {
             "canonical",
             "DKDE-CE",
             "squared distance to the label frequencies among similar predictions",
-            canonical.dkde_ce,
+            dirichlet.dkde_ce,
         ),
         Metric(
             "hce",

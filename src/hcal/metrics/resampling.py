@@ -7,7 +7,8 @@ Three kinds of interval, because three kinds of estimate need them:
 * plug-in errors: *bias-aware*. Chance alone makes a plug-in error positive, most of all where the truth
   is 0, and a bootstrap adds to that bias instead of showing it. The bias lies between 0 and its value for
   calibrated predictions, which resampled labels tell: so the interval runs from the estimate less that
-  value less z standard errors (not below 0) to the estimate plus z standard errors.
+  value less z standard errors (not below 0) to the estimate plus z standard errors. dkde_ce has its standard
+  error from a grouped jackknife and its bias in closed form; its interval is for the kernel-smoothed error.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from hcal.metrics.canonical import skce_row_sums
+from hcal.metrics.dirichlet import dkde_spread
 from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.metrics.scores import brier_rows, nll_rows
@@ -240,6 +242,10 @@ def intervals(
     if s.weight is None and s.n > 2:  # the jackknife takes every row as one independent observation
         for name in pairs:
             out[name] = _jackknife_interval(s, name, z)
+        if "dkde_ce" in values:
+            se, noise = dkde_spread(s)
+            low = max(values["dkde_ce"] - noise - z * se, 0.0)
+            out["dkde_ce"] = Interval(low, values["dkde_ce"] + z * se, "bias-aware")
     return {name: out[name] for name in values if name in out}
 
 
