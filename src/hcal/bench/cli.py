@@ -198,8 +198,8 @@ def page(
     out: Annotated[Path, typer.Option("--out", "-o", help="the page to write")] = Path(
         "docs/reproduction.md"
     ),
-    paper: Annotated[
-        Path | None, typer.Option(help="the paper's published results (paper_tables.csv)")
+    published: Annotated[
+        Path | None, typer.Option(help="the paper's numbers, as hcal bench published writes them")
     ] = None,
     ablations: Annotated[Path | None, typer.Option(help="the results file of the ablations")] = None,
 ) -> None:
@@ -207,7 +207,7 @@ def page(
     with console.friendly():
         from hcal.bench.page import write_page
 
-        for path in write_page(results, out, paper=paper, ablations=ablations):
+        for path in write_page(results, out, published=published, ablations=ablations):
             console.out().print(str(path), markup=False)
 
 

@@ -32,7 +32,9 @@ def math_title(metric: str) -> str:
     return re.sub(r"([\^_])(\w+)", r"$\1{\2}$", metric)
 
 
-def draw_all(results: Results, folder: Path, *, task: str | None = None, suffix: str = "png") -> list[Path]:
+def draw_all(
+    results: Results, folder: Path, *, task: str | None = None, suffix: str = "png", only: Sequence[str] = ()
+) -> list[Path]:
     """Draw every figure that the results allow.
 
     Parameters
@@ -42,6 +44,8 @@ def draw_all(results: Results, folder: Path, *, task: str | None = None, suffix:
     task : str, optional
         Of the reliability diagrams; by default the first one.
     suffix : {"png", "pdf", "svg"}
+    only : sequence of str
+        Names of the figures wanted; by default all that there are.
 
     Returns
     -------
@@ -66,7 +70,8 @@ def draw_all(results: Results, folder: Path, *, task: str | None = None, suffix:
         figures["objectives"] = lambda: objective_bars(results)
     if "paper-constants/top" in results.methods:
         figures["robustness"] = lambda: robustness(results)
-    return [save_figure(draw(), folder / f"{name}.{suffix}") for name, draw in figures.items()]
+    wanted = {n: draw for n, draw in figures.items() if not only or n in only}
+    return [save_figure(draw(), folder / f"{name}.{suffix}") for name, draw in wanted.items()]
 
 
 def radar(results: Results, highlight: Sequence[str] | None = None) -> Figure:
