@@ -20,7 +20,8 @@ from hcal.bench.methods import Method
 from hcal.bench.store import STATUS, Cell, Key
 from hcal.bench.tasks import Task, TaskRef
 from hcal.metrics import METRICS, Sample
-from hcal.metrics.canonical import dkde_rows, skce_row_sums
+from hcal.metrics.canonical import skce_row_sums
+from hcal.metrics.dirichlet import dkde_rows
 
 Probs = NDArray[np.float64]
 
