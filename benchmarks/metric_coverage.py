@@ -92,7 +92,7 @@ def study(temperature: float, sets: int, *, seed: int = 0, n_resamples: int = 20
     """Return estimates, coverage of 95 % intervals, and rejections of the tests at 5 %."""
     rng = np.random.default_rng([seed, round(1000 * temperature)])
     truth = population(temperature)
-    names = (*SCORES, "dece", "ece_ew", "skce", "hce")
+    names = (*SCORES, "dece", "skce", "hce")
     value: dict[str, list[float]] = {n: [] for n in names}
     ends: dict[str, list[tuple[float, float]]] = {n: [] for n in names}
     squared: list[float] = []
