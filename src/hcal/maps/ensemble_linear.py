@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.maps.base import CalibrationMap, Init, MapState, check_init, generator, uniform
+from hcal.maps.table import use_fused
 from hcal.objective.kernels import compiled
 from hcal.objective.threads import run_parts, split
 
@@ -96,6 +97,10 @@ class _Mixture(torch.autograd.Function):
         ctx.save_for_backward(x, slopes, shares)
         if _use_compiled(x):
             return _compiled_forward(x, slopes, shares)
+        if use_fused(x):
+            from hcal.maps import _triton
+
+            return _triton.mixture_forward(x.contiguous(), slopes, shares)
         probs = torch.zeros_like(x)
         for a, v in zip(slopes, shares, strict=True):
             probs += v * torch.softmax(a * x, dim=1)
@@ -107,6 +112,10 @@ class _Mixture(torch.autograd.Function):
         x, slopes, shares = ctx.saved_tensors
         if _use_compiled(x):
             by_share, by_slope = _compiled_backward(x, slopes, grad)
+        elif use_fused(x):
+            from hcal.maps import _triton
+
+            by_share, by_slope = _triton.mixture_backward(x.contiguous(), slopes, grad.contiguous())
         else:
             by_share, by_slope = _plain_backward(x, slopes, grad)
         return None, shares * by_slope, by_share

@@ -59,6 +59,10 @@ class _TableSoftmax(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, values: Tensor, step: float) -> Tensor:
         if _use_compiled(x):
             probs = _compiled_forward(x, values, step)
+        elif use_fused(x):
+            from hcal.maps import _triton
+
+            probs = _triton.table_forward(x.contiguous(), values.contiguous(), step)
         else:
             probs = torch.softmax(interpolate(x, values, step), dim=1)
         ctx.save_for_backward(x, probs)
@@ -71,7 +75,12 @@ class _TableSoftmax(torch.autograd.Function):
         x, probs = ctx.saved_tensors
         if _use_compiled(x):
             return None, _compiled_backward(x, probs, grad, ctx.step, ctx.cells), None
-        inner = probs * (grad - (probs * grad).sum(dim=1, keepdim=True))
+        if use_fused(x):
+            from hcal.maps import _triton
+
+            inner = _triton.table_inner(probs, grad.contiguous())
+        else:
+            inner = probs * (grad - (probs * grad).sum(dim=1, keepdim=True))
         return None, -cell_sums(x, inner, ctx.step, ctx.cells).to(x.dtype), None
 
 
@@ -109,10 +118,9 @@ def cell_sums(x: Tensor, inner: Tensor, step: float, cells: int) -> Tensor:
     The events are put in the order of their cells and summed by prefix sums: no scatter-add into a few cells,
     which serialises on a GPU. The order depends on x alone and is kept while x stays the same.
     """
-    cell, part = locate(x, step, cells)
-    order, edges = _cell_order(x, cell, step, cells)
+    order, edges, part = _cell_order(x, step, cells)
     flat = inner.reshape(-1)[order].to(torch.float64)
-    upper = flat * part.reshape(-1)[order]
+    upper = flat * part
     total, high = (_range_sums(v, edges) for v in (flat, upper))
     out = torch.zeros(cells + 1, dtype=torch.float64, device=x.device)
     out[:-1] += total - high
@@ -128,14 +136,24 @@ def _range_sums(values: Tensor, edges: Tensor) -> Tensor:
 _last_order: dict[str, Any] = {}
 
 
-def _cell_order(x: Tensor, cell: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
+def _cell_order(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return events in the order of their cells, the edges of the cells, and the part of each event."""
     key = (x.data_ptr(), x._version, x.shape, x.device, step, cells)
-    if _last_order.get("key") != key or _last_order.get("x") is not x:
-        ordered, order = cell.reshape(-1).sort()
-        edges = torch.searchsorted(ordered, torch.arange(cells + 1, device=x.device))
-        _last_order.update(key=key, x=x, value=(order, edges))
-    order, edges = _last_order["value"]
-    return order, edges
+    if _last_order.get("key") != key:
+        cell, part = locate(x, step, cells)
+        ordered, order = cell.reshape(-1).to(torch.int32).sort()
+        edges = torch.searchsorted(ordered, torch.arange(cells + 1, device=x.device, dtype=torch.int32))
+        # x is kept with its order: as long as it lives, no other tensor can have its address
+        _last_order.update(key=key, x=x, value=(order, edges, part.reshape(-1)[order]))
+    order, edges, part = _last_order["value"]
+    return order, edges, part
+
+
+def use_fused(x: Tensor) -> bool:
+    """Return whether Triton kernels take this tensor."""
+    from hcal.objective._torch import fused
+
+    return x.device.type == "cuda" and x.dtype == torch.float32 and x.shape[1] <= 8192 and fused()
 
 
 def _use_compiled(x: Tensor) -> bool:

@@ -6,6 +6,8 @@ integers orders both, and the loss does not depend on the order of the rows even
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -58,6 +60,11 @@ def families_loss(
     p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the mean loss (float64 scalar) over families and its gradient (F, n) in ``p``."""
+    if p.device.type == "cuda" and p.dtype == torch.float32 and len(p) == 1 and fused():
+        from hcal.objective import _triton
+
+        loss, grad = _triton.family_loss(p[0], marks[0], s, need_grad)
+        return loss, None if grad is None else grad[None]
     key, order = _sort(p, marks)
     q, o = (key >> 1).view(p.dtype), key & 1
     m = min(s.window, p.shape[1])
@@ -73,6 +80,14 @@ def families_loss(
     ranked = mean_over_ties(ranked, key)
     grad = torch.empty_like(p).scatter_(1, order, ranked.to(p.dtype))
     return loss, grad
+
+
+@cache
+def fused() -> bool:
+    """Return whether Triton is there; it comes with torch's CUDA builds."""
+    from importlib.util import find_spec
+
+    return find_spec("triton") is not None
 
 
 def _sort(p: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:

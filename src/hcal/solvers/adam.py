@@ -124,7 +124,8 @@ def train(
     0.75
     """
     s = settings or AdamSettings()
-    optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate)
+    # on a GPU one launch updates all parameters; the CPU has few enough of them
+    optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
     result = Trained()
     least, since = float("inf"), 0

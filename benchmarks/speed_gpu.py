@@ -1,0 +1,174 @@
+"""How fast on a GPU: one table. Needs torch with CUDA and numpy, nothing else.
+
+    PYTHONPATH=src python3 benchmarks/speed_gpu.py            # about three minutes with the protocols
+    PYTHONPATH=src python3 benchmarks/speed_gpu.py --quick    # checks and single steps, under a minute
+
+First the CUDA kernels are checked against plain torch operations on the CPU; a wrong number ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from hcal.maps import build_map
+from hcal.objective._torch import families_loss, fused, gather_events, spread_grad
+from hcal.objective.events import resolve
+from hcal.objective.loss import HCalibrationLoss
+from hcal.objective.settings import ObjectiveSettings
+from hcal.solvers import monitors
+from hcal.solvers.adam import AdamSettings, train
+
+SIZES = ((5000, 10), (5000, 100), (25000, 1000))
+MAPS = ("piecewise-500", "monotonic-50", "ensemble-16", "ensemble-128")
+
+
+def problem(n: int, k: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    z = rng.normal(0, 2, (n, k)).astype(np.float32)
+    y = rng.integers(0, k, n)
+    z[np.arange(n), y] += rng.normal(np.log(k) + 4, 4, n).astype(np.float32)
+    return torch.log_softmax(torch.from_numpy(z), 1).to(device), torch.from_numpy(y).to(device)
+
+
+def timed(call: Callable[[], object], repeats: int = 20) -> float:
+    """Median milliseconds between synchronised ends, after three warm-up calls."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def plain_loss(probs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The objective by plain torch operations, whatever is installed."""
+    families = resolve("atomic", probs.shape[1])
+    loss, grad = families_loss(*gather_events(probs, y, families), ObjectiveSettings(), True)
+    assert grad is not None
+    return loss, spread_grad(grad, probs, families)
+
+
+def check() -> None:
+    """CUDA against the CPU: value and gradient of the loss, of every map, and the k-means."""
+    x, y = problem(3000, 50, "cpu")
+    probs = x.exp()
+    value, slope = plain_loss(probs, y)
+    device_value, device_slope = plain_loss(probs.cuda(), y.cuda())
+    compare("loss", value, device_value, 1e-9)
+    cosine = torch.nn.functional.cosine_similarity(slope.reshape(1, -1), device_slope.cpu().reshape(1, -1))
+    compare("gradient of the loss (cosine)", torch.ones(1), cosine, 1e-5)
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    for name in (*MAPS, "temperature"):
+        here, there = (build_map(name, x, init="published", seed=1) for _ in range(2))
+        there = there.cuda()
+        outputs = []
+        for new, d in ((here, "cpu"), (there, "cuda")):
+            p = new(x.to(d).double() if d == "cpu" else x.to(d))
+            (p * direction.to(d)).sum().backward()
+            outputs.append(p.detach().cpu().double())
+        compare(f"{name} probabilities", *outputs, 2e-6)
+        for a, b in zip(here.parameters(), there.parameters(), strict=True):
+            compare(f"{name} gradient", a.grad, b.grad, 2e-3)
+
+
+def compare(what: str, a: torch.Tensor, b: torch.Tensor, tolerance: float) -> None:
+    a, b = a.detach().cpu().double(), b.detach().cpu().double()
+    off = float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
+    print(f"check {what:36} relative difference {off:.1e}")
+    if not off <= tolerance:
+        raise SystemExit(f"{what}: {off} is above {tolerance}")
+
+
+def steps(n: int, k: int) -> None:
+    x, y = problem(n, k, "cuda")
+    probs = x.exp().requires_grad_()
+    objective = HCalibrationLoss()
+    sort = timed(lambda: torch.sort(probs.detach().reshape(-1)))
+    print(f"{n}x{k:<5} torch.sort             {sort:8.3f} ms")
+
+    def loss() -> None:
+        probs.grad = None
+        objective(probs, y).backward()
+
+    ms = timed(loss)
+    print(f"{n}x{k:<5} loss + gradient        {ms:8.3f} ms  {ms / sort:6.2f} x torch.sort")
+    for name in MAPS:
+        new = build_map(name, x).cuda()
+        optimiser = torch.optim.Adam(new.parameters(), lr=0.005, fused=True)
+
+        def step(new: torch.nn.Module = new, optimiser: torch.optim.Optimizer = optimiser) -> None:
+            optimiser.zero_grad(set_to_none=True)
+            objective(new(x), y).backward()
+            optimiser.step()
+
+        print(f"{n}x{k:<5} step of {name:14} {timed(step):8.3f} ms", flush=True)
+    for name, monitor in (("ece_ew", monitors.ece_ew), *monitors.SELECTORS.items()):
+        ms = timed(lambda monitor=monitor: monitor(probs.detach(), y))
+        print(f"{n}x{k:<5} monitor {name:14} {ms:8.3f} ms", flush=True)
+
+
+def protocols() -> None:
+    from hcal.maps.presets import PAPER_MAPS
+
+    for n, k in ((5000, 10), (25000, 1000)):
+        x, y = problem(n, k, "cuda")
+        start = time.perf_counter()
+        epochs = 0
+        for name in PAPER_MAPS:
+            begun = time.perf_counter()
+            done = train(
+                build_map(name, x, init="published").cuda(), x, y, HCalibrationLoss(),
+                monitor=monitors.ece_ew, select={"top-label": monitors.dece}, settings=AdamSettings(),
+            )  # fmt: skip
+            epochs += done.epochs
+            print(
+                f"{n}x{k:<5} {name:14} {done.epochs:5} epochs {time.perf_counter() - begun:8.2f} s",
+                flush=True,
+            )
+        print(
+            f"{n}x{k:<5} 12-candidate protocol  {time.perf_counter() - start:8.2f} s, {epochs} epochs",
+            flush=True,
+        )
+
+
+def default_fit() -> None:
+    try:
+        import hcal
+    except ImportError as error:  # no scikit-learn on this machine
+        print(f"default fit: skipped ({error})")
+        return
+    x, y = problem(25000, 1000, "cuda")
+    try:
+        for _ in range(2):
+            start = time.perf_counter()
+            hcal.HCalibrator(device="cuda").fit(x, y)
+            print(f"25000x1000  HCalibrator().fit     {time.perf_counter() - start:8.2f} s", flush=True)
+    except ImportError as error:
+        print(f"default fit: skipped ({error})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton kernels: {fused()}", flush=True)
+    check()
+    for n, k in SIZES:
+        steps(n, k)
+    if not arguments.quick:
+        protocols()
+        default_fit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Event-level kernels of the maps in float32 on CUDA: a row of probabilities never leaves the registers."""
+
+# mypy: ignore-errors
+# Triton compiles these functions itself: their arguments are pointers, whose types Python cannot say.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Rows wider than this go through plain torch operations.
+MAX_CLASSES = 8192
+
+
+def table_forward(x: Tensor, values: Tensor, step: float) -> Tensor:
+    """Return softmax(−V(−x)) for x (N, K) and a table (G + 1,)."""
+    probs = torch.empty_like(x)
+    n, k = x.shape
+    width, rows, warps = _tile(k)
+    _table_forward[(triton.cdiv(n, rows),)](
+        x, values, probs, n, k, len(values) - 1, 1 / step, WIDTH=width, ROWS=rows, num_warps=warps
+    )
+    return probs
+
+
+def table_inner(probs: Tensor, grad: Tensor) -> Tensor:
+    """Return dL/d(scores) = P·(G − E_P[G]) row by row."""
+    out = torch.empty_like(probs)
+    n, k = probs.shape
+    width, rows, warps = _tile(k)
+    _inner[(triton.cdiv(n, rows),)](probs, grad, out, n, k, WIDTH=width, ROWS=rows, num_warps=warps)
+    return out
+
+
+def mixture_forward(x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:
+    """Return Σ v_i softmax(a_i x)."""
+    probs = torch.empty_like(x)
+    n, k = x.shape
+    width, rows, warps = _tile(k)
+    _mixture_forward[(triton.cdiv(n, rows),)](
+        x, slopes, shares, probs, n, k, len(slopes), WIDTH=width, ROWS=rows, num_warps=warps
+    )
+    return probs
+
+
+def mixture_backward(x: Tensor, slopes: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Return dL/dv and (dL/da)/v: E[G] and Cov(G, x) under each member, summed over rows."""
+    n, k = x.shape
+    width, rows, warps = _tile(k)
+    programs, members = triton.cdiv(n, rows), len(slopes)
+    partial = torch.empty((2, members, programs), dtype=torch.float32, device=x.device)
+    _mixture_backward[(programs,)](
+        x, slopes, grad, partial, n, k, members, programs, WIDTH=width, ROWS=rows, num_warps=warps
+    )
+    by_share, by_slope = partial.sum(dim=2, dtype=torch.float64)
+    return by_share.to(x.dtype), by_slope.to(x.dtype)
+
+
+def _tile(k: int) -> tuple[int, int, int]:
+    """Width of a row in registers, rows a program, warps."""
+    width = triton.next_power_of_2(k)
+    rows = max(1, 2048 // width)
+    return width, rows, 4 if width * rows <= 2048 else 8
+
+
+@triton.jit
+def _offsets(n, k, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    inside = (row[:, None] < n) & (column[None, :] < k)
+    return row[:, None] * k + column[None, :], inside
+
+
+@triton.jit
+def _table_forward(x, values, probs, n, k, cells, inverse, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    at, inside = _offsets(n, k, WIDTH, ROWS)
+    t = tl.maximum(-tl.load(x + at, mask=inside, other=0.0) * inverse, 0.0)
+    cell = tl.minimum(t, (cells - 1) * 1.0).to(tl.int32)
+    low = tl.load(values + cell, mask=inside, other=0.0)
+    high = tl.load(values + cell + 1, mask=inside, other=0.0)
+    depth = low + (t - cell.to(tl.float32)) * (high - low)
+    # rounding must not carry a point beyond the next knot: the map never inverts a pair
+    depth = tl.where(cell < cells - 1, tl.minimum(depth, high), depth)
+    score = tl.where(inside, -depth, float("-inf"))
+    score = tl.where(inside, score - tl.max(score, axis=1)[:, None], float("-inf"))
+    e = tl.exp(score)
+    e = tl.where(inside, e, 0.0)
+    total = tl.maximum(tl.sum(e, axis=1), 1e-30)
+    tl.store(probs + at, e / total[:, None], mask=inside)
+
+
+@triton.jit
+def _inner(probs, grad, out, n, k, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    at, inside = _offsets(n, k, WIDTH, ROWS)
+    p = tl.load(probs + at, mask=inside, other=0.0)
+    g = tl.load(grad + at, mask=inside, other=0.0)
+    mean = tl.sum(p * g, axis=1)
+    tl.store(out + at, p * (g - mean[:, None]), mask=inside)
+
+
+@triton.jit
+def _depth(x, at, inside):
+    row = tl.load(x + at, mask=inside, other=float("-inf"))
+    top = tl.maximum(tl.max(row, axis=1), -1e30)
+    return tl.where(inside, row - top[:, None], 0.0)
+
+
+@triton.jit
+def _mixture_forward(x, slopes, shares, probs, n, k, members, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    at, inside = _offsets(n, k, WIDTH, ROWS)
+    depth = _depth(x, at, inside)
+    out = tl.zeros([ROWS, WIDTH], dtype=tl.float32)
+    for m in range(members):
+        e = tl.where(inside, tl.exp(tl.load(slopes + m) * depth), 0.0)
+        total = tl.maximum(tl.sum(e, axis=1), 1e-30)
+        out += e * (tl.load(shares + m) / total)[:, None]
+    tl.store(probs + at, out, mask=inside)
+
+
+@triton.jit
+def _mixture_backward(
+    x, slopes, grad, partial, n, k, members, programs, WIDTH: tl.constexpr, ROWS: tl.constexpr
+):
+    at, inside = _offsets(n, k, WIDTH, ROWS)
+    depth = _depth(x, at, inside)
+    g = tl.load(grad + at, mask=inside, other=0.0)
+    slot = partial + tl.program_id(0).to(tl.int64)
+    for m in range(members):
+        e = tl.where(inside, tl.exp(tl.load(slopes + m) * depth), 0.0)
+        share = 1.0 / tl.maximum(tl.sum(e, axis=1), 1e-30)
+        mean = tl.sum(e * g, axis=1) * share
+        spread = tl.sum(e * depth, axis=1) * share
+        both = tl.sum(e * g * depth, axis=1) * share
+        tl.store(slot + m * programs, tl.sum(mean, axis=0))
+        tl.store(slot + (members + m) * programs, tl.sum(both - mean * spread, axis=0))
