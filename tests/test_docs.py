@@ -3,7 +3,8 @@
 Rules of a page: its ``python`` blocks share one namespace and one empty working directory; ``bash`` blocks
 run in the same directory. A ``text`` block right after a block is its output, word for word. Lines of a
 ``bash`` block that start with ``pip`` or ``git clone`` need a network and are not run; targets of ``make``
-must exist. A comment ``<!-- not run: reason -->`` before a block exempts it.
+must exist. A comment ``<!-- not run: reason -->`` before a block exempts it. ``cal.npz`` and ``test.npz``, a
+user's own files, are there from the start.
 
 To rewrite the outputs after a change: ``HCAL_UPDATE_DOCS=1 pytest tests/test_docs.py``; then read the diff.
 """
@@ -19,7 +20,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from conftest import synthetic
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -96,6 +100,9 @@ def tidy(output: str) -> str:
 def test_code_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    for seed, name in enumerate(("cal", "test")):
+        logits, y = synthetic(400, 4, seed=seed)
+        np.savez(tmp_path / f"{name}.npz", logits=logits, y=y)
     text = page.read_text(encoding="utf-8")
     namespace: dict[str, object] = {"__name__": "__main__"}
     changes = []
