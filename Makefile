@@ -9,7 +9,7 @@ WORKERS ?= 2
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit slow test-oldest docs clean
+.PHONY: help demo test lint types unit test-browser slow test-oldest docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +40,11 @@ types: $(STAMP)-test
 
 unit: $(STAMP)-test
 	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+
+test-browser: $(STAMP)-test  ## the report in headless Chromium; installs it where apt-get is at hand
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
+	$(ONE) $(BIN)/python -m pytest -q -m browser
 
 slow: $(STAMP)-test  ## the tests that take minutes
 	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow
