@@ -6,6 +6,7 @@ Imports stay inside the commands: this module loads with every ``hcal`` command.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +82,7 @@ def _metric_names(text: str) -> list[str]:
 
 
 class _Bar:
-    """A progress bar with time left, and a line for each failed cell."""
+    """A progress bar with time left on a terminal, a line a cell in a log, and a line for each failure."""
 
     def __enter__(self) -> _Bar:
         from rich import progress
@@ -94,20 +95,30 @@ class _Bar:
             progress.TextColumn("left"),
             progress.TimeRemainingColumn(),
         ]
-        self._bar = progress.Progress(*columns, console=console.err(), speed_estimate_period=1800)
+        self._out = console.err()
+        self._live = self._out.is_terminal
+        self._bar = progress.Progress(
+            *columns, console=self._out, speed_estimate_period=1800, disable=not self._live
+        )
         self._bar.start()
         self._task = self._bar.add_task("starting", total=None)
+        self._start, self._first = time.monotonic(), 0
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def __call__(self, done: int, total: int, cell: Cell | None) -> None:
+        if cell is None:
+            self._first = done
         text = f"{cell.key.task} · {cell.key.method}" if cell else "cells"
         self._bar.update(self._task, completed=done, total=total, description=f"{text:<34.34}")
+        if cell and not self._live:
+            left = (time.monotonic() - self._start) / (done - self._first) * (total - done)
+            self._out.print(f"{done}/{total} {text} · about {left / 60:.0f} min left", markup=False)
         if cell and not cell.ok:
             key = cell.key
-            self._bar.console.print(f"failed {key.task} {key.method} {key.seed}: {cell.error}", markup=False)
+            self._out.print(f"failed {key.task} {key.method} {key.seed}: {cell.error}", markup=False)
 
 
 def _say_how_it_went(results: Results, out: Path) -> None:
