@@ -1,6 +1,6 @@
 """Cost of every metric of hcal.evaluate: seconds and extra memory, at 10000 x 10 and 25000 x 1000.
 
-Run on an otherwise idle machine:  python benchmarks/metrics.py [--json FILE] [--sizes 10000x10,25000x1000]
+Run on an otherwise idle machine:  python benchmarks/metrics.py [--sizes 10000x10,25000x1000], then --write
 On a machine with a GPU:           python benchmarks/metrics.py --cuda
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -19,6 +20,9 @@ import hcal
 from hcal.metrics import METRICS, Sample
 
 SLOW = ("skce", "dkde_ce")
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "metrics_cost.json"
+PAGE = HERE.parent / "docs" / "metrics.md"
 
 
 class Peak:
@@ -105,13 +109,48 @@ def on_cuda(n: int, k: int) -> None:
     print(f"cuda {n}x{k}: largest relative gap to numpy {worst:.1e}", flush=True)
 
 
+def table() -> str:
+    """Return the stored figures as markdown."""
+    content = json.loads(RESULTS.read_text())
+    sizes = content["sizes"]
+    head = " | ".join(f"{s['n']} x {s['k']}: s | MB" for s in sizes)
+    lines = [f"| metric | {head} |", "|---" * (1 + 2 * len(sizes)) + "|"]
+    for name in METRICS:
+        rows = [s["metrics"][name] for s in sizes]
+        lines.append(
+            f"| {name} | " + " | ".join(f"{r['seconds']:.3f} | {r['extra_mb']:.0f}" for r in rows) + " |"
+        )
+    last = " | ".join(f"{s['evaluate_seconds']:.1f} | {s['evaluate_extra_mb']:.0f}" for s in sizes)
+    machine = content["machine"]
+    return "\n".join(
+        [
+            *lines,
+            f"| **all, `hcal.evaluate`** | {last} |",
+            "",
+            f"float32 input, {machine['cores']} cores, load average {machine['load']:.1f} at the end, "
+            f"numpy {machine['numpy']}; each row is the cost on top of those above it (one sort is shared). "
+            "MB: resident memory beyond that at the start.",
+        ]
+    )
+
+
+def write_page() -> None:
+    begin, end = "<!-- cost: begin -->", "<!-- cost: end -->"
+    text = PAGE.read_text()
+    before, after = text.split(begin)[0], text.split(end)[1]
+    PAGE.write_text(f"{before}{begin}\n{table()}\n{end}{after}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json")
+    parser.add_argument("--write", action="store_true", help="only rewrite the table of docs/metrics.md")
     parser.add_argument("--sizes", default="10000x10,25000x1000")
     parser.add_argument("--cuda", action="store_true", help="compare with and time a CUDA device instead")
     options = parser.parse_args()
     sizes = [tuple(map(int, size.split("x"))) for size in options.sizes.split(",")]
+    if options.write:
+        write_page()
+        return
     if options.cuda:
         for n, k in sizes:
             on_cuda(n, k)
@@ -119,9 +158,8 @@ def main() -> None:
     hcal.evaluate(*draw(200, 3))  # imports and thread pools are not part of the cost
     found = [one_size(n, k) for n, k in sizes]
     machine = {"cores": len(os.sched_getaffinity(0)), "numpy": np.__version__, "load": os.getloadavg()[0]}
-    if options.json:
-        with open(options.json, "w") as f:
-            json.dump({"machine": machine, "sizes": found}, f, indent=1)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": machine, "sizes": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,13 @@ def test_calibration_test_tells_calibrated_from_not(method: str, statistic: str)
 
 def test_statistic_of_the_skce_test_is_the_metric() -> None:
     p, y = calibrated(150, 4, 1)
-    assert calibration_test(p, y, method="skce", n_resamples=19).value == pytest.approx(metrics.skce(p, y))
+    found = calibration_test(p, y, method="skce", n_resamples=19, bandwidth=1.0)
+    assert found.value == pytest.approx(metrics.skce(p, y))
+    auto = calibration_test(p, y, method="skce", n_resamples=19)
+    distance = np.sqrt(((p[:, None] - p) ** 2).sum(-1))[np.triu_indices(150, 1)]
+    assert auto.value == pytest.approx(metrics.skce(p, y, bandwidth=np.median(distance) / 4))
+    flat = calibration_test(np.full((50, 3), 1 / 3), y[:50] % 3, method="skce", n_resamples=19)
+    assert 0 < flat.p_value <= 1
 
 
 @pytest.mark.parametrize(
@@ -146,6 +152,7 @@ def test_statistic_of_the_skce_test_is_the_metric() -> None:
         ({"statistic": "nll"}, "must be a calibration error"),
         ({"statistic": "xyz"}, "unknown metric"),
         ({"n_resamples": 5}, "n_resamples must be"),
+        ({"bandwidth": 0.0}, "bandwidth must be positive"),
     ],
 )
 def test_bad_options_of_the_test_are_named(options: dict[str, object], message: str) -> None:
