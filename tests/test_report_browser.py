@@ -130,7 +130,7 @@ def test_the_bins_can_be_switched(driver: Any, report: Path) -> None:
 
 def test_classes_can_be_found_ordered_and_shown(driver: Any, report: Path) -> None:
     _open(driver, report)
-    assert len(_visible(driver, ".stamp-card")) == 12
+    assert len(_visible(driver, ".stamp-card")) == 15
     driver.find_element("id", "all").click()
     assert len(_visible(driver, ".stamp-card")) == 40
     find = driver.find_element("id", "find")

@@ -107,7 +107,7 @@ def _plot(path: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> None:
 
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     for axis, title, p in zip(figure.subplots(1, 2), ("before", "after"), (raw, probs), strict=True):
-        diagram = hcal.reliability(p, y, bins=10)
+        diagram = hcal.reliability(p, y)
         draw_curve(diagram[0], diagram.ci, axis)
         axis.set_title(f"{title}: ECE {diagram[0].error:.3f}")
     with io.atomic_path(path) as temporary:

@@ -16,7 +16,7 @@ from hcal.report import charts
 from hcal.report.content import HEADLINE, Content, Side
 from hcal.report.verdict import CARE, GOOD, WORSE, Verdict, judge
 
-_SHOWN = 12  # small multiples before "show all"
+_SHOWN = 15  # small multiples before "show all"
 _LEVELS = {
     "top-label": "Top label: is the predicted class right as often as it says?",
     "class-wise": "Class-wise: is each class's probability right?",
