@@ -95,7 +95,7 @@ def test_monotonic_net_is_the_integral_of_its_network():
             out = torch.relu(out @ w.T + b)
         return torch.nn.functional.elu(out @ layers[-2].T + layers[-1])[:, 0] + 1
 
-    # a trapezoid rule two hundred times finer than the table
+    # a trapezoid rule four hundred times finer than the table
     u = (x.ravel() - new.mean) / new.std
     top = -new.mean / new.std
     fine = np.linspace(u.min(), top, 800_001)
@@ -104,8 +104,8 @@ def test_monotonic_net_is_the_integral_of_its_network():
     exact = np.interp(u, fine, area) - area[-1]
     got = interpolate(torch.from_numpy(x), new.values(), new.step).detach().numpy().ravel()
     # relative: the disturbed network is steep (logits down to -46)
-    np.testing.assert_allclose(got, exact, rtol=1e-5, atol=2e-5)
-    np.testing.assert_allclose(softmax(got.reshape(x.shape)), softmax(np.reshape(exact, x.shape)), atol=1e-5)
+    np.testing.assert_allclose(got, exact, rtol=2e-5, atol=1e-4)
+    np.testing.assert_allclose(softmax(got.reshape(x.shape)), softmax(np.reshape(exact, x.shape)), atol=3e-5)
 
 
 @pytest.mark.parametrize("name", [*SMALL, *PAPER_MAPS])

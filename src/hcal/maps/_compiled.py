@@ -142,55 +142,75 @@ def table_backward(
     return out
 
 
+# The members of a mixture are summed over classes: with the classes of a block of rows one after the other,
+# every loop runs over rows, which are many, and never over classes, which may be two.
+
+
 @_jit
-def _depths(flat: Array, n: int, out: Array) -> None:
+def _rows_of_mixture(n_classes: int) -> int:
+    return max(16, min(256, _EVENTS // n_classes))
+
+
+@_jit
+def _load_block(x: Array, lo: int, hi: int, out: Array) -> None:
+    """Transpose rows lo..hi of x into out (K, R); rows beyond hi are 0."""
+    for k in range(x.shape[1]):
+        for r in range(hi - lo):
+            out[k, r] = x[lo + r, k]
+        for r in range(hi - lo, out.shape[1]):
+            out[k, r] = np.float32(0.0)
+
+
+@_jit
+def _less_column_maximum(depth: Array, top: Array) -> None:
+    top[:] = depth[0]
+    for k in range(1, depth.shape[0]):
+        for r in range(len(top)):
+            top[r] = max(top[r], depth[k, r])
+    for k in range(depth.shape[0]):
+        for r in range(len(top)):
+            depth[k, r] -= top[r]
+
+
+@_jit
+def _member(a: Any, depth: Array, score: Array, bits: Array, power: Array, out: Array, mass: Array) -> None:
+    """exp(a·depth) of a block, and 1/Σ over its classes."""
+    flat = depth.reshape(-1)
     for k in range(len(flat)):
-        out[k] = flat[k]
-    _less_row_maximum(out[: len(flat)], n)
-
-
-@_jit
-def _scaled(a: Any, depth: Array, out: Array) -> None:
-    for k in range(len(depth)):
-        out[k] = a * depth[k]
+        score[k] = a * flat[k]
+    exp_row(score, bits, power, out.reshape(-1))
+    mass[:] = np.float32(0.0)
+    for k in range(out.shape[0]):
+        for r in range(len(mass)):
+            mass[r] += out[k, r]
+    for r in range(len(mass)):
+        mass[r] = np.float32(1.0) / mass[r]
 
 
 @_jit
 def mixture_forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, probs: Array) -> None:
     """P = Σ_i v_i softmax(a_i x) of rows lo..hi."""
     n = x.shape[1]
-    rows = _rows_a_block(n)
+    rows = _rows_of_mixture(n)
     bits = np.empty(rows * n, dtype=np.int32)
     power = bits.view(np.float32)
-    depths = np.empty(rows * n, dtype=np.float32)
-    scores, members = np.empty_like(depths), np.empty_like(depths)
-    flat, out = x.reshape(-1), probs.reshape(-1)
+    score = np.empty(rows * n, dtype=np.float32)
+    depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
+    total, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
     for i in range(lo, hi, rows):
-        a, b = i * n, min(i + rows, hi) * n
-        depth, score, member, p = depths[: b - a], scores[: b - a], members[: b - a], out[a:b]
-        _depths(flat[a:b], n, depth)
-        p[:] = np.float32(0.0)
+        end = min(i + rows, hi)
+        _load_block(x, i, end, depth)
+        _less_column_maximum(depth, mass)
+        total[:] = np.float32(0.0)
         for m in range(len(slopes)):
-            _scaled(slopes[m], depth, score)
-            exp_row(score, bits, power, member)
-            for start in range(0, b - a, n):
-                share = shares[m] / _row_sum(member[start : start + n])
-                for k in range(start, start + n):
-                    p[k] += share * member[k]
-
-
-@_fast
-def _moments(member: Array, grad: Array, depth: Array) -> tuple[Any, Any, Any]:
-    mass, g, d, gd = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
-    for k in range(len(member)):
-        s = member[k]
-        sg = s * grad[k]
-        mass += s
-        g += sg
-        d += s * depth[k]
-        gd += sg * depth[k]
-    share = np.float32(1.0) / mass
-    return g * share, d * share, gd * share
+            _member(slopes[m], depth, score, bits, power, member, mass)
+            share = shares[m]
+            for k in range(n):
+                for r in range(rows):
+                    total[k, r] += share * mass[r] * member[k, r]
+        for r in range(end - i):
+            for k in range(n):
+                probs[i + r, k] = total[k, r]
 
 
 @_jit
@@ -199,23 +219,30 @@ def mixture_backward(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """dL/dv and (dL/da)/v of the members from dL/dP of rows lo..hi: E[G] and Cov(G, x) under each."""
     n = x.shape[1]
-    rows = _rows_a_block(n)
+    rows = _rows_of_mixture(n)
     by_share, by_slope = np.zeros(len(slopes)), np.zeros(len(slopes))
     bits = np.empty(rows * n, dtype=np.int32)
     power = bits.view(np.float32)
-    depths = np.empty(rows * n, dtype=np.float32)
-    scores, members = np.empty_like(depths), np.empty_like(depths)
-    flat, gradient = x.reshape(-1), grad.reshape(-1)
+    score = np.empty(rows * n, dtype=np.float32)
+    depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
+    slope, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
+    g, d, gd = np.empty_like(mass), np.empty_like(mass), np.empty_like(mass)
     for i in range(lo, hi, rows):
-        a, b = i * n, min(i + rows, hi) * n
-        depth, score, member, slope = depths[: b - a], scores[: b - a], members[: b - a], gradient[a:b]
-        _depths(flat[a:b], n, depth)
+        end = min(i + rows, hi)
+        _load_block(x, i, end, depth)
+        _less_column_maximum(depth, mass)
+        _load_block(grad, i, end, slope)  # rows beyond the end have gradient 0 and add nothing
         for m in range(len(slopes)):
-            _scaled(slopes[m], depth, score)
-            exp_row(score, bits, power, member)
-            for start in range(0, b - a, n):
-                end = start + n
-                g, d, gd = _moments(member[start:end], slope[start:end], depth[start:end])
-                by_share[m] += g
-                by_slope[m] += gd - g * d
+            _member(slopes[m], depth, score, bits, power, member, mass)
+            g[:], d[:], gd[:] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+            for k in range(n):
+                for r in range(rows):
+                    weighted = member[k, r] * slope[k, r]
+                    g[r] += weighted
+                    d[r] += member[k, r] * depth[k, r]
+                    gd[r] += weighted * depth[k, r]
+            for r in range(rows):
+                mean = g[r] * mass[r]
+                by_share[m] += mean
+                by_slope[m] += gd[r] * mass[r] - mean * d[r] * mass[r]
     return by_share, by_slope

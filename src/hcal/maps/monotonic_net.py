@@ -16,7 +16,7 @@ from hcal.maps.base import CalibrationMap, Init, MapState, check_init, generator
 from hcal.maps.table import table_of_slopes, table_softmax
 
 #: Cells of the table. Linear interpolation is then within about 1e-6 of the integral in probabilities.
-CELLS = 4096
+CELLS = 2048
 
 
 class MonotonicNet(CalibrationMap):
@@ -97,22 +97,22 @@ class MonotonicNet(CalibrationMap):
             parameter.data = value.reshape(parameter.shape)
         return new
 
-    def slopes(self) -> Tensor:
+    def slopes(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return dg/dx (cells,) at the midpoints of the cells, from x = 0 downwards."""
-        v = self.get_buffer("grid")
-        layers = list(self.layers)
+        v = self.get_buffer("grid").to(dtype)
+        layers = [p.to(dtype) for p in self.layers]
         for weight, bias in zip(layers[0:-2:2], layers[1:-2:2], strict=True):
             v = torch.relu(v @ weight.T + bias)
         f = (v @ layers[-2].T + layers[-1])[:, 0]
         return (torch.nn.functional.elu(f) + 1) * (self.scale / self.std)
 
-    def values(self) -> Tensor:
-        """Return V (cells + 1,), minus the map at the knots, anchored at x = 0."""
-        return table_of_slopes(self.slopes(), self.step)
+    def values(self, dtype: torch.dtype = torch.float64) -> Tensor:
+        """Return V (cells + 1,), minus the map at the knots, anchored at x = 0; summed in float64."""
+        return table_of_slopes(self.slopes(dtype).double(), self.step)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities (N, K) from log-probabilities x (N, K)."""
-        return table_softmax(x, self.values(), self.step)
+        return table_softmax(x, self.values(x.dtype), self.step)
 
     def export(self) -> MapState:
         """Return ``table`` (cells + 1,) and ``step``."""
