@@ -31,9 +31,10 @@ INNER = [None, GaussianNB()]
 
 # scikit-learn's check data have random or separable labels; the fit rightly says so by a CalibrationWarning.
 @pytest.mark.filterwarnings("ignore::hcal.CalibrationWarning")
+@pytest.mark.parametrize("method", ["ts", "h"])
 @pytest.mark.parametrize("inner", INNER, ids=lambda e: type(e).__name__)
-def test_every_check_of_scikit_learn_without_exclusions(inner) -> None:
-    results = check_estimator(HCalibratedClassifier(inner, method="ts"), on_skip=None)
+def test_every_check_of_scikit_learn_without_exclusions(inner, method) -> None:
+    results = check_estimator(HCalibratedClassifier(inner, method=method), on_skip=None)
     assert len(results) > 50
     # the one skip is scikit-learn's own: it wants SCIPY_ARRAY_API in the environment
     assert {r["check_name"] for r in results if r["status"] != "passed"} <= {"check_array_api_input"}
@@ -164,6 +165,15 @@ def test_weights_equal_repetition_with_the_default_folds(flowers) -> None:
     order = np.random.default_rng(1).permutation(np.repeat(np.arange(len(y)), weight))
     repeated = HCalibratedClassifier(GaussianNB(), method="ts").fit(X[order], y[order])
     np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["ts", "hb", "h"])
+def test_neither_order_nor_repetition_matters(method, flowers) -> None:
+    X, y = flowers
+    order = np.random.default_rng(1).permutation(len(y))
+    one = HCalibratedClassifier(GaussianNB(), method=method).fit(X, y)
+    two = HCalibratedClassifier(GaussianNB(), method=method).fit(X[order], y[order])
+    np.testing.assert_allclose(one.predict_proba(X), two.predict_proba(X), rtol=1e-6)
 
 
 def test_content_folds_keep_duplicates_together_and_classes_everywhere() -> None:

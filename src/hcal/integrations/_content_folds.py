@@ -1,4 +1,4 @@
-"""Folds that depend on what the rows say, not on where they stand.
+"""Folds and an order of rows that depend on what the rows say, not on where they stand.
 
 Equal rows share a fold, so a duplicate never stands on both sides of a split, and a weight of 3 gives the
 same folds as a row repeated three times. See docs/decisions/050-folds-by-content.md.
@@ -41,7 +41,7 @@ def content_folds(
     [0, 0]
     """
     number = np.full(len(labels), -1, dtype=np.int64)
-    digest = _digests(X, seed)
+    digest = digests(X, seed)
     rows = np.arange(len(labels)) if counted is None else np.flatnonzero(counted)
     dealt = 0
     for label in np.unique(labels[rows]):
@@ -55,7 +55,45 @@ def content_folds(
     return number
 
 
-def _digests(X: Any, seed: int) -> NDArray[np.bytes_]:
+def merge_equal(
+    digest: NDArray[np.bytes_], fold: IntArray, labels: IntArray, weight: NDArray[np.float64] | None
+) -> tuple[IntArray, NDArray[np.float64]]:
+    """Return one row of every set of equal ones, in an order that depends on content alone, and its weight.
+
+    A method that shuffles rows or counts them then says the same of a weighted row as of a repeated one.
+
+    Parameters
+    ----------
+    digest, fold, labels : arrays of shape (N,)
+        Rows are equal where all three are: what they say, who scored them, what they are.
+    weight : array of shape (N,), optional
+
+    Returns
+    -------
+    rows : array of shape (M,)
+    weight : array of shape (M,), positive
+
+    Examples
+    --------
+    >>> digest, fold = np.array([b"b", b"a", b"b"]), np.zeros(3, dtype=int)
+    >>> merge_equal(digest, fold, np.array([1, 0, 1]), None)
+    (array([1, 0]), array([1., 2.]))
+    """
+    key = np.rec.fromarrays([digest, fold, labels])
+    _, first, member = np.unique(key, return_index=True, return_inverse=True)
+    mass = np.bincount(member, weights=weight, minlength=len(first)).astype(np.float64)
+    return first[mass > 0].astype(np.int64), mass[mass > 0]
+
+
+def digests(X: Any, seed: int = 0) -> NDArray[np.bytes_]:
+    """Return a keyed hash of every row.
+
+    Examples
+    --------
+    >>> a, b, c = digests([[1.0, 2.0], [1.0, 2.5], [1.0, 2.0]])
+    >>> bool(a == c), bool(a == b)
+    (True, False)
+    """
     key = int(seed).to_bytes(8, "little", signed=True)
     return np.array(
         [hashlib.blake2b(row, digest_size=16, key=key).hexdigest() for row in _row_bytes(X)], dtype="S32"

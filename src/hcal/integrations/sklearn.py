@@ -25,7 +25,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
 from hcal.inputs import check_weight
-from hcal.integrations._content_folds import content_folds
+from hcal.integrations._content_folds import content_folds, digests, merge_equal
 from hcal.numerics import FloatArray, IntArray
 
 Response = Literal["auto", "decision_function", "predict_proba"]
@@ -121,7 +121,8 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             check_is_fitted(estimator)
             self.estimator_ = estimator
             labels = self._code(y, np.asarray(estimator.classes_))
-            logits, rows = self._logits(estimator, X), np.arange(len(labels))
+            everything = np.arange(len(labels))
+            splits, models = [(everything, everything)], [estimator]
         else:
             labels = self._code(y, np.unique(y))
             if weight is not None and len(np.unique(y[weight > 0])) < 2:
@@ -129,10 +130,9 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                     "sample_weight leaves one class only; calibration needs at least two classes"
                 )
             splits = self._splits(X, y, labels, weight, routed.splitter.split)
-            logits, rows = self._held_out(estimator, X, y, splits, routed.estimator.fit)
+            models = self._fit_folds(estimator, X, y, splits, routed.estimator.fit)
             self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
-        self.calibrator_ = self._new_calibrator()
-        self.calibrator_.fit(logits, labels[rows], None if weight is None else weight[rows])
+        self.calibrator_ = self._fit_map(X, labels, weight, [test for _, test in splits], models)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -259,17 +259,29 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         return pairs
 
-    def _held_out(
+    def _fit_folds(
         self, estimator: Any, X: Any, y: Any, splits: list[Split], fit_params: dict[str, Any]
-    ) -> tuple[FloatArray, IntArray]:
-        """Return the logits of every held-out row and the numbers of these rows."""
+    ) -> list[Any]:
+        """Return one classifier a split, fitted on its training rows."""
         jobs = (delayed(_fit_one)(clone(estimator), X, y, train, fit_params) for train, _ in splits)
-        fitted = Parallel(n_jobs=self.n_jobs)(jobs)
-        parts = [
-            self._logits(model, _safe_indexing(X, test))
-            for model, (_, test) in zip(fitted, splits, strict=True)
-        ]
-        return np.concatenate(parts), np.concatenate([test for _, test in splits])
+        fitted: list[Any] = Parallel(n_jobs=self.n_jobs)(jobs)
+        return fitted
+
+    def _fit_map(
+        self, X: Any, labels: IntArray, weight: Any, held_out: list[IntArray], models: list[Any]
+    ) -> Calibrator:
+        """Fit the calibrator on the held-out scores, equal rows merged into one with their weight."""
+        rows = np.concatenate(held_out)
+        fold = np.repeat(np.arange(len(held_out)), [len(test) for test in held_out])
+        pairs = zip(models, held_out, strict=True)
+        logits = np.concatenate([self._logits(model, _safe_indexing(X, test)) for model, test in pairs])
+        own = None if weight is None else weight[rows]
+        first, mass = merge_equal(digests(X)[rows], fold, labels[rows], own)
+        calibrator = self._new_calibrator()
+        if own is None and not calibrator.weighted:
+            first, mass = np.repeat(first, mass.astype(np.int64)), np.ones(len(rows))
+        z, y = logits[first], labels[rows][first]
+        return calibrator.fit(z, y, None if (mass == 1).all() else mass)
 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits."""
