@@ -13,7 +13,7 @@ from hcal import inputs
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
-from hcal.metrics.resampling import Method, bootstrap_weights, intervals, percentile, replicates
+from hcal.metrics.resampling import Method, bootstrap, intervals, percentile
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
@@ -60,8 +60,8 @@ def evaluate(
         Other predictions for the same rows, such as the uncalibrated ones: adds differences (with paired
         intervals where ``ci`` is given), and lets a collapse be recognised by its NLL.
     calibration : array-like of shape (M, K), optional
-        What the calibrator was fitted on, in the same form as ``probs`` or as the logits behind it; a warning
-        follows where its rows and those of ``probs`` coincide.
+        What the calibrator was fitted on, in the same form as ``probs``; a warning follows where rows of the
+        two coincide.
     test : bool, optional
         Whether to test for calibration; by default if ``ci`` is given.
     interval : {"percentile", "bca"}
@@ -219,9 +219,8 @@ def _differences(
     out = {n: Difference(before[n], values[n] - before[n]) for n in values}
     if ci is None:
         return out
-    weights = bootstrap_weights(s, n_resamples, np.random.default_rng(random_state))
     paired = [n for n in values if n not in _NOT_PAIRED]
-    ours, theirs = replicates(s, paired, weights), replicates(other, paired, weights)
+    ours, theirs = bootstrap((s, other), paired, n_resamples, np.random.default_rng(random_state))
     for name in paired:
         change = values[name] - before[name]
         drawn = ours[name] - theirs[name]

@@ -13,7 +13,7 @@ Three kinds of interval, because three kinds of estimate need them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -108,6 +108,23 @@ def _reweighted(s: Sample, names: list[str], weights: NDArray[np.float64]) -> It
             yield other
 
 
+def bootstrap(
+    samples: Sequence[Sample], names: Iterable[str], n_resamples: int, rng: np.random.Generator
+) -> list[dict[str, Vector]]:
+    """Return the replicates of every metric for each sample, the same rows drawn for all of them.
+
+    Weights are drawn a block at a time, so memory does not grow with N times the number of replicates.
+    """
+    names = list(names)
+    step = max(1, 4 * BLOCK // samples[0].n)
+    parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
+    for i in range(0, n_resamples, step):
+        weights = bootstrap_weights(samples[0], min(step, n_resamples - i), rng)
+        for part, s in zip(parts, samples, strict=True):
+            part.append(replicates(s, names, weights))
+    return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
+
+
 def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Draw labels from the predictions themselves, shape (D, N): how calibrated data would look.
 
@@ -132,11 +149,22 @@ def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> NDArray[n
     return out
 
 
+def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator) -> dict[str, Vector]:
+    """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
+    names = list(names)
+    step = max(1, 4 * BLOCK // s.n)
+    sizes = [min(step, n_draws - i) for i in range(0, n_draws, step)]
+    parts = [chance_levels(s, names, drawn_labels(s, size, rng)) for size in sizes]
+    return {n: np.concatenate([p[n] for p in parts]) for n in names}
+
+
 def chance_levels(s: Sample, names: Iterable[str], labels: NDArray[np.int64]) -> dict[str, Vector]:
     """Return every metric under every row of labels, each of shape (D,)."""
     names = list(names)
     keep = s.reweighted(s.weight)
     keep.keep_clusters = True
+    if any(METRICS[n].level == "class-wise" for n in names):
+        _ = keep.column_sums, keep.zero_weights  # one pass over N x K for all draws
     table = [[METRICS[n].function(r) for n in names] for r in (keep.relabelled(y) for y in labels)]
     return dict(zip(names, np.array(table).reshape(len(labels), len(names)).T, strict=True))
 
@@ -227,18 +255,17 @@ def intervals(
     plain = [n for n in values if METRICS[n].kind in ("score", "debiased") and n not in pairs]
     plugin = [n for n in values if METRICS[n].kind == "plug-in" and n != "dkde_ce"]
     out: dict[str, Interval] = {}
-    weights = bootstrap_weights(s, n_resamples, rng)
-    for name, sample in replicates(s, plain, weights).items():
+    for name, sample in bootstrap([s], plain, n_resamples, rng)[0].items():
         if method == "percentile":
             out[name] = Interval(*percentile(sample, level), "percentile")
         else:
             out[name] = Interval(*bca(sample, values[name], _acceleration(s, name), level), "bca")
     z = float(ndtri((1 + level) / 2))
     if plugin:
-        spread = replicates(s, plugin, weights[:SPREAD_RESAMPLES])
-        chance = chance_levels(s, plugin, drawn_labels(s, CHANCE_RESAMPLES, rng))
+        spread = bootstrap([s], plugin, min(n_resamples, SPREAD_RESAMPLES), rng)[0]
+        level_by_chance = chance(s, plugin, CHANCE_RESAMPLES, rng)
         for name in plugin:
-            out[name] = _bias_aware(values[name], spread[name], chance[name], z)
+            out[name] = _bias_aware(values[name], spread[name], level_by_chance[name], z)
     if s.weight is None and s.n > 2:  # the jackknife takes every row as one independent observation
         for name in pairs:
             out[name] = _jackknife_interval(s, name, z)

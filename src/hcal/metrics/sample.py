@@ -228,6 +228,9 @@ class Sample:
         """Return the same predictions and weights with other (checked) labels."""
         other = self.reweighted(self.weight)
         other.data = self.data.relabelled(y)
+        for name in ("w", "total", "w_sorted", "column_sums", "zero_weights"):  # no label in any of them
+            if name in self.__dict__:
+                other.__dict__[name] = self.__dict__[name]
         return other
 
     @property

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hcal.metrics.canonical import skce_blocks
 from hcal.metrics.registry import get_metric
-from hcal.metrics.resampling import chance_levels, drawn_labels
+from hcal.metrics.resampling import chance
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
 
 
@@ -109,18 +109,10 @@ def calibration_test(
         if get_metric(name).level == "score":
             raise ValueError(f"statistic must be a calibration error, got the score {name!r}")
         value = get_metric(name).function(s)
-        null = _ks_null(s, n_resamples, rng) if name == "ks" else _null(s, name, n_resamples, rng)
+        null = _ks_null(s, n_resamples, rng) if name == "ks" else chance(s, [name], n_resamples, rng)[name]
     # Rounding must not separate values that are equal by construction (few rows, few possible outcomes).
     reached = int((null >= value - 1e-12 * max(abs(value), 1e-300)).sum())
     return CalibrationTest((1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples))
-
-
-def _null(s: Sample, name: str, n: int, rng: np.random.Generator) -> Vector:
-    step = max(1, BLOCK // s.n)
-    parts = [
-        chance_levels(s, [name], drawn_labels(s, min(step, n - i), rng))[name] for i in range(0, n, step)
-    ]
-    return np.concatenate(parts)
 
 
 def _ks_null(s: Sample, n: int, rng: np.random.Generator) -> Vector:
