@@ -1,0 +1,104 @@
+"""What structured vector and matrix scaling share: the first stage and the penalties of the second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.maps.scaling import Map
+from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.objective import proper
+from hcal.solvers.fit_map import Ridge, fit_map, loss_of
+from hcal.solvers.lbfgs import Solution
+from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox, proximal_gradient
+from hcal.solvers.temperature import Temperature, solve_temperature
+
+Float64 = NDArray[np.float64]
+Penalty = Literal["ridge", "lasso", "mcp", "group_lasso"]
+
+_LOG_FLOOR = float(np.log(np.finfo(np.float32).tiny))
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """Temperature scaling by NLL, mixed with a little of the uniform: p′ = (1 − ε) softmax(β z) + ε/K."""
+
+    beta: float
+    epsilon: float
+
+    def scores(self, logits: FloatArray) -> Float64:
+        """Return log p′ (N, K), the input of the second stage."""
+        probs = np.asarray(softmax(self.beta * logits.astype(np.float64, copy=False)), dtype=np.float64)
+        probs *= 1 - self.epsilon
+        probs += self.epsilon / logits.shape[1]
+        np.log(probs, out=probs)
+        return np.maximum(probs, _LOG_FLOOR, out=probs)
+
+
+def first_stage(logits: FloatArray, y: IntArray, weight: Float64 | None) -> tuple[FirstStage, Temperature]:
+    """Fit the temperature; ε = 1/(N + 1).
+
+    Examples
+    --------
+    >>> stage, _ = first_stage(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]), None)
+    >>> stage.epsilon
+    0.2
+    """
+    solved = solve_temperature(logits, y, weight)
+    rows = float(len(y)) if weight is None else float(weight.sum())
+    return FirstStage(solved.beta, 1 / (rows + 1)), solved
+
+
+def second_stage(
+    family: Map,
+    x: Float64,
+    y: IntArray,
+    weight: Float64 | None,
+    strength: Float64,
+    penalty: Penalty,
+    max_iterations: int,
+) -> Solution:
+    """Minimise mean NLL + penalty of the distance to the identity map, parameter by parameter.
+
+    Parameters
+    ----------
+    family : Map
+        Starts at the identity, which is the centre of the penalty.
+    x : array of shape (N, K)
+    y : array of shape (N,)
+    weight : array of shape (N,), optional
+    strength : array of shape (P,)
+    penalty : {"ridge", "lasso", "mcp", "group_lasso"}
+    max_iterations : int
+
+    Returns
+    -------
+    Solution
+    """
+    if penalty == "ridge":
+        ridge = Ridge(strength, family.start)
+        gain = 1e-8 if len(strength) * len(x) > 10**7 else 1e-12
+        return fit_map(
+            family, proper.nll(), x, y, weight, penalty=ridge, max_iterations=max_iterations, gain=gain
+        )
+    loss = loss_of(family, proper.nll(), x, y, weight)
+    found = proximal_gradient(
+        lambda d: loss(family.start + d),
+        np.zeros_like(strength),
+        _prox(penalty, strength, x.shape[1]),
+        max_iterations=max_iterations,
+    )
+    return Solution(family.start + found.theta, found.value, found.converged, found.message, found.iterations)
+
+
+def _prox(penalty: Penalty, strength: Float64, n_classes: int) -> Prox:
+    if penalty == "lasso":
+        return lasso_prox(strength)
+    if penalty == "mcp":
+        return mcp_prox(strength)
+    if penalty == "group_lasso":
+        return group_lasso_prox(strength, n_classes)
+    raise ValueError(f"penalty must be 'ridge', 'lasso', 'mcp' or 'group_lasso', got {penalty!r}")
