@@ -254,6 +254,32 @@ def test_the_installed_command_runs_and_completes() -> None:
     assert got.stdout.strip() == "evaluate"
 
 
+def test_python_dash_m_is_the_same_command() -> None:
+    got = subprocess.run(
+        [sys.executable, "-m", "hcal", "--version"], capture_output=True, text=True, check=True
+    )
+    assert got.stdout == f"hcal {hcal.__version__}\n"
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_leaves_early_gets_no_complaint(task: Path, options: tuple[str, ...]) -> None:
+    """As in ``hcal evaluate … | head -1``."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        got = subprocess.run(
+            [sys.executable, "-m", "hcal", "evaluate", str(task), "--metrics", "nll", *options],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert got.stderr == ""
+    assert got.returncode == 1
+
+
 # -- the diagram ----------------------------------------------------------------------------------
 
 

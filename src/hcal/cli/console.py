@@ -39,6 +39,9 @@ def friendly() -> Iterator[None]:
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
             yield
+    except BrokenPipeError:  # the reader of our output has gone: `hcal evaluate … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
     except _EXPECTED as error:
         say("error", "red", _sentence(error))
         raise typer.Exit(1) from None
@@ -78,6 +81,7 @@ def say(word: str, colour: str, text: str) -> None:
 def print_json(data: Mapping[str, Any]) -> None:
     """Print one JSON object on standard output; NaN has no place in JSON and becomes null."""
     sys.stdout.write(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
 
 
 def _finite(value: Any) -> Any:
