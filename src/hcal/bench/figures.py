@@ -98,16 +98,19 @@ def radar(results: Results, highlight: Sequence[str] | None = None) -> Figure:
         for method, column in sorted(zip(table.columns, values.T, strict=True), key=lambda x: x[0] in chosen):
             _radar_line(axes, angle, column, method, colours.get(method))
         axes.set_xticks(angle, [math_title(r.label) for r in rows])
-        axes.tick_params(axis="x", pad=8)
-        # A few failures far outside would squeeze everything else to the centre.
-        axes.set_ylim(0, min(1.5, max(1.05, float(np.nanmax(values)))))
+        axes.tick_params(axis="x", pad=4)
+        for label, place in zip(axes.get_xticklabels(), np.cos(angle), strict=True):
+            label.set_horizontalalignment("center" if abs(place) < 0.1 else "left" if place > 0 else "right")
+        # Grey lines may leave the circle: a few bad methods must not squeeze the others to the centre.
+        shown = values[:, [table.columns.index(m) for m in chosen]]
+        axes.set_ylim(0, min(1.5, max(1.05, float(np.nanmax(shown)))))
         axes.set_rlabel_position(90 / len(rows))
         axes.tick_params(axis="y", labelsize=7, labelcolor="#666666")
-        axes.set_title("Average relative error, lower is better (uncalibrated = 1)", pad=24)
+        axes.set_title("Average relative error, lower is better (uncalibrated = 1)", pad=30)
         handles, labels = axes.get_legend_handles_labels()
         order = [labels.index(m) for m in chosen if m in labels]
-        shown = [handles[i] for i in order], [labels[i] for i in order]
-        axes.legend(*shown, loc="upper left", bbox_to_anchor=(1.12, 1.05))
+        entries = [handles[i] for i in order], [labels[i] for i in order]
+        axes.legend(*entries, loc="upper left", bbox_to_anchor=(1.2, 1.05))
     return figure  # type: ignore[no-any-return]
 
 
@@ -311,19 +314,20 @@ def objective_bars(results: Results) -> Figure:
     """
     metrics = [m for m in (*PAPER_METRICS, "nll", "brier") if m in results.metrics]
     colours = {"h": SUBJECT, "nll": PALETTE[0], "brier": PALETTE[2]}
+    names_of = {"h": "h", "nll": "NLL", "brier": "Brier"}
     with styled() as plt:
         figure, axes = plt.subplots(figsize=(9.0, 3.2))
         for i, (objective, colour) in enumerate(colours.items()):
             heights = [objective_value(results, objective, m) for m in metrics]
             places = np.arange(len(metrics)) + (i - 1) * 0.27
-            axes.bar(places, heights, 0.25, color=colour, label={"h": "h"}.get(objective, objective.upper()))
+            axes.bar(places, heights, 0.25, color=colour, label=names_of[objective])
         axes.axhline(1, color="black", linewidth=0.8)
         names = [math_title(TITLES[m]) for m in metrics]
         axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("average relative error")
         axes.set_title("Objectives compared with equal maps and equal training", loc="left")
-        axes.legend(ncols=3)
+        axes.legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     return figure  # type: ignore[no-any-return]
 
 
@@ -347,7 +351,7 @@ def robustness(results: Results) -> Figure:
         for level, colour in zip(("top-label", "class-wise"), (SUBJECT, PALETTE[0]), strict=True):
             values = [robustness_value(results, s, level) for s in settings]
             axes.plot(range(len(settings)), values, "o-", color=colour, label=level)
-        labels = ["paper ✓" if s == "paper-constants" else s for s in settings]
+        labels = ["paper" if s == "paper-constants" else s for s in settings]
         axes.set_xticks(range(len(settings)), labels, rotation=45, ha="right", rotation_mode="anchor")
         axes.set(ylabel="mean ARE of the level", ylim=(0, None))
         axes.set_title("Robustness to the constants of the objective", loc="left")
