@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +102,20 @@ def test_the_command_line_stays_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "r.csv"
+    names = ",".join(f"synthetic:temperature-k3-n300-s{i}" for i in range(30))
+    command = [sys.executable, "-m", "hcal", "bench", "run", "--tasks", names, "--methods", "ts"]
+    command += ["--out", str(out), "--jobs", "1"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not out.exists() or not read_results(out).cells):
+        time.sleep(0.05)
+    os.killpg(child.pid, signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "the same command continues" in said
+    assert "Traceback" not in said
+    assert 0 < len(read_results(out).cells) < 60

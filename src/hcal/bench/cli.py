@@ -67,8 +67,12 @@ def run(
             timeout_s=timeout,
             retry_failed=retry_failed,
         )
-        with _Bar() as bar:
-            results = run_plan(plan, out, bar)
+        try:
+            with _Bar() as bar:
+                results = run_plan(plan, out, bar)
+        except KeyboardInterrupt:
+            console.err().print(f"stopped; the same command continues {out}", markup=False)
+            raise typer.Exit(130) from None
         _say_how_it_went(results, out)
 
 

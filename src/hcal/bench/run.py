@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing as mp
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -227,6 +228,7 @@ class _Worker:
 
 def _work(job: Job, pipe: Connection) -> None:
     """Body of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then stops its workers
     parent = os.getppid()
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(ImportError):
