@@ -1,0 +1,114 @@
+"""The judge: candidates are compared out of fold by an error that no collapsed predictor can win.
+
+criterion = mean of four ratios to the uncalibrated probabilities, one a level: proper scores (NLL and Brier),
+the windowed h-error of the top-label event, that of the class-wise events (|T̃₁ − T̃₂|/T̃₃ of Thm 7,
+eq:finalloss without weights), and the canonical Dirichlet-kernel error. A candidate whose held-out NLL is
+above the uncalibrated one is out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hcal.calibrators._default.rows import Float64
+from hcal.numerics import IntArray
+
+WINDOW = 200
+_CANONICAL_ROWS = 2500
+
+
+class Verdict(NamedTuple):
+    """Held-out errors of one candidate."""
+
+    nll: float
+    brier: float
+    h_top: float
+    h_class: float
+    canonical: float
+    accuracy: float
+    confidence: float
+
+    def against(self, base: Verdict) -> float:
+        """Return the criterion: 1 is as good as ``base``, lower is better."""
+        score = 0.5 * (self.nll / _positive(base.nll) + self.brier / _positive(base.brier))
+        top, each = self.h_top / _positive(base.h_top), self.h_class / _positive(base.h_class)
+        return float((score + top + each + self.canonical / _positive(base.canonical)) / 4)
+
+
+def _positive(x: float) -> float:
+    return max(x, 1e-12)
+
+
+def judge(probs: Float64, y: IntArray, weight: Float64) -> Verdict:
+    """Measure held-out probabilities.
+
+    Parameters
+    ----------
+    probs : array of shape (N, K)
+    y, weight : arrays of shape (N,)
+
+    Returns
+    -------
+    Verdict
+
+    Examples
+    --------
+    >>> judge(np.array([[0.5, 0.5]] * 2), np.array([0, 1]), np.ones(2)).h_class
+    0.0
+    """
+    rows = np.arange(len(y))
+    own = np.maximum(probs[rows, y], np.finfo(np.float64).tiny)
+    squares = np.einsum("nk,nk->n", probs, probs) - 2 * own + 1
+    top = probs.argmax(axis=1)
+    hit, confidence = (top == y).astype(np.float64), probs[rows, top]
+    classes = [h_error(probs[:, k], (y == k).astype(np.float64), weight) for k in range(probs.shape[1])]
+    return Verdict(
+        float(np.average(-np.log(own), weights=weight)),
+        float(np.average(squares, weights=weight)),
+        h_error(confidence, hit, weight),
+        float(np.mean(classes)),
+        _canonical(probs, y),
+        float(np.average(hit, weights=weight)),
+        float(np.average(confidence, weights=weight)),
+    )
+
+
+def _canonical(probs: Float64, y: IntArray) -> float:
+    """Return the Dirichlet-kernel error of the first rows: its cost grows with their square."""
+    from hcal.metrics import dkde_ce
+
+    return dkde_ce(probs[:_CANONICAL_ROWS], y[:_CANONICAL_ROWS]) if len(y) > 2 else 0.0
+
+
+def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW) -> float:
+    """Return the mean of |mean p − mean occurred| over all runs of ``window`` neighbours in p.
+
+    Examples
+    --------
+    >>> h_error(np.full(4, 0.5), np.array([1.0, 1.0, 0.0, 0.0]), np.ones(4), window=4)
+    0.0
+    """
+    order = np.argsort(p, kind="stable")
+    m = min(window, len(p))
+    gaps = np.concatenate([[0.0], np.cumsum((weight * (p - occurred))[order])])
+    mass = np.concatenate([[0.0], np.cumsum(weight[order])])
+    sums, masses = np.abs(gaps[m:] - gaps[:-m]), mass[m:] - mass[:-m]
+    return float(np.mean(sums[masses > 0] / masses[masses > 0]))
+
+
+def pick(verdicts: dict[str, Verdict], base: str, allowed: list[str], slack: float = 0.005) -> str:
+    """Return the best allowed candidate; the first listed one within ``slack`` of the best wins.
+
+    Examples
+    --------
+    >>> good, bad = Verdict(1, 1, 1, 1, 1, 1, 1), Verdict(2, 1, 0, 0, 0, 1, 0)
+    >>> pick({"identity": good, "collapsed": bad}, "identity", ["collapsed", "identity"])
+    'identity'
+    """
+    reference = verdicts[base]
+    sound = [name for name in allowed if verdicts[name].nll <= reference.nll or name == base]
+    criterion = {name: verdicts[name].against(reference) for name in sound}
+    best = min(criterion.values())
+    return next(name for name in sound if criterion[name] <= best + slack)

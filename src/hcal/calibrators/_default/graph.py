@@ -1,0 +1,98 @@
+"""The default calibrator in the operations of :mod:`hcal.ops`, for PyTorch and ONNX.
+
+The same stages as :mod:`hcal.calibrators._default.model`, line by line; tests compare the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hcal.calibrators._default.events import Curve
+from hcal.calibrators._default.model import Model
+from hcal.calibrators._default.refine import KNOTS, Refined
+from hcal.calibrators._default.rows import FAR, TINY
+from hcal.ops import Ops
+
+
+def graph_model(model: Model, ops: Ops, logits: Any) -> Any:
+    """Return probabilities (..., K) of float64 logits (..., K)."""
+    is_top = ops.top(logits)
+    k = len(model.rest.bias)
+    margin = ops.minimum((ops.max(logits) - logits) * float(model.refined.beta), FAR)
+    x = _standard(model.refined, ops, _features(ops, margin, is_top, k))
+    scale = _dot(ops, x, model.refined.weights)
+    refined = ops.piecewise(margin, KNOTS, model.refined.values) * ops.exp(scale)
+    below = ops.sum(ops.exp(refined * -1.0)) - 1.0
+    odds = ops.log(ops.maximum(below, float(np.finfo(np.float64).tiny))) * -1.0
+    odds = _curve(model.curve, ops, odds, x, is_top)
+    odds = _curve(model.final, ops, odds, [], is_top)
+    q = _sigmoid(ops, odds)
+    scores = ops.const(model.rest.bias) - refined * float(model.rest.kappa)
+    rest = ops.softmax(ops.where(is_top, scores * 0.0 - 1e300, scores))
+    if model.lift is not None:
+        q, rest = _keep(ops, q, rest, is_top, k, model.lift)
+    return ops.where(is_top, q + rest * 0.0, rest * (q * -1.0 + 1.0))
+
+
+def _features(ops: Ops, margin: Any, is_top: Any, k: int) -> list[Any]:
+    logp = ops.log_softmax(margin * -1.0)
+    half = ops.exp(logp * 0.5)
+    runner_up = ops.max(ops.where(is_top, margin * 0.0 - 1e300, margin * -1.0)) * -1.0
+    surprise = ops.sum(ops.where(is_top, logp, logp * 0.0)) * -1.0
+    entropy = ops.sum(half * half * logp) * -1.0
+    return [
+        ops.log(runner_up + 1.0),
+        ops.log(surprise + TINY),
+        ops.log(entropy + TINY),
+        ops.log(ops.sum(margin) / float(k) + 1.0),
+        ops.log(ops.sum(half)),
+        ops.log(ops.sum(ops.exp(logp * 0.25))),
+    ]
+
+
+def _standard(refined: Refined, ops: Ops, features: list[Any]) -> list[Any]:
+    scaler = refined.scaler()
+    return [
+        ops.clip((f - float(mean)) / float(deviation), float(low), float(high))
+        for f, mean, deviation, low, high in zip(features, *scaler, strict=True)
+    ]
+
+
+def _dot(ops: Ops, columns: list[Any], weights: Any) -> Any:
+    total = columns[0] * float(weights[0])
+    for column, w in zip(columns[1:], weights[1:], strict=True):
+        total = total + column * float(w)
+    return total
+
+
+def _curve(curve: Curve, ops: Ops, odds: Any, x: list[Any], is_top: Any) -> Any:
+    mean, deviation, low, high = (float(v) for v in curve.scaler)
+    z = ops.clip((odds - mean) / deviation, low, high)
+    hinges = [ops.maximum(z - float(knot), 0.0) for knot in curve.knots]
+    fixed = float(curve.weights[0])
+    change = _dot(ops, [z, *hinges, *x], curve.weights[1:]) + fixed
+    terms = ops.sum(ops.where(is_top, ops.const(curve.classes), ops.const(curve.classes) * 0.0))
+    return odds + change + terms
+
+
+def _sigmoid(ops: Ops, odds: Any) -> Any:
+    cut = ops.clip(odds, -FAR, FAR)
+    return ops.exp(cut) / (ops.exp(cut) + 1.0)
+
+
+def _keep(ops: Ops, q: Any, rest: Any, is_top: Any, k: int, lift: float) -> tuple[Any, Any]:
+    largest = ops.max(rest)
+    share = largest * (q * -1.0 + 1.0)
+    lifted = ops.maximum(q + (share - q) * (0.5 * lift), 1.0 / k)
+    held = ops.where(q < share, lifted, q)
+    if k == 2:
+        return held, rest
+    even = 1.0 / (k - 1)
+    # Where nothing is lost the weight is 0; the divisor is kept from 0 there.
+    w = ops.clip(
+        (largest - held / (held * -1.0 + 1.0 + 1e-300)) / ops.maximum(largest - even, 1e-300), 0.0, 1.0
+    )
+    w = ops.where(q < share, w, w * 0.0)
+    return held, ops.where(is_top, rest * 0.0, rest * (w * -1.0 + 1.0) + w * even)

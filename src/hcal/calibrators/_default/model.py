@@ -1,0 +1,184 @@
+"""The default calibrator as one pure function: refine, split into events, keep the argmax, join."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from hcal.calibrators._default.events import Curve, Rest, fit_curve, fit_rest, top_odds
+from hcal.calibrators._default.keep import join
+from hcal.calibrators._default.refine import Refined, apply_refined, fit_refined, identity_refined
+from hcal.calibrators._default.rows import N_FEATURES, Float64, blocks
+from hcal.numerics import FloatArray, IntArray
+
+
+class Model(NamedTuple):
+    """All three stages. Every candidate, down to the identity, is one of these with neutral parts.
+
+    Attributes
+    ----------
+    refined : Refined
+    curve : Curve
+        The top-label event's correction, with features and class terms.
+    final : Curve
+        A second, one-dimensional correction of what the first left.
+    rest : Rest
+    lift : float or None
+        λ of :mod:`hcal.calibrators._default.keep`; None lets the argmax change.
+    """
+
+    refined: Refined
+    curve: Curve
+    final: Curve
+    rest: Rest
+    lift: float | None
+
+
+def predict_model(model: Model, logits: FloatArray) -> Float64:
+    """Return probabilities (N, K) of logits (N, K).
+
+    Examples
+    --------
+    >>> predict_model(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]))
+    array([[0.5, 0.5]])
+    """
+    top, margin, x = apply_refined(model.refined, logits)
+    odds = model.curve(top_odds(margin), x, top)
+    q = expit(model.final(odds, x[:, :0], top))
+    return join(q, model.rest(margin, top), top, model.lift)
+
+
+def plain_model(refined: Refined, n_classes: int) -> Model:
+    """Return the model that is stage 1 alone.
+
+    Examples
+    --------
+    >>> plain_model(identity_refined(1.0), 3).lift
+    0.0
+    """
+    rest = Rest(np.array(1.0), np.zeros(n_classes))
+    return Model(refined, _no_curve(N_FEATURES, n_classes), _no_curve(0, n_classes), rest, 0.0)
+
+
+def _no_curve(n_features: int, n_classes: int) -> Curve:
+    scaler = np.array([0.0, 1.0, -1.0, 1.0])
+    return Curve(np.zeros(0), scaler, np.zeros(2 + n_features), np.zeros(n_classes))
+
+
+class Seen(NamedTuple):
+    """What stage 2 needs of the calibration rows once stage 1 is fixed.
+
+    ``margin`` holds the rows that the top class lost (mask ``lost``), the only ones needed in full width.
+    """
+
+    top: IntArray
+    x: Float64
+    odds: Float64
+    lost: NDArray[np.bool_]
+    margin: Float64
+    n_classes: int
+
+    def part(self, rows: IntArray) -> Seen:
+        """Return the same for some of the rows."""
+        inside = np.zeros(len(self.top), dtype=bool)
+        inside[rows] = True
+        order = np.flatnonzero(inside)
+        margin = self.margin[inside[self.lost]]
+        return Seen(
+            self.top[order], self.x[order], self.odds[order], self.lost[order], margin, self.n_classes
+        )
+
+
+def see(refined: Refined, logits: FloatArray, y: IntArray) -> Seen:
+    """Apply stage 1 to the calibration rows, block by block.
+
+    Examples
+    --------
+    >>> see(identity_refined(1.0), np.array([[1.0, 0.0]]), np.array([1])).lost
+    array([ True])
+    """
+    tops, xs, odds, margins = [], [], [], []
+    for part in blocks(*logits.shape):
+        top, margin, x = apply_refined(refined, logits[part])
+        tops.append(top)
+        xs.append(x)
+        odds.append(top_odds(margin))
+        margins.append(margin[top != y[part]])
+    top = np.concatenate(tops)
+    return Seen(
+        top, np.concatenate(xs), np.concatenate(odds), top != y, np.concatenate(margins), logits.shape[1]
+    )
+
+
+def fit_events(refined: Refined, seen: Seen, y: IntArray, weight: Float64, *, classes: bool) -> Model:
+    """Fit stage 2 on rows that stage 1 has seen; stage 3's λ is 0 and can be replaced afterwards.
+
+    Examples
+    --------
+    >>> z, y = np.array([[0.0, 2.0]] * 40), np.array([1, 1, 1, 0] * 10)
+    >>> stage = fit_refined(z, y, np.ones(40))[0]
+    >>> model = fit_events(stage, see(stage, z, y), y, np.ones(40), classes=True)
+    >>> predict_model(model, z[:1]).round(2)
+    array([[0.25, 0.75]])
+    """
+    hit = (~seen.lost).astype(np.float64)
+    k = seen.n_classes
+    curve = fit_curve(seen.odds, seen.x, seen.top, hit, weight, k, classes=classes)
+    odds = curve(seen.odds, seen.x, seen.top)
+    final = fit_curve(odds, seen.x[:, :0], seen.top, hit, weight, k, classes=False)
+    lost = seen.lost
+    rest = fit_rest(seen.margin, seen.top[lost], y[lost], weight[lost], float(weight.sum()), classes=classes)
+    return Model(refined, curve, final, rest, 0.0)
+
+
+_PARTS: dict[str, Any] = {"refined": Refined, "curve": Curve, "final": Curve, "rest": Rest}
+
+
+def to_state(model: Model) -> dict[str, NDArray[Any]]:
+    """Return a model as the arrays of a calibrator's state.
+
+    Examples
+    --------
+    >>> sorted(to_state(plain_model(identity_refined(1.0), 2)))[:3]
+    ['curve.classes', 'curve.knots', 'curve.scaler']
+    """
+    state = {
+        f"{part}.{key}": np.asarray(value, dtype=np.float64)
+        for part in _PARTS
+        for key, value in getattr(model, part)._asdict().items()
+    }
+    state["lift"] = np.array(np.nan if model.lift is None else model.lift)
+    return state
+
+
+def from_state(state: Mapping[str, NDArray[Any]]) -> Model:
+    """Return the model of a state.
+
+    Examples
+    --------
+    >>> from_state(to_state(plain_model(identity_refined(2.0), 2))).refined.beta
+    array(2.)
+    """
+    parts = {
+        part: kind(**{key: state[f"{part}.{key}"] for key in kind._fields}) for part, kind in _PARTS.items()
+    }
+    lift = float(state["lift"])
+    return Model(**parts, lift=None if np.isnan(lift) else lift)
+
+
+__all__ = [
+    "Model",
+    "Seen",
+    "fit_events",
+    "fit_refined",
+    "from_state",
+    "identity_refined",
+    "plain_model",
+    "predict_model",
+    "see",
+    "to_state",
+]

@@ -1,0 +1,202 @@
+"""Stage 1, *refine*: an order-preserving map with a scale of its own for every row.
+
+margins m_k → s(x)·g(m_k): g continuous, increasing, piecewise linear and shared by all rows and classes;
+s(x) > 0 log-linear in the row's features. Fitted by NLL. Temperature scaling is the case g = identity,
+s = 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hcal.calibrators._default.rows import Float64, Scaler, blocks, fit_scaler, look
+from hcal.numerics import FloatArray, IntArray
+from hcal.solvers.lbfgs import lbfgs
+from hcal.solvers.temperature import solve_temperature
+
+#: Knots of g, in temperature-scaled margins: dense where probability mass is.
+KNOTS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32], dtype=np.float64)
+#: This many nearest classes count one by one while fitting; those beyond in groups of 2, 4, 8, …
+_EXACT = 24
+_ITERATIONS = 100
+# Ridge on the change of log-slope from segment to segment, and on the feature weights, in units of 1/N.
+_SMOOTH, _RIDGE = 1.0, 1.0
+
+
+class Refined(NamedTuple):
+    """The fitted first stage."""
+
+    beta: Float64
+    values: Float64  # g at KNOTS; the last segment's slope goes on for ever
+    weights: Float64
+    mean: Float64
+    deviation: Float64
+    low: Float64
+    high: Float64
+
+    def scaler(self) -> Scaler:
+        """Return the scaler of the features."""
+        return Scaler(self.mean, self.deviation, self.low, self.high)
+
+
+def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, Float64, Float64]:
+    """Return top classes (N,), refined margins (N, K) and standardised features (N, F) of logits.
+
+    Examples
+    --------
+    >>> stage = identity_refined(1.0)
+    >>> apply_refined(stage, np.array([[3.0, 0.0, 1.0]]))[1]
+    array([[0., 3., 2.]])
+    """
+    rows = look(logits, float(stage.beta))
+    x = stage.scaler()(rows.feature)
+    margin = curve(stage.values, rows.margin)
+    margin *= np.exp(x @ stage.weights)[:, None]
+    return rows.top, margin, x
+
+
+def curve(values: Float64, margin: Float64) -> Float64:
+    """Return the piecewise linear g through (KNOTS, values) at margins of any shape.
+
+    Examples
+    --------
+    >>> curve(2 * KNOTS, np.array([1.0, 100.0]))
+    array([  2., 200.])
+    """
+    slope = (values[-1] - values[-2]) / (KNOTS[-1] - KNOTS[-2])
+    out: Float64 = np.interp(margin, KNOTS, values)
+    out += slope * np.maximum(margin - KNOTS[-1], 0.0)
+    return out
+
+
+def identity_refined(beta: float) -> Refined:
+    """Return the first stage that is temperature scaling by β.
+
+    Examples
+    --------
+    >>> float(identity_refined(0.5).beta)
+    0.5
+    """
+    zero, one = np.zeros(6), np.ones(6)
+    return Refined(np.array(beta), KNOTS.copy(), zero, zero, one, -one, one)
+
+
+def fit_refined(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Refined, bool, str]:
+    """Fit the first stage by NLL.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    y : array of shape (N,)
+    weight : array of shape (N,)
+
+    Returns
+    -------
+    Refined, bool, str
+        The stage, and whether the temperature inside it has an optimum, with a sentence if not.
+
+    Examples
+    --------
+    >>> z = np.array([[0.0, 2.0]] * 40)
+    >>> stage, good, _ = fit_refined(z, np.array([1, 1, 1, 0] * 10), np.ones(40))
+    >>> margin = apply_refined(stage, z[:1])[1]
+    >>> good, (1 / np.exp(-margin).sum(axis=1)).round(2)
+    (True, array([0.75]))
+    """
+    solved = solve_temperature(logits, y, weight)
+    beta = solved.beta
+    seen, label, counts, feature = _compress(logits, y, beta)
+    scaler = fit_scaler(feature, weight)
+    problem = _Problem(seen, label, counts, scaler(feature), weight)
+    solution = lbfgs(problem, np.zeros(problem.size), max_iterations=_ITERATIONS, tolerance=1e-6, gain=1e-9)
+    log_slope, weights = problem.split(solution.theta)
+    values = np.concatenate([[0.0], np.cumsum(np.exp(log_slope) * np.diff(KNOTS))])
+    return Refined(np.array(beta), values, weights, *scaler), solved.converged, solved.message
+
+
+def _compress(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64, Float64, Float64]:
+    """Return each row's margins in groups (N, G), the label's margin (N,), group sizes (G,), features (N, F).
+
+    The nearest classes stay as they are. Farther ones are grouped in sorted order, a group standing at the
+    margin that keeps its probability mass under temperature scaling: exact there, and close nearby because
+    a group's members are neighbours in the sorted order.
+    """
+    n, k = logits.shape
+    edges = _group_edges(k)
+    counts = np.diff(edges).astype(np.float64)
+    seen, label, feature = np.empty((n, len(counts))), np.empty(n), np.empty((n, 6))
+    for part in blocks(n, k):
+        rows = look(logits[part], beta)
+        label[part] = rows.margin[np.arange(len(rows.top)), y[part]]
+        feature[part] = rows.feature
+        margin = np.sort(rows.margin, axis=1) if len(counts) < k else rows.margin
+        if len(counts) == k:
+            seen[part] = margin
+            continue
+        first = margin[
+            :, edges[:-1]
+        ]  # a group's smallest margin, taken out so that the mass cannot underflow
+        shifted = margin - np.repeat(first, counts.astype(int), axis=1)
+        mass = np.add.reduceat(np.exp(-shifted), edges[:-1], axis=1)
+        seen[part] = first - np.log(mass / counts)
+    return seen, label, counts, feature
+
+
+def _group_edges(n_classes: int) -> IntArray:
+    """Return where groups begin, and the end: singles first, then 2, 4, 8, … classes a group, twice each."""
+    edges, size = list(range(min(n_classes, _EXACT) + 1)), 2
+    while edges[-1] < n_classes:
+        for _ in range(4):
+            if edges[-1] < n_classes:
+                edges.append(min(edges[-1] + size, n_classes))
+        size *= 2
+    return np.array(edges)
+
+
+class _Problem:
+    """The NLL of stage 1 with its gradient; parameters are log-slopes of g and the features' weights."""
+
+    def __init__(self, seen: Float64, label: Float64, counts: Float64, x: Float64, weight: Float64) -> None:
+        self.both = np.concatenate([seen, label[:, None]], axis=1)
+        self.segment = np.minimum(np.searchsorted(KNOTS, self.both, side="right") - 1, len(KNOTS) - 2)
+        self.beyond = self.both - KNOTS[self.segment]
+        self.log_counts, self.x, self.weight = np.log(counts), x, weight
+        self.total = float(weight.sum())
+        self.size = len(KNOTS) - 1 + x.shape[1]
+
+    def split(self, theta: Float64) -> tuple[Float64, Float64]:
+        return theta[: len(KNOTS) - 1], theta[len(KNOTS) - 1 :]
+
+    def __call__(self, theta: Float64) -> tuple[float, Float64]:
+        log_slope, c = self.split(theta)
+        slope = np.exp(log_slope)
+        start = np.concatenate([[0.0], np.cumsum(slope * np.diff(KNOTS))[:-1]])
+        g = start[self.segment] + slope[self.segment] * self.beyond
+        scale = np.exp(self.x @ c)
+        lo = self.log_counts - g[:, :-1] * scale[:, None]
+        peak = lo.max(axis=1, keepdims=True)
+        e = np.exp(lo - peak)
+        mass = e.sum(axis=1, keepdims=True)
+        value = (peak + np.log(mass))[:, 0] + scale * g[:, -1]
+        # d value / d(scale·g): minus the probability for the seen margins, one for the label's.
+        pull = np.concatenate([-e / mass, np.ones((len(e), 1))], axis=1) * (self.weight / self.total)[:, None]
+        gradient_c = self.x.T @ (np.einsum("ng,ng->n", pull, g) * scale)
+        gradient_s = self._to_slopes(pull * scale[:, None]) * slope
+        step = np.diff(log_slope)
+        penalty = (_SMOOTH * step @ step + _RIDGE * (c @ c + 0.1 * log_slope @ log_slope)) / self.total
+        gradient_s += 0.2 * _RIDGE * log_slope / self.total
+        gradient_s[1:] += 2 * _SMOOTH * step / self.total
+        gradient_s[:-1] -= 2 * _SMOOTH * step / self.total
+        gradient_c += 2 * _RIDGE * c / self.total
+        loss = float(self.weight @ value) / self.total + float(penalty)
+        return loss, np.concatenate([gradient_s, gradient_c])
+
+    def _to_slopes(self, pull: Float64) -> Float64:
+        """Turn a gradient with respect to g into one with respect to the slopes of its segments."""
+        n = len(KNOTS) - 1
+        inside = np.bincount(self.segment.ravel(), weights=(pull * self.beyond).ravel(), minlength=n)
+        through = np.bincount(self.segment.ravel(), weights=pull.ravel(), minlength=n)
+        after = np.concatenate([np.cumsum(through[::-1])[::-1][1:], [0.0]])
+        return np.asarray(inside + np.diff(KNOTS) * after)

@@ -1,0 +1,180 @@
+"""What the default calibrator looks at in a row: margins below the top class, and six features.
+
+Everything is measured on log-softmax(β z), β the inverse temperature of temperature scaling, so that the
+scale of the logits does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.numerics import FloatArray, IntArray, log_softmax
+
+Float64 = NDArray[np.float64]
+
+#: Margins are cut here: e^−700 is the last exponent before float64 underflows.
+FAR = 700.0
+#: Added inside logarithms of quantities that may be 0: below this they make no difference to a probability.
+TINY = 1e-4
+N_FEATURES = 6
+
+
+class Rows(NamedTuple):
+    """Margins and features of a block of rows.
+
+    Attributes
+    ----------
+    top : array of shape (N,)
+        The most probable class (the first, on ties).
+    margin : array of shape (N, K)
+        How far each class lies below the top one, in temperature-scaled logits; 0 for the top class itself.
+    feature : array of shape (N, 6)
+    """
+
+    top: IntArray
+    margin: Float64
+    feature: Float64
+
+
+def look(logits: FloatArray, beta: float) -> Rows:
+    """Return margins and features of logits at inverse temperature β.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    beta : float
+
+    Returns
+    -------
+    Rows
+
+    Examples
+    --------
+    >>> look(np.array([[2.0, 0.0, 1.0]]), 0.5).margin
+    array([[0. , 1. , 0.5]])
+    """
+    z = logits.astype(np.float64)
+    top = z.argmax(axis=1)
+    margin = z.max(axis=1, keepdims=True) - z
+    margin *= beta
+    np.minimum(margin, FAR, out=margin)
+    return Rows(top, margin, features(margin, top))
+
+
+def features(margin: Float64, top: IntArray) -> Float64:
+    """Return six numbers that tell how the probability of a row is spread.
+
+    The runner-up's margin, the surprise of the top class, the entropy, the mean margin, and two
+    log-sums of roots of the probabilities, which weigh the middle and the tail: no sorting, so that the
+    same features are cheap in every runtime.
+
+    Parameters
+    ----------
+    margin : array of shape (N, K)
+    top : array of shape (N,)
+
+    Returns
+    -------
+    array of shape (N, 6)
+
+    Examples
+    --------
+    >>> features(np.zeros((1, 2)), np.zeros(1, dtype=int)).shape
+    (1, 6)
+    """
+    logp = log_softmax(-margin)
+    half = np.exp(0.5 * logp)
+    p = half * half
+    rows = np.arange(len(margin))
+    others = margin.copy()
+    others[rows, top] = np.inf
+    out = np.empty((len(margin), N_FEATURES))
+    out[:, 0] = np.log1p(others.min(axis=1))
+    out[:, 1] = np.log(TINY - logp[rows, top])
+    out[:, 2] = np.log(TINY - np.einsum("nk,nk->n", p, logp))
+    out[:, 3] = np.log1p(margin.mean(axis=1))
+    out[:, 4] = np.log(half.sum(axis=1))
+    out[:, 5] = np.log(np.sqrt(half).sum(axis=1))
+    return out
+
+
+class Scaler(NamedTuple):
+    """Standardises features and cuts them to the range seen in the fit: nothing is extrapolated."""
+
+    mean: Float64
+    deviation: Float64
+    low: Float64
+    high: Float64
+
+    def __call__(self, values: Float64) -> Float64:
+        """Return (values − mean)/deviation inside [low, high]."""
+        return np.clip((values - self.mean) / self.deviation, self.low, self.high)
+
+
+def fit_scaler(values: Float64, weight: Float64) -> Scaler:
+    """Learn a scaler from values of shape (N, F) and weights of shape (N,).
+
+    Examples
+    --------
+    >>> fit_scaler(np.array([[0.0], [2.0]]), np.ones(2)).mean
+    array([1.])
+    """
+    mean = np.average(values, axis=0, weights=weight)
+    deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
+    deviation = np.where(deviation > 1e-6, deviation, 1.0)
+    standard = (values - mean) / deviation
+    low, high = (weighted_quantile(standard, weight, np.array([q]))[0] for q in (0.001, 0.999))
+    return Scaler(mean, deviation, low, high)
+
+
+def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
+    """Return quantiles of each column; a weight counts as that many repetitions.
+
+    Parameters
+    ----------
+    values : array of shape (N, F)
+    weight : array of shape (N,)
+    at : array of shape (Q,)
+
+    Returns
+    -------
+    array of shape (Q, F)
+
+    Examples
+    --------
+    >>> weighted_quantile(np.array([[1.0], [5.0]]), np.array([3.0, 1.0]), np.array([0.5]))
+    array([[1.]])
+    """
+    out = np.empty((len(at), values.shape[1]))
+    for column in range(values.shape[1]):
+        order = np.argsort(values[:, column], kind="stable")
+        share = np.cumsum(weight[order])
+        index = np.searchsorted(share, at * share[-1])
+        out[:, column] = values[order[np.minimum(index, len(order) - 1)], column]
+    return out
+
+
+def blocks(n_rows: int, n_classes: int) -> list[slice]:
+    """Cut rows into slices of about a million events, so that memory stays bounded.
+
+    Examples
+    --------
+    >>> len(blocks(10, 1_000_000))
+    10
+    """
+    size = max(1, 1_000_000 // n_classes)
+    return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
+
+
+def prefixed(prefix: str, values: Any) -> dict[str, NDArray[Any]]:
+    """Return the fields of a named tuple as arrays for a state, under ``prefix.field``.
+
+    Examples
+    --------
+    >>> list(prefixed("s", Scaler(*(np.zeros(1) for _ in range(4)))))
+    ['s.mean', 's.deviation', 's.low', 's.high']
+    """
+    return {f"{prefix}.{key}": np.asarray(value) for key, value in values._asdict().items()}
