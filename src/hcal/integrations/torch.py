@@ -24,6 +24,17 @@ from hcal.ops import Ops
 
 Output = Literal["probs", "log_probs"]
 
+#: Spacing at 1, and what a probability of 0 becomes; for half floats float32's, in which hcal computes them.
+_WIDTHS = {
+    dtype: (torch.finfo(dtype).eps, float(np.finfo(base).smallest_subnormal))
+    for dtype, base in (
+        (torch.float64, np.float64),
+        (torch.float32, np.float32),
+        (torch.float16, np.float32),
+        (torch.bfloat16, np.float32),
+    )
+}
+
 
 class TorchOps(Ops):
     """The operations of :mod:`hcal.ops` on tensors. Constants come from a list, in the order of their use.
@@ -143,7 +154,7 @@ class CalibrationHead(nn.Module):
         rows = self._rows(scores)
         dtype = rows.dtype if rows.dtype.is_floating_point else torch.float64
         if self.in_torch:
-            ops = TorchOps([self.get_buffer(f"c{i}") for i in range(self.n_constants)], dtype)
+            ops = TorchOps([getattr(self, f"c{i}") for i in range(self.n_constants)], dtype)
             probs = self._run(ops, rows.to(torch.float64), dtype)
         else:
             flat = rows.reshape(-1, rows.shape[-1])
@@ -153,10 +164,8 @@ class CalibrationHead(nn.Module):
         return probs.to(dtype).movedim(-1, 1)
 
     def _run(self, ops: TorchOps, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        info = torch.finfo(dtype)
-        # numpy computes half floats in float32, and so takes float32's smallest number for a probability 0
-        smallest = float(np.finfo(np.float64 if dtype == torch.float64 else np.float32).smallest_subnormal)
-        probs: Tensor = program(self.calibrator, ops, rows, eps=info.eps, smallest=smallest)
+        eps, smallest = _WIDTHS[dtype]
+        probs: Tensor = program(self.calibrator, ops, rows, eps=eps, smallest=smallest)
         return probs
 
     def _rows(self, scores: Tensor) -> Tensor:
