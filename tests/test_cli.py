@@ -17,6 +17,7 @@ import hcal
 from conftest import synthetic
 from hcal.cli import diagram
 from hcal.cli.app import app
+from hcal.files import checksum
 
 SYNTHETIC_ECE_BEFORE = 0.2  # scale 2.5 makes the synthetic logits over-confident by more than this
 
@@ -51,7 +52,9 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
     assert "the rows it learned from" in result.output
     with np.load(task) as f:
         expected = hcal.make_calibrator("ts").fit(f["logits_cal"], f["y_cal"])
-    assert hcal.load(path).info_ == expected.info_
+    info = hcal.load(path).info_
+    assert info.pop("fitted_on") == {"file": "task.npz", "part": "cal", "sha256": checksum(task)}
+    assert info == expected.info_
 
 
 def test_apply_reads_the_test_part_and_writes_what_the_library_computes(task: Path, model: Path) -> None:

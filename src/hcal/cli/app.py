@@ -92,10 +92,8 @@ def fit(
 
         _needs_directory(output)
         data = read_data(file, part="cal", kind=input, labels=labels)
-        params = _params(method, param or [], quiet or json)
-        calibrator = make_calibrator(method, **params, input=data.kind)
-        silent = quiet or json or "verbose" in params  # a method with its own bar needs no second one
-        with console.working(f"fitting {method} on {_shape(data)}", quiet=silent):
+        calibrator = make_calibrator(method, **_params(param or []), input=data.kind)
+        with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
         calibrator.info_ = calibrator.info_ | {"fitted_on": origin(data)}
         io.save(calibrator, output)
@@ -281,12 +279,8 @@ def _names(metrics: str | None) -> list[str] | None:
     return None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
 
 
-def _params(method: str, pairs: list[str], silent: bool) -> dict[str, Any]:
+def _params(pairs: list[str]) -> dict[str, Any]:
     """Parse ``name=value`` pairs; a value is JSON where it can be, else text."""
-    import inspect
-
-    from hcal.calibrators import get_calibrator
-
     params: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -298,8 +292,6 @@ def _params(method: str, pairs: list[str], silent: bool) -> dict[str, Any]:
             params[name] = value
     if "input" in params:
         raise ValueError("say what the file holds with --input, not --param input=…")
-    if "verbose" in inspect.signature(get_calibrator(method).__init__).parameters:
-        params.setdefault("verbose", not silent and console.err().is_terminal)
     return params
 
 

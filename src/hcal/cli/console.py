@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from hcal.calibrators.base import Calibrator
 
 #: What went wrong by the user's hand or disk, as opposed to by ours.
 _EXPECTED = (ValueError, OSError, ImportError)
@@ -109,6 +113,21 @@ def working(text: str, *, quiet: bool) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as progress:
         progress.add_task(text, total=None)
         yield
+
+
+@contextmanager
+def fitting(calibrator: Calibrator, text: str, *, quiet: bool) -> Iterator[None]:
+    """Show that a fit runs: the method's own bar where it has one, else a spinner; nothing if quiet."""
+    from hcal.solvers import progress
+
+    patience = progress.PATIENCE_S
+    own_bar = "verbose" in calibrator.get_params(deep=False)
+    progress.PATIENCE_S = math.inf if quiet else patience
+    try:
+        with working(text, quiet=quiet or own_bar):
+            yield
+    finally:
+        progress.PATIENCE_S = patience
 
 
 def before_after(before: Mapping[str, float], after: Mapping[str, float], *, title: str) -> Table:

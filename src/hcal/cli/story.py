@@ -34,9 +34,7 @@ def tell(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -> No
     with console.working("training a network on scikit-learn's digits", quiet=silent):
         digits = demo.train_digits(seed)
     digits.save(folder / "digits.npz")
-    with console.working(
-        f"calibrating it with {method}", quiet=silent or "verbose" in calibrator.get_params()
-    ):
+    with console.fitting(calibrator, f"calibrating it with {method}", quiet=silent):
         calibrator.fit(digits.logits_cal, digits.y_cal)
     io.save(calibrator, folder / "model.hcal")
     raw, y = softmax(digits.logits_test), digits.y_test
