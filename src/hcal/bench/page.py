@@ -27,6 +27,19 @@ from hcal.bench.tables import (
 
 PAPER_TASK = "cifar10_resnet110"
 
+_AGAIN = """## Run it again
+
+The folder may be any folder of task files; a stopped run is continued by the same command.
+
+```console
+$ hcal bench run --tasks ../shared/data --methods all --metrics all --out results/shared.csv
+$ hcal bench run --tasks ../shared/data --methods ablation:objective --out results/ablations.csv
+$ hcal bench table results/shared.csv
+$ hcal bench figures results/shared.csv --out figures
+$ hcal bench page results/shared.csv --published results/published.csv --ablations results/ablations.csv
+```
+"""
+
 
 def write_page(
     results: Path, out: Path, *, published: Path | None = None, ablations: Path | None = None
@@ -93,7 +106,7 @@ def page_text(
         parts.append(_piecewise(extra))
     if paper is not None:
         parts.append(_cars(paper))
-    parts += [_all_methods(main, links), _costs(main)]
+    parts += [_all_methods(main, links), _costs(main), _AGAIN]
     return "\n".join(p for p in parts if p)
 
 
