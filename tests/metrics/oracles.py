@@ -5,12 +5,17 @@ Written from the definitions, sharing no code with the library.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 
 import numpy as np
 from scipy.cluster.vq import kmeans
+from scipy.integrate import trapezoid
 from scipy.stats import norm
+
+# scipy 1.15 renamed the seed.
+SEED = "rng" if "rng" in inspect.signature(kmeans).parameters else "seed"
 
 
 def top(p, y):
@@ -173,7 +178,7 @@ def kde_ece(p, y):
             acc = min(event.mean() * pp1[i] / pp2[i], 1.0)
             last = abs(x[i] - acc) * pp2[i]
         value[i] = last
-    return float(np.trapezoid(value, x) / np.trapezoid(pp2, x))
+    return float(trapezoid(value, x) / trapezoid(pp2, x))
 
 
 def _class_errors(p, y, bins, order):
@@ -218,7 +223,7 @@ def tcwece_k(p, y, seed=0):
     """scipy's k-means: Lloyd from random data values, 20 restarts, threshold 1e-5."""
     total = 0.0
     for k in range(p.shape[1]):
-        centres = np.sort(kmeans(p[:, k], 15, iter=20, thresh=1e-5, rng=seed)[0])
+        centres = np.sort(kmeans(p[:, k], 15, iter=20, thresh=1e-5, **{SEED: seed})[0])
         keep = [(v, float(t == k)) for v, t in zip(p[:, k], y, strict=True) if v > 1 / p.shape[1]]
         total += _kept_error(
             [v for v, _ in keep], [m for _, m in keep], lambda v, c=centres: int(np.abs(c - v).argmin())

@@ -14,6 +14,7 @@ from hcal.metrics.dirichlet import dkde_ce
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, brier, mean_confidence, nll, sharpness
+from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.testing import CalibrationTest, calibration_test
 from hcal.metrics.top_label import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, kde_ece, ks, mce, mmce
 from hcal.metrics.windowed import HError, h_error, hce
@@ -26,6 +27,7 @@ __all__ = [
     "HError",
     "Metric",
     "Sample",
+    "StreamingMetrics",
     "accuracy",
     "ace",
     "brier",

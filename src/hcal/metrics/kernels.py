@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
+from scipy.integrate import trapezoid
 
 from hcal.metrics.sample import Vector
 
@@ -103,4 +104,4 @@ def _integrate(density_event: Vector, density: Vector, rate: float) -> float:
     # Elsewhere the previous valid value is copied (0 before the first one).
     last = np.maximum.accumulate(np.where(valid, np.arange(len(x)), -1))
     integrand = np.where(last >= 0, np.nan_to_num(integrand, nan=0.0)[last], 0.0)
-    return float(np.trapezoid(integrand, x) / np.trapezoid(pa, x))
+    return float(trapezoid(integrand, x) / trapezoid(pa, x))
