@@ -13,7 +13,7 @@ from hcal import inputs
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
-from hcal.metrics.resampling import Method, bootstrap, intervals, percentile
+from hcal.metrics.resampling import SPREAD_RESAMPLES, Method, bootstrap, intervals, percentile
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
@@ -219,13 +219,15 @@ def _differences(
     out = {n: Difference(before[n], values[n] - before[n]) for n in values}
     if ci is None:
         return out
+    rng = np.random.default_rng(random_state)
     paired = [n for n in values if n not in _NOT_PAIRED]
-    ours, theirs = bootstrap((s, other), paired, n_resamples, np.random.default_rng(random_state))
-    for name in paired:
-        change = values[name] - before[name]
-        drawn = ours[name] - theirs[name]
-        reach = float(ndtri((1 + ci) / 2) * drawn.std(ddof=1))
-        plugin = METRICS[name].kind == "plug-in"
-        low, high = (change - reach, change + reach) if plugin else percentile(drawn, ci)
-        out[name] = Difference(before[name], change, low, high)
+    plugin = [n for n in paired if METRICS[n].kind == "plug-in"]
+    plain = [n for n in paired if n not in plugin]
+    for names, size in ((plain, n_resamples), (plugin, min(n_resamples, SPREAD_RESAMPLES))):
+        ours, theirs = bootstrap((s, other), names, size, rng)
+        for name in names:
+            change, drawn = out[name].change, ours[name] - theirs[name]
+            reach = float(ndtri((1 + ci) / 2) * drawn.std(ddof=1))
+            low, high = (change - reach, change + reach) if name in plugin else percentile(drawn, ci)
+            out[name] = Difference(before[name], change, low, high)
     return out
