@@ -161,6 +161,7 @@ def fit_map(
     max_iterations: int = 1000,
     tolerance: float = 1e-7,
     gain: float = 1e-13,
+    watch: Callable[[Float64], bool] | None = None,
 ) -> Solution:
     """Fit any map by any objective: Newton where the problem is convex and small, else L-BFGS.
 
@@ -183,6 +184,8 @@ def fit_map(
         Of L-BFGS: the largest entry of the gradient at which it stops.
     gain : float
         Of L-BFGS: it also stops when an iteration gains less than this.
+    watch : callable, optional
+        Of L-BFGS: called with θ after every iteration; True ends the search.
 
     Returns
     -------
@@ -210,6 +213,7 @@ def fit_map(
         max_iterations=max_iterations,
         tolerance=tolerance,
         gain=gain,
+        watch=watch,
     )
 
 

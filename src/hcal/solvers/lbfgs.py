@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ def lbfgs(
     tolerance: float = 1e-7,
     gain: float = 1e-13,
     memory: int = 20,
+    watch: Callable[[Float64], bool] | None = None,
 ) -> Solution:
     """Minimise a smooth function by bounded limited-memory BFGS.
 
@@ -51,6 +53,8 @@ def lbfgs(
         Stop as well when an iteration gains less than this, relative to max(|value|, 1).
     memory : int
         Pairs of steps and gradient changes kept.
+    watch : callable, optional
+        Called with θ after every iteration; True ends the search there, which counts as converged.
 
     Returns
     -------
@@ -76,12 +80,18 @@ def lbfgs(
             (a if a is None else a / s, b if b is None else b / s)
             for (a, b), s in zip(bounds, unit, strict=True)
         ]
+
+    def after(intermediate_result: Any) -> None:
+        if watch is not None and watch(unit * intermediate_result.x):
+            raise StopIteration
+
     found = minimize(
         scaled,
         start / unit,
         jac=True,
         method="L-BFGS-B",
         bounds=box,
+        callback=after,
         options={
             "maxiter": max_iterations,
             "maxfun": 2 * max_iterations,
@@ -91,5 +101,6 @@ def lbfgs(
         },
     )
     theta = np.asarray(unit * found.x, dtype=np.float64)
-    message = "" if found.success else f"L-BFGS stopped after {found.nit} iterations before it converged"
-    return Solution(theta, float(found.fun), bool(found.success), message, int(found.nit))
+    done = bool(found.success) or found.status == 99  # 99: ended by ``watch``
+    message = "" if done else f"L-BFGS stopped after {found.nit} iterations before it converged"
+    return Solution(theta, float(found.fun), done, message, int(found.nit))
