@@ -9,7 +9,7 @@ WORKERS ?= 2
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-browser slow test-oldest docs clean
+.PHONY: help demo test lint types unit test-browser readme slow test-oldest docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ test-browser: $(STAMP)-test  ## the report in headless Chromium; installs it whe
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq chromium chromium-driver; }
 	$(ONE) $(BIN)/python -m pytest -q -m browser
+
+readme: $(STAMP)-run  ## write the demo's numbers into the README; a test compares the two
+	$(BIN)/python benchmarks/readme.py
 
 slow: $(STAMP)-test  ## the tests that take minutes
 	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow

@@ -157,21 +157,29 @@ def test_all_right_and_certain_makes_a_page() -> None:
 # -- the verdict --------------------------------------------------------------------------------------
 
 
-def _with_upper(content: Content, upper: float) -> Content:
-    """The same report, had the interval of its calibration error ended elsewhere."""
+def _with_interval(content: Content, low: float, high: float) -> Content:
+    """The same report, had the interval of its calibration error been another."""
     assert content.after is not None
     headline = content.after.headline
     ece = headline.results["ece_ew"]
     assert ece.interval is not None
-    results = headline.results | {"ece_ew": replace(ece, interval=replace(ece.interval, high=upper))}
+    results = headline.results | {"ece_ew": replace(ece, interval=replace(ece.interval, low=low, high=high))}
     return replace(content, after=replace(content.after, headline=replace(headline, results=results)))
 
 
 @pytest.mark.parametrize(
-    ("upper", "grade"), [(0.019, "good"), (0.02, "good"), (0.021, "care"), (0.05, "care"), (0.051, "bad")]
+    ("low", "high", "grade"),
+    [
+        (0.0, 0.019, "good"),
+        (0.0, 0.02, "good"),
+        (0.0, 0.021, "care"),
+        (0.03, 0.05, "care"),
+        (0.02, 0.051, "few"),
+        (0.021, 0.051, "bad"),
+    ],
 )
-def test_the_grade_follows_the_rule_on_the_page(upper: float, grade: str) -> None:
-    assert judge(_with_upper(measured(), upper)).grade == grade
+def test_the_grade_follows_the_rule_on_the_page(low: float, high: float, grade: str) -> None:
+    assert judge(_with_interval(measured(), low, high)).grade == grade
 
 
 def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
@@ -197,17 +205,16 @@ def test_calibrated_is_called_so() -> None:
     assert "neither over- nor under-confident" in judge(measured(1.0)).sentences[0]
 
 
-@pytest.mark.parametrize(("n", "grades"), [(4000, {"bad"}), (40, {"bad"})])
-def test_an_over_confident_model_as_it_stands_is_not_safe(n: int, grades: set[str]) -> None:
-    logits, y = synthetic(n)
-    assert judge(measure_report(logits, y)).grade in grades
+def test_an_over_confident_model_as_it_stands_is_not_safe() -> None:
+    logits, y = synthetic(1000)
+    assert judge(measure_report(logits, y)).grade == "bad"
 
 
-def test_few_rows_never_earn_the_best_grade_and_say_why() -> None:
+def test_few_rows_are_neither_praised_nor_condemned() -> None:
     logits, y = synthetic(60, scale=1.0)
     verdict = judge(measure_report(logits, y))
-    assert verdict.grade != "good"
-    assert "More rows would tell" in verdict.sentences[-1]
+    assert verdict.grade == "few"
+    assert "lies between 0.0" in verdict.sentences[-1]
 
 
 class _Uniform(Calibrator):
@@ -265,7 +272,7 @@ def test_the_command_writes_the_page_and_says_the_verdict(tmp_path: Path) -> Non
     names.write_text("ant\nbee\ncat\ndog\n")
     _run("fit", file, "-o", model, "--method", "ts", "-q")
     found = json.loads(_run("report", file, "--model", model, "-o", out, "--names", names, "--json"))
-    assert found["grade"] in ("good", "care", "bad")
+    assert found["grade"] in ("good", "care", "few", "bad")
     text = out.read_text(encoding="utf-8")
     assert found["headline"] in text
     assert "<h3>cat</h3>" in text

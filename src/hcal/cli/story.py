@@ -67,7 +67,7 @@ def _show(
 ) -> None:
     out = console.out()
     out.print(
-        f"A network was trained on grainy digits. On {len(y)} new ones it is right "
+        f"A network was trained on grainy digits. On {len(y):,} new pictures it is right "
         f"[bold]{before['accuracy']:.1%}[/] of the time,\nbut says "
         f"[bold red]{before['mean_confidence']:.1%}[/]: over-confident by "
         f"{100 * (before['mean_confidence'] - before['accuracy']):.1f} points.\n"
@@ -76,7 +76,7 @@ def _show(
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
     out.print(
-        f"\n{calibrator.title} learned from {demo.CAL_ROWS} other rows. {same}, "
+        f"\n{calibrator.title} learned from {demo.CAL_ROWS:,} other pictures. {same}, "
         f"and now it says [bold green]{after['mean_confidence']:.1%}[/].\n"
     )
     out.print(diagram.draw(hcal.reliability(probs, y, bins=10)[0], title="after"))

@@ -113,14 +113,15 @@ def _section(identity: str, title: str, lead: str, body: str) -> str:
 
 
 def _verdict(content: Content, verdict: Verdict) -> str:
-    words = {"good": "Safe", "care": "With care", "bad": "Not safe"}[verdict.grade]
+    words = {"good": "Safe", "care": "With care", "few": "Cannot tell", "bad": "Not safe"}[verdict.grade]
     alarms = "".join(f"<li>{escape(alarm)}</li>" for alarm in verdict.alarms)
     alert = f'<ul class="alarms" role="alert">{alarms}</ul>' if alarms else ""
     sentences = "".join(f"<p>{escape(s)}</p>" for s in verdict.sentences)
     rule = (
         f"Safe: the upper end of the {charts.percent(content.ci, 0)} interval of the calibration error is at "
-        f"most {charts.percent(GOOD, 0)}; with care: at most {charts.percent(CARE, 0)}. Never safe: a "
-        f"collapsed predictor, or a log-likelihood made worse by more than {charts.percent(WORSE, 0)}."
+        f"most {charts.percent(GOOD, 0)}; with care: at most {charts.percent(CARE, 0)}; cannot tell: the "
+        f"interval reaches from {charts.percent(GOOD, 0)} or less to above {charts.percent(CARE, 0)}. Never "
+        f"safe: a collapsed predictor, or an NLL made worse by more than {charts.percent(WORSE, 0)}."
     )
     return (
         f'<section id="verdict" class="verdict {verdict.grade}" aria-labelledby="verdict-title">'
@@ -417,6 +418,8 @@ def _plain(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, dict):
         return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v != "")
+    if value is None:
+        return "none"
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

@@ -1,7 +1,7 @@
 """The verdict in words: what was wrong, what calibration changed, whether the result is safe to use.
 
-The grade rests on one number, the upper end of the interval of the expected calibration error, so that few
-rows cannot earn a good grade by luck; a collapsed predictor or a proper score that got worse overrules it.
+The grade rests on the interval of the expected calibration error: few rows can neither earn a good grade nor
+be condemned by luck; a collapsed predictor or a proper score that got worse overrules it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 from hcal.report.charts import percent
 from hcal.report.content import Content, Side
 
-Grade = Literal["good", "care", "bad"]
+Grade = Literal["good", "care", "few", "bad"]
 #: Largest mean gap between confidence and accuracy, in probability, for the two better grades.
 GOOD, CARE = 0.02, 0.05
 #: A rise of NLL by more than this share, even at the lower end of its interval, is never safe.
@@ -52,24 +52,28 @@ def judge(content: Content) -> Verdict:
 _HEADLINES: dict[tuple[Grade, bool], str] = {
     ("good", True): "Safe to use: after calibration, what it says is what you get",
     ("care", True): "Usable with care: calibration left a visible gap",
+    ("few", True): "Too few rows to tell whether these probabilities can be relied on",
     ("bad", True): "Do not rely on these probabilities",
     ("good", False): "Safe to use: what it says is what you get",
     ("care", False): "Usable with care: there is a visible gap",
+    ("few", False): "Too few rows to tell whether these probabilities can be relied on",
     ("bad", False): "Do not rely on these probabilities",
 }
 
 
-def _upper(side: Side) -> float:
-    interval = side.headline.interval("ece_ew")
-    return side.headline["ece_ew"] if interval is None else interval[1]
+def _ends(side: Side) -> tuple[float, float]:
+    """Both ends of the interval of the calibration error; a single row has none and tells nothing."""
+    return side.headline.interval("ece_ew") or (0.0, 1.0)
 
 
 def _grade(content: Content) -> Grade:
     final = content.final
     if final.metrics.collapsed or _worse(content):
         return "bad"
-    upper = _upper(final)
-    return "good" if upper <= GOOD else ("care" if upper <= CARE else "bad")
+    low, upper = _ends(final)
+    if upper > CARE:
+        return "few" if low <= GOOD else "bad"
+    return "good" if upper <= GOOD else "care"
 
 
 def _worse(content: Content) -> bool:
@@ -123,25 +127,26 @@ def _change(content: Content, after: Side) -> str:
 
 
 def _use(content: Content, grade: Grade) -> str:
-    upper = _upper(content.final)
-    interval = content.final.headline.interval("ece_ew")
-    undecided = interval is not None and interval[0] <= GOOD
-    rows = " More rows would tell: it may also be small." if undecided else ""
+    low, upper = _ends(content.final)
     if grade == "good":
         return (
             f"On data like these {content.final.metrics.n:,} rows, a stated confidence can be read as a "
             f"frequency: the mean gap is at most {percent(upper)} ({percent(content.ci, 0)} interval)."
         )
     if grade == "care":
+        more = " More rows would tell: it may also be small." if low <= GOOD else ""
         return (
             f"The mean gap between stated confidence and frequency may be as large as {percent(upper)}: "
-            f"good enough to rank and to flag, not to set fine thresholds.{rows}"
+            f"good enough to rank and to flag, not to set fine thresholds.{more}"
         )
     if content.final.metrics.collapsed:
         return "The probabilities say next to nothing, whatever the class-wise errors below look like."
     if _worse(content):
         return "The calibrator made the log-likelihood worse on these rows: it does not fit this data."
-    return f"The mean gap between stated confidence and frequency may be as large as {percent(upper)}.{rows}"
+    return (
+        f"The mean gap between stated confidence and frequency lies between {percent(low)} and "
+        f"{percent(upper)} ({percent(content.ci, 0)} interval)."
+    )
 
 
 def _alarms(content: Content) -> list[str]:
