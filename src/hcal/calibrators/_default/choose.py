@@ -1,9 +1,9 @@
 """The judge: candidates are compared out of fold by an error that no collapsed predictor can win.
 
 criterion = mean of four ratios to the uncalibrated probabilities, one a level: proper scores (NLL and Brier),
-the windowed h-error of the top-label event, that of the class-wise events (|T̃₁ − T̃₂|/T̃₃ of Thm 7,
-eq:finalloss without weights), and the canonical Dirichlet-kernel error. A candidate whose held-out NLL is
-above the uncalibrated one is out.
+the windowed h-error of the top-label event, that of the class-wise events ((T̃₁ − T̃₂)/T̃₃ of Thm 7, root mean
+square over windows, less its noise), and the canonical Dirichlet-kernel error. A candidate whose held-out
+NLL is above the uncalibrated one is out.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def judge(probs: Float64, y: IntArray, weight: Float64) -> Verdict:
     return Verdict(
         float(np.average(-np.log(own), weights=weight)),
         float(np.average(squares, weights=weight)),
-        h_error(confidence, hit, weight),
-        float(np.mean(classes)),
+        _root(h_error(confidence, hit, weight)),
+        _root(float(np.mean(classes))),
         _canonical(probs, y),
         float(np.average(hit, weights=weight)),
         float(np.average(confidence, weights=weight)),
@@ -83,22 +83,34 @@ def _canonical(probs: Float64, y: IntArray) -> float:
 
 
 def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW) -> float:
-    """Return the mean of |mean p − mean occurred| over all runs of ``window`` neighbours in p.
+    """Return the mean square of (mean p − mean occurred) over runs of ``window`` neighbours, less its noise.
+
+    The noise of one window, were p the truth, is Σ p(1 − p) over the squared window; what is left estimates
+    the squared error itself and may be below 0.
 
     Examples
     --------
-    >>> h_error(np.full(4, 0.5), np.array([1.0, 1.0, 0.0, 0.0]), np.ones(4), window=4)
-    0.0
+    >>> h_error(np.full(4, 0.5), np.array([1.0, 1.0, 1.0, 1.0]), np.ones(4), window=4)
+    0.1875
     """
     order = np.argsort(p, kind="stable")
     m = min(window, len(p))
-    gaps = np.concatenate([[0.0], np.cumsum((weight * (p - occurred))[order])])
-    mass = np.concatenate([[0.0], np.cumsum(weight[order])])
-    sums, masses = np.abs(gaps[m:] - gaps[:-m]), mass[m:] - mass[:-m]
-    return float(np.mean(sums[masses > 0] / masses[masses > 0]))
+    w, q = weight[order], p[order]
+    gap, noise, mass = (_run_sums(v, m) for v in (w * (q - occurred[order]), w * w * q * (1.0 - q), w))
+    full = mass > 0
+    return float(np.mean((gap[full] ** 2 - noise[full]) / mass[full] ** 2))
 
 
-def pick(verdicts: dict[str, Verdict], base: str, allowed: list[str], slack: float = 0.005) -> str:
+def _run_sums(values: Float64, m: int) -> Float64:
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return np.asarray(total[m:] - total[:-m])
+
+
+def _root(square: float) -> float:
+    return float(np.sqrt(max(square, 0.0)))
+
+
+def pick(verdicts: dict[str, Verdict], base: str, allowed: list[str], slack: float = 0.02) -> str:
     """Return the best allowed candidate; the first listed one within ``slack`` of the best wins.
 
     Examples

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hcal.calibrators._default.events import Curve
+from hcal.calibrators._default.keep import JUST_BELOW
 from hcal.calibrators._default.model import Model
 from hcal.calibrators._default.refine import KNOTS, Refined
 from hcal.calibrators._default.rows import FAR, TINY
@@ -85,14 +86,13 @@ def _sigmoid(ops: Ops, odds: Any) -> Any:
 def _keep(ops: Ops, q: Any, rest: Any, is_top: Any, k: int, lift: float) -> tuple[Any, Any]:
     largest = ops.max(rest)
     share = largest * (q * -1.0 + 1.0)
-    lifted = ops.maximum(q + (share - q) * (0.5 * lift), 1.0 / k)
+    lifted = ops.maximum(q + (share - q) * (0.5 * lift), 1.0 / k / JUST_BELOW)
     held = ops.where(q < share, lifted, q)
     if k == 2:
         return held, rest
     even = 1.0 / (k - 1)
     # Where nothing is lost the weight is 0; the divisor is kept from 0 there.
-    w = ops.clip(
-        (largest - held / (held * -1.0 + 1.0 + 1e-300)) / ops.maximum(largest - even, 1e-300), 0.0, 1.0
-    )
+    room = held * JUST_BELOW / (held * -1.0 + 1.0 + 1e-300)
+    w = ops.clip((largest - room) / ops.maximum(largest - even, 1e-300), 0.0, 1.0)
     w = ops.where(q < share, w, w * 0.0)
     return held, ops.where(is_top, rest * 0.0, rest * (w * -1.0 + 1.0) + w * even)

@@ -13,6 +13,9 @@ import numpy as np
 from hcal.calibrators._default.rows import Float64
 from hcal.numerics import IntArray
 
+#: A held top class leads by this factor, so that no tie is left to the order of the classes.
+JUST_BELOW = 1.0 - 1e-9
+
 
 def join(q: Float64, rest: Float64, top: IntArray, lift: float | None) -> Float64:
     """Return probabilities (N, K) from P(top) and the shares of the rest, the argmax kept.
@@ -53,13 +56,14 @@ def _keep(q: Float64, rest: Float64, lift: float) -> tuple[Float64, Float64]:
         return q, rest
     q, rest = q.copy(), rest.copy()
     middle = 0.5 * (q + largest * (1.0 - q))[lost]
-    held = np.maximum(q[lost] + lift * (middle - q[lost]), 1.0 / k)
+    held = np.maximum(q[lost] + lift * (middle - q[lost]), 1.0 / k / JUST_BELOW)
     q[lost] = held
     if k == 2:
         return q, rest
-    # Mix the rest with its even share 1/(K−1) just until its largest part equals the top: (1−w)·r + w/(K−1).
+    # Mix the rest with its even share 1/(K−1) until its largest part is just below the top.
     even = 1.0 / (k - 1)
-    w = np.clip((largest[lost] - held / (1.0 - held)) / (largest[lost] - even), 0.0, 1.0)[:, None]
+    room = JUST_BELOW * held / (1.0 - held)
+    w = np.clip((largest[lost] - room) / (largest[lost] - even), 0.0, 1.0)[:, None]
     shares = rest[lost]
     rest[lost] = np.where(shares > 0, (1.0 - w) * shares + w * even, shares)
     return q, rest
