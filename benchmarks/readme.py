@@ -1,4 +1,4 @@
-"""Write the numbers of ``hcal demo`` into the README: ``make readme``. tests/test_project.py compares the two."""
+"""Write the numbers of ``hcal demo`` into the README (``make readme``); a test compares the two."""
 
 from __future__ import annotations
 
