@@ -1,7 +1,8 @@
 """Write golden models of methods that have none yet: ``python tests/golden/make.py``.
 
 Existing files are never rewritten: a later version must read what this one wrote. A new schema gets a new
-folder beside ``v1``.
+folder beside ``v1``. (Before the first release a method may still change what it stores: delete its file and
+run this again.)
 """
 
 from __future__ import annotations
