@@ -190,8 +190,8 @@ def objective_table(results: Results) -> Table:
             rows.append(Row(level, values))
     columns = ["against", "mean difference", "95 % over tasks", "verdict", "metrics with lower ARE"]
     notes = [
-        "difference of error / uncalibrated error, h minus the other objective; negative: h is better; dECE and "
-        "SKCE, which are 0 or negative on a calibrated network, are divided by their mean size over tasks",
+        "difference of error / uncalibrated error, h minus the other objective; negative: h is better",
+        "dECE and SKCE, near 0 or negative on a calibrated network, are divided by their mean over tasks",
         f"{len(results.tasks)} tasks; the interval resamples tasks",
     ]
     title = "The h objective against proper scores, equal maps and training"
