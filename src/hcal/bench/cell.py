@@ -20,8 +20,6 @@ from hcal.bench.methods import Method
 from hcal.bench.store import STATUS, Cell, Key
 from hcal.bench.tasks import Task, TaskRef
 from hcal.metrics import METRICS, Sample
-from hcal.metrics.canonical import skce_row_sums
-from hcal.metrics.dirichlet import dkde_rows
 
 Probs = NDArray[np.float64]
 
@@ -229,9 +227,12 @@ def bootstrap(sample: Sample, metrics: Sequence[str], replicates: int) -> dict[s
 
 def _row_shares(sample: Sample, name: str) -> NDArray[np.float64]:
     """Return values whose mean is the metric and whose spread is its first-order sampling error."""
+    from hcal.metrics.canonical import pair_sums
+    from hcal.metrics.dirichlet import dkde_rows
+
     if name == "dkde_ce":
-        return dkde_rows(sample)
-    rows = skce_row_sums(sample, 1.0) / (sample.n - 1)
+        return np.asarray(dkde_rows(sample), dtype=np.float64)
+    rows = pair_sums(sample, 1.0)[0] / (sample.n - 1)
     # A U-statistic of order 2 varies twice as much as the mean of its row sums.
     return np.asarray(2 * rows - rows.mean())
 
