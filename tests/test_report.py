@@ -289,5 +289,9 @@ def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
     _run("fit", file, "-o", model, "--method", "ts", "-q")
     found = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
     assert any("learned from" in alarm for alarm in found["alarms"])
+    result = CliRunner().invoke(
+        app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"]
+    )
+    assert result.stderr.startswith("warning: These are the rows that the calibrator learned from")
     result = CliRunner().invoke(app, ["evaluate", str(file), "--model", str(model), "-q"])
     assert "warning: these are the rows that the calibrator learned from" in result.stderr

@@ -212,6 +212,8 @@ def report(
         calibrator, data = _calibrator_and_data(model, file, input, labels)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             verdict = write(output, data, calibrator, names=names, ci=ci)
+        for alarm in verdict.alarms:
+            console.say("warning", "yellow", alarm)
         if json:
             console.print_json({"report": str(output), "grade": verdict.grade, "headline": verdict.headline,
                                 "sentences": verdict.sentences, "alarms": verdict.alarms})  # fmt: skip
