@@ -1,13 +1,14 @@
-"""The objective compiled by numba, one family on the CPU: numpy's values-only sort, then O(n).
+"""The objective compiled by numba, one family on the CPU: numpy's values-only sort, then one pass.
 
 The sort carries its permutation for free: probability, mark and position are packed into one 64-bit integer
-(31 + 1 + 32 bits), and numpy's vectorised sort of plain integers is an order of magnitude faster than any
-argsort. After it no n-sized array is needed but the sorted events, the slopes of windows and the gradient.
-Kernels release the GIL; work is split over the threads that OMP_NUM_THREADS grants.
+(32 + 1 + 31 bits), and numpy's vectorised sort of plain integers is an order of magnitude faster than any
+argsort. Sorted, its upper halves ARE the probabilities. One pass then slides the window, takes its error and
+hands each event its gradient; no other n-sized array exists. Kernels release the GIL.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,6 @@ Float64 = NDArray[np.float64]
 # over the kept sums needs only a short walk to the exact window. REFRESH bounds the drift of a running sum.
 BLOCK = 256
 REFRESH = 32
-_MARK = np.uint32(1 << 31)
 _jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
 
 
@@ -44,18 +44,18 @@ def family_loss(
     q, index = _sorted_events(p, marks)
     window = min(s.window, len(q))
     edges, weights = _clusters(q, window, s)
-    slope = np.empty(len(q) - window + 1 if grad is not None else 0)
-    loss = sum(
-        run_parts(
-            lambda a, b: _windows(q, index, window, a, b, edges, weights, s.epsilon, s.norm, slope),
-            split(len(q) - window + 1),
-        )
+    out = _NOWHERE[p.dtype.char] if grad is None else grad
+    scale = factor * s.scale / window
+    parts = split(len(q), lambda edge: _next_run(q, index, edge))
+    losses = run_parts(
+        lambda a, b: _slide(q, index, window, a, b, edges, weights, s.epsilon, s.norm, scale, out), parts
     )
-    if grad is not None:
-        parts = split(len(q), lambda edge: _next_run(q, index, edge))
-        scale = factor * s.scale / window
-        run_parts(lambda a, b: _spread(q, index, slope, window, a, b, scale, grad), parts)
-    return float(s.scale * loss)
+    return float(s.scale * sum(losses))
+
+
+# Stands for "no gradient wanted": a kernel argument cannot be None without being compiled twice.
+_NOWHERE: dict[str, Array] = {"f": np.empty(0, np.float32), "d": np.empty(0, np.float64)}
+_HIGH, _LOW = (1, 0) if sys.byteorder == "little" else (0, 1)
 
 
 def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
@@ -63,32 +63,22 @@ def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
     n = len(p)
     if n >= 1 << 31:
         raise ValueError(f"{n} events are too many for one sort (at most 2**31 - 1)")
-    q, index = np.empty_like(p), np.empty(n, dtype=np.uint32)
     if p.dtype == np.float32:
         pairs = np.empty(n, dtype=np.uint64)
         run_parts(lambda a, b: _pack(p.view(np.uint32), marks, a, b, pairs), split(n))
         pairs.sort()
-        run_parts(lambda a, b: _unpack(pairs, a, b, q.view(np.uint32), index), split(n))
-    else:
-        order = np.argsort((p.view(np.int64) << 1) | marks)
-        run_parts(lambda a, b: _take(p, marks, order, a, b, q, index), split(n))
+        return pairs.view(np.float32)[_HIGH::2], pairs.view(np.uint32)[_LOW::2]
+    order = np.argsort((p.view(np.int64) << 1) | marks)
+    q, index = np.empty_like(p), np.empty(n, dtype=np.uint32)
+    run_parts(lambda a, b: _take(p, marks, order, a, b, q, index), split(n))
     return q, index
 
 
 @_jit
 def _pack(bits: Array, marks: Array, lo: int, hi: int, pairs: Array) -> None:
     for i in range(lo, hi):
-        key = (np.uint64(bits[i]) << np.uint64(1)) | np.uint64(marks[i])
-        pairs[i] = (key << np.uint64(32)) | np.uint64(i)
-
-
-@_jit
-def _unpack(pairs: Array, lo: int, hi: int, bits: Array, index: Array) -> None:
-    for j in range(lo, hi):
-        pair = pairs[j]
-        bits[j] = np.uint32(pair >> np.uint64(33))
-        mark = (pair >> np.uint64(32)) & np.uint64(1)
-        index[j] = np.uint32((pair & np.uint64(0x7FFFFFFF)) | (mark << np.uint64(31)))
+        value = np.uint64(bits[i] & np.uint32(0x7FFFFFFF))  # -0.0 is 0
+        pairs[i] = (value << np.uint64(32)) | (np.uint64(marks[i]) << np.uint64(31)) | np.uint64(i)
 
 
 @_jit
@@ -187,38 +177,6 @@ def _search(q: Array, window: int, m: int, first: Array, prefix: Array, middle: 
 
 
 @_jit
-def _windows(
-    q: Array, index: Array, window: int, lo: int, hi: int, edges: Array, weights: Array,
-    epsilon: float, norm: int, slope: Array,
-) -> float:  # fmt: skip
-    """Weighted loss of the windows lo..hi; ``slope`` gets dloss/d(mean of q) of each, if it has room."""
-    loss, running, hits, cluster = 0.0, 0.0, 0, 0
-    for k in range(lo, hi):
-        if k == lo or k % (BLOCK * REFRESH) == 0:
-            running, hits = 0.0, 0
-            for j in range(k, k + window):
-                running += q[j]
-                hits += int(index[j] >> 31)
-        while k >= edges[cluster + 1]:
-            cluster += 1
-        error = (running - hits) / window
-        excess = abs(error) - epsilon
-        gradient = 0.0
-        if excess > 0:
-            gradient = weights[cluster] if error > 0 else -weights[cluster]
-            if norm == 2:
-                gradient *= 2 * excess
-                excess *= excess
-            loss += weights[cluster] * excess
-        if len(slope):
-            slope[k] = gradient
-        if k + window < len(q):
-            running += np.float64(q[k + window]) - np.float64(q[k])
-            hits += int(index[k + window] >> 31) - int(index[k] >> 31)
-    return loss
-
-
-@_jit
 def _next_run(q: Array, index: Array, j: int) -> int:
     """First position from j on where (probability, mark) differs from its predecessor."""
     while 0 < j < len(q) and q[j] == q[j - 1] and (index[j] ^ index[j - 1]) >> 31 == 0:
@@ -227,32 +185,58 @@ def _next_run(q: Array, index: Array, j: int) -> int:
 
 
 @_jit
-def _spread(
-    q: Array, index: Array, slope: Array, window: int, lo: int, hi: int, factor: float, grad: Array
-) -> None:
-    """Gradient of the events at ranks lo..hi: the sum of the slopes of the windows that hold them.
+def _slide(
+    q: Array, index: Array, window: int, lo: int, hi: int, edges: Array, weights: Array,
+    epsilon: float, norm: int, factor: float, grad: Array,
+) -> float:  # fmt: skip
+    """Weighted loss of the windows that start at ranks lo..hi, and the gradient of the events there.
 
-    Events that tie in probability and mark get their mean, so the order of the rows cannot matter.
+    Window k is slid from k − 1; its slope dloss/d(mean of q) enters a ring, and the sum of the ring at rank j
+    is the sum over the windows j − M + 1 .. j that hold event j. Events that tie in probability and mark get
+    their mean, so the order of the rows cannot matter.
     """
-    m = len(slope)
-    running, run, acc = 0.0, lo, 0.0
-    for j in range(lo, hi):
-        if j == lo or j % (BLOCK * REFRESH) == 0:
-            running = 0.0
-            for k in range(max(0, j - window + 1), min(j + 1, m)):
-                running += slope[k]
-        else:
-            if j < m:
-                running += slope[j]
-            if j >= window:
-                running -= slope[j - window]
-        acc += running
-        last = j + 1 == hi
-        if last or q[j + 1] != q[j] or (index[j + 1] ^ index[j]) >> 31 != 0:
+    n = len(q)
+    m = n - window + 1
+    ring = np.zeros(window)
+    loss, mass, hits, slopes, cluster = 0.0, 0.0, 0, 0.0, 0
+    run, acc, seat = lo, 0.0, 0
+    first = max(0, lo - window + 1)
+    for j in range(first, hi):
+        slope = 0.0
+        if j < m:
+            if j == first or j % (BLOCK * REFRESH) == 0:
+                mass, hits, slopes = 0.0, 0, 0.0
+                for i in range(j, j + window):
+                    mass += q[i]
+                    hits += int(index[i] >> 31)
+                for i in range(window):
+                    slopes += ring[i]
+            while j >= edges[cluster + 1]:
+                cluster += 1
+            error = (mass - hits) / window
+            excess = abs(error) - epsilon
+            if excess > 0:
+                slope = weights[cluster] if error > 0 else -weights[cluster]
+                if norm == 2:
+                    slope *= 2 * excess
+                    excess *= excess
+                if j >= lo:
+                    loss += weights[cluster] * excess
+            if j + window < n:
+                mass += np.float64(q[j + window]) - np.float64(q[j])
+                hits += int(index[j + window] >> 31) - int(index[j] >> 31)
+        slopes += slope - ring[seat]
+        ring[seat] = slope
+        seat = seat + 1 if seat + 1 < window else 0
+        if j < lo or len(grad) == 0:
+            continue
+        acc += slopes
+        if j + 1 == hi or q[j + 1] != q[j] or (index[j + 1] ^ index[j]) >> 31 != 0:
             value = acc * factor / (j + 1 - run)
             for i in range(run, j + 1):
                 grad[index[i] & 0x7FFFFFFF] = value
             run, acc = j + 1, 0.0
+    return loss
 
 
 def warm_up() -> Iterator[np.dtype[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +14,8 @@ from hcal.solvers.monitors import Monitor
 
 #: (probabilities (N, K), labels (N,)) to a differentiable scalar.
 Objective = Callable[[Tensor, Tensor], Tensor]
+
+_PARALLEL_EVENTS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,21 @@ def train(
     >>> round(new(x)[0, 1].item(), 2)
     0.75
     """
-    s = settings or AdamSettings()
+    with _threads_for(x):
+        return _train(new, x, y, objective, monitor, select, settings or AdamSettings(), seed, tick)
+
+
+def _train(
+    new: CalibrationMap,
+    x: Tensor,
+    y: Tensor,
+    objective: Objective,
+    monitor: Monitor,
+    select: Mapping[str, Monitor],
+    s: AdamSettings,
+    seed: int,
+    tick: Callable[[], None] | None,
+) -> Trained:
     # on a GPU one launch updates all parameters; the CPU has few enough of them
     optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
@@ -147,6 +164,19 @@ def train(
     if select and result.best:
         new.load_state_dict(result.best[next(iter(select))].parameters)
     return result
+
+
+@contextmanager
+def _threads_for(x: Tensor) -> Iterator[None]:
+    """Keep torch to one thread on small problems: its operations there are short, and a team of threads
+    that waits for one another loses more than it gains, above all on a busy machine."""
+    before = torch.get_num_threads()
+    if x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _epochs(
