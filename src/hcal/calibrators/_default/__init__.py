@@ -45,6 +45,8 @@ CANDIDATES: dict[Preserves, list[str]] = {
 _FOLDS = 5
 #: Candidates are judged on at most this many events (rows × classes); the chosen one is fitted on all rows.
 _JUDGED_EVENTS = 5_000_000
+#: Integer weights are written out as repetitions up to this many events; beyond, they only weigh.
+_REPEATED_EVENTS = 50_000_000
 #: From this many rows on, stage 1 (about twenty numbers) is fitted once and shared by the folds.
 _SHARED_ROWS = 3000
 
@@ -137,10 +139,7 @@ def fit_default(
     verbose: bool,
 ) -> Fitted:
     """Judge the candidates out of fold, then fit the best on all rows."""
-    weight = np.ones(len(y)) if sample_weight is None else sample_weight
-    keep = weight > 0
-    if not keep.all():
-        logits, y, weight = logits[keep], y[keep], weight[keep]
+    logits, y, weight = _weighted(logits, y, sample_weight)
     allowed = CANDIDATES[preserve]
     chosen, info = "temperature", {}
     if len(y) >= 2 * _FOLDS:
@@ -151,6 +150,19 @@ def fit_default(
             info["argmax_advice"] = _advice(verdicts, hits, chosen)
     model, converged, message = _fit_one(chosen, logits, y, weight)
     return Fitted(to_state(model), converged, message, {"protocol": "default", "map": chosen, **info})
+
+
+def _weighted(
+    logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None
+) -> tuple[FloatArray, IntArray, Float64]:
+    """Return rows with their weights; integer weights become repetitions, so that folds see them alike."""
+    if weight is None:
+        return logits, y, np.ones(len(y))
+    if (weight == np.round(weight)).all() and weight.sum() * logits.shape[1] <= _REPEATED_EVENTS:
+        times = weight.astype(np.int64)
+        return np.repeat(logits, times, axis=0), np.repeat(y, times), np.ones(int(times.sum()))
+    keep = weight > 0
+    return logits[keep], y[keep], weight[keep]
 
 
 def _fit_one(name: str, logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Model, bool, str]:

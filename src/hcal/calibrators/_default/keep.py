@@ -42,13 +42,13 @@ def join(q: Float64, rest: Float64, top: IntArray, lift: float | None) -> Float6
     array([[0.3  , 0.63 , 0.035, 0.035]])
     """
     if lift is not None:
-        q, rest = _keep(q, rest, lift)
+        q, rest = _keep(q, rest, top, lift)
     out = rest * (1.0 - q)[:, None]
     out[np.arange(len(top)), top] = q
     return out
 
 
-def _keep(q: Float64, rest: Float64, lift: float) -> tuple[Float64, Float64]:
+def _keep(q: Float64, rest: Float64, top: IntArray, lift: float) -> tuple[Float64, Float64]:
     k = rest.shape[1]
     largest = rest.max(axis=1)
     lost = q < largest * (1.0 - q)
@@ -64,6 +64,7 @@ def _keep(q: Float64, rest: Float64, lift: float) -> tuple[Float64, Float64]:
     even = 1.0 / (k - 1)
     room = JUST_BELOW * held / (1.0 - held)
     w = np.clip((largest[lost] - room) / (largest[lost] - even), 0.0, 1.0)[:, None]
-    shares = rest[lost]
-    rest[lost] = np.where(shares > 0, (1.0 - w) * shares + w * even, shares)
+    mixed = (1.0 - w) * rest[lost] + w * even
+    mixed[np.arange(len(mixed)), top[lost]] = 0.0
+    rest[lost] = mixed
     return q, rest
