@@ -61,7 +61,7 @@ def skce(
     if estimator == "linear":
         return _skce_linear(s, bandwidth)
     s.need_repetitions("skce")
-    pairs = float(np.dot(s.w, skce_row_sums(s, bandwidth)))
+    pairs = float(np.dot(s.w, pair_sums(s, bandwidth)[0]))
     diagonal = s.data.squares - 2 * s.data.chosen + 1  # h_ii, the squared residual
     if estimator == "biased":
         return float((pairs + np.dot(s.w**2, diagonal)) / s.total**2)
@@ -89,26 +89,27 @@ def _skce_linear(s: Sample, bandwidth: float) -> float:
     return total / half
 
 
-def skce_row_sums(s: Sample, bandwidth: float) -> Vector:
-    """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,); remembered where there are no weights."""
+def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
+    """Return Σ_{j ≠ i} w_j·h_ij of every row, shape (N,), and Σ_{i ≠ j} h_ij²; remembered without weights."""
     if s.weight is not None:
-        return _skce_row_sums(s, bandwidth)
-    if bandwidth not in s.data.row_sums:
-        s.data.row_sums[bandwidth] = _skce_row_sums(s, bandwidth)
-    return s.data.row_sums[bandwidth]
+        return _pair_sums(s, bandwidth)
+    if bandwidth not in s.data.pair_sums:
+        s.data.pair_sums[bandwidth] = _pair_sums(s, bandwidth)
+    return s.data.pair_sums[bandwidth]
 
 
-def _skce_row_sums(s: Sample, bandwidth: float) -> Vector:
+def _pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
     if s.data.tensor is not None:
-        from hcal.metrics.device import skce_row_sums as on_device
+        from hcal.metrics.device import pair_sums as on_device
 
         return on_device(s, bandwidth)
-    out = np.zeros(s.n)
+    out, squares = np.zeros(s.n), 0.0
     for i, j, h in skce_blocks(s, bandwidth):
         out[i] += h @ s.w[j]
         if i != j:
             out[j] += s.w[i] @ h
-    return out
+        squares += (1 if i == j else 2) * float(np.vdot(h, h))
+    return out, squares
 
 
 def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Matrix]]:

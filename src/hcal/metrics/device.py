@@ -43,12 +43,13 @@ def _on(s: Sample, array: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(s.data.tensor.device)
 
 
-def skce_row_sums(s: Sample, bandwidth: float) -> Vector:
-    """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,)."""
+def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
+    """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,), and Σ_{i ≠ j} h_ij²."""
     p = s.data.tensor.double()
     y, w = _on(s, s.y), _on(s, s.w)
     squares = p.square().sum(dim=1)
     out = torch.zeros(s.n, dtype=torch.float64, device=p.device)
+    total = torch.zeros((), dtype=torch.float64, device=p.device)
     step = max(1, 8 * BLOCK // s.n)
     for i in range(0, s.n, step):
         rows = slice(i, min(i + step, s.n))
@@ -61,7 +62,8 @@ def skce_row_sums(s: Sample, bandwidth: float) -> Vector:
         index = torch.arange(rows.start, rows.stop, device=p.device)
         gram[index - i, index] = 0.0
         out[rows] = gram @ w
-    return np.asarray(out.cpu().numpy())
+        total += gram.square().sum()
+    return np.asarray(out.cpu().numpy()), float(total)
 
 
 def dkde_rows(s: Sample, bandwidth: float, floor: float) -> Vector:

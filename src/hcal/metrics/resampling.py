@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from hcal.metrics.canonical import skce_row_sums
+from hcal.metrics.canonical import pair_sums
 from hcal.metrics.dirichlet import dkde_spread
 from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import BLOCK, Sample, Vector
@@ -216,8 +216,12 @@ def jackknife(s: Sample, name: str) -> tuple[float, float]:
     if name == "hce":
         found = h_error(s)
         return found.squared, found.se
-    share = skce_row_sums(s, 1.0) / (s.n - 1)  # mean of h_ij over j: the projection of the U-statistic
-    return float(share.mean()), float(2 * share.std(ddof=1) / np.sqrt(s.n))
+    sums, squares = pair_sums(s, 1.0)
+    share = sums / (s.n - 1)  # mean of h_ij over j: the projection of the U-statistic
+    # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
+    pairs = 2 * squares / (s.n * (s.n - 1)) ** 2
+    variance = max(4 * share.var(ddof=1) / s.n - pairs, pairs)
+    return float(share.mean()), float(np.sqrt(variance))
 
 
 def intervals(

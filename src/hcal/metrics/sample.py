@@ -51,7 +51,7 @@ class Data:
         self._entries: dict[float, Entries] = {}
         # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums.
         self.cluster_edges: dict[tuple[int, int, int], NDArray[np.float64]] = {}
-        self.row_sums: dict[float, Vector] = {}
+        self.pair_sums: dict[float, tuple[Vector, float]] = {}
 
     @cached_property
     def probs(self) -> FloatArray:
@@ -110,7 +110,7 @@ class Data:
         other.__dict__.update(self.__dict__)
         for name in ("hit", "chosen", "hit_sorted"):
             other.__dict__.pop(name, None)
-        other.y, other.row_sums = y, {}
+        other.y, other.pair_sums = y, {}
         other._entries = {
             t: Entries(e.row, e.column, e.value, y[e.row] == e.column) for t, e in self._entries.items()
         }

@@ -35,7 +35,7 @@ class HError:
     squared : float
         U itself: unbiased.
     se : float
-        Standard error of ``squared`` (jackknife over rows), of no use where the predictions are calibrated.
+        Standard error of ``squared``: jackknife over rows, less the pair noise that it counts twice.
     noise : float
         What ``value`` exceeds in about 5 % of the cases when the predictions are calibrated.
     raw : float
@@ -243,8 +243,7 @@ def _windows(events: _Sorted, n_rows: int, window: int, se: bool) -> _Sums:
     n = len(events)
     m = min(window, n)
     count = n - m + 1
-    # Two events at a distance of l share m − l windows; within a window the variance hardly changes.
-    shared = (m - 1) * m * (2 * m - 1) / 3 if n > m else float(m - 1)
+    by_place = _shared_squares(n, m)
     found = _Sums(float(count) * m * (m - 1), 0.0, 0.0, count, 0.0, None, None)
     if se:
         found.row_products, found.row_pairs = np.zeros(n_rows), np.zeros(n_rows)
@@ -263,8 +262,10 @@ def _windows(events: _Sorted, n_rows: int, window: int, se: bool) -> _Sums:
         square = float(np.dot(begun, begun))
         found.squares += square / m**2
         found.products += square - float(np.dot(cover, d[own] ** 2))
+        # Within a window the variance hardly changes: v_a·v_b is taken as v_a².
         variance = q[own] * (1 - q[own])
-        found.null_variance += 2 * shared * float(np.dot(variance, variance))
+        edge = np.minimum(np.arange(first, last), n - 1 - np.arange(first, last))
+        found.null_variance += 2 * float(np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)]))
         if found.row_products is not None and found.row_pairs is not None:
             total = np.zeros(len(sums) + 1)
             np.cumsum(sums, out=total[1:])
@@ -283,6 +284,20 @@ def _cover(first: int, last: int, n: int, m: int) -> Vector:
     """Return how many of the n − m + 1 windows contain each of the events first..last−1."""
     place = np.arange(first, last, dtype=np.float64)
     return np.minimum(np.minimum(place + 1, n - place), min(m, n - m + 1))
+
+
+def _shared_squares(n: int, m: int) -> Vector:
+    """Return Σ_{b ≠ a} (number of windows that hold both a and b)² by the distance of a to the nearer end.
+
+    The last entry holds for every larger distance.
+    """
+    n = min(n, 2 * m + 1)  # further inside, nothing changes any more
+    a = np.arange((n + 1) // 2)[:, None]
+    b = np.arange(n)[None, :]
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    shared = np.minimum(low, n - m) - np.maximum(high - m + 1, 0) + 1
+    squares = np.where(a == b, 0, np.maximum(shared, 0)).astype(np.float64) ** 2
+    return np.asarray(squares.sum(axis=1))
 
 
 def _class_windows(s: Sample, window: int, se: bool) -> list[_Sums]:
@@ -346,7 +361,8 @@ def _combine(sums: list[_Sums], n_rows: int) -> HError:
             known = False
             break
         influence += 2 * (x.row_products - x.products / x.pairs * x.row_pairs) / x.pairs / len(members)
-    se = float(np.sqrt((influence**2).sum())) if known else float("nan")
+    # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
+    se = float(np.sqrt(max((influence**2).sum() - null**2, null**2))) if known else float("nan")
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null), raw)
 
 
