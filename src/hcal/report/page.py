@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
 from hcal.evaluation.diagram import Curve
-from hcal.metrics.registry import LEVELS
-from hcal.report import charts
+from hcal.report import charts, tables
 from hcal.report.content import HEADLINE, Content, Side
+from hcal.report.markup import arrow, number, section, sides, tip
 from hcal.report.verdict import CARE, GOOD, WORSE, Verdict, judge
 
 _SHOWN = 15  # small multiples before "show all"
-_LEVELS = {
-    "top-label": "Top label: is the predicted class right as often as it says?",
-    "class-wise": "Class-wise: is each class's probability right?",
-    "canonical": "Canonical: is the whole vector right?",
-    "score": "Scores: calibration and sharpness together",
-}
 _TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
 
 
@@ -45,10 +37,10 @@ def render(content: Content) -> str:
         _reliability(content),
         _confidence(content),
         _classes(content),
-        _metrics(content),
+        tables.metrics(content),
         _mapping(content),
-        _data(content),
-        _method(content),
+        tables.data(content),
+        tables.method(content),
     ]
     return _PAGE.format(
         title=escape(f"Calibration report: {content.source.name}"),
@@ -104,11 +96,6 @@ def _subtitle(content: Content) -> str:
     return f"{len(content.y):,} rows, {len(content.names):,} classes{part}{method}"
 
 
-def _section(identity: str, title: str, lead: str, body: str) -> str:
-    heading = f'<h2 id="{identity}-title">{escape(title)}</h2><p class="lead">{lead}</p>'
-    return f'<section id="{identity}" aria-labelledby="{identity}-title">{heading}{body}</section>'
-
-
 # -- verdict and headline -------------------------------------------------------------------------
 
 
@@ -140,13 +127,13 @@ def _card(content: Content, name: str) -> str:
     metric = content.before.headline.results[name].metric
     shares = name in ("ece_ew", "accuracy")
     rows = [
-        (side, _number(s.headline[name], shares), _interval(s, name, shares)) for side, s in _sides(content)
+        (side, number(s.headline[name], shares), _interval(s, name, shares)) for side, s in sides(content)
     ]
     return _card_html(_TITLES[name], metric.explain, rows, _trend(content, name))
 
 
 def _confidence_card(content: Content) -> str:
-    rows = [(side, _number(s.metrics.mean_confidence, True), "") for side, s in _sides(content)]
+    rows = [(side, number(s.metrics.mean_confidence, True), "") for side, s in sides(content)]
     return _card_html("Mean confidence", "what the model states on average; compare with accuracy", rows, "")
 
 
@@ -156,7 +143,7 @@ def _card_html(title: str, explain: str, rows: list[tuple[str, str, str]], trend
         f'<b>{value}</b> <span class="interval">{interval}</span></p>'
         for side, value, interval in rows
     )
-    return f'<div class="card"><h3>{_tip(title, explain)}</h3>{lines}<p class="trend">{trend}</p></div>'
+    return f'<div class="card"><h3>{tip(title, explain)}</h3>{lines}<p class="trend">{trend}</p></div>'
 
 
 def _trend(content: Content, name: str) -> str:
@@ -168,33 +155,12 @@ def _trend(content: Content, name: str) -> str:
     if before <= 0 or abs(after / before - 1) < 0.0005:
         return "unchanged"
     ratio = after / before - 1
-    return _arrow(ratio, better=ratio < 0)
-
-
-def _arrow(ratio: float, *, better: bool) -> str:
-    share = charts.percent(abs(ratio), 1 if abs(ratio) < 0.1 else 0)
-    return f'<span class="{"better" if better else "worse"}">{"▼" if ratio < 0 else "▲"} {share}</span>'
-
-
-def _sides(content: Content) -> list[tuple[str, Side]]:
-    if content.after is None:
-        return [("before", content.before)]
-    return [("before", content.before), ("after", content.after)]
-
-
-def _number(value: float, share: bool = False) -> str:
-    if share:
-        return charts.percent(value, 2 if abs(value) < 0.1 else 1)
-    return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+    return arrow(ratio, better=ratio < 0)
 
 
 def _interval(side: Side, name: str, share: bool) -> str:
     found = side.headline.interval(name)
-    return "" if found is None else f"{_number(found[0], share)} – {_number(found[1], share)}"
-
-
-def _tip(words: str, explain: str) -> str:
-    return f'<span class="tip" tabindex="0" data-tip="{escape(explain)}">{escape(words)}</span>'
+    return "" if found is None else f"{number(found[0], share)} – {number(found[1], share)}"
 
 
 # -- diagrams -------------------------------------------------------------------------------------
@@ -209,10 +175,10 @@ def _reliability(content: Content) -> str:
     views = []
     for view, label in (("by_width", "equal-width bins"), ("by_mass", "equal-mass bins")):
         figures = "".join(
-            _figure(charts.reliability(getattr(s, view)[0], side), side, len(_sides(content)))
-            for side, s in _sides(content)
+            _figure(charts.reliability(getattr(s, view)[0], side), side, len(sides(content)))
+            for side, s in sides(content)
         )
-        tables = "".join(_bins_table(getattr(s, view)[0], side) for side, s in _sides(content))
+        tables = "".join(_bins_table(getattr(s, view)[0], side) for side, s in sides(content))
         hidden = "" if view == "by_width" else " hidden"
         views.append(
             f'<div class="view" id="{view}"{hidden}><div class="pair">{figures}</div>'
@@ -229,7 +195,7 @@ def _reliability(content: Content) -> str:
         '<span><i class="key-small"></i>fewer than 10 rows</span>'
         '<span><i class="key-band"></i>consistency band</span></p>'
     )
-    return _section("reliability", "Does it mean what it says?", lead, control + legend + "".join(views))
+    return section("reliability", "Does it mean what it says?", lead, control + legend + "".join(views))
 
 
 def _figure(drawing: str, side: str, sides: int) -> str:
@@ -258,16 +224,16 @@ def _confidence(content: Content) -> str:
     )
     figures = []
     top = max(math.ceil(math.log10(len(content.y))), 1)
-    for side, s in _sides(content):
+    for side, s in sides(content):
         conf = s.probs.max(axis=1).astype(np.float64)
         figures.append(
             _figure(
                 charts.confidence(conf, s.probs.argmax(axis=1) == content.y, side, top=top),
                 side,
-                len(_sides(content)),
+                len(sides(content)),
             )
         )
-    return _section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
+    return section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
 
 
 def _mapping(content: Content) -> str:
@@ -280,7 +246,7 @@ def _mapping(content: Content) -> str:
     )
     drawing, words = charts.mapping(content.before.probs, content.after.probs)
     figure = f'<figure class="after">{drawing}</figure><p class="aside">{escape(words)}</p>'
-    return _section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
+    return section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
 
 
 # -- classes --------------------------------------------------------------------------------------
@@ -305,7 +271,7 @@ def _classes(content: Content) -> str:
         '<span id="found" role="status"></span></div>'
     )
     body = f'{controls}<div class="stamps" id="stamps" data-shown="{_SHOWN}">{stamps}</div>'
-    return _section("classes", "Class by class", lead, body)
+    return section("classes", "Class by class", lead, body)
 
 
 def _stamp(content: Content, k: int, place: int) -> str:
@@ -324,105 +290,3 @@ def _stamp(content: Content, k: int, place: int) -> str:
         f'<p>error {error}</p><p class="fine">stated {charts.percent(stated)}, '
         f"is {charts.percent(frequency)} · {content.counts[k]:,} rows</p></div>"
     )
-
-
-# -- tables ---------------------------------------------------------------------------------------
-
-
-def _metrics(content: Content) -> str:
-    lead = (
-        "Lower is better, but for accuracy. Hover or focus a name for what it says. Binned errors are "
-        "positive by chance alone; debiased ones can be negative."
-    )
-    two = content.after is not None
-    head = "<th>Metric</th>" + ("<th>Before</th><th>After</th><th>Change</th>" if two else "<th>Value</th>")
-    body = []
-    for level in LEVELS:
-        names = [n for n, r in content.before.metrics.results.items() if r.metric.level == level]
-        if names:
-            body.append(
-                f'<tr class="level"><th colspan="{4 if two else 2}">{escape(_LEVELS[level])}</th></tr>'
-            )
-            body += [_metric_row(content, name) for name in names]
-    table = f'<table class="metrics"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
-    return _section("metrics", "Every metric", lead, f'<div class="scroll">{table}</div>')
-
-
-def _metric_row(content: Content, name: str) -> str:
-    metric = content.before.metrics.results[name].metric
-    label = f"{_tip(metric.title, metric.explain)} <code>{escape(name)}</code>"
-    before = content.before.metrics[name]
-    cells = [f"<td>{_number(before)}</td>"]
-    if content.after is not None:
-        after = content.after.metrics[name]
-        cells.append(f"<td>{_number(after)}</td><td>{_change(before, after, metric.lower_is_better)}</td>")
-    return f'<tr><th scope="row">{label}</th>{"".join(cells)}</tr>'
-
-
-def _change(before: float, after: float, lower_is_better: bool) -> str:
-    if before <= 0 or after <= 0:  # a ratio of signed estimates means nothing
-        return ""
-    ratio = after / before - 1
-    if abs(ratio) < 0.0005:
-        return '<span class="same">same</span>'
-    better = (ratio < 0) == lower_is_better
-    return (
-        f'<span class="{"better" if better else "worse"}">{"▼" if ratio < 0 else "▲"} {abs(ratio):.1%}</span>'
-    )
-
-
-def _data(content: Content) -> str:
-    counts = content.counts
-    facts = {
-        "Rows (N)": f"{len(content.y):,}",
-        "Classes (K)": f"{len(counts):,}",
-        "Rows of a class": f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}",
-        "Absent classes": f"{len(content.absent):,}" if content.absent else "none",
-        "File": content.source.name,
-        "Part": content.source.part or "whole file",
-        "It holds": content.source.kind or "probabilities",
-        "SHA-256": content.source.checksum or "not a file",
-    }
-    body = _facts(facts) + f"<figure>{charts.class_counts(counts, content.names)}</figure>"
-    return _section("data", "The data", "What was measured.", body)
-
-
-def _method(content: Content) -> str:
-    facts: dict[str, Any] = {}
-    if content.calibrator is not None:
-        c = content.calibrator
-        facts |= {
-            "Method": f"{c.title} ({c.name})",
-            "Preserves": {
-                "order": "the order of classes in every row",
-                "accuracy": "the predicted class",
-            }.get(str(c.preserves), "nothing is promised"),
-            "Converged": "yes" if c.converged_ else "NO",
-        }
-        facts |= {f"Parameter {k}": _plain(v) for k, v in c.get_params(deep=False).items()}
-        facts |= {k.capitalize().replace("_", " "): _plain(v) for k, v in c.info_.items() if _is_short(v)}
-    facts |= {f"Version of {k}": v for k, v in content.versions.items()}
-    facts["Intervals"] = (
-        f"{charts.percent(content.ci, 0)}; bootstrap of the rows, bias-aware for binned errors"
-    )
-    title = "Method and versions" if content.calibrator is not None else "Versions"
-    return _section("method", title, "Enough to do it again.", _facts(facts))
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool) or len(_plain(value)) <= 160
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v != "")
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _facts(facts: dict[str, Any]) -> str:
-    rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items())
-    return f'<dl class="facts">{rows}</dl>'
