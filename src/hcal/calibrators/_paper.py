@@ -6,6 +6,7 @@ class-wise selector can pick a nearly uniform map (docs/decisions/012-protocols.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -81,8 +82,10 @@ def fit_paper(
     candidates = []
     total = len(settings.maps) * settings.adam.epochs
     with progress("h-calibration, paper protocol", total, verbose=verbose) as advance:
-        for number, name in enumerate(settings.maps):
-            candidate = _train_one(name, *problem, settings, random_state + 1000 * number, advance)
+        for name in settings.maps:
+            # a candidate's start depends on its name, not on which others are listed
+            seed = random_state + zlib.crc32(name.encode()) % 1_000_000
+            candidate = _train_one(name, *problem, settings, seed, advance)
             candidates.append(candidate)
             advance(settings.adam.epochs - candidate.trained.epochs)
     return {name: _winner(candidates, name, settings) for name in settings.select}

@@ -11,13 +11,16 @@ from hcal.maps.base import CalibrationMap, Init, MapState, check_init
 from hcal.maps.table import table_of_slopes, table_softmax
 
 SPAN = 100.0
+_SOFTNESS = 0.02
 
 
 class PiecewiseLinear(CalibrationMap):
     """softmax of g(x), g continuous with z slopes, g(0) = 0; the last slope continues below −100.
 
     The published code's formula is discontinuous once slopes leave 1; this is the map that the paper
-    describes (its appendix on maps). Slopes are e^θ: positive whatever the optimiser does.
+    describes (its appendix on maps). The parameters are the slopes themselves, as published, through a
+    smooth positive part (θ + √(θ² + δ²))/2 that differs from θ by less than 1e-4 where slopes are usual, so
+    they are positive whatever the optimiser does.
 
     Parameters
     ----------
@@ -40,7 +43,8 @@ class PiecewiseLinear(CalibrationMap):
         if segments < 1:
             raise ValueError(f"segments must be at least 1, got {segments}")
         check_init(init)
-        self.log_slopes = torch.nn.Parameter(torch.zeros(segments, dtype=torch.float64))
+        start = torch.full((segments,), 1 - _SOFTNESS**2 / 4, dtype=torch.float64)
+        self.theta = torch.nn.Parameter(start)
 
     @classmethod
     def from_slopes(cls, slopes: ArrayLike) -> PiecewiseLinear:
@@ -55,17 +59,21 @@ class PiecewiseLinear(CalibrationMap):
         if values.ndim != 1 or not (values > 0).all():
             raise ValueError("slopes must be a vector of positive numbers")
         new = cls(len(values))
-        new.log_slopes.data = torch.from_numpy(np.log(values))
+        new.theta.data = torch.from_numpy(values - _SOFTNESS**2 / (4 * values))
         return new
 
     @property
     def step(self) -> float:
         """Width of a segment."""
-        return SPAN / len(self.log_slopes)
+        return SPAN / len(self.theta)
+
+    def slopes(self) -> Tensor:
+        """Return the positive slopes (z,), the first one next to x = 0."""
+        return (self.theta + torch.sqrt(self.theta**2 + _SOFTNESS**2)) / 2
 
     def values(self) -> Tensor:
         """Return V (z + 1,), minus the map at the knots."""
-        return table_of_slopes(self.log_slopes.exp(), self.step)
+        return table_of_slopes(self.slopes(), self.step)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return probabilities (N, K) from log-probabilities x (N, K)."""
