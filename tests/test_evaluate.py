@@ -122,7 +122,8 @@ def test_forms_for_machines() -> None:
     assert json.loads(one.to_json())["metrics"]["skce"]["value"] is None  # a single row has no pair
 
 
-def test_forms_for_people() -> None:
+def test_forms_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     result = hcal.evaluate(P, Y, ci=0.95, n_resamples=50)
     text = str(result)
     for word in ("400 rows, 4 classes", "top-label", "class-wise", "canonical", "ece_ew", "95%", "by chance"):
@@ -132,6 +133,9 @@ def test_forms_for_people() -> None:
     assert "p = 0.001, not calibrated" in text
     assert max(map(len, text.splitlines())) <= 120
     assert repr(result) == text
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, str(result).splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "300")
     page = result._repr_html_()
     assert page.count("<tr>") == 1 + 4 + len(hcal.list_metrics())
     plain = str(hcal.evaluate(P, Y, "score"))

@@ -242,11 +242,13 @@ class Evaluation:
 
     def __str__(self) -> str:
         import io
+        import shutil
 
         from rich.console import Console
 
+        width = min(max(shutil.get_terminal_size((120, 40)).columns, 80), 120)
         out = io.StringIO()
-        Console(file=out, width=120, color_system=None).print(self)
+        Console(file=out, width=width, color_system=None).print(self)
         return out.getvalue().rstrip()
 
     def __repr__(self) -> str:
