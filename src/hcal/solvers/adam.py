@@ -126,7 +126,7 @@ def train(
     >>> round(new(x)[0, 1].item(), 2)
     0.75
     """
-    with _threads_for(x):
+    with threads_for(x):
         return _train(new, x, y, objective, monitor, select, settings or AdamSettings(), seed, tick)
 
 
@@ -167,9 +167,12 @@ def _train(
 
 
 @contextmanager
-def _threads_for(x: Tensor) -> Iterator[None]:
-    """Keep torch to one thread on small problems: its operations there are short, and a team of threads
-    that waits for one another loses more than it gains, above all on a busy machine."""
+def threads_for(x: Tensor) -> Iterator[None]:
+    """Keep torch to one thread while a small problem is trained.
+
+    Its operations there are short, and a team of threads that wait for one another loses more than it
+    gains, above all on a busy machine.
+    """
     before = torch.get_num_threads()
     if x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS:
         torch.set_num_threads(1)
