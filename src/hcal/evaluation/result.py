@@ -246,7 +246,9 @@ class Evaluation:
 
         from rich.console import Console
 
-        width = min(max(shutil.get_terminal_size((120, 40)).columns, 80), 120)
+        # Narrower than this, numbers would be cut: then lines may wrap.
+        narrowest = 80 if len(self._columns()) < 6 else 110
+        width = min(max(shutil.get_terminal_size((120, 40)).columns, narrowest), 120)
         out = io.StringIO()
         Console(file=out, width=width, color_system=None).print(self)
         return out.getvalue().rstrip()
