@@ -4,7 +4,7 @@
     python benchmarks/speed.py --sections a b --sizes 5000x100
     python benchmarks/speed.py --growth growth.png   # doubling N, K and the candidates
 
-Times are medians of repeats: wall-clock seconds, and CPU seconds of all threads together, which stay comparable on
+Times are medians of repeats: wall-clock seconds, and CPU seconds of all threads, which stay comparable on
 a machine that is busy with other work. Memory is the peak growth of the resident set while the call runs. The
 data are synthetic logits with the spread of a trained network.
 """
