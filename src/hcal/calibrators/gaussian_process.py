@@ -1,0 +1,126 @@
+"""Gaussian-process calibration (Wenger et al., AISTATS 2020)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators._latent_gp import (
+    Process,
+    TabulatedElbo,
+    line_centres,
+    start_parameters,
+    to_process,
+)
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.inputs import InputKind
+from hcal.maps.monotone import Cells
+from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.solvers.fit_map import unit_weight
+from hcal.solvers.lbfgs import lbfgs
+from hcal.solvers.temperature import logit_scale
+
+Float64 = NDArray[np.float64]
+
+
+class GaussianProcessCalibration(Calibrator):
+    """One latent function f ~ GP(mean x, RBF + noise) shared by all logits, softmax likelihood, variational.
+
+    Whitened sparse approximation with a diagonal q; the expected log-likelihood by a second-order Taylor
+    expansion; all parameters by L-BFGS. Prediction averages softmax over draws of f. The draws are the same
+    for every row, so a row's probabilities do not depend on the rows beside it.
+
+    Wenger, Kjellström, Triebel: Non-Parametric Calibration for Classification, AISTATS 2020.
+
+    Parameters
+    ----------
+    inducing : int
+        Number of inducing inputs, placed by 1-D k-means.
+    samples : int
+        Draws of f for a prediction; 0 takes softmax of the mean.
+    seed : int
+        Of the draws.
+    max_iterations : int
+        Of L-BFGS.
+    max_events : int
+        Rows are thinned evenly to at most this many logits for the fit.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(300, 3))
+    >>> y = (logits + rng.gumbel(size=(300, 3))).argmax(axis=1)
+    >>> cal = GaussianProcessCalibration().fit(4 * logits, y)
+    >>> cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"]
+    True
+    """
+
+    name = "gp"
+    title = "Gaussian-process calibration"
+    weighted = True
+
+    def __init__(
+        self,
+        *,
+        inducing: int = 10,
+        samples: int = 100,
+        seed: int = 0,
+        max_iterations: int = 2000,
+        max_events: int = 2_000_000,
+        input: InputKind = "logits",
+    ) -> None:
+        self.inducing = inducing
+        self.samples = samples
+        self.seed = seed
+        self.max_iterations = max_iterations
+        self.max_events = max_events
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        if self.inducing < 1 or self.samples < 0:
+            raise ValueError(
+                f"inducing must be at least 1 and samples 0, got {self.inducing}, {self.samples}"
+            )
+        every = -(-logits.size // self.max_events)
+        unit = _unit(logits)
+        x = logits[::every].astype(np.float64, copy=False) / unit
+        weight = None if sample_weight is None else sample_weight[::every]
+        # Thinned rows still stand for all of them: the prior must not gain weight.
+        total = float(len(y)) if sample_weight is None else float(sample_weight.sum())
+        low, high = float(x.min()), float(x.max())
+        cells = Cells(low, (high - low) / 1024 or 1.0, 1024)
+        elbo = TabulatedElbo(x, y[::every], unit_weight(weight, len(x)), total, cells, self.inducing)
+        start = start_parameters(line_centres(x, self.inducing))
+        solved = lbfgs(elbo, start, max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-10)
+        p = to_process(solved.theta, self.inducing)
+        state = {
+            "unit": np.array(unit),
+            "inducing": p.inducing,
+            "kernel": np.array([p.length, p.variance, p.prior]),
+            "mean": p.mean,
+            "reduction": p.reduction,
+        }
+        info = {"iterations": solved.iterations, "length": p.length, "variance": p.variance, "rows": len(x)}
+        return Fitted(state, solved.converged, solved.message, info)
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        s = self.state_
+        length, variance, prior = (float(v) for v in s["kernel"])
+        process = Process(s["inducing"], length, variance, prior, s["mean"], s["reduction"])
+        mean, spread = process.moments(logits.astype(np.float64, copy=False) / float(s["unit"]))
+        if self.samples == 0:
+            return softmax(mean)
+        np.sqrt(spread, out=spread)
+        draws = np.random.RandomState(self.seed).standard_normal((self.samples, logits.shape[1]))
+        probs = np.zeros_like(mean)
+        for draw in draws:
+            probs += softmax(mean + spread * draw)
+        probs /= self.samples
+        return probs
+
+
+def _unit(logits: FloatArray) -> float:
+    """Return 1 for logits of a usual scale, as published, else their scale: ℓ starts at 10."""
+    scale = logit_scale(logits)
+    return 1.0 if scale == 0 or 0.5 <= scale <= 100 else scale / 10
