@@ -198,12 +198,18 @@ def _store(kind: str, temperature: float, found: dict[str, Any]) -> None:
 def run_study(temperature: float, sets: int, raw: Path) -> None:
     """Run in shards of 250 sets that are kept in ``raw``, so that a run that was stopped goes on."""
     raw.mkdir(parents=True, exist_ok=True)
-    shards = []
     for seed in range(-(-sets // 250)):
         path = raw / f"{temperature:g}-{seed}.npz"
         if not path.exists():
             np.savez(path, **shard(temperature, min(250, sets - 250 * seed), seed=seed))
             print(path.name, flush=True)
+    collect(temperature, raw)
+
+
+def collect(temperature: float, raw: Path) -> None:
+    """Store the figures of all shards that are there."""
+    shards = []
+    for path in sorted(raw.glob(f"{temperature:g}-*.npz")):
         with np.load(path) as f:
             shards.append({name: f[name] for name in f.files})
     _store("study", temperature, summary(temperature, shards))
@@ -257,6 +263,7 @@ def main() -> None:
     parser.add_argument("--temperatures", default=None)
     parser.add_argument("--raw", default=Path(tempfile.gettempdir()) / "hcal_metric_coverage")
     parser.add_argument("--plug-in", action="store_true")
+    parser.add_argument("--collect", action="store_true", help="only store the figures of finished shards")
     parser.add_argument("--write", action="store_true", help="only rewrite the tables of docs/metrics.md")
     options = parser.parse_args()
     if options.write:
@@ -264,7 +271,9 @@ def main() -> None:
         return
     temperatures = options.temperatures or ("1,1.2" if options.plug_in else "1,1.2,2")
     for temperature in map(float, temperatures.split(",")):
-        if options.plug_in:
+        if options.collect:
+            collect(temperature, Path(options.raw))
+        elif options.plug_in:
             _store("plug_in", temperature, plug_in(temperature, options.sets))
         else:
             run_study(temperature, options.sets, Path(options.raw))
