@@ -1,0 +1,51 @@
+"""CUDA against the CPU; skipped where there is no GPU (benchmarks/speed_gpu.py runs the same checks there)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import hcal
+from hcal.maps import build_map
+from hcal.numerics import log_softmax
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def problem(n=2000, k=30):
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(log_softmax(rng.normal(0, 3, (n, k)).astype(np.float32)))
+    return x, torch.from_numpy(rng.integers(0, k, n))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("events", ["atomic", "top-label", "class-wise", [[0, 1], [2]]])
+@pytest.mark.parametrize("keywords", [{}, {"norm": 2}, {"weighting": "uniform"}, {"window": 10_000_000}])
+def test_loss(dtype, events, keywords):
+    x, y = problem()
+    results = []
+    for device in ("cpu", "cuda"):
+        probs = x.exp().to(device, dtype).requires_grad_()
+        loss = hcal.HCalibrationLoss(events=events, **keywords)(probs, y.to(device))
+        loss.backward()
+        results.append((loss.item(), probs.grad.cpu().double()))
+    (value, grad), (device_value, device_grad) = results
+    assert device_value == pytest.approx(value, rel=1e-5, abs=1e-3)
+    # events that tie keep the order of the sort on a GPU: equal up to that
+    assert torch.nn.functional.cosine_similarity(grad.reshape(1, -1), device_grad.reshape(1, -1)) > 0.99999
+
+
+@pytest.mark.parametrize("name", ["temperature", "piecewise-100", "monotonic-10", "ensemble-16"])
+def test_maps(name):
+    x, _ = problem()
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    results = []
+    for device in ("cpu", "cuda"):
+        new = build_map(name, x, init="published", seed=1).to(device)
+        probs = new(x.to(device))
+        (probs * direction.to(device)).sum().backward()
+        results.append((probs.detach().cpu(), [p.grad.cpu() for p in new.parameters()]))
+    np.testing.assert_allclose(results[0][0], results[1][0], atol=2e-6)
+    for a, b in zip(results[0][1], results[1][1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3 * float(a.abs().max()))
