@@ -1,4 +1,4 @@
-"""CUDA against the CPU; skipped where there is no GPU (benchmarks/speed_gpu.py runs the same checks there)."""
+"""CUDA against the CPU; skipped where there is no GPU (benchmarks/speed_gpu.py checks the same there)."""
 
 from __future__ import annotations
 
