@@ -1,0 +1,192 @@
+"""The default protocol of HCalibrator: its stages, its judge, its promises on real data."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import approx_fprime
+
+import hcal
+from conftest import TASKS, load_task, synthetic
+from hcal.calibrators import make_calibrator
+from hcal.calibrators._default import CANDIDATES, fit_candidates, out_of_fold
+from hcal.calibrators._default.choose import judge, pick
+from hcal.calibrators._default.keep import join
+from hcal.calibrators._default.model import from_state, predict_model, to_state
+from hcal.calibrators._default.refine import _compress, _Problem, apply_refined, fit_refined
+from hcal.calibrators._default.rows import fit_scaler
+from hcal.numerics import softmax
+
+# -- promises on real data ------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("task", ["cifar10_resnet110", "cifar100_resnet50", "cifar100_resnet110"])
+def test_better_than_temperature_scaling_with_every_argmax_kept(task: str) -> None:
+    cal, y, test, y_test = load_task(task)
+    ours = hcal.HCalibrator().fit(cal, y).predict_proba(test)
+    theirs = make_calibrator("ts").fit(cal, y).predict_proba(test)
+    assert hcal.metrics.ece_ew(ours, y_test) < hcal.metrics.ece_ew(theirs, y_test)
+    assert hcal.metrics.nll(ours, y_test) <= 1.02 * hcal.metrics.nll(theirs, y_test)
+    assert (ours.argmax(axis=1) == test.argmax(axis=1)).all()
+
+
+def near_uniform(logits: np.ndarray) -> np.ndarray:
+    """The untrained ensemble-128 of the paper in effect: inverse temperatures of at most 0.09."""
+    return softmax(0.05 * logits)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("task", TASKS)
+def test_a_collapsed_candidate_is_never_chosen(task: str) -> None:
+    cal, y, _, _ = load_task(task)
+    rows = np.random.default_rng(0).permutation(len(y))[:1500]
+    z, labels, weight = cal[rows].astype(np.float64), y[rows], np.ones(1500)
+    verdicts, _ = out_of_fold(z, labels, weight, seed=0)
+    verdicts["near-uniform"] = judge(near_uniform(z), labels, weight)
+    for preserve, allowed in CANDIDATES.items():
+        known = [name for name in allowed if name in verdicts]
+        assert pick(verdicts, "identity", ["near-uniform", *known]) != "near-uniform", preserve
+
+
+def test_the_judge_would_be_fooled_without_its_guard() -> None:
+    """The trap is real: on many classes a near-uniform predictor has the lower class-wise h-error."""
+    z, y = synthetic(4000, 100, scale=1.5)
+    sharp, flat = softmax(z), near_uniform(z)
+    assert hcal.metrics.cwece_a(flat, y) < hcal.metrics.cwece_a(sharp, y)
+    weight = np.ones(len(y))
+    verdicts = {"identity": judge(sharp, y, weight), "flat": judge(flat, y, weight)}
+    assert pick(verdicts, "identity", ["flat", "identity"]) == "identity"
+
+
+# -- the stages -----------------------------------------------------------------------------------------
+
+
+def test_the_gradient_of_stage_one_is_the_derivative() -> None:
+    z, y = synthetic(60, 40)
+    weight = np.linspace(0.5, 2, 60)
+    seen, label, counts, feature = _compress(z, y, 0.7)
+    problem = _Problem(seen, label, counts, fit_scaler(feature, weight)(feature), weight)
+    theta = np.random.default_rng(0).normal(0, 0.2, problem.size)
+    numeric = approx_fprime(theta, lambda t: problem(t)[0], 1e-6)
+    np.testing.assert_allclose(problem(theta)[1], numeric, atol=1e-5)
+
+
+def test_grouping_far_classes_keeps_their_mass_at_the_temperature() -> None:
+    z, y = synthetic(50, 300)
+    seen, _, counts, _ = _compress(z, y, 0.5)
+    assert counts.sum() == 300
+    assert seen.shape[1] < 60
+    exact = np.exp(0.5 * (z - z.max(1, keepdims=True))).sum(axis=1)
+    np.testing.assert_allclose((counts * np.exp(-seen)).sum(axis=1), exact, rtol=1e-12)
+
+
+def test_stage_one_never_changes_the_order() -> None:
+    z, y = synthetic(800, 6)
+    stage = fit_refined(z, y, np.ones(800))[0]
+    margin = apply_refined(stage, z)[1]
+    order = np.argsort(-z, axis=1)
+    assert (np.diff(np.take_along_axis(margin, order, axis=1), axis=1) >= 0).all()
+
+
+shares = arrays(np.float64, (3, 5), elements=st.floats(0, 1)).filter(lambda r: (r.sum(axis=1) > 0.1).all())
+
+
+@settings(max_examples=60, deadline=None)
+@given(shares, arrays(np.float64, 3, elements=st.floats(0, 1)), st.sampled_from([0.0, 0.5, 1.0]))
+def test_the_top_class_stays_on_top(rest: np.ndarray, q: np.ndarray, lift: float) -> None:
+    top = np.zeros(3, dtype=np.int64)
+    rest[:, 0] = 0.0
+    rest[:, 1] += 1e-3
+    rest /= rest.sum(axis=1, keepdims=True)
+    probs = join(q, rest, top, lift)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-12)
+    assert (probs >= 0).all()
+    assert (probs[:, 0] >= probs.max(axis=1) - 1e-15).all()
+    if lift == 0.0:  # the top-label event keeps its probability wherever 1/K allows
+        np.testing.assert_allclose(probs[:, 0], np.maximum(q, 0.2), rtol=1e-8, atol=1e-12)
+
+
+def test_a_state_is_the_model() -> None:
+    z, y = synthetic(300, 5)
+    for model in fit_candidates(z, y, np.ones(300)).values():
+        again = from_state(to_state(model))
+        np.testing.assert_array_equal(predict_model(again, z), predict_model(model, z))
+
+
+def test_the_identity_and_temperature_candidates_are_what_they_say() -> None:
+    z, y = synthetic(300, 5)
+    models = fit_candidates(z, y, np.ones(300))
+    np.testing.assert_allclose(predict_model(models["identity"], z), softmax(z), atol=1e-12)
+    ts = make_calibrator("ts").fit(z, y)
+    np.testing.assert_allclose(predict_model(models["temperature"], z), ts.predict_proba(z), atol=1e-9)
+
+
+# -- hard cases -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 3, 50])
+@pytest.mark.parametrize("labels", ["all right", "all wrong", "one class", "random"])
+@pytest.mark.parametrize("n", [12, 200])
+def test_degenerate_labels(k: int, labels: str, n: int) -> None:
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(n, k)) * 3
+    top = z.argmax(axis=1)
+    y = {
+        "all right": top,
+        "all wrong": (top + 1) % k,
+        "one class": np.zeros(n, dtype=np.int64),
+        "random": rng.integers(0, k, n),
+    }[labels]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hcal.CalibrationWarning)
+        probs = hcal.HCalibrator().fit(z, y).predict_proba(z)
+    assert np.isfinite(probs).all()
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-9)
+    assert (probs.argmax(axis=1) == top).all()
+
+
+def test_calibrated_scores_are_left_nearly_alone() -> None:
+    """Labels drawn from the scores themselves: nothing to gain, and little may be lost."""
+    worse = []
+    for seed in range(5):
+        z, y = synthetic(4000, 10, scale=1.0, seed=seed)
+        fresh, y_fresh = synthetic(20_000, 10, scale=1.0, seed=100 + seed)
+        probs = hcal.HCalibrator().fit(z, y).predict_proba(fresh)
+        worse.append(hcal.metrics.nll(probs, y_fresh) / hcal.metrics.nll(softmax(fresh), y_fresh))
+    assert np.median(worse) < 1.005
+
+
+def test_it_says_when_keeping_the_argmax_costs_accuracy() -> None:
+    z, y = synthetic(3000, 4, scale=1.0)
+    biased = z + np.array([2.5, 0.0, 0.0, 0.0])
+    cal = hcal.HCalibrator().fit(biased, y)
+    advice = cal.info_["argmax_advice"]
+    assert advice["recommended"]
+    assert "preserve=None" in advice["words"]
+    free = hcal.HCalibrator(preserve=None).fit(biased, y)
+    assert free.scores_["after"]["accuracy"] > cal.scores_["after"]["accuracy"] + 0.05
+    fair = hcal.HCalibrator().fit(3 * z, y)
+    assert not fair.info_["argmax_advice"]["recommended"]
+
+
+@pytest.mark.parametrize("preserve", ["accuracy", "order", None])
+def test_every_promise_has_a_calibrator(preserve: str | None) -> None:
+    z, y = synthetic(600, 6)
+    cal = hcal.HCalibrator(preserve=preserve).fit(z, y)
+    assert cal.preserves == preserve
+    assert cal.info_["map"] in CANDIDATES[preserve]
+    assert cal.scores_["after"]["nll"] < cal.scores_["before"]["nll"]
+
+
+def test_fractional_weights_count() -> None:
+    z, y = synthetic(400, 3)
+    light = np.where(y == 0, 0.25, 1.5)
+    plain = hcal.HCalibrator().fit(z, y).predict_proba(z)
+    weighted = hcal.HCalibrator().fit(z, y, sample_weight=light).predict_proba(z)
+    assert weighted[:, 0].mean() < plain[:, 0].mean()
