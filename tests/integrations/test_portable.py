@@ -82,7 +82,7 @@ def test_runtimes_agree_and_keep_the_argmax(name, k, dtype, runtime, fitted) -> 
     expected = cal.predict_proba(x)
     got = RUNTIMES[runtime](cal, x)
     assert got.dtype == x.dtype
-    np.testing.assert_allclose(got, expected, atol=1e-6 if dtype == "float32" else 1e-9, rtol=0)
+    np.testing.assert_allclose(got, expected, atol=1e-6 if dtype == "float32" else 1e-12, rtol=0)
     if cal.preserves is not None:
         np.testing.assert_array_equal(got.argmax(axis=1), x.argmax(axis=1))
 
@@ -112,27 +112,41 @@ def test_the_reference_runtime_is_predict_proba(name, fitted) -> None:
 
 def test_a_map_through_many_knots() -> None:
     """The binary search that ONNX lacks, against numpy's, at and between the knots and beyond the ends."""
-    from hcal.integrations.onnx import OnnxOps, Value, helper, onnx
-
     rng = np.random.default_rng(0)
     for n_knots in (2, 3, 4, 5, 8, 9, 501):
         knots = np.sort(rng.normal(size=n_knots) * 10)
         values = np.cumsum(rng.random(n_knots))
         x = np.concatenate([knots, knots[:-1] + np.diff(knots) / 3, [-1e4, 1e4]])
-        ops = OnnxOps("float64")
-        out = ops.piecewise(Value(ops, "x"), knots, values)
-        graph = helper.make_graph(
-            ops.nodes,
-            "g",
-            [helper.make_tensor_value_info("x", onnx.TensorProto.DOUBLE, ["N"])],
-            [helper.make_tensor_value_info(out.name, onnx.TensorProto.DOUBLE, ["N"])],
-            ops.initializers,
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        np.testing.assert_allclose(
-            session.run(None, {"x": x})[0], NumpyOps().piecewise(x, knots, values), rtol=1e-12
-        )
+        got = run_graph(lambda ops, v, t=knots, u=values: ops.piecewise(v, t, u), x)
+        np.testing.assert_allclose(got, NumpyOps().piecewise(x, knots, values), rtol=1e-12)
+
+
+def run_graph(build, x: np.ndarray) -> np.ndarray:
+    """Run an expression of one float64 input through onnxruntime, optimised as by default."""
+    from hcal.integrations.onnx import OnnxOps, Value, helper, onnx
+
+    ops = OnnxOps("float64")
+    out = build(ops, Value(ops, "x"))
+    kind = onnx.TensorProto.DOUBLE
+    ends = [helper.make_tensor_value_info(name, kind, ["N"]) for name in ("x", out.name)]
+    graph = helper.make_graph(ops.nodes, "g", ends[:1], ends[1:], ops.initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("tiny", [1e-9, 2.0**-50, 1e-300])
+def test_onnxruntime_does_not_drop_small_constants(tiny) -> None:
+    """Its optimiser takes x · (1 − 1e-9) for x, and x + 1e-300, a guard against division by 0, for x."""
+    x = np.array([0.0, 1.0, 3.0])
+    np.testing.assert_array_equal(run_graph(lambda ops, v: v * 0.0 + tiny, x), np.full(3, tiny))
+    np.testing.assert_array_equal(run_graph(lambda ops, v: v * 0.0 - tiny, x), np.full(3, -tiny))
+    np.testing.assert_allclose(
+        run_graph(lambda ops, v: v * (1 - tiny) - v, x), x * (1 - tiny) - x, atol=1e-15
+    )
+    np.testing.assert_allclose(
+        run_graph(lambda ops, v: v / (1 + tiny) - v, x), x / (1 + tiny) - x, atol=1e-15
+    )
 
 
 def test_methods_without_a_graph_are_refused_by_onnx_and_named() -> None:

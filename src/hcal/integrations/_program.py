@@ -97,7 +97,6 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
     top = ops.top(scores)
     agrees = ops.sum(ops.where(top, ops.where(ops.top(narrow), one, zero), zero))
     largest = ops.max(narrow)
-    # Not largest · (1 + eps): onnxruntime drops a multiplication by a constant that near to 1.
     lifted = ops.where(top, largest + largest * eps, narrow)
     return ops.where(agrees > zero, narrow, lifted)
 

@@ -36,15 +36,19 @@ class Value:
         self.ops, self.name = ops, name
 
     def __add__(self, other: Any) -> Value:
-        return self.ops.node("Add", self, other)
+        return self.ops.node("Sum" if _is_tiny(other) else "Add", self, other)
 
     def __sub__(self, other: Any) -> Value:
-        return self.ops.node("Sub", self, other)
+        return self + -other if _is_tiny(other) else self.ops.node("Sub", self, other)
 
     def __mul__(self, other: Any) -> Value:
+        if isinstance(other, float | int) and _is_tiny(other - 1):
+            return self + self.ops.node("Mul", self, other - 1)
         return self.ops.node("Mul", self, other)
 
     def __truediv__(self, other: Any) -> Value:
+        if isinstance(other, float | int) and _is_tiny(other - 1):
+            return self * (1 / other)
         return self.ops.node("Div", self, other)
 
     def __lt__(self, other: Any) -> Value:
@@ -58,6 +62,14 @@ class Value:
 
     def __le__(self, other: Any) -> Value:
         return self.ops.node("LessOrEqual", self, other)
+
+
+def _is_tiny(number: Any) -> bool:
+    """Whether onnxruntime might take + number for + 0, and drop it with whatever it guarded.
+
+    Its optimiser removes Add and Sub of a constant near 0 and Mul and Div by one near 1; Sum it leaves alone.
+    """
+    return isinstance(number, float | int) and 0 < abs(number) < 1e-6
 
 
 class OnnxOps(Ops):
