@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,15 +40,6 @@ class Process:
         return mean.reshape(x.shape), np.maximum(variance, 0).reshape(x.shape)
 
 
-def unpack(theta: Any, m: int) -> tuple[Any, ...]:
-    """Return (m, s, Z, ℓ, σ², noise) of the packed torch parameters, positives by softplus."""
-    from torch.nn.functional import softplus
-
-    mean, s, inducing, rest = theta[:m], theta[m : 2 * m], theta[2 * m : 3 * m], theta[3 * m :]
-    length, variance, noise = softplus(rest)
-    return mean, softplus(s), inducing, length, variance, noise
-
-
 def start_parameters(inducing: Float64) -> Float64:
     """Return the start: m = 0, s = 1, ℓ = 10, σ² = 1, noise 0.01, before softplus."""
     m = len(inducing)
@@ -60,43 +51,82 @@ def start_parameters(inducing: Float64) -> Float64:
     return np.concatenate([np.zeros(m), np.full(m, inverse(1.0)), inducing, rest])
 
 
-def _factor(theta: Any, m: int) -> tuple[Any, ...]:
-    import torch
+@dataclass(frozen=True)
+class _Tabulated:
+    """The process under packed parameters θ = (m, s, Z, ℓ, σ², noise; positives by softplus), at points t.
 
-    mean, s, z, length, variance, noise = unpack(theta, m)
-    kzz = variance * torch.exp(-0.5 * ((z[:, None] - z) / length) ** 2)
-    eye = torch.eye(m, dtype=theta.dtype)
-    return mean, s, z, length, variance, noise, torch.linalg.cholesky(kzz + (noise + _JITTER) * eye)
+    ``shift`` is the mean of f less x, ``spread`` its variance, ``divergence`` KL(q ‖ N(0, I)).
+    """
+
+    shift: Float64
+    spread: Float64
+    divergence: float
+    pull: Callable[[Float64, Float64, float], Float64]
 
 
-def table(theta: Any, m: int, t: Any) -> tuple[Any, Any, Any]:
-    """Return mean − x and variance of f at the points t, and KL(q ‖ N(0, I)), in torch."""
-    import torch
+def _unpack(theta: Float64, m: int) -> tuple[Float64, Float64, Float64, Float64]:
+    positive = np.logaddexp(0, theta)
+    return theta[:m], positive[m : 2 * m], theta[2 * m : 3 * m], positive[3 * m :]
 
-    mean, s, z, length, variance, noise, lower = _factor(theta, m)
-    k = variance * torch.exp(-0.5 * ((z[:, None] - t) / length) ** 2)
-    a = torch.linalg.solve_triangular(lower, k, upper=False)
-    spread = variance + noise - (a**2).sum(0) + ((a * s[:, None]) ** 2).sum(0)
-    divergence = 0.5 * (s**2 + mean**2 - 1 - 2 * torch.log(s)).sum()
-    return a.T @ mean, spread, divergence
+
+def _lower(z: Float64, length: float, variance: float, noise: float) -> tuple[Float64, Float64]:
+    """Return K_ZZ without noise, and the Cholesky factor of it with noise."""
+    kzz = variance * np.exp(-0.5 * ((z[:, None] - z) / length) ** 2)
+    lower = np.linalg.cholesky(kzz + (noise + _JITTER) * np.eye(len(z)))
+    return kzz, np.asarray(lower, dtype=np.float64)
+
+
+def tabulate(theta: Float64, m: int, t: Float64) -> _Tabulated:
+    """Evaluate the process at t; ``pull`` maps gradients in shift, spread and divergence to one in θ."""
+    from scipy.linalg import solve_triangular
+
+    mean, s, z, (length, variance, noise) = _unpack(theta, m)
+    kzz, lower = _lower(z, length, variance, noise)
+    away = z[:, None] - t
+    k = variance * np.exp(-0.5 * (away / length) ** 2)
+    a = solve_triangular(lower, k, lower=True)
+    spread = variance + noise - ((1 - s**2) @ a**2)
+    divergence = 0.5 * float((s**2 + mean**2 - 1 - 2 * np.log(s)).sum())
+
+    def pull(d_shift: Float64, d_spread: Float64, d_divergence: float) -> Float64:
+        d_a = np.outer(mean, d_shift) - 2 * (1 - s**2)[:, None] * a * d_spread
+        d_k = solve_triangular(lower, d_a, lower=True, trans="T")
+        d_kzz = _cholesky_back(lower, -np.tril(d_k @ a.T))
+        gap, back = z[:, None] - z, d_kzz * kzz
+        d_z = -(d_k * k * away).sum(axis=1) - 2 * (back * gap).sum(axis=1)
+        d_length = ((d_k * k * away**2).sum() + (back * gap**2).sum()) / length**3
+        d_variance = d_spread.sum() + ((d_k * k).sum() + back.sum()) / variance
+        d_noise = d_spread.sum() + np.trace(d_kzz)
+        d_mean = a @ d_shift + d_divergence * mean
+        d_s = 2 * s * (a**2 @ d_spread) + d_divergence * (s - 1 / s)
+        out = np.concatenate([d_mean, d_s, d_z / length**2, [d_length, d_variance, d_noise]])
+        raw = np.r_[m : 2 * m, 3 * m : 3 * m + 3]
+        out[raw] *= -np.expm1(-np.logaddexp(0, theta[raw]))  # the derivative of softplus
+        return out
+
+    return _Tabulated(a.T @ mean, spread, divergence, pull)
+
+
+def _cholesky_back(lower: Float64, d_lower: Float64) -> Float64:
+    """Return the symmetric gradient in K of K = LLᵀ from the gradient in L."""
+    from scipy.linalg import solve_triangular
+
+    inner = np.tril(lower.T @ d_lower)
+    inner[np.diag_indices_from(inner)] *= 0.5
+    half = solve_triangular(lower, inner, lower=True, trans="T")
+    full = solve_triangular(lower, half.T, lower=True, trans="T").T
+    symmetric: Float64 = 0.5 * (full + full.T)
+    return symmetric
 
 
 def to_process(theta: Float64, m: int) -> Process:
-    """Return the fitted process as plain arrays."""
-    import torch
-
-    with torch.no_grad():
-        mean, s, z, length, variance, noise, lower = _factor(torch.from_numpy(theta), m)
-        inverse = torch.linalg.solve_triangular(lower, torch.eye(m, dtype=torch.float64), upper=False)
-        reduction = inverse.T @ ((1 - s**2)[:, None] * inverse)
-        return Process(
-            z.numpy().copy(),
-            float(length),
-            float(variance),
-            float(variance + noise),
-            (inverse.T @ mean).numpy(),
-            reduction.numpy(),
-        )
+    """Return the fitted process in the form that predicts."""
+    mean, s, z, (length, variance, noise) = _unpack(theta, m)
+    inverse = np.asarray(np.linalg.inv(_lower(z, length, variance, noise)[1]), dtype=np.float64)
+    reduction = inverse.T @ ((1 - s**2)[:, None] * inverse)
+    return Process(
+        z.copy(), float(length), float(variance), float(variance + noise), inverse.T @ mean, reduction
+    )
 
 
 def event_terms(
@@ -128,29 +158,21 @@ class TabulatedElbo:
     """−ELBO/N over the rows, with the process tabulated at the edges of cells and interpolated linearly."""
 
     def __init__(self, x: Float64, y: IntArray, weight: Float64, rows: float, cells: Cells, m: int) -> None:
-        import torch
-
         self._x, self._y, self._weight, self._rows, self._m = x, y, weight, rows, m
-        self._points = torch.from_numpy(cells.edges)
+        self._points = cells.edges
         self._at = cells.index(x)
         self._part = np.clip((x - cells.low) / cells.width - self._at, 0, 1)
         self._count = cells.count + 1
 
     def __call__(self, theta: Float64) -> tuple[float, Float64]:
-        import torch
-
-        packed = torch.from_numpy(theta.copy()).requires_grad_()
-        shift, spread, divergence = table(packed, self._m, self._points)
-        mean = self._x + self._interpolate(shift.detach().numpy())
-        value, d_mean, d_var = event_terms(
-            mean, self._interpolate(spread.detach().numpy()), self._y, self._weight
-        )
-        pulled = (shift * torch.from_numpy(self._gather(d_mean))).sum()
-        pulled = pulled + (spread * torch.from_numpy(self._gather(d_var))).sum()
-        (divergence / self._rows - pulled).backward()
-        gradient = packed.grad
-        assert gradient is not None
-        return float(divergence.detach()) / self._rows - value, gradient.numpy()
+        try:
+            at = tabulate(theta, self._m, self._points)
+        except np.linalg.LinAlgError:  # a step too far: the line search comes back
+            return 1e10, np.zeros_like(theta)
+        mean = self._x + self._interpolate(at.shift)
+        value, d_mean, d_var = event_terms(mean, self._interpolate(at.spread), self._y, self._weight)
+        gradient = at.pull(-self._gather(d_mean), -self._gather(d_var), 1 / self._rows)
+        return at.divergence / self._rows - value, gradient
 
     def _interpolate(self, values: Float64) -> Float64:
         left = values[self._at]
