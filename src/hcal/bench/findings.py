@@ -192,7 +192,7 @@ def objective_table(results: Results) -> Table:
     notes = [
         "difference of error / uncalibrated error, h minus the other objective; negative: h is better",
         "dECE and SKCE, near 0 or negative on a calibrated network, are divided by their mean over tasks",
-        f"{len(results.tasks)} tasks; the interval resamples tasks",
+        f"{len(results.tasks)} tasks, Student's interval over tasks, not corrected for the number of lines",
     ]
     title = "The h objective against proper scores, equal maps and training"
     return Table(title, "level", columns, rows, notes)

@@ -27,6 +27,13 @@ from hcal.bench.tables import (
 
 PAPER_TASK = "cifar10_resnet110"
 
+_ANSWERS = {
+    "lower": "yes",
+    "higher": "no, worse",
+    "noise": "no difference beyond the noise",
+    "unknown": "too few tasks to say",
+}
+
 _AGAIN = """## Run it again
 
 The folder may be any folder of task files; a stopped run is continued by the same command.
@@ -176,7 +183,9 @@ def _central_claim(extra: Results, links: dict[str, str]) -> str:
             gap, _, count = findings.objective_differences(kept, level, other)
             if count:
                 word = {"lower": "yes", "higher": "no, worse", "noise": "no difference beyond the noise"}
-                answers.append(f"- {level}, against {name}: **{word.get(gap.verdict, 'unknown')}**")
+                answers.append(
+                    f"- {level}, against {name}: **{word.get(gap.verdict, 'too few tasks to say')}**"
+                )
     wins = sum(_best_by_are(kept, m) for m in PAPER_METRICS if m in kept.metrics)
     shown = sum(m in kept.metrics for m in PAPER_METRICS)
     return f"""## Does the h objective beat proper scores?
