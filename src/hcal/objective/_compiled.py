@@ -197,6 +197,7 @@ def _slide(
     """
     n = len(q)
     m = n - window + 1
+    share = 1.0 / window  # a product is three times as quick as a quotient
     ring = np.zeros(window)
     loss, mass, hits, slopes, cluster = 0.0, 0.0, 0, 0.0, 0
     run, acc, seat = lo, 0.0, 0
@@ -213,7 +214,7 @@ def _slide(
                     slopes += ring[i]
             while j >= edges[cluster + 1]:
                 cluster += 1
-            error = (mass - hits) / window
+            error = (mass - hits) * share
             excess = abs(error) - epsilon
             if excess > 0:
                 slope = weights[cluster] if error > 0 else -weights[cluster]
