@@ -135,18 +135,24 @@ def run_graph(build, x: np.ndarray) -> np.ndarray:
     return session.run(None, {"x": x})[0]
 
 
-@pytest.mark.parametrize("tiny", [1e-9, 2.0**-50, 1e-300])
-def test_onnxruntime_does_not_drop_small_constants(tiny) -> None:
-    """Its optimiser takes x · (1 − 1e-9) for x, and x + 1e-300, a guard against division by 0, for x."""
+@pytest.mark.parametrize("tiny", [1e-8, 1e-9, 2.0**-50])
+def test_onnxruntime_keeps_factors_near_one(tiny) -> None:
+    """Between inner nodes (hence the exp) its optimiser takes y · (1 − 1e-8) for y."""
     x = np.array([0.0, 1.0, 3.0])
-    np.testing.assert_array_equal(run_graph(lambda ops, v: v * 0.0 + tiny, x), np.full(3, tiny))
-    np.testing.assert_array_equal(run_graph(lambda ops, v: v * 0.0 - tiny, x), np.full(3, -tiny))
-    np.testing.assert_allclose(
-        run_graph(lambda ops, v: v * (1 - tiny) - v, x), x * (1 - tiny) - x, atol=1e-15
-    )
-    np.testing.assert_allclose(
-        run_graph(lambda ops, v: v / (1 + tiny) - v, x), x / (1 + tiny) - x, atol=1e-15
-    )
+    y = np.exp(x)
+    for got, expected in (
+        (run_graph(lambda ops, v: ops.exp(v) * (1 - tiny) - ops.exp(v), x), y * (1 - tiny) - y),
+        (run_graph(lambda ops, v: ops.exp(v) / (1 + tiny) - ops.exp(v), x), y / (1 + tiny) - y),
+    ):
+        assert (got < 0).all()
+        np.testing.assert_allclose(got, expected, atol=1e-14)
+
+
+def test_onnxruntime_keeps_the_guard_of_a_logarithm() -> None:
+    """It takes y + 1e-300 for y: the number is 0 in float32."""
+    x = np.array([0.0, 1.0])
+    got = run_graph(lambda ops, v: ops.log(ops.exp(v) * 0.0 + 1e-300), x)
+    np.testing.assert_allclose(got, np.log(1e-300), rtol=1e-12)
 
 
 def test_methods_without_a_graph_are_refused_by_onnx_and_named() -> None:

@@ -65,9 +65,10 @@ class Value:
 
 
 def _is_tiny(number: Any) -> bool:
-    """Whether onnxruntime might take + number for + 0, and drop it with whatever it guarded.
+    """Whether onnxruntime might take + number for + 0 (or · (1 + number) for · 1), and drop it.
 
-    Its optimiser removes Add and Sub of a constant near 0 and Mul and Div by one near 1; Sum it leaves alone.
+    Measured with 1.31, between inner nodes: Mul and Div by a constant within 1e-8 of 1, Add and Sub of one
+    that is 0 in float32. Sum it leaves alone.
     """
     return isinstance(number, float | int) and 0 < abs(number) < 1e-6
 
