@@ -64,6 +64,7 @@ class HCalibrator(Calibrator):
     name = "h"
     title = "h-calibration"
     weighted = True
+    native_float32 = True
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class HCalibrator(Calibrator):
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         self._check_parameters()
+        logits = logits.astype(np.float64, copy=False)
         if self.protocol == "paper":
             return self._fit_paper(logits, y, sample_weight)
         from hcal.calibrators._default import fit_default
@@ -129,6 +131,8 @@ class HCalibrator(Calibrator):
         )[select]
 
     def _predict(self, logits: FloatArray) -> FloatArray:
+        if self.preserves == "order":  # float32 may round two scores past each other; float64 cannot
+            logits = logits.astype(np.float64, copy=False)
         if self.protocol == "paper":
             return predict_map(self.state_, logits)
         from hcal.calibrators._default import predict_default

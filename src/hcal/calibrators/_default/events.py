@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.calibrators._default.rows import Float64, Scaler, fit_scaler, weighted_quantile
-from hcal.numerics import IntArray, softmax
+from hcal.numerics import FloatArray, IntArray
 from hcal.solvers.lbfgs import lbfgs
 
 _HINGES = 8
@@ -41,23 +41,29 @@ class Rest(NamedTuple):
     kappa: Float64
     bias: Float64
 
-    def __call__(self, margin: Float64, top: IntArray) -> Float64:
+    def __call__(self, margin: FloatArray, top: IntArray) -> FloatArray:
         """Return P(k | not top) of shape (N, K); 0 at the top class."""
-        scores = self.bias - self.kappa * margin
+        scores = margin * margin.dtype.type(-self.kappa)
+        scores += self.bias.astype(margin.dtype)
         scores[np.arange(len(top)), top] = -np.inf
-        return np.asarray(softmax(scores), dtype=np.float64)
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        return scores
 
 
-def top_odds(margin: Float64) -> Float64:
+def top_odds(margin: FloatArray, top: IntArray) -> Float64:
     """Return the log-odds of the top class under softmax(−margin).
 
     Examples
     --------
-    >>> top_odds(np.array([[0.0, 0.0, 0.0]])).round(4)
+    >>> top_odds(np.array([[0.0, 0.0, 0.0]]), np.array([0])).round(4)
     array([-0.6931])
     """
-    below = np.exp(-margin).sum(axis=1) - 1.0
-    return np.asarray(-np.log(np.maximum(below, np.finfo(np.float64).tiny)))
+    e = np.exp(-margin)
+    e[np.arange(len(top)), top] = 0.0  # left out of the sum, not taken from it: 1 − 1 would lose all digits
+    below = e.sum(axis=1).astype(np.float64)
+    return np.asarray(-np.log(np.maximum(below, np.finfo(e.dtype).tiny)))
 
 
 def fit_curve(

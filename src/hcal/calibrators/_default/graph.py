@@ -25,7 +25,7 @@ def graph_model(model: Model, ops: Ops, logits: Any) -> Any:
     x = _standard(model.refined, ops, _features(ops, margin, is_top, k))
     scale = _dot(ops, x, model.refined.weights)
     refined = ops.piecewise(margin, KNOTS, model.refined.values) * ops.exp(scale)
-    below = ops.sum(ops.exp(refined * -1.0)) - 1.0
+    below = ops.sum(ops.where(is_top, refined * 0.0, ops.exp(refined * -1.0)))
     odds = ops.log(ops.maximum(below, float(np.finfo(np.float64).tiny))) * -1.0
     odds = _curve(model.curve, ops, odds, x, is_top)
     odds = _curve(model.final, ops, odds, [], is_top)

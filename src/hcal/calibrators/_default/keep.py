@@ -11,13 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.calibrators._default.rows import Float64
-from hcal.numerics import IntArray
+from hcal.numerics import FloatArray, IntArray
 
 #: A held top class leads by this factor, so that no tie is left to the order of the classes.
 JUST_BELOW = 1.0 - 1e-9
 
 
-def join(q: Float64, rest: Float64, top: IntArray, lift: float | None) -> Float64:
+def join(q: Float64, rest: FloatArray, top: IntArray, lift: float | None) -> FloatArray:
     """Return probabilities (N, K) from P(top) and the shares of the rest, the argmax kept.
 
     Parameters
@@ -43,14 +43,14 @@ def join(q: Float64, rest: Float64, top: IntArray, lift: float | None) -> Float6
     """
     if lift is not None:
         q, rest = _keep(q, rest, top, lift)
-    out = rest * (1.0 - q)[:, None]
+    out = rest * (1.0 - q).astype(rest.dtype)[:, None]
     out[np.arange(len(top)), top] = q
     return out
 
 
-def _keep(q: Float64, rest: Float64, top: IntArray, lift: float) -> tuple[Float64, Float64]:
+def _keep(q: Float64, rest: FloatArray, top: IntArray, lift: float) -> tuple[Float64, FloatArray]:
     k = rest.shape[1]
-    largest = rest.max(axis=1)
+    largest = rest.max(axis=1).astype(np.float64)
     lost = q < largest * (1.0 - q)
     if not lost.any():
         return q, rest
@@ -63,7 +63,8 @@ def _keep(q: Float64, rest: Float64, top: IntArray, lift: float) -> tuple[Float6
     # Mix the rest with its even share 1/(K−1) until its largest part is just below the top.
     even = 1.0 / (k - 1)
     room = JUST_BELOW * held / (1.0 - held)
-    w = np.clip((largest[lost] - room) / (largest[lost] - even), 0.0, 1.0)[:, None]
+    spread = np.maximum(largest[lost] - even, 1e-300)  # 0 where the rest is even already
+    w = np.clip((largest[lost] - room) / spread, 0.0, 1.0)[:, None]
     mixed = (1.0 - w) * rest[lost] + w * even
     mixed[np.arange(len(mixed)), top[lost]] = 0.0
     rest[lost] = mixed

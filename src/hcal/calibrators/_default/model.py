@@ -15,6 +15,9 @@ from hcal.calibrators._default.refine import Refined, apply_refined, fit_refined
 from hcal.calibrators._default.rows import N_FEATURES, Float64, blocks
 from hcal.numerics import FloatArray, IntArray
 
+#: Events a block of a prediction: about what a core's own cache holds of a few float32 arrays.
+_CACHED = 100_000
+
 
 class Model(NamedTuple):
     """All three stages. Every candidate, down to the identity, is one of these with neutral parts.
@@ -38,18 +41,21 @@ class Model(NamedTuple):
     lift: float | None
 
 
-def predict_model(model: Model, logits: FloatArray) -> Float64:
-    """Return probabilities (N, K) of logits (N, K).
+def predict_model(model: Model, logits: FloatArray) -> FloatArray:
+    """Return probabilities (N, K) of logits (N, K), in blocks that stay in the cache.
 
     Examples
     --------
     >>> predict_model(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]))
     array([[0.5, 0.5]])
     """
-    top, margin, x = apply_refined(model.refined, logits)
-    odds = model.curve(top_odds(margin), x, top)
-    q = expit(model.final(odds, x[:, :0], top))
-    return join(q, model.rest(margin, top), top, model.lift)
+    out = np.empty_like(logits)
+    for part in blocks(len(logits), logits.shape[1], _CACHED):
+        top, margin, x = apply_refined(model.refined, logits[part])
+        odds = model.curve(top_odds(margin, top), x, top)
+        q = expit(model.final(odds, x[:, :0], top))
+        out[part] = join(q, model.rest(margin, top), top, model.lift)
+    return out
 
 
 def plain_model(refined: Refined, n_classes: int) -> Model:
@@ -106,8 +112,8 @@ def see(refined: Refined, logits: FloatArray, y: IntArray) -> Seen:
         top, margin, x = apply_refined(refined, logits[part])
         tops.append(top)
         xs.append(x)
-        odds.append(top_odds(margin))
-        margins.append(margin[top != y[part]])
+        odds.append(top_odds(margin, top))
+        margins.append(np.asarray(margin[top != y[part]], dtype=np.float64))
     top = np.concatenate(tops)
     return Seen(
         top, np.concatenate(xs), np.concatenate(odds), top != y, np.concatenate(margins), logits.shape[1]

@@ -41,7 +41,7 @@ class Refined(NamedTuple):
         return Scaler(self.mean, self.deviation, self.low, self.high)
 
 
-def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, Float64, Float64]:
+def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, FloatArray, Float64]:
     """Return top classes (N,), refined margins (N, K) and standardised features (N, F) of logits.
 
     Examples
@@ -53,21 +53,39 @@ def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, Float64
     rows = look(logits, float(stage.beta))
     x = stage.scaler()(rows.feature)
     margin = curve(stage.values, rows.margin)
-    margin *= np.exp(x @ stage.weights)[:, None]
+    margin *= np.exp(x @ stage.weights).astype(margin.dtype)[:, None]
     return rows.top, margin, x
 
 
-def curve(values: Float64, margin: Float64) -> Float64:
+def curve(values: Float64, margin: FloatArray) -> FloatArray:
     """Return the piecewise linear g through (KNOTS, values) at margins of any shape.
+
+    In float64 segment by segment, which cannot invert a pair; in float32 as a sum of hinges, which is
+    several times faster and good to its last digits.
 
     Examples
     --------
     >>> curve(2 * KNOTS, np.array([1.0, 100.0]))
     array([  2., 200.])
     """
-    slope = (values[-1] - values[-2]) / (KNOTS[-1] - KNOTS[-2])
-    out: Float64 = np.interp(margin, KNOTS, values)
-    out += slope * np.maximum(margin - KNOTS[-1], 0.0)
+    slopes = np.diff(values) / np.diff(KNOTS)
+    if margin.dtype == np.float32:
+        return _hinges(slopes, margin)
+    out: FloatArray = np.interp(margin, KNOTS, values)
+    out += slopes[-1] * np.maximum(margin - KNOTS[-1], 0.0)
+    return out
+
+
+def _hinges(slopes: Float64, margin: FloatArray) -> FloatArray:
+    one = margin.dtype.type
+    out = margin * one(slopes[0])
+    beyond = np.empty_like(margin)
+    for knot, change in zip(KNOTS[1:-1], np.diff(slopes), strict=True):
+        if abs(change) > 1e-9:
+            np.subtract(margin, one(knot), out=beyond)
+            np.maximum(beyond, one(0), out=beyond)
+            beyond *= one(change)
+            out += beyond
     return out
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, log_softmax
+from hcal.numerics import FloatArray, IntArray
 
 Float64 = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
     """
 
     top: IntArray
-    margin: Float64
+    margin: FloatArray
     feature: Float64
 
 
@@ -56,15 +56,14 @@ def look(logits: FloatArray, beta: float) -> Rows:
     >>> look(np.array([[2.0, 0.0, 1.0]]), 0.5).margin
     array([[0. , 1. , 0.5]])
     """
-    z = logits.astype(np.float64)
-    top = z.argmax(axis=1)
-    margin = z.max(axis=1, keepdims=True) - z
-    margin *= beta
-    np.minimum(margin, FAR, out=margin)
+    top = logits.argmax(axis=1)
+    margin = logits[np.arange(len(top)), top][:, None] - logits
+    margin *= logits.dtype.type(beta)
+    np.minimum(margin, logits.dtype.type(FAR), out=margin)
     return Rows(top, margin, features(margin, top))
 
 
-def features(margin: Float64, top: IntArray) -> Float64:
+def features(margin: FloatArray, top: IntArray) -> Float64:
     """Return six numbers that tell how the probability of a row is spread.
 
     The runner-up's margin, the surprise of the top class, the entropy, the mean margin, and two
@@ -85,20 +84,34 @@ def features(margin: Float64, top: IntArray) -> Float64:
     >>> features(np.zeros((1, 2)), np.zeros(1, dtype=int)).shape
     (1, 6)
     """
-    logp = log_softmax(-margin)
-    half = np.exp(0.5 * logp)
-    p = half * half
-    rows = np.arange(len(margin))
-    others = margin.copy()
-    others[rows, top] = np.inf
+    # Powers of one e^−margin, and sums that are normalised afterwards: few passes over the classes.
+    e = np.exp(-margin)
+    log_z = np.log(_row_sums(e))
+    weighted = np.einsum("nk,nk->n", e, margin).astype(np.float64)
+    half = np.sqrt(e, out=e)
+    by_half = _row_sums(half)
+    by_quarter = _row_sums(np.sqrt(half, out=half))
     out = np.empty((len(margin), N_FEATURES))
-    out[:, 0] = np.log1p(others.min(axis=1))
-    out[:, 1] = np.log(TINY - logp[rows, top])
-    out[:, 2] = np.log(TINY - np.einsum("nk,nk->n", p, logp))
-    out[:, 3] = np.log1p(margin.mean(axis=1))
-    out[:, 4] = np.log(half.sum(axis=1))
-    out[:, 5] = np.log(np.sqrt(half).sum(axis=1))
+    out[:, 0] = np.log1p(_runner_up(margin, top))
+    out[:, 1] = np.log(TINY + log_z)
+    out[:, 2] = np.log(TINY + log_z + weighted * np.exp(-log_z))
+    out[:, 3] = np.log1p(_row_sums(margin) / margin.shape[1])
+    out[:, 4] = np.log(by_half) - 0.5 * log_z
+    out[:, 5] = np.log(by_quarter) - 0.25 * log_z
     return out
+
+
+def _row_sums(values: FloatArray) -> Float64:
+    return np.asarray(values.sum(axis=1), dtype=np.float64)
+
+
+def _runner_up(margin: FloatArray, top: IntArray) -> Float64:
+    """Return the smallest margin but the top class's own, which is put back afterwards."""
+    rows = np.arange(len(top))
+    margin[rows, top] = np.inf
+    least = np.asarray(margin.min(axis=1), dtype=np.float64)
+    margin[rows, top] = 0.0
+    return least
 
 
 class Scaler(NamedTuple):
@@ -157,15 +170,15 @@ def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
     return out
 
 
-def blocks(n_rows: int, n_classes: int) -> list[slice]:
-    """Cut rows into slices of about a million events, so that memory stays bounded.
+def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
+    """Cut rows into slices of about so many events, so that memory stays bounded.
 
     Examples
     --------
     >>> len(blocks(10, 1_000_000))
     10
     """
-    size = max(1, 1_000_000 // n_classes)
+    size = max(1, events // n_classes)
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
