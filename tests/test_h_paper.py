@@ -188,7 +188,7 @@ def test_cifar10_resnet110_reproduces():
                 (metrics.ece_s1(probs, y_test), metrics.tcwece(probs, y_test), metrics.dkde_ce(probs, y_test))
             )
     assert np.median(values["top-label"], axis=0)[0] <= 0.0050
-    # The range over seeds and families of method.md, not its best: the calibration set's CWECE_a has its least
+    # The range over seeds and families of method.md, not its best: the calibration CWECE_a has its least
     # value (0.0045) where piecewise-1, a temperature on its way down, happens to pass at every seed.
     assert np.median(values["class-wise"], axis=0)[1] <= 0.030
     assert np.median(values["class-wise"], axis=0)[2] <= 0.0015
