@@ -14,6 +14,7 @@ from hcal.numerics import IntArray, softmax
 Float64 = NDArray[np.float64]
 
 _JITTER = 1e-6
+_LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow
 _BLOCK_EVENTS = 65_536
 
 
@@ -66,7 +67,7 @@ class _Tabulated:
 
 def _unpack(theta: Float64, m: int) -> tuple[Float64, Float64, Float64, Float64]:
     positive = np.logaddexp(0, theta)
-    return theta[:m], positive[m : 2 * m], theta[2 * m : 3 * m], positive[3 * m :]
+    return theta[:m], positive[m : 2 * m], theta[2 * m : 3 * m], positive[3 * m :] + _LEAST
 
 
 def _lower(z: Float64, length: float, variance: float, noise: float) -> tuple[Float64, Float64]:

@@ -37,7 +37,7 @@ class GaussianProcessCalibration(Calibrator):
     inducing : int
         Number of inducing inputs, placed by 1-D k-means.
     samples : int
-        Draws of f for a prediction; 0 takes softmax of the mean.
+        Draws of f for a prediction, in pairs ±ε; 0 takes softmax of the mean.
     seed : int
         Of the draws.
     max_iterations : int
@@ -112,11 +112,14 @@ class GaussianProcessCalibration(Calibrator):
         if self.samples == 0:
             return softmax(mean)
         np.sqrt(spread, out=spread)
-        draws = np.random.RandomState(self.seed).standard_normal((self.samples, logits.shape[1]))
+        # In pairs ±ε: the odd orders of their error cancel.
+        pairs = (self.samples + 1) // 2
+        draws = np.random.RandomState(self.seed).standard_normal((pairs, logits.shape[1]))
         probs = np.zeros_like(mean)
         for draw in draws:
             probs += softmax(mean + spread * draw)
-        probs /= self.samples
+            probs += softmax(mean - spread * draw)
+        probs /= 2 * pairs
         return probs
 
 
