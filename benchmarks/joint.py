@@ -2,7 +2,8 @@
 
 For each task and split: error after / error before, averaged inside four groups, then over the groups.
 Calibration and test rows are pooled and split again at random (same sizes); where the two differ in
-distribution (a label shift is the point of the task), 80 % of each part is drawn instead. Split 0 is the original one.
+distribution (a label shift is the point of the task), 80 % of each part is drawn instead. Split 0 is the
+original one.
 
     python benchmarks/joint.py run --methods uncal,ts,svs,h --splits 5 --out results/joint.csv
     python benchmarks/joint.py table results/joint.csv
@@ -18,6 +19,7 @@ import time
 import warnings
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -85,25 +87,79 @@ def ratios(after: dict[str, float], before: dict[str, float]) -> dict[str, float
 
 
 def predictions(method: str, cal: np.ndarray, y: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-    """One method by name; ``h/NAME`` is a candidate of the default forced, ``h/all`` every one of them."""
+    """One method by name; ``h/all``: every candidate of the default forced, and two ablations."""
     import hcal
 
-    if method.startswith("h/"):
-        from hcal.calibrators._default import fit_candidates
-        from hcal.calibrators._default.model import predict_model
-        from hcal.calibrators.base import _keep_argmax
-
-        out = {}
-        for classes in (True, False):
-            for name, model in fit_candidates(cal, y, np.ones(len(y)), classes=classes).items():
-                probs = predict_model(model, test)
-                if name != "free":
-                    _keep_argmax(probs, test)
-                out[f"h/{name}"] = probs
-        return out
+    if method == "h/all":
+        return ablations(cal, y, test)
     name, _, option = method.partition(":")
     params = {"preserve": None if option == "none" else option} if option else {}
     return {method: hcal.make_calibrator(name, **params).fit(cal, y).predict_proba(test)}
+
+
+def ablations(cal: np.ndarray, y: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+    """The default's parts: each candidate forced; judged by NLL alone; trained with the h objective added."""
+    from hcal.calibrators._default import CANDIDATES, fit_candidates, out_of_fold
+    from hcal.calibrators._default.model import predict_model
+    from hcal.calibrators.base import _keep_argmax
+
+    weight = np.ones(len(y))
+    models = {
+        **fit_candidates(cal, y, weight, classes=False),
+        **fit_candidates(cal, y, weight, classes=True),
+    }
+    verdicts, _ = out_of_fold(cal, y, weight, 0)
+    by_nll = min(CANDIDATES["accuracy"], key=lambda name: verdicts[name].nll)
+    models["judged by NLL alone"] = models[by_nll]
+    models["classes-0 with h in training"] = with_h(models["classes-0"], cal, y)
+    out = {}
+    for name, model in models.items():
+        probs = predict_model(model, test)
+        if name != "free":
+            _keep_argmax(probs, test)
+        out[f"h/{name}"] = probs
+    return out
+
+
+def with_h(model: Any, logits: np.ndarray, y: np.ndarray, window: int = 500) -> Any:
+    """Refit the last curve of P(top) by NLL plus the windowed error of the top-label event (weight 1)."""
+    from scipy.special import expit
+
+    from hcal.calibrators._default.events import _design
+    from hcal.calibrators._default.model import see
+    from hcal.calibrators._default.rows import Scaler
+    from hcal.solvers.lbfgs import lbfgs
+
+    seen = see(model.refined, logits, y)
+    hit = (~seen.lost).astype(np.float64)
+    odds = model.curve(seen.odds, seen.x, seen.top)
+    design = _design(odds, seen.x[:, :0], model.final.knots, Scaler(*model.final.scaler))
+    ridge = np.concatenate([[0.01], np.ones(design.shape[1] - 1)]) / len(y)
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        eta = odds + design @ theta
+        q = expit(eta)
+        value, pull = windowed(q, hit, window)
+        nll = float(np.mean(np.logaddexp(0, eta) - hit * eta))
+        gradient = design.T @ ((q - hit) / len(y) + pull * q * (1 - q)) + 2 * ridge * theta
+        return nll + value + float(ridge @ theta**2), gradient
+
+    theta = lbfgs(loss, model.final.weights, max_iterations=100).theta
+    return model._replace(final=model.final._replace(weights=theta))
+
+
+def windowed(q: np.ndarray, hit: np.ndarray, window: int) -> tuple[float, np.ndarray]:
+    """eq:finalloss on one event with uniform weights, |T| smoothed by 1e-3 so that L-BFGS can follow it."""
+    order = np.argsort(q, kind="stable")
+    total = np.concatenate([[0.0], np.cumsum((q - hit)[order])])
+    m = min(window, len(q))
+    t = (total[m:] - total[:-m]) / m
+    size = np.sqrt(t * t + 1e-6)
+    each = np.concatenate([[0.0], np.cumsum(t / size / (len(t) * m))])
+    place = np.arange(len(q))
+    pull = np.empty(len(q))
+    pull[order] = each[np.minimum(place + 1, len(t))] - each[np.maximum(place + 1 - m, 0)]
+    return float(size.mean()), pull
 
 
 def cell(task: str, number: int, methods: list[str]) -> list[dict[str, object]]:
@@ -189,36 +245,51 @@ def paired(a: dict[str, np.ndarray], b: dict[str, np.ndarray], rng: np.random.Ge
 
 def table(args: argparse.Namespace) -> None:
     rows = read(args.results)
-    fields = {name: task_means(rows, name) for name in ["joint", *GROUPS, "changed", "nll_ratio", "seconds"]}
-    mean = {
-        f: {m: float(np.mean([v.mean() for v in ts.values()])) for m, ts in by.items()}
-        for f, by in fields.items()
-    }
-    rng = np.random.default_rng(0)
-    reference = fields["joint"][args.reference]
-    print(
-        f"| method | joint | top / class / canonical / score | argmax changed | failures | {args.reference} minus it |"
-    )
-    print("|---|---|---|---|---|---|")
-    for m in sorted(mean["joint"], key=mean["joint"].__getitem__):
-        groups = " / ".join(f"{mean[g][m]:.3f}" for g in GROUPS)
-        failures = sum(int((v > 1.005).sum()) for v in fields["nll_ratio"][m].values())
-        d, low, high = paired(reference, fields["joint"][m], rng)
-        tasks = len(fields["joint"][m])
-        note = "" if tasks == len(reference) else f" ({tasks} tasks)"
-        gap = "" if m == args.reference else f"{d:+.3f} [{low:+.3f}, {high:+.3f}]"
-        print(
-            f"| {m}{note} | {mean['joint'][m]:.3f} | {groups} | {mean['changed'][m]:.0f} | {failures} | {gap} |"
-        )
-    leave_one_out(fields["joint"])
+    print("\n".join(markdown(rows, args.reference)))
+    leave_one_out(task_means(rows, "joint"))
     for r in rows:
         if r["error"]:
             print(f"error: {r['method']} on {r['task']} split {r['split']}: {r['error']}")
 
 
+def markdown(rows: list[dict[str, str]], reference: str) -> list[str]:
+    """Return the table, best first, as lines of Markdown."""
+    fields = {name: task_means(rows, name) for name in ["joint", *GROUPS, "changed", "nll_ratio"]}
+    mean = {
+        f: {m: float(np.mean([v.mean() for v in ts.values()])) for m, ts in by.items()}
+        for f, by in fields.items()
+    }
+    rng = np.random.default_rng(0)
+    ours = fields["joint"][reference]
+    head = ["method", "joint", " / ".join(GROUPS), "argmax changed", "failures", f"{reference} minus it"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for m in sorted(mean["joint"], key=mean["joint"].__getitem__):
+        d, low, high = paired(ours, fields["joint"][m], rng)
+        tasks = len(fields["joint"][m])
+        cells = [
+            m if tasks == len(ours) else f"{m} ({tasks} tasks)",
+            f"{mean['joint'][m]:.3f}",
+            " / ".join(f"{mean[g][m]:.3f}" for g in GROUPS),
+            f"{mean['changed'][m]:.0f}",
+            str(sum(int((v > 1.005).sum()) for v in fields["nll_ratio"][m].values())),
+            "" if m == reference else f"{d:+.3f} [{low:+.3f}, {high:+.3f}]",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def page(args: argparse.Namespace) -> None:
+    """Write the table between the markers of docs/default.md."""
+    path = Path(__file__).resolve().parents[1] / "docs" / "default.md"
+    before, _, rest = path.read_text().partition("<!-- joint -->\n")
+    _, _, after = rest.partition("<!-- end -->")
+    body = "\n".join(markdown(read(args.results), args.reference))
+    path.write_text(f"{before}<!-- joint -->\n{body}\n<!-- end -->{after}")
+
+
 def leave_one_out(joint: dict[str, dict[str, np.ndarray]]) -> None:
     """Choose among forced candidates on nine tasks, report on the tenth; the judge needs no such choice."""
-    forced = {m: ts for m, ts in joint.items() if m.startswith("h/") and m != "h/free"}
+    forced = {m: ts for m, ts in joint.items() if m.startswith("h/") and m != "h/free" and " " not in m}
     if not forced:
         return
     tasks = sorted(next(iter(forced.values())))
@@ -250,6 +321,10 @@ def main() -> None:
     t.add_argument("results")
     t.add_argument("--reference", default="h")
     t.set_defaults(do=table)
+    d = commands.add_parser("page")
+    d.add_argument("results")
+    d.add_argument("--reference", default="h")
+    d.set_defaults(do=page)
     args = parser.parse_args()
     args.do(args)
 
