@@ -67,7 +67,7 @@ def measure(method: str, params: dict[str, object], rows: int, classes: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--methods", default="hb,iso")
+    parser.add_argument("--methods", default="hb,iso", help="names, or all")
     parser.add_argument("--rows", type=int, default=25_000)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--params", default="{}", help="JSON")
@@ -77,7 +77,9 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(args.one, json.loads(args.params), args.rows, args.classes)))
         return
-    for method in args.methods.split(","):
+    import hcal
+
+    for method in hcal.list_calibrators() if args.methods == "all" else args.methods.split(","):
         size = ["--rows", str(args.rows), "--classes", str(args.classes)]
         command = [sys.executable, __file__, "--one", method, "--params", args.params, *size]
         try:

@@ -22,7 +22,8 @@ Float64 = NDArray[np.float64]
 class BetaCalibration(Calibrator):
     """softmax over k of a_k ln p_k − b_k ln(1 − p_k) + c_k, with a, b ≥ 0, of least mean NLL.
 
-    A class absent from the calibration rows keeps its probability; the others share the rest.
+    A class absent from the calibration rows keeps its probability; the others share the rest. There is no
+    penalty: with few rows a class (K in the hundreds) prefer ``svs``.
 
     Kull, Silva Filho, Flach: Beta calibration: a well-founded and easily implemented improvement on logistic
     calibration for binary classifiers, AISTATS 2017; here all classes at once, not one against the rest.
@@ -45,7 +46,7 @@ class BetaCalibration(Calibrator):
     title = "Beta calibration"
     weighted = True
 
-    def __init__(self, *, max_iterations: int = 500, input: InputKind = "logits") -> None:
+    def __init__(self, *, max_iterations: int = 200, input: InputKind = "logits") -> None:
         self.max_iterations = max_iterations
         self.input = input
 
@@ -64,7 +65,7 @@ class BetaCalibration(Calibrator):
             bounds=[(0.0, None)] * (2 * k) + [(None, None)] * k,
             max_iterations=self.max_iterations,
             tolerance=1e-6,
-            gain=1e-7 if x.size > 10**7 else 1e-12,
+            gain=1e-7 if x.size > 10**6 else 1e-12,
         )
         a, b, c = np.split(solved.theta, 3)
         state = {"a": a, "b": b, "c": c, "present": present}
