@@ -33,6 +33,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "ms": {"penalty": (0.1, 1e-3), "folds": 2, "max_iterations": 8},
     "dir": {"penalty": (0.1, 1e-3), "folds": 2, "max_iterations": 8},
     "beta": {"max_iterations": 40},
+    "vs": {"max_iterations": 30},
     "diag": {"hidden": (2,), "max_iterations": 40},
     "dec": {"max_critics": 4},
     "gp": {"inducing": 4, "samples": 10, "max_iterations": 5},
