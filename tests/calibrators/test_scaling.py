@@ -1,0 +1,187 @@
+"""What the scaling and non-linear methods do at their edges, beyond the common table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hcal
+from conftest import synthetic
+from hcal.calibrators._odir import penalty_grid
+from hcal.solvers.temperature import mean_confidence
+
+
+def fit(name: str, z: np.ndarray, y: np.ndarray, **params):
+    return hcal.make_calibrator(name, **params).fit(z, y)
+
+
+def test_ec_matches_confidence_to_accuracy_at_any_scale() -> None:
+    z, y = synthetic(500)
+    for scale in (1e-3, 1.0, 1e3):
+        cal = fit("ec", z * scale, y)
+        accuracy = (z.argmax(axis=1) == y).mean()
+        assert cal.predict_proba(z * scale).max(axis=1).mean() == pytest.approx(accuracy, abs=1e-9)
+
+
+@pytest.mark.parametrize(("labels", "end"), [("right", 0.01), ("wrong", None)])
+def test_ec_without_a_root_takes_an_end_of_the_bracket_and_warns(labels: str, end: float | None) -> None:
+    z, _ = synthetic(100)
+    y = z.argmax(axis=1) if labels == "right" else z.argmin(axis=1)
+    with pytest.warns(hcal.CalibrationWarning, match="no temperature gives"):
+        cal = fit("ec", z, y)
+    assert cal.info_["temperature"] == pytest.approx(end) if end else cal.info_["temperature"] >= 10
+
+
+def test_ets_mixes_in_the_uniform_where_labels_are_noisy() -> None:
+    """A tenth of the labels replaced at random is what w₃ is for: no temperature can express it."""
+    rng = np.random.default_rng(0)
+    z, _ = synthetic(4000, scale=1)
+    z = 8 * z
+    y = np.where(rng.random(4000) < 0.3, rng.integers(0, 4, 4000), z.argmax(axis=1))
+    for objective in ("brier", "nll"):
+        cal = fit("ets", z, y, objective=objective)
+        w = cal.info_["weights"]
+        assert sum(w) == pytest.approx(1)
+        assert w[2] > 0.05
+        ts = fit("ts", z, y)
+        metric = getattr(hcal.metrics, objective)
+        assert metric(cal.predict_proba(z), y) < metric(ts.predict_proba(z), y)
+
+
+def test_sctl_is_ts_when_all_classes_fare_alike() -> None:
+    z, y = synthetic(200)
+    # Every class gets the same rows with its name rotated: all class losses are equal, all weights 1.
+    rotated = np.concatenate([np.roll(z, s, axis=1) for s in range(4)])
+    labels = np.concatenate([(y + s) % 4 for s in range(4)])
+    ts, sctl = fit("ts", rotated, labels), fit("sctl", rotated, labels)
+    assert sctl.info_["temperature"] == pytest.approx(ts.info_["temperature"], rel=1e-6)
+
+
+def test_softbin_minimises_what_it_says() -> None:
+    from hcal.objective.soft_binned import soft_binned_error
+    from hcal.solvers.temperature import top_probability
+
+    z, y = synthetic(800)
+    cal = fit("softbin", z, y)
+    hit, w = (z.argmax(axis=1) == y).astype(float), np.full(800, 1 / 800)
+    beta = 1 / cal.info_["temperature"]
+    errors = [soft_binned_error(top_probability(z, beta * f), hit, w)[0] for f in np.linspace(0.4, 2.5, 200)]
+    assert cal.info_["error"] <= min(errors) + 1e-6
+    with pytest.raises(ValueError, match="tau"):
+        fit("softbin", z, y, tau=0.0)
+
+
+@pytest.mark.parametrize("name", ["vs", "beta"])
+def test_an_absent_class_keeps_its_probability(name: str) -> None:
+    z, y = synthetic(400)
+    rows = y != 2
+    cal = fit(name, z[rows], y[rows])
+    assert cal.predict_proba(z)[:, 2] == pytest.approx(hcal.softmax(z)[:, 2], rel=1e-9)
+
+
+def test_vs_is_a_stationary_point() -> None:
+    """At the maximum likelihood of a free offset, mean probability and frequency of every class agree."""
+    z, y = synthetic(1000)
+    p = fit("vs", z, y).predict_proba(z)
+    assert p.mean(axis=0) == pytest.approx(np.bincount(y) / len(y), abs=1e-6)
+
+
+def test_beta_keeps_its_slopes_non_negative() -> None:
+    z, y = synthetic(300)
+    state = fit("beta", -z, y).state_  # scores turned around ask for negative slopes
+    assert state["a"].min() >= 0
+    assert state["b"].min() >= 0
+
+
+@pytest.mark.parametrize("penalty", ["ridge", "lasso", "mcp", "group_lasso"])
+def test_structured_scaling_fades_to_temperature_scaling(penalty: str) -> None:
+    z, y = synthetic(300)
+    ts = fit("ts", z, y).predict_proba(z)
+    for name in ("svs", "sms"):
+        if (name, penalty) == ("svs", "group_lasso"):
+            with pytest.raises(ValueError, match="penalty must be"):
+                fit(name, z, y, penalty=penalty)
+            continue
+        strong = fit(name, z, y, penalty=penalty, strength=1e6).predict_proba(z)
+        assert np.abs(strong - ts).max() < 2 / 300  # the mixed uniform, ε = 1/(N + 1)
+        weak = fit(name, z, y, penalty=penalty, strength=0.05)
+        assert hcal.metrics.nll(weak.predict_proba(z), y) < hcal.metrics.nll(ts, y)
+
+
+def test_grids_and_refusals_of_the_matrix_methods() -> None:
+    assert len(penalty_grid("decades", 10)) == 49
+    assert len(penalty_grid("published", 100)) == 27 * 9
+    z, y = synthetic(60)
+    with pytest.raises(ValueError, match="grid must be"):
+        fit("ms", z, y, grid="fine")
+    with pytest.raises(ValueError, match="folds=1"):
+        fit("ms", z, y, folds=1)
+    with pytest.raises(ValueError, match="features must be"):
+        fit("ms", z, y, features="ranks")
+    wide = np.zeros((2000, 1200), dtype=np.float32)
+    with pytest.raises(ValueError, match=r"the limit for ten minutes .* use 'sms'"):
+        fit("dir", wide, np.zeros(2000, dtype=int))
+
+
+def test_one_pair_on_all_rows_is_the_plain_penalised_fit() -> None:
+    z, y = synthetic(200)
+    cal = fit("ms", z, y, penalty=(0.5, 0.5), folds=1)
+    assert cal.state_["matrix"].shape == (1, 4, 4)
+    off = cal.state_["matrix"][0] - np.diag(np.diag(cal.state_["matrix"][0]))
+    p = cal.predict_proba(z)
+    # Stationary: gradient of the mean NLL in W plus 2 lambda W is zero off the diagonal.
+    gradient = (p - np.eye(4)[y]).T @ z / 200 + 2 * 0.5 * off
+    assert gradient[~np.eye(4, dtype=bool)] == pytest.approx(0, abs=1e-5)
+
+
+def test_rows_do_not_see_their_neighbours() -> None:
+    """gp draws the same numbers for every row, so a row alone gets what it gets in a crowd."""
+    z, y = synthetic(200)
+    cal = fit("gp", z, y)
+    assert cal.predict_proba(z[:1]) == pytest.approx(cal.predict_proba(z)[:1], abs=1e-14)
+    mean = fit("gp", z, y, samples=0)
+    assert np.abs(mean.predict_proba(z) - cal.predict_proba(z)).max() < 0.1
+
+
+def test_dec_lowers_the_largest_violation_of_its_critics() -> None:
+    from hcal.calibrators._critics import critic_gain, train_critic
+
+    z, y = synthetic(600, scale=3.0)
+    marks, w = np.eye(4)[y], np.full(600, 1 / 600)
+
+    def violation(p: np.ndarray) -> float:
+        rng = np.random.RandomState(5)
+        gain = critic_gain(p, marks - p, w)
+        return max(-gain(train_critic(p, marks - p, w, rng))[0] for _ in range(5))
+
+    with_critics = fit("dec", z, y, critics=30).predict_proba(z)
+    assert violation(with_critics) < 0.5 * violation(fit("dec", z, y, critics=0).predict_proba(z))
+
+
+def test_dec_without_critics_is_temperature_scaling() -> None:
+    z, y = synthetic(300)
+    assert fit("dec", z, y, critics=0, floor=0.0).predict_proba(z) == pytest.approx(
+        fit("ts", z, y).predict_proba(z), abs=1e-12
+    )
+
+
+def test_diag_beats_temperature_scaling_where_the_truth_is_not_linear() -> None:
+    rng = np.random.default_rng(0)
+    u = rng.normal(size=(3000, 4)) * 2
+    y = (u + rng.gumbel(size=u.shape)).argmax(axis=1)
+    z = np.sign(u) * np.abs(u) ** 2.5  # an increasing distortion of the true logits
+    ts, diag = fit("ts", z, y), fit("diag", z, y, hidden=(10,))
+    held_u = rng.normal(size=(5000, 4)) * 2
+    held_y = (held_u + rng.gumbel(size=held_u.shape)).argmax(axis=1)
+    held_z = np.sign(held_u) * np.abs(held_u) ** 2.5
+    assert (
+        hcal.metrics.nll(diag.predict_proba(held_z), held_y)
+        < hcal.metrics.nll(ts.predict_proba(held_z), held_y) - 0.02
+    )
+
+
+def test_mean_confidence_rises_with_beta() -> None:
+    z, _ = synthetic(50)
+    curve = [mean_confidence(z, None)(b) for b in np.geomspace(1e-6, 1e6, 25)]
+    assert curve[0] == pytest.approx(1 / 4, abs=1e-4)
+    assert (np.diff(curve) >= 0).all()
