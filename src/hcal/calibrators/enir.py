@@ -16,7 +16,7 @@ from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
 
 # The path visits up to G models of up to G groups; each model must be scored, so the work is about G²/2.
-# Measured 1e-8 s a group (20,000 rows of 2 classes), so 2e10 is some four minutes of one core by extrapolation.
+# Measured 1e-8 s a group (20,000 rows of 2 classes): 2e10 is some four minutes of one core, extrapolated.
 _MAX_WORK = 2e10
 # Meeting times that are equal in exact arithmetic differ by rounding; they are one event on the path.
 _SAME_TIME = 1e-12
