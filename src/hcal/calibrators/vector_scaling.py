@@ -24,7 +24,7 @@ Float64 = NDArray[np.float64]
 class VectorScaling(Calibrator):
     """softmax(w ⊙ log p + b), w and b free, of least mean NLL; convex, no penalty.
 
-    Up to 300 classes Newton runs to convergence; above, L-BFGS runs until an iteration gains less than 1e-7.
+    Up to 300 classes Newton runs to convergence; above, L-BFGS runs until an iteration gains less than 1e-6.
     A class absent from the calibration rows keeps its probability; the others share the rest.
 
     Guo, Pleiss, Sun, Weinberger: On Calibration of Modern Neural Networks, ICML 2017.
@@ -48,7 +48,7 @@ class VectorScaling(Calibrator):
     title = "Vector scaling"
     weighted = True
 
-    def __init__(self, *, max_iterations: int = 200, input: InputKind = "logits") -> None:
+    def __init__(self, *, max_iterations: int = 60, input: InputKind = "logits") -> None:
         self.max_iterations = max_iterations
         self.input = input
 
@@ -107,6 +107,6 @@ def _fit_vector(
         start=first,
         max_iterations=max_iterations,
         tolerance=1e-6,
-        gain=1e-7,
+        gain=1e-6,
     )
     return fit, centre

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hcal.maps.scaling import Map
 from hcal.numerics import IntArray
 from hcal.objective.proper import Objective
+from hcal.objective.threads import run_parts
 from hcal.solvers.lbfgs import Solution, lbfgs
 from hcal.solvers.newton import newton
 
@@ -20,6 +21,7 @@ Float64 = NDArray[np.float64]
 # want some rows at least.
 _BLOCK_EVENTS = 32_768
 _MATRIX_ROWS = 512
+_THREADED_EVENTS = 2_000_000
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
@@ -61,6 +63,16 @@ def _rows(map: Map, x: Float64) -> int:
     return max(least, _BLOCK_EVENTS // int(x.shape[1]))
 
 
+def _halves(map: Map, objective: Objective, x: Float64) -> list[tuple[int, int]]:
+    """Return two halves of many rows, one a thread: always two, so that the sum is the same on any machine.
+
+    Not for matrix products, which have threads of their own.
+    """
+    if not objective.by_rows or map.name == "matrix" or x.size < _THREADED_EVENTS:
+        return [(0, len(x))]
+    return [(0, len(x) // 2), (len(x) // 2, len(x))]
+
+
 def loss_of(
     map: Map,
     objective: Objective,
@@ -96,14 +108,23 @@ def loss_of(
     w = unit_weight(weight, len(x))
     rows = _rows(map, x) if objective.by_rows else len(x)
 
+    parts = _halves(map, objective, x)
+
     def loss(theta: Float64) -> tuple[float, Float64]:
+        def over(first: int, last: int) -> tuple[float, Float64]:
+            value, gradient = 0.0, np.zeros_like(theta)
+            for start in range(first, last, rows):
+                block = slice(start, min(start + rows, last))
+                log_probs, pullback = map.vjp(theta, x[block])
+                part, slope = objective.value_and_grad(log_probs, y[block], w[block])
+                value += part
+                gradient += pullback(slope)
+            return value, gradient
+
         value, gradient = (0.0, np.zeros_like(theta)) if penalty is None else penalty.value_and_grad(theta)
-        for start in range(0, len(x), rows):
-            block = slice(start, start + rows)
-            log_probs, pullback = map.vjp(theta, x[block])
-            part, slope = objective.value_and_grad(log_probs, y[block], w[block])
+        for part, slope in run_parts(over, parts):
             value += part
-            gradient += pullback(slope)
+            gradient += slope
         return value, gradient
 
     return loss
