@@ -8,6 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+# One conftest for all folders: tests import helpers from it by name, and two modules cannot share a name.
+from bench_results import results
+
+__all__ = ["results"]
+
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 DATA = Path(os.environ.get("HCAL_DATA", SHARED / "data"))
