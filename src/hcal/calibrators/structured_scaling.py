@@ -91,7 +91,8 @@ class StructuredMatrixScaling(Calibrator):
     penalty : {"ridge", "lasso", "mcp", "group_lasso"}
         All but the first by accelerated proximal gradient.
     max_iterations : int
-        Above 300 classes at most 60 are made: each is two products with a K×K matrix.
+        Above 300 classes at most 30 are made, until one gains less than 1e-6: each costs two products with a
+        K×K matrix.
     input : {"logits", "probs", "log_probs"}
 
     Examples
@@ -162,7 +163,7 @@ def _fit_stages(
     stage, temperature = first_stage(logits, y, weight)
     limit = method.max_iterations
     if family.name == "matrix" and logits.shape[1] > 300:
-        limit = min(limit, 60)
+        limit = min(limit, 30)
     solved = second_stage(family, stage.scores(logits), y, weight, strength, method.penalty, limit)
     state = {"beta": np.array(stage.beta), "epsilon": np.array(stage.epsilon), "theta": solved.theta}
     info = {"temperature": 1 / stage.beta, "iterations": solved.iterations}
