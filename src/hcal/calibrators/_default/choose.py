@@ -3,7 +3,7 @@
 criterion = mean of four ratios to the uncalibrated probabilities, one a level: proper scores (NLL and Brier),
 the windowed h-error of the top-label event, that of the class-wise events ((T̃₁ − T̃₂)/T̃₃ of Thm 7, root mean
 square over windows, less its noise), and the canonical Dirichlet-kernel error. A candidate whose held-out
-NLL is above the uncalibrated one is out.
+NLL is above the uncalibrated one, or temperature scaling's, is out.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def pick(verdicts: dict[str, Verdict], base: str, allowed: list[str], slack: flo
     'identity'
     """
     reference = verdicts[base]
-    sound = [name for name in allowed if verdicts[name].nll <= reference.nll or name == base]
+    ceiling = min(verdicts[name].nll for name in {base, "temperature"} & set(verdicts))
+    sound = [name for name in allowed if verdicts[name].nll <= ceiling or name == base]
     criterion = {name: verdicts[name].against(reference) for name in sound}
     best = min(criterion.values())
     return next(name for name in sound if criterion[name] <= best + slack)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from hcal.calibrators._default.rows import Float64, Scaler, fit_scaler, weighted_quantile
+from hcal.calibrators._default.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
 from hcal.numerics import FloatArray, IntArray
 from hcal.solvers.lbfgs import lbfgs
 
@@ -87,9 +87,9 @@ def fit_curve(
 
     Examples
     --------
-    >>> odds, hit = np.full(100, 2.0), np.array([1.0, 0.0] * 50)
-    >>> none, top = np.zeros((100, 0)), np.zeros(100, dtype=int)
-    >>> curve = fit_curve(odds, none, top, hit, np.ones(100), 2, classes=False)
+    >>> odds, hit = np.full(1000, 2.0), np.array([1.0, 0.0] * 500)
+    >>> none, top = np.zeros((1000, 0)), np.zeros(1000, dtype=int)
+    >>> curve = fit_curve(odds, none, top, hit, np.ones(1000), 2, classes=False)
     >>> bool(abs(curve(odds, none, top)).max() < 1e-2)
     True
     """
@@ -98,9 +98,8 @@ def fit_curve(
     design = _design(odds, x, knots, scaler)
     total, n = float(weight.sum()), design.shape[1]
     # The constant is all but free: a small ridge stops it where every label is right, or every one wrong.
-    ridge = (
-        np.concatenate([[0.01], np.full(n - 1, _RIDGE), np.full(n_classes, _CLASS_RIDGE * n_classes)]) / total
-    )
+    ridge = np.concatenate([[0.01], np.full(n - 1, _RIDGE), np.full(n_classes, _CLASS_RIDGE * n_classes)])
+    ridge *= few(total) / total
 
     def loss(theta: Float64) -> tuple[float, Float64]:
         terms = theta[n:]
@@ -149,7 +148,7 @@ def fit_rest(
     if n == 0 or k == 2:
         return Rest(np.array(1.0), np.zeros(k))
     rows = np.arange(n)
-    ridge = np.concatenate([[_RIDGE], np.full(k, _CLASS_RIDGE * k)]) / total
+    ridge = np.concatenate([[_RIDGE], np.full(k, _CLASS_RIDGE * k)]) * few(total) / total
 
     def loss(theta: Float64) -> tuple[float, Float64]:
         kappa = np.exp(theta[0])

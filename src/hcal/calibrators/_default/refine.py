@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._default.rows import Float64, Scaler, blocks, fit_scaler, look
+from hcal.calibrators._default.rows import Float64, Scaler, blocks, few, fit_scaler, look
 from hcal.numerics import FloatArray, IntArray
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.temperature import solve_temperature
@@ -182,6 +182,7 @@ class _Problem:
         self.beyond = self.both - KNOTS[self.segment]
         self.log_counts, self.x, self.weight = np.log(counts), x, weight
         self.total = float(weight.sum())
+        self.strength = few(self.total) / self.total
         self.size = len(KNOTS) - 1 + x.shape[1]
 
     def split(self, theta: Float64) -> tuple[Float64, Float64]:
@@ -203,11 +204,12 @@ class _Problem:
         gradient_c = self.x.T @ (np.einsum("ng,ng->n", pull, g) * scale)
         gradient_s = self._to_slopes(pull * scale[:, None]) * slope
         step = np.diff(log_slope)
-        penalty = (_SMOOTH * step @ step + _RIDGE * (c @ c + 0.1 * log_slope @ log_slope)) / self.total
-        gradient_s += 0.2 * _RIDGE * log_slope / self.total
-        gradient_s[1:] += 2 * _SMOOTH * step / self.total
-        gradient_s[:-1] -= 2 * _SMOOTH * step / self.total
-        gradient_c += 2 * _RIDGE * c / self.total
+        smooth, ridge = _SMOOTH * self.strength, _RIDGE * self.strength
+        penalty = smooth * step @ step + ridge * (c @ c + 0.1 * log_slope @ log_slope)
+        gradient_s += 0.2 * ridge * log_slope
+        gradient_s[1:] += 2 * smooth * step
+        gradient_s[:-1] -= 2 * smooth * step
+        gradient_c += 2 * ridge * c
         loss = float(self.weight @ value) / self.total + float(penalty)
         return loss, np.concatenate([gradient_s, gradient_c])
 

@@ -182,6 +182,17 @@ def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
+def few(total: float) -> float:
+    """Return how much stronger ridges are on few rows: 1 from a thousand rows on, 1000/N below.
+
+    Examples
+    --------
+    >>> few(5000.0), few(200.0)
+    (1.0, 5.0)
+    """
+    return max(1.0, 1000.0 / total)
+
+
 def prefixed(prefix: str, values: Any) -> dict[str, NDArray[Any]]:
     """Return the fields of a named tuple as arrays for a state, under ``prefix.field``.
 
