@@ -87,12 +87,13 @@ def _keep(ops: Ops, q: Any, rest: Any, is_top: Any, k: int, lift: float) -> tupl
     largest = ops.max(rest)
     share = largest * (q * -1.0 + 1.0)
     lifted = ops.maximum(q + (share - q) * (0.5 * lift), 1.0 / k / JUST_BELOW)
-    held = ops.where(q < share, lifted, q)
+    lost = q < share * JUST_BELOW
+    held = ops.where(lost, lifted, q)
     if k == 2:
         return held, rest
     even = 1.0 / (k - 1)
     # Where nothing is lost the weight is 0; the divisor is kept from 0 there.
-    room = held * JUST_BELOW / (held * -1.0 + 1.0 + 1e-300)
-    w = ops.clip((largest - room) / ops.maximum(largest - even, 1e-300), 0.0, 1.0)
-    w = ops.where(q < share, w, w * 0.0)
+    room = held * JUST_BELOW / ops.maximum(held * -1.0 + 1.0, 1e-12)
+    w = ops.clip((largest - room) / ops.maximum(largest - even, 1e-12), 0.0, 1.0)
+    w = ops.where(lost, w, w * 0.0)
     return held, ops.where(is_top, rest * 0.0, rest * (w * -1.0 + 1.0) + w * even)

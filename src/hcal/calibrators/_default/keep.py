@@ -51,7 +51,7 @@ def join(q: Float64, rest: FloatArray, top: IntArray, lift: float | None) -> Flo
 def _keep(q: Float64, rest: FloatArray, top: IntArray, lift: float) -> tuple[Float64, FloatArray]:
     k = rest.shape[1]
     largest = rest.max(axis=1).astype(np.float64)
-    lost = q < largest * (1.0 - q)
+    lost = q < JUST_BELOW * largest * (1.0 - q)  # a tie within rounding is none, in every runtime
     if not lost.any():
         return q, rest
     q, rest = q.copy(), rest.copy()
@@ -63,7 +63,7 @@ def _keep(q: Float64, rest: FloatArray, top: IntArray, lift: float) -> tuple[Flo
     # Mix the rest with its even share 1/(K−1) until its largest part is just below the top.
     even = 1.0 / (k - 1)
     room = JUST_BELOW * held / (1.0 - held)
-    spread = np.maximum(largest[lost] - even, 1e-300)  # 0 where the rest is even already
+    spread = np.maximum(largest[lost] - even, 1e-12)  # 0 where the rest is even already
     w = np.clip((largest[lost] - room) / spread, 0.0, 1.0)[:, None]
     mixed = (1.0 - w) * rest[lost] + w * even
     mixed[np.arange(len(mixed)), top[lost]] = 0.0
