@@ -16,6 +16,7 @@ Float64 = NDArray[np.float64]
 _JITTER = 1e-6
 _LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow
 _BLOCK_EVENTS = 65_536
+_CACHED_EVENTS = 16_384
 
 
 @dataclass(frozen=True)
@@ -163,28 +164,29 @@ class TabulatedElbo:
         self._points = cells.edges
         self._at = cells.index(x)
         self._part = np.clip((x - cells.low) / cells.width - self._at, 0, 1)
-        self._count = cells.count + 1
 
     def __call__(self, theta: Float64) -> tuple[float, Float64]:
         try:
             at = tabulate(theta, self._m, self._points)
         except np.linalg.LinAlgError:  # a step too far: the line search comes back
             return 1e10, np.zeros_like(theta)
-        mean = self._x + self._interpolate(at.shift)
-        value, d_mean, d_var = event_terms(mean, self._interpolate(at.spread), self._y, self._weight)
-        gradient = at.pull(-self._gather(d_mean), -self._gather(d_var), 1 / self._rows)
-        return at.divergence / self._rows - value, gradient
+        value, pulled = at.divergence / self._rows, np.zeros((2, len(self._points)))
+        rows = max(1, _CACHED_EVENTS // self._x.shape[1])
+        for start in range(0, len(self._x), rows):
+            value -= self._add_block(slice(start, start + rows), at, pulled)
+        return value, at.pull(-pulled[0], -pulled[1], 1 / self._rows)
 
-    def _interpolate(self, values: Float64) -> Float64:
-        left = values[self._at]
-        out: Float64 = left + self._part * (values[self._at + 1] - left)
-        return out
-
-    def _gather(self, gradient: Float64) -> Float64:
-        at, upper = self._at.ravel(), (gradient * self._part).ravel()
-        lower = gradient.ravel() - upper
-        right = np.bincount(at + 1, weights=upper, minlength=self._count)
-        return np.asarray(np.bincount(at, weights=lower, minlength=self._count) + right, dtype=np.float64)
+    def _add_block(self, rows: slice, at: _Tabulated, pulled: Float64) -> float:
+        """Return the terms of some rows and add their gradients in the tables to ``pulled``."""
+        left, part = self._at[rows], self._part[rows]
+        shift, spread = (v[left] + part * (v[left + 1] - v[left]) for v in (at.shift, at.spread))
+        value, *gradients = event_terms(self._x[rows] + shift, spread, self._y[rows], self._weight[rows])
+        cell = left.ravel()
+        for out, gradient in zip(pulled, gradients, strict=True):
+            upper = (gradient * part).ravel()
+            out += np.bincount(cell, weights=gradient.ravel() - upper, minlength=len(out))
+            out += np.bincount(cell + 1, weights=upper, minlength=len(out))
+        return value
 
 
 def line_centres(x: Float64, m: int, iterations: int = 100) -> Float64:

@@ -67,7 +67,7 @@ class GaussianProcessCalibration(Calibrator):
         samples: int = 100,
         seed: int = 0,
         max_iterations: int = 2000,
-        max_events: int = 2_000_000,
+        max_events: int = 1_000_000,
         input: InputKind = "logits",
     ) -> None:
         self.inducing = inducing
@@ -92,7 +92,7 @@ class GaussianProcessCalibration(Calibrator):
         cells = Cells(low, (high - low) / 1024 or 1.0, 1024)
         elbo = TabulatedElbo(x, y[::every], unit_weight(weight, len(x)), total, cells, self.inducing)
         start = start_parameters(line_centres(x, self.inducing))
-        solved = lbfgs(elbo, start, max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-10)
+        solved = lbfgs(elbo, start, max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9)
         p = to_process(solved.theta, self.inducing)
         state = {
             "unit": np.array(unit),
