@@ -102,6 +102,15 @@ def test_more_metrics_later_fill_the_cells(tmp_path: Path) -> None:
     assert np.isfinite(results.table("ks")).all()
 
 
+def test_replicates_asked_for_later_fill_the_cells(tmp_path: Path) -> None:
+    run(plan(metrics=("nll",)), tmp_path / "r.csv")
+    results = run(plan(metrics=("nll",), bootstrap=4), tmp_path / "r.csv")
+    assert {len(c.notes["nll"]["boot"]) for c in results.good.values()} == {4}
+    seen: list[int] = []
+    run(plan(metrics=("nll",), bootstrap=4), tmp_path / "r.csv", lambda done, *_: seen.append(done))
+    assert seen == [4]  # nothing left to do
+
+
 def test_kill_9_half_way_then_continue_equals_one_run(tmp_path: Path) -> None:
     """The parent is killed without warning while cells are running; nothing is lost but those cells."""
     names = [f"temperature-k3-n300-s{i}" for i in range(6)]

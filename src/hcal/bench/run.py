@@ -130,10 +130,15 @@ def _remaining(plan: Plan, results: Results) -> tuple[list[Job], int]:
 
 
 def _holds(cell: Cell | None, job: Job) -> bool:
-    """Whether a stored cell has all that the job asks for; a run with more metrics fills them in."""
+    """Whether a stored cell has all that the job asks for; a run with more metrics or replicates fills it in."""
     if cell is None:
         return False
-    return not cell.ok or set(job.metrics) <= set(cell.post)
+    return not cell.ok or (set(job.metrics) <= set(cell.post) and _replicates(cell) >= job.bootstrap)
+
+
+def _replicates(cell: Cell) -> int:
+    notes = (note for note in cell.notes.values() if isinstance(note, dict))
+    return max((len(note.get("boot", ())) for note in notes), default=0)
 
 
 def _in_parallel(todo: list[Job], before: dict[str, dict[str, float]], plan: Plan) -> Iterator[Cell]:
