@@ -130,7 +130,7 @@ def _remaining(plan: Plan, results: Results) -> tuple[list[Job], int]:
 
 
 def _holds(cell: Cell | None, job: Job) -> bool:
-    """Whether a stored cell has all that the job asks for; a run with more metrics or replicates fills it in."""
+    """Whether a stored cell has all that the job asks for; more metrics or replicates fill it in later."""
     if cell is None:
         return False
     return not cell.ok or (set(job.metrics) <= set(cell.post) and _replicates(cell) >= job.bootstrap)
