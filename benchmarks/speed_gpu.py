@@ -23,8 +23,10 @@ from hcal.objective.loss import HCalibrationLoss
 from hcal.objective.settings import ObjectiveSettings
 from hcal.solvers import monitors
 from hcal.solvers.adam import AdamSettings, train
+from hcal.solvers.captured import CapturedEpoch, can_capture
 
 SIZES = ((5000, 10), (5000, 100), (25000, 1000))
+MONITORS = (monitors.ece_ew, *monitors.SELECTORS.values())
 MAPS = ("piecewise-500", "monotonic-50", "ensemble-16", "ensemble-128")
 
 
@@ -63,8 +65,11 @@ def check() -> None:
     x, y = problem(3000, 50, "cpu")
     probs = x.exp()
     value, slope = plain_loss(probs, y)
-    device_value, device_slope = plain_loss(probs.cuda(), y.cuda())
-    compare("loss", value, device_value, 1e-9)
+    there = probs.cuda().requires_grad_()
+    device_value = HCalibrationLoss()(there, y.cuda())
+    device_value.backward()
+    device_slope = there.grad
+    compare("loss", value, device_value, 1e-6)
     cosine = torch.nn.functional.cosine_similarity(slope.reshape(1, -1), device_slope.cpu().reshape(1, -1))
     compare("gradient of the loss (cosine)", torch.ones(1), cosine, 1e-5)
     direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
@@ -111,10 +116,39 @@ def steps(n: int, k: int) -> None:
             objective(new(x), y).backward()
             optimiser.step()
 
-        print(f"{n}x{k:<5} step of {name:14} {timed(step):8.3f} ms", flush=True)
+        line = f"{n}x{k:<5} step of {name:14} {timed(step):8.3f} ms"
+        if can_capture(x, objective):  # what a fit of this size runs
+            recorded = CapturedEpoch(build_map(name, x).cuda(), x, y, objective, 0.005, [])
+            scored = CapturedEpoch(build_map(name, x).cuda(), x, y, objective, 0.005, list(MONITORS))
+            line += f"; recorded {timed(recorded):.3f} ms, with all four scores {timed(scored):.3f} ms"
+        print(line, flush=True)
     for name, monitor in (("ece_ew", monitors.ece_ew), *monitors.SELECTORS.items()):
         ms = timed(lambda monitor=monitor: monitor(probs.detach(), y))
         print(f"{n}x{k:<5} monitor {name:14} {ms:8.3f} ms", flush=True)
+
+
+def check_recorded() -> None:
+    """Training by recorded epochs against training step by step."""
+    x, y = problem(3000, 10, "cuda")
+    for name in ("piecewise-100", "monotonic-10", "ensemble-16"):
+        runs = []
+        for objective in (HCalibrationLoss(), _Plain()):
+            new = build_map(name, x, init="published", seed=3).cuda()
+            runs.append(train(new, x, y, objective, monitor=monitors.ece_ew, select=monitors.SELECTORS,
+                              settings=AdamSettings(epochs=60)))  # fmt: skip
+        one, two = (torch.tensor(r.losses) for r in runs)
+        compare(f"{name} losses of 60 recorded epochs", two, one, 2e-3)
+
+
+class _Plain(torch.nn.Module):
+    """The same objective, of which the solver does not know that it can be recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = HCalibrationLoss()
+
+    def forward(self, probs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.inner(probs, y)
 
 
 def protocols() -> None:
@@ -163,6 +197,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton kernels: {fused()}", flush=True)
     check()
+    check_recorded()
     for n, k in SIZES:
         steps(n, k)
     if not arguments.quick:

@@ -149,6 +149,11 @@ def _cell_order(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor, Ten
     return order, edges, part
 
 
+def kept_order() -> Any:
+    """Return the order that the backward pass keeps, for whoever must keep it alive."""
+    return _last_order.get("value")
+
+
 def use_fused(x: Tensor) -> bool:
     """Return whether Triton kernels take this tensor."""
     from hcal.objective._torch import fused

@@ -60,7 +60,7 @@ def families_loss(
     p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the mean loss (float64 scalar) over families and its gradient (F, n) in ``p``."""
-    if p.device.type == "cuda" and p.dtype == torch.float32 and len(p) == 1 and fused():
+    if len(p) == 1 and takes_fused(p):
         from hcal.objective import _triton
 
         loss, grad = _triton.family_loss(p[0], marks[0], s, need_grad)
@@ -80,6 +80,12 @@ def families_loss(
     ranked = mean_over_ties(ranked, key)
     grad = torch.empty_like(p).scatter_(1, order, ranked.to(p.dtype))
     return loss, grad
+
+
+def takes_fused(p: Tensor) -> bool:
+    """Return whether the Triton kernels take this tensor."""
+    small = p.numel() < 2**31 - 2**16  # the kernels count events in 32 bits
+    return p.device.type == "cuda" and p.dtype == torch.float32 and small and fused()
 
 
 @cache

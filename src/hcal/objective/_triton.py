@@ -18,51 +18,71 @@ from torch import Tensor
 from hcal.objective.settings import ObjectiveSettings
 
 _BLOCK = 1024
-_PROBES = 32
+_PROBES = 256
 # Window sums are totalled over runs of so many windows; a cluster's total is then a few loads.
 _PART = 256
+
+
+def atomic_loss(
+    probs: Tensor, y: Tensor, s: ObjectiveSettings, need_grad: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the loss (float64 scalar) of all atomic events of probs (N, K), and its gradient (N, K)."""
+    p = probs.contiguous()
+    n, k = p.shape
+    key = torch.empty(n * k, dtype=torch.int32, device=p.device)
+    _pack[(triton.cdiv(n * k, _BLOCK),)](p, y.contiguous(), key, n * k, k, BLOCK=_BLOCK)
+    loss, grad = _keyed_loss(key, s, need_grad)
+    return loss, None if grad is None else grad.reshape(n, k)
 
 
 def family_loss(
     p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the loss (float64 scalar) of events p (n,) with marks (n,), and its gradient (n,)."""
-    key, order = torch.sort((p.contiguous().view(torch.int32) << 1) | marks.to(torch.int32))
-    n = len(p)
+    return _keyed_loss((p.contiguous().view(torch.int32) << 1) | marks.to(torch.int32), s, need_grad)
+
+
+def _keyed_loss(key: Tensor, s: ObjectiveSettings, need_grad: bool) -> tuple[Tensor, Tensor | None]:
+    """Loss and gradient of events given as (bits of the probability, mark) in one integer."""
+    key, order = torch.sort(key)
+    n = len(key)
     window = min(s.window, n)
     m = n - window + 1
     mass, hits = _prefix_sums(key)
     edges, weights = _clusters(mass, window, m, s)
-    blocks = triton.cdiv(m, _BLOCK)
-    slope = torch.empty(m if need_grad else 1, dtype=torch.float64, device=p.device)
-    partial = torch.empty(blocks, dtype=torch.float64, device=p.device)
+    blocks = triton.cdiv(n, _BLOCK)
+    grad = torch.empty(n if need_grad else 1, dtype=torch.float32, device=key.device)
+    partial = torch.empty(blocks, dtype=torch.float64, device=key.device)
     _windows[(blocks,)](
-        mass, hits, edges, weights, slope, partial, m, window, s.epsilon,
-        CLUSTERS=len(weights), SQUARED=s.norm == 2, GRAD=need_grad, BLOCK=_BLOCK,
+        mass, hits, edges, weights, order, grad, partial, n, m, window, s.epsilon, s.scale / window,
+        CLUSTERS=len(weights), LANES=triton.next_power_of_2(len(weights)), SQUARED=s.norm == 2,
+        GRAD=need_grad, BLOCK=_BLOCK, BEFORE=min(_BLOCK, triton.next_power_of_2(window)),
     )  # fmt: skip
-    loss = partial.sum() * s.scale
-    if not need_grad:
-        return loss, None
-    grad = torch.empty_like(p)
-    total = torch.cumsum(slope, 0)
-    _spread[(triton.cdiv(n, _BLOCK),)](total, order, grad, n, m, window, s.scale / window, BLOCK=_BLOCK)
-    return loss, grad
+    return partial.sum() * s.scale, grad if need_grad else None
 
 
 def _prefix_sums(key: Tensor) -> tuple[Tensor, Tensor]:
-    """Prefix sums (n + 1,) of the sorted probabilities in float64 and of the marks, with a leading 0."""
-    n = len(key)
-    mass = torch.zeros(n + 1, dtype=torch.float64, device=key.device)
-    hits = torch.zeros(n + 1, dtype=torch.int32, device=key.device)
-    _unpack[(triton.cdiv(n, _BLOCK),)](key, mass, hits, n, BLOCK=_BLOCK)
-    return torch.cumsum(mass, 0), torch.cumsum(hits, 0, dtype=torch.int32)
+    """Prefix sums (n + 1,) of the sorted probabilities in float64 and of the marks, with a leading 0.
+
+    By blocks: their totals, the prefix sums of those, then every block again from where it starts. That
+    reads the keys twice, which costs half of what unpacking them to float64 and scanning that would.
+    """
+    n, device = len(key), key.device
+    blocks = triton.cdiv(n, _BLOCK)
+    mass_of, hits_of = (torch.zeros(blocks + 1, dtype=d, device=device) for d in (torch.float64, torch.int32))
+    _block_totals[(blocks,)](key, mass_of, hits_of, n, BLOCK=_BLOCK)
+    mass = torch.empty(n + 1, dtype=torch.float64, device=device)
+    hits = torch.empty(n + 1, dtype=torch.int32, device=device)
+    starts = torch.cumsum(mass_of, 0), torch.cumsum(hits_of, 0, dtype=torch.int32)
+    _scan[(blocks,)](key, *starts, mass, hits, n, BLOCK=_BLOCK)
+    return mass, hits
 
 
 def _clusters(mass: Tensor, window: int, m: int, s: ObjectiveSettings) -> tuple[Tensor, Tensor]:
     """Edges (C + 1,) of the clusters of windows, and the weight of each (C,)."""
     device = mass.device
     if s.weighting == "uniform":
-        edges = torch.tensor([0, m], dtype=torch.int64, device=device)
+        edges = torch.arange(2, dtype=torch.int64, device=device) * m
         return edges, torch.full((1,), 1 / m, dtype=torch.float64, device=device)
     parts = triton.cdiv(m, _PART)
     sums = torch.empty(parts, dtype=torch.float64, device=device)
@@ -79,13 +99,44 @@ def _clusters(mass: Tensor, window: int, m: int, s: ObjectiveSettings) -> tuple[
 
 
 @triton.jit
-def _unpack(key, mass, hits, n, BLOCK: tl.constexpr):
-    """Probability and mark of each sorted key, shifted by one for a leading 0."""
-    j = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+def _pack(p, y, key, n, k, BLOCK: tl.constexpr):
+    """The bits of each probability with its mark below them."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # 32 bits: a 64-bit division would double the time
     inside = j < n
+    row = j // k
+    mark = (tl.load(y + row, mask=inside, other=0) == j - row * k).to(tl.int32)
+    bits = tl.load(p + j, mask=inside, other=0.0).to(tl.int32, bitcast=True)
+    tl.store(key + j, (bits << 1) | mark, mask=inside)
+
+
+@triton.jit
+def _unpack(key, j, inside):
     bits = tl.load(key + j, mask=inside, other=0)
-    tl.store(mass + j + 1, (bits >> 1).to(tl.float32, bitcast=True).to(tl.float64), mask=inside)
-    tl.store(hits + j + 1, bits & 1, mask=inside)
+    return (bits >> 1).to(tl.float32, bitcast=True).to(tl.float64), bits & 1
+
+
+@triton.jit
+def _block_totals(key, mass_of, hits_of, n, BLOCK: tl.constexpr):
+    """Totals of each block, shifted by one for a leading 0."""
+    block = tl.program_id(0)
+    j = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    p, mark = _unpack(key, j, j < n)
+    tl.store(mass_of + block + 1, tl.sum(p, axis=0))
+    tl.store(hits_of + block + 1, tl.sum(mark, axis=0))
+
+
+@triton.jit
+def _scan(key, mass_start, hits_start, mass, hits, n, BLOCK: tl.constexpr):
+    """Prefix sums of each block from its start, shifted by one for a leading 0."""
+    block = tl.program_id(0)
+    j = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < n
+    p, mark = _unpack(key, j, inside)
+    tl.store(mass + j + 1, tl.load(mass_start + block) + tl.cumsum(p, axis=0), mask=inside)
+    tl.store(hits + j + 1, tl.load(hits_start + block) + tl.cumsum(mark, axis=0), mask=inside)
+    if block == 0:
+        tl.store(mass, 0.0)
+        tl.store(hits, 0)
 
 
 @triton.jit
@@ -157,36 +208,71 @@ def _lloyd(
 
 
 @triton.jit
-def _windows(
-    mass, hits, edges, weights, slope, partial, m, window, epsilon,
-    CLUSTERS: tl.constexpr, SQUARED: tl.constexpr, GRAD: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Weighted excess of each window, summed by block, and its slope."""
-    k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = k < m
-    total = _window_sum(mass, k, window, inside)
-    count = tl.load(hits + k + window, mask=inside, other=0) - tl.load(hits + k, mask=inside, other=0)
-    error = (total - count.to(tl.float64)) / window
-    weight = tl.load(weights) + tl.zeros([BLOCK], dtype=tl.float64)
-    for c in tl.static_range(1, CLUSTERS):
-        weight = tl.where(k >= tl.load(edges + c), tl.load(weights + c), weight)
-    excess = tl.maximum(tl.abs(error) - epsilon, 0.0)
-    gradient = tl.where(error > 0, weight, -weight)
-    if SQUARED:
-        gradient = gradient * 2 * excess
-        excess = excess * excess
-    active = inside & (excess > 0)
-    tl.store(partial + tl.program_id(0), tl.sum(tl.where(active, weight * excess, 0.0), axis=0))
-    if GRAD:
-        tl.store(slope + k, tl.where(active, gradient, 0.0), mask=inside)
+def _weight(edges, weights, k, first, last, CLUSTERS: tl.constexpr, LANES: tl.constexpr):
+    """Weight of each window k, all of them in first..last: nearly always that of ONE cluster."""
+    c = tl.arange(0, LANES)
+    edge = tl.load(edges + c, mask=(c >= 1) & (c < CLUSTERS), other=1 << 62)
+    low = tl.sum((edge <= first).to(tl.int32), axis=0)
+    high = tl.sum((edge <= last).to(tl.int32), axis=0)
+    weight = k.to(tl.float64) * 0.0 + tl.load(weights + low)
+    for cluster in range(low + 1, high + 1):
+        weight = tl.where(k >= tl.load(edges + cluster), tl.load(weights + cluster), weight)
+    return weight
 
 
 @triton.jit
-def _spread(total, order, grad, n, m, window, factor, BLOCK: tl.constexpr):
-    """Gradient at rank j: the slopes of the windows j − window + 1 .. j, as a difference of prefix sums."""
-    j = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = j < n
-    upper = tl.load(total + tl.minimum(j, m - 1), mask=inside, other=0.0)
-    lower = tl.load(total + j - window, mask=inside & (j >= window), other=0.0)
-    where = tl.load(order + j, mask=inside, other=0)
-    tl.store(grad + where, ((upper - lower) * factor).to(tl.float32), mask=inside)
+def _slopes(
+    mass, hits, edges, weights, first, window, m, epsilon,
+    CLUSTERS: tl.constexpr, LANES: tl.constexpr, SQUARED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Weighted excess of the windows first .. first + BLOCK − 1, and their slopes; 0 where there is none."""
+    k = first + tl.arange(0, BLOCK)
+    inside = (k >= 0) & (k < m)
+    total = _window_sum(mass, k, window, inside)
+    count = tl.load(hits + k + window, mask=inside, other=0) - tl.load(hits + k, mask=inside, other=0)
+    error = (total - count.to(tl.float64)) * (
+        tl.full([], 1.0, tl.float64) / window
+    )  # a bare 1.0 would be float32
+    weight = _weight(edges, weights, k, first, first + BLOCK - 1, CLUSTERS, LANES)
+    weight = tl.where(inside, weight, 0.0)
+    excess = tl.maximum(tl.abs(error) - epsilon, 0.0)
+    slope = tl.where(excess > 0, tl.where(error > 0, weight, -weight), 0.0)
+    if SQUARED:
+        slope = slope * 2 * excess
+        excess = excess * excess
+    return weight * excess, slope
+
+
+@triton.jit
+def _windows(
+    mass, hits, edges, weights, order, grad, partial, n, m, window, epsilon, factor,
+    CLUSTERS: tl.constexpr, LANES: tl.constexpr, SQUARED: tl.constexpr, GRAD: tl.constexpr,
+    BLOCK: tl.constexpr, BEFORE: tl.constexpr,
+):  # fmt: skip
+    """Loss of the windows of a block of ranks, and the gradient at those ranks.
+
+    The gradient at rank j is the sum of the slopes of windows j − window + 1 .. j. Slopes are computed again
+    where they are needed, from prefix sums that are in the cache by then: writing them out, scanning them
+    and reading them back would cost three times the traffic.
+    """
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    j = start + tl.arange(0, BLOCK)
+    excess, entering = _slopes(
+        mass, hits, edges, weights, start, window, m, epsilon, CLUSTERS, LANES, SQUARED, BLOCK
+    )
+    tl.store(partial + tl.program_id(0), tl.sum(excess, axis=0))
+    if GRAD:
+        _, leaving = _slopes(
+            mass, hits, edges, weights, start - window, window, m, epsilon, CLUSTERS, LANES, SQUARED, BLOCK
+        )
+        before = tl.zeros([BEFORE], dtype=tl.float64)
+        for first in range(0, window, BEFORE):
+            _, slope = _slopes(
+                mass, hits, edges, weights, start - window + first, window, m, epsilon,
+                CLUSTERS, LANES, SQUARED, BEFORE,
+            )  # fmt: skip
+            before += tl.where(first + tl.arange(0, BEFORE) < window, slope, 0.0)
+        total = tl.sum(before, axis=0) + tl.cumsum(entering - leaving, axis=0)
+        inside = j < n
+        where = tl.load(order + j, mask=inside, other=0)
+        tl.store(grad + where, (total * factor).to(tl.float32), mask=inside)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.objective._torch import families_loss, gather_events, spread_grad
+from hcal.objective._torch import families_loss, fused, gather_events, spread_grad, takes_fused
 from hcal.objective.events import Events, Families, check_events, resolve
 from hcal.objective.kernels import compiled, evaluate
 from hcal.objective.settings import ObjectiveSettings, Weighting
@@ -60,6 +60,11 @@ class HCalibrationLoss(torch.nn.Module):
         super().__init__()
         self.settings = ObjectiveSettings(window, epsilon, scale, clusters, iterations, weighting, norm)
         self.events = check_events(events)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can record it: nothing is read back to the host or made there."""
+        return self.events == "atomic" and fused()
 
     @classmethod
     def published(cls, **keywords: Any) -> torch.nn.Module:
@@ -119,6 +124,11 @@ def _value(
         out = np.zeros(probs.shape, dtype=probs.numpy().dtype) if need_grad else None
         value = evaluate(probs.numpy(), y.numpy(), settings, families, out)
         return probs.new_tensor(value), None if out is None else torch.from_numpy(out)
+    if families.kind == "atomic" and takes_fused(probs):
+        from hcal.objective import _triton
+
+        loss, grad = _triton.atomic_loss(probs, y, settings, need_grad)
+        return loss.to(probs.dtype), grad
     events, marks = gather_events(probs, y, families)
     loss, slope = families_loss(events, marks, settings, need_grad)
     grad = None if slope is None else spread_grad(slope, probs, families)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hcal.maps.base import CalibrationMap
+from hcal.solvers.captured import CapturedEpoch, can_capture
 from hcal.solvers.monitors import Monitor
 
 #: (probabilities (N, K), labels (N,)) to a differentiable scalar.
@@ -141,17 +142,20 @@ def _train(
     seed: int,
     tick: Callable[[], None] | None,
 ) -> Trained:
-    # on a GPU one launch updates all parameters; the CPU has few enough of them
-    optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
-    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
+    scores = [monitor, *select.values()]
+    captured = can_capture(x, objective) and (s.batch_size is None or s.batch_size >= len(y))
+    epochs = (_captured if captured else _eager)(new, x, y, objective, s, seed, scores)
     result = Trained()
     least, since = float("inf"), 0
-    for loss, probs in _epochs(new, x, y, objective, optimiser, s, seed):
+    schedule: torch.optim.lr_scheduler.ReduceLROnPlateau | None = None
+    for optimiser, (loss, watched, *measured) in epochs:
+        schedule = schedule or torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimiser, factor=0.5, patience=s.plateau
+        )
         result.epochs += 1
-        watched, *scores = torch.stack([m(probs, y) for m in (monitor, *select.values())]).tolist()
         result.losses.append(loss)
         result.monitored.append(watched)
-        for name, score in zip(select, scores, strict=True):
+        for name, score in zip(select, measured, strict=True):
             if name not in result.best or score < result.best[name].score:
                 result.best[name] = Best(score, result.epochs, _snapshot(new))
         least, since = (watched, 0) if watched < least else (least, since + 1)
@@ -182,21 +186,40 @@ def threads_for(x: Tensor) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _epochs(
+#: After each epoch: the optimiser, and the mean loss with the scores of the whole training set.
+_Epochs = Iterator[tuple[torch.optim.Optimizer, list[float]]]
+
+
+def _captured(
     new: CalibrationMap,
     x: Tensor,
     y: Tensor,
     objective: Objective,
-    optimiser: torch.optim.Optimizer,
     s: AdamSettings,
     seed: int,
-) -> Iterator[tuple[float, Tensor]]:
-    """Yield, after each epoch, its mean loss and the probabilities of the whole training set."""
+    scores: Sequence[Monitor],
+) -> _Epochs:
+    epoch = CapturedEpoch(new, x, y, objective, s.learning_rate, scores)
+    for _ in range(s.epochs):
+        yield epoch.optimiser, epoch()
+
+
+def _eager(
+    new: CalibrationMap,
+    x: Tensor,
+    y: Tensor,
+    objective: Objective,
+    s: AdamSettings,
+    seed: int,
+    scores: Sequence[Monitor],
+) -> _Epochs:
+    # on a GPU one launch updates all parameters; the CPU has few enough of them
+    optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
     draw = torch.Generator().manual_seed(seed)
     full = s.batch_size is None or s.batch_size >= len(y)
     probs = new(x) if full else None
     for _ in range(s.epochs):
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
         for rows in [None] if full else _batches(len(y), s.batch_size or len(y), draw):
             optimiser.zero_grad(set_to_none=True)
             if rows is None:
@@ -205,9 +228,10 @@ def _epochs(
                 loss = objective(new(x[rows]), y[rows])
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            total += loss.item() * (1.0 if rows is None else len(rows) / len(y))
+            total = total + loss.detach() * (1.0 if rows is None else len(rows) / len(y))
         probs = new(x)
-        yield total, probs.detach()
+        seen = probs.detach()
+        yield optimiser, torch.stack([v.double() for v in (total, *(m(seen, y) for m in scores))]).tolist()
 
 
 def _batches(n: int, size: int, draw: torch.Generator) -> Iterator[Tensor]:

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 BINS = 15
+_FIRST_EDGE = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1].item()
+#: Up to so many entries a GPU puts all of them into bins rather than wait to hear how many there are.
+_DENSE = 4_000_000
 
 #: (probabilities (N, K), labels (N,)) to a scalar tensor, lower is better.
 Monitor = Callable[[Tensor, Tensor], Tensor]
@@ -45,7 +48,7 @@ def dece(probs: Tensor, y: Tensor) -> Tensor:
     conf, label = probs.max(dim=1)
     conf, order = conf.double().sort(stable=True)
     hit = (label == y)[order].double()
-    cuts = torch.tensor([round(n * k / BINS) for k in range(BINS + 1)], device=probs.device)
+    cuts = (torch.arange(BINS + 1, device=probs.device, dtype=torch.float64) * n / BINS).round().long()
     size = cuts.diff().double()
     full = size > 0
     size = size.clamp_min(1)
@@ -70,20 +73,31 @@ def cwece_a(probs: Tensor, y: Tensor) -> Tensor:
     0.0
     """
     n, k = probs.shape
-    edges = _edges(probs.device)
-    row, column = torch.nonzero(probs > edges[1].item(), as_tuple=True)
-    value = probs[row, column].double()
-    gap = value - (y[row] == column).double()
-    # A float32 mixture may sum to one ulp above 1: that is still the last bin.
-    which = (torch.bucketize(value, edges) - 1).clamp_max(BINS - 1)
     cells = torch.zeros(k * BINS, dtype=torch.float64, device=probs.device)
-    cells.index_add_(0, column * BINS + which, gap)
+    cell, gap = _cells(probs, y)
+    cells.index_add_(0, cell, gap)
     cells = cells.reshape(k, BINS)
     own = probs.gather(1, y[:, None])[:, 0]
     marks = torch.zeros(k, dtype=torch.float64, device=probs.device).index_add_(0, y, (own > 0).double())
     total = probs.sum(dim=0, dtype=torch.float64) - marks
     cells[:, 0] += total - cells.sum(dim=1)
     return cells.abs().sum() / (n * k)
+
+
+def _cells(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cell (class, bin) and the gap of the entries beyond the first bin, or of all."""
+    n, k = probs.shape
+    edges = _edges(probs.device)
+    if probs.is_cuda and probs.numel() <= _DENSE:  # how many entries there are is known to the GPU only
+        flat = torch.arange(n * k, device=probs.device)
+        row, column = flat // k, flat % k
+    else:
+        row, column = torch.nonzero(probs > _FIRST_EDGE, as_tuple=True)
+    value = probs[row, column].double()
+    gap = value - (y[row] == column).double()
+    # A float32 mixture may sum to one ulp above 1: that is still the last bin.
+    which = (torch.bucketize(value, edges) - 1).clamp(0, BINS - 1)
+    return column * BINS + which, gap
 
 
 def nll(probs: Tensor, y: Tensor) -> Tensor:
