@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 # Below this many events a second thread costs more than it brings.
@@ -28,9 +30,44 @@ def thread_count() -> int:
     return max(1, min(int(granted), available)) if granted.isdigit() else available
 
 
+_NAME = "hcal-worker"
+
+
 @cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="hcal")
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """One pool a process: the threads of a parent do not exist in its fork."""
+    return ThreadPoolExecutor(workers, thread_name_prefix=_NAME)
+
+
+def _in_worker() -> bool:
+    """Whether this is a thread of the pool, which must not wait for the pool."""
+    return threading.current_thread().name.startswith(_NAME)
+
+
+def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
+    """Return ``work(item)`` for every item, in order; in threads if there is enough to do.
+
+    What is computed does not depend on the number of threads.
+
+    Parameters
+    ----------
+    work : callable
+    items : sequence
+    events : int
+        How many array entries all items together stand for.
+
+    Returns
+    -------
+    list of results
+
+    Examples
+    --------
+    >>> each(len, ["a", "bc"], events=1)
+    [1, 2]
+    """
+    if len(items) < 2 or events < PARALLEL_EVENTS or thread_count() == 1 or _in_worker():
+        return [work(item) for item in items]
+    return list(_pool(thread_count(), os.getpid()).map(work, items))
 
 
 def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -> list[tuple[int, int]]:
@@ -76,6 +113,6 @@ def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> li
     >>> run_parts(lambda a, b: b - a, [(0, 2), (2, 5)])
     [2, 3]
     """
-    if len(parts) == 1:
-        return [work(*parts[0])]
-    return list(_pool(thread_count()).map(lambda part: work(*part), parts))
+    if len(parts) == 1 or _in_worker():
+        return [work(*part) for part in parts]
+    return list(_pool(thread_count(), os.getpid()).map(lambda part: work(*part), parts))

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.numerics import FloatArray, IntArray
+from hcal.objective.threads import each
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
@@ -63,8 +65,9 @@ def logit_scale(logits: FloatArray) -> float:
     >>> logit_scale(np.array([[0.0, 4.0]]))
     2.0
     """
-    total = sum(float(-_below_top(logits, rows).mean(axis=1).sum()) for rows in _blocks(*logits.shape))
-    return total / len(logits)
+    blocks = list(_blocks(*logits.shape))
+    parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
+    return float(sum(parts)) / len(logits)
 
 
 def nll_derivatives(
@@ -94,20 +97,21 @@ def nll_derivatives(
     """
     total = float(len(logits)) if weight is None else float(weight.sum())
 
+    def of_block(beta: float, rows: slice) -> tuple[float, float]:
+        d = _below_top(logits, rows)
+        d /= unit
+        e = np.exp(beta * d)
+        mass = e.sum(axis=1)
+        e *= d
+        mean = e.sum(axis=1) / mass
+        variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
+        gap = mean - d[np.arange(len(d)), y[rows]]
+        w = 1.0 if weight is None else weight[rows]
+        return float(np.sum(w * gap)), float(np.sum(w * np.maximum(variance, 0)))
+
     def derivatives(beta: float) -> tuple[float, float]:
-        slope = curvature = 0.0
-        for rows in _blocks(*logits.shape):
-            d = _below_top(logits, rows)
-            d /= unit
-            e = np.exp(beta * d)
-            mass = e.sum(axis=1)
-            e *= d
-            mean = e.sum(axis=1) / mass
-            variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
-            gap = mean - d[np.arange(len(d)), y[rows]]
-            w = 1.0 if weight is None else weight[rows]
-            slope += float(np.sum(w * gap))
-            curvature += float(np.sum(w * np.maximum(variance, 0)))
+        parts = each(partial(of_block, beta), list(_blocks(*logits.shape)), events=logits.size)
+        slope, curvature = (float(sum(column)) for column in zip(*parts, strict=True))
         return slope / total, curvature / total
 
     return derivatives

@@ -31,6 +31,7 @@ from hcal.calibrators._default.rows import Float64
 from hcal.calibrators.base import Fitted, Preserves
 from hcal.folds import kfold
 from hcal.numerics import FloatArray, IntArray
+from hcal.objective.threads import each
 from hcal.ops import Ops
 from hcal.solvers.temperature import solve_temperature
 
@@ -118,7 +119,8 @@ def out_of_fold(
         )
         for name, model in models.items():
             held.setdefault(name, np.empty(logits.shape))[test_rows] = predict_model(model, logits[test_rows])
-    verdicts = {name: judge(probs, y, weight) for name, probs in held.items()}
+    judged = each(lambda probs: judge(probs, y, weight), list(held.values()), events=held["identity"].size)
+    verdicts = dict(zip(held, judged, strict=True))
     hits = {name: (probs.argmax(axis=1) == y).astype(np.float64) for name, probs in held.items()}
     return verdicts, hits
 

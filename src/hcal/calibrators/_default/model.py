@@ -14,6 +14,8 @@ from hcal.calibrators._default.keep import join
 from hcal.calibrators._default.refine import Refined, apply_refined, fit_refined, identity_refined
 from hcal.calibrators._default.rows import N_FEATURES, Float64, blocks
 from hcal.numerics import FloatArray, IntArray
+from hcal.objective.kernels import compiled
+from hcal.objective.threads import each
 
 #: Events a block of a prediction: about what a core's own cache holds of a few float32 arrays.
 _CACHED = 100_000
@@ -42,20 +44,50 @@ class Model(NamedTuple):
 
 
 def predict_model(model: Model, logits: FloatArray) -> FloatArray:
-    """Return probabilities (N, K) of logits (N, K), in blocks that stay in the cache.
+    """Return probabilities (N, K) of logits (N, K), compiled where numba is installed.
 
     Examples
     --------
     >>> predict_model(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]))
     array([[0.5, 0.5]])
     """
-    out = np.empty_like(logits)
+    out = np.empty(logits.shape, dtype=logits.dtype)
+    predict_into(model, logits, out)
+    return out
+
+
+def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
+    """Write probabilities (N, K) of logits (N, K) into ``out``, a contiguous array of the same type.
+
+    Examples
+    --------
+    >>> out = np.empty((1, 2))
+    >>> predict_into(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]), out)
+    >>> out
+    array([[0.5, 0.5]])
+    """
+    if not compiled():
+        return predict_plain(model, logits, out)
+    from hcal.calibrators._default._compiled import predict_compiled
+
+    return predict_compiled(model, np.ascontiguousarray(logits), out)
+
+
+def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
+    """Do the same by numpy alone, in blocks that stay in the cache; in float64 it inverts no pair.
+
+    Examples
+    --------
+    >>> out = np.empty((1, 2))
+    >>> predict_plain(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]), out)
+    >>> out
+    array([[0.5, 0.5]])
+    """
     for part in blocks(len(logits), logits.shape[1], _CACHED):
         top, margin, x = apply_refined(model.refined, logits[part])
         odds = model.curve(top_odds(margin, top), x, top)
         q = expit(model.final(odds, x[:, :0], top))
         out[part] = join(q, model.rest(margin, top), top, model.lift)
-    return out
 
 
 def plain_model(refined: Refined, n_classes: int) -> Model:
@@ -107,17 +139,14 @@ def see(refined: Refined, logits: FloatArray, y: IntArray) -> Seen:
     >>> see(identity_refined(1.0), np.array([[1.0, 0.0]]), np.array([1])).lost
     array([ True])
     """
-    tops, xs, odds, margins = [], [], [], []
-    for part in blocks(*logits.shape):
+
+    def look(part: slice) -> tuple[IntArray, Float64, Float64, Float64]:
         top, margin, x = apply_refined(refined, logits[part])
-        tops.append(top)
-        xs.append(x)
-        odds.append(top_odds(margin, top))
-        margins.append(np.asarray(margin[top != y[part]], dtype=np.float64))
-    top = np.concatenate(tops)
-    return Seen(
-        top, np.concatenate(xs), np.concatenate(odds), top != y, np.concatenate(margins), logits.shape[1]
-    )
+        return top, x, top_odds(margin, top), np.asarray(margin[top != y[part]], dtype=np.float64)
+
+    parts = each(look, blocks(len(logits), logits.shape[1], 4 * _CACHED), events=logits.size)
+    top, x, odds, margin = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Seen(top, x, odds, top != y, margin, logits.shape[1])
 
 
 def fit_events(refined: Refined, seen: Seen, y: IntArray, weight: Float64, *, classes: bool) -> Model:
@@ -184,7 +213,9 @@ __all__ = [
     "from_state",
     "identity_refined",
     "plain_model",
+    "predict_into",
     "predict_model",
+    "predict_plain",
     "see",
     "to_state",
 ]

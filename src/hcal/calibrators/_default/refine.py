@@ -13,6 +13,7 @@ import numpy as np
 
 from hcal.calibrators._default.rows import Float64, Scaler, blocks, few, fit_scaler, look
 from hcal.numerics import FloatArray, IntArray
+from hcal.objective.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.temperature import solve_temperature
 
@@ -21,6 +22,8 @@ KNOTS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32], dty
 #: This many nearest classes count one by one while fitting; those beyond in groups of 2, 4, 8, …
 _EXACT = 24
 _ITERATIONS = 100
+#: Entries of a block of rows: while they are sorted, and while the compressed problem is evaluated.
+_SORTED, _ROWS_EVENTS = 500_000, 60_000
 # Ridge on the change of log-slope from segment to segment, and on the feature weights, in units of 1/N.
 _SMOOTH, _RIDGE = 1.0, 1.0
 
@@ -145,21 +148,27 @@ def _compress(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Fl
     edges = _group_edges(k)
     counts = np.diff(edges).astype(np.float64)
     seen, label, feature = np.empty((n, len(counts))), np.empty(n), np.empty((n, 6))
-    for part in blocks(n, k):
+
+    def fill(part: slice) -> None:
         rows = look(logits[part], beta)
         label[part] = rows.margin[np.arange(len(rows.top)), y[part]]
         feature[part] = rows.feature
-        margin = np.sort(rows.margin, axis=1) if len(counts) < k else rows.margin
         if len(counts) == k:
-            seen[part] = margin
-            continue
-        first = margin[
-            :, edges[:-1]
-        ]  # a group's smallest margin, taken out so that the mass cannot underflow
-        shifted = margin - np.repeat(first, counts.astype(int), axis=1)
-        mass = np.add.reduceat(np.exp(-shifted), edges[:-1], axis=1)
-        seen[part] = first - np.log(mass / counts)
+            seen[part] = rows.margin
+        else:
+            seen[part] = _grouped(np.sort(rows.margin, axis=1), edges)
+
+    each(fill, blocks(n, k, _SORTED), events=n * k)
     return seen, label, counts, feature
+
+
+def _grouped(margin: FloatArray, edges: IntArray) -> FloatArray:
+    """Return where each group of sorted margins (N, K) stands, (N, G)."""
+    counts = np.diff(edges)
+    first = margin[:, edges[:-1]]  # a group's smallest margin, taken out so that the mass cannot underflow
+    shifted = margin - np.repeat(first, counts, axis=1)
+    mass = np.add.reduceat(np.exp(-shifted), edges[:-1], axis=1)
+    return np.asarray(first - np.log(mass / counts))
 
 
 def _group_edges(n_classes: int) -> IntArray:
@@ -174,16 +183,24 @@ def _group_edges(n_classes: int) -> IntArray:
 
 
 class _Problem:
-    """The NLL of stage 1 with its gradient; parameters are log-slopes of g and the features' weights."""
+    """The NLL of stage 1 with its gradient; parameters are log-slopes of g and the features' weights.
+
+    Rows are visited in blocks of a fixed size: temporaries stay in the cache, and the sums are the same
+    however many threads there are.
+    """
 
     def __init__(self, seen: Float64, label: Float64, counts: Float64, x: Float64, weight: Float64) -> None:
-        self.both = np.concatenate([seen, label[:, None]], axis=1)
-        self.segment = np.minimum(np.searchsorted(KNOTS, self.both, side="right") - 1, len(KNOTS) - 2)
-        self.beyond = self.both - KNOTS[self.segment]
-        self.log_counts, self.x, self.weight = np.log(counts), x, weight
+        both = np.concatenate([seen, label[:, None]], axis=1)
+        segment = np.minimum(np.searchsorted(KNOTS, both, side="right") - 1, len(KNOTS) - 2)
         self.total = float(weight.sum())
         self.strength = few(self.total) / self.total
         self.size = len(KNOTS) - 1 + x.shape[1]
+        self.events = both.size
+        log_counts = np.log(counts)
+        self.blocks = [
+            _Block(segment[b], both[b] - KNOTS[segment[b]], log_counts, x[b], weight[b] / self.total)
+            for b in blocks(len(both), both.shape[1], _ROWS_EVENTS)
+        ]
 
     def split(self, theta: Float64) -> tuple[Float64, Float64]:
         return theta[: len(KNOTS) - 1], theta[len(KNOTS) - 1 :]
@@ -191,18 +208,10 @@ class _Problem:
     def __call__(self, theta: Float64) -> tuple[float, Float64]:
         log_slope, c = self.split(theta)
         slope = np.exp(log_slope)
-        start = np.concatenate([[0.0], np.cumsum(slope * np.diff(KNOTS))[:-1]])
-        g = start[self.segment] + slope[self.segment] * self.beyond
-        scale = np.exp(self.x @ c)
-        lo = self.log_counts - g[:, :-1] * scale[:, None]
-        peak = lo.max(axis=1, keepdims=True)
-        e = np.exp(lo - peak)
-        mass = e.sum(axis=1, keepdims=True)
-        value = (peak + np.log(mass))[:, 0] + scale * g[:, -1]
-        # d value / d(scale·g): minus the probability for the seen margins, one for the label's.
-        pull = np.concatenate([-e / mass, np.ones((len(e), 1))], axis=1) * (self.weight / self.total)[:, None]
-        gradient_c = self.x.T @ (np.einsum("ng,ng->n", pull, g) * scale)
-        gradient_s = self._to_slopes(pull * scale[:, None]) * slope
+        parts = each(lambda block: block(slope, c), self.blocks, events=self.events)
+        loss = sum(p[0] for p in parts)
+        gradient_s, gradient_c = np.sum([p[1] for p in parts], axis=0), np.sum([p[2] for p in parts], axis=0)
+        gradient_s *= slope
         step = np.diff(log_slope)
         smooth, ridge = _SMOOTH * self.strength, _RIDGE * self.strength
         penalty = smooth * step @ step + ridge * (c @ c + 0.1 * log_slope @ log_slope)
@@ -210,13 +219,46 @@ class _Problem:
         gradient_s[1:] += 2 * smooth * step
         gradient_s[:-1] -= 2 * smooth * step
         gradient_c += 2 * ridge * c
-        loss = float(self.weight @ value) / self.total + float(penalty)
-        return loss, np.concatenate([gradient_s, gradient_c])
+        return loss + float(penalty), np.concatenate([gradient_s, gradient_c])
+
+
+class _Block(NamedTuple):
+    """Some rows of the problem: cells of the margins, how far into them, and the rest of the rows."""
+
+    segment: IntArray
+    beyond: Float64
+    log_counts: Float64
+    x: Float64
+    weight: Float64
+
+    def __call__(self, slope: Float64, c: Float64) -> tuple[float, Float64, Float64]:
+        """Return the weighted NLL, and its gradients in the slopes and in the features' weights."""
+        start = np.concatenate([[0.0], np.cumsum(slope * np.diff(KNOTS))[:-1]])
+        g = slope[self.segment]
+        g *= self.beyond
+        g += start[self.segment]
+        scale = np.exp(self.x @ c)
+        lo = g[:, :-1] * -scale[:, None]
+        lo += self.log_counts
+        peak = lo.max(axis=1, keepdims=True)
+        lo -= peak
+        e = np.exp(lo, out=lo)
+        mass = e.sum(axis=1, keepdims=True)
+        value = (peak + np.log(mass))[:, 0] + scale * g[:, -1]
+        # d value / d(scale·g): minus the probability for the seen margins, one for the label's.
+        pull = np.empty_like(g)
+        np.multiply(e, -self.weight[:, None] / mass, out=pull[:, :-1])
+        pull[:, -1] = self.weight
+        gradient_c = self.x.T @ (np.einsum("ng,ng->n", pull, g) * scale)
+        pull *= scale[:, None]
+        return float(self.weight @ value), self._to_slopes(pull), gradient_c
 
     def _to_slopes(self, pull: Float64) -> Float64:
         """Turn a gradient with respect to g into one with respect to the slopes of its segments."""
         n = len(KNOTS) - 1
-        inside = np.bincount(self.segment.ravel(), weights=(pull * self.beyond).ravel(), minlength=n)
-        through = np.bincount(self.segment.ravel(), weights=pull.ravel(), minlength=n)
+        cell = self.segment.ravel()
+        through = np.bincount(cell, weights=pull.ravel(), minlength=n)
+        pull *= self.beyond
+        inside = np.bincount(cell, weights=pull.ravel(), minlength=n)
         after = np.concatenate([np.cumsum(through[::-1])[::-1][1:], [0.0]])
         return np.asarray(inside + np.diff(KNOTS) * after)
