@@ -200,9 +200,9 @@ def main() -> None:
     check_recorded()
     for n, k in SIZES:
         steps(n, k)
+    default_fit()
     if not arguments.quick:
         protocols()
-        default_fit()
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ class Job:
     before : dict or None
         The metrics of the uncalibrated test part; None for ``uncal`` itself.
     threads : int
+    device : str or None
+        Of torch, for the methods that take one.
     """
 
     task: TaskRef
@@ -51,6 +53,7 @@ class Job:
     bootstrap: int = 0
     before: dict[str, float] | None = None
     threads: int = 1
+    device: str | None = None
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -119,7 +122,7 @@ class _Trained:
 def _measure(job: Job, method: Method, key: Key, trained: _Trained) -> Cell:
     task = job.task.load()
     logits_test = np.asarray(task.logits_test, dtype=np.float64)
-    calibrator, probs, facts = _fit(task, method, job.seed, logits_test, trained)
+    calibrator, probs, facts = _fit(task, method, job, logits_test, trained)
     sample = Sample(probs, task.y_test)
     cell = Cell(key, post=evaluate(sample, job.metrics) | facts)
     if task.true_test is not None:
@@ -138,7 +141,7 @@ def _measure(job: Job, method: Method, key: Key, trained: _Trained) -> Cell:
 
 
 def _fit(
-    task: Task, method: Method, seed: int, logits_test: Probs, trained: _Trained
+    task: Task, method: Method, job: Job, logits_test: Probs, trained: _Trained
 ) -> tuple[Any, Probs, dict[str, float]]:
     """Return the fitted calibrator, its test probabilities, and what both cost."""
     memory = PeakMemory()
@@ -147,7 +150,7 @@ def _fit(
         calibrator = trained.calibrator.selected(method.params["select"])
         facts = dict(trained.facts or {})
     else:
-        calibrator = method.build(seed)
+        calibrator = method.build(job.seed, job.device)
         logits_cal = np.asarray(task.logits_cal, dtype=np.float64)
         clock, cpu = time.perf_counter(), time.process_time()
         calibrator.fit(logits_cal, task.y_cal)

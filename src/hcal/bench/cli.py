@@ -44,6 +44,7 @@ def run(
     ] = "",
     jobs: Annotated[int, typer.Option(help="processes at a time; 0: one a core", min=0)] = 0,
     timeout: Annotated[float, typer.Option(help="seconds after which a fit is given up")] = 3600.0,
+    device: Annotated[str, typer.Option(help="of torch, for the methods that take one, such as cuda")] = "",
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="try failed cells again")] = False,
 ) -> None:
     """Fit and measure tasks × methods × seeds; stop and start it as you like."""
@@ -65,6 +66,7 @@ def run(
             bootstrap_tasks=[t.strip() for t in bootstrap_tasks.split(",")] if bootstrap_tasks else None,
             jobs=jobs or os.cpu_count() or 1,
             timeout_s=timeout,
+            device=device or None,
             retry_failed=retry_failed,
         )
         try:

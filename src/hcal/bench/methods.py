@@ -46,16 +46,17 @@ class Method:
         """Whether a seed changes anything; if not, one seed is run."""
         return "random_state" in self._signature()
 
-    def build(self, seed: int) -> Any:
-        """Return the unfitted calibrator."""
-        extra = {"random_state": seed} if self.seeded else {}
+    def build(self, seed: int, device: str | None = None) -> Any:
+        """Return the unfitted calibrator; a device goes to those that take one."""
+        takes = self._signature()
+        extra = {k: v for k, v in {"random_state": seed, "device": device}.items() if k in takes}
         params = {**self.params, **extra}
         if self.calibrator in _OWN:
             return self._class()(**params)
         if self.group == PAPER_GROUP:
             from hcal.bench.paper_fit import SharedPaperFit
 
-            return SharedPaperFit(self.params["select"], seed)
+            return SharedPaperFit(self.params["select"], seed, device)
         from hcal.calibrators import make_calibrator
 
         return make_calibrator(self.calibrator, **params)

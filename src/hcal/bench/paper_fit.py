@@ -25,11 +25,13 @@ class SharedPaperFit:
     select : {"top-label", "class-wise", "nll"}
         The selector of :meth:`predict_proba`; :meth:`selected` gives the others.
     random_state : int
+    device : str, optional
     """
 
-    def __init__(self, select: str, random_state: int = 0) -> None:
+    def __init__(self, select: str, random_state: int = 0, device: str | None = None) -> None:
         self.select = select
         self.random_state = random_state
+        self.device = device
         self._fitted: dict[str, HCalibrator] = {}
 
     def fit(self, logits: FloatArray, y: IntArray) -> Self:
@@ -37,7 +39,7 @@ class SharedPaperFit:
         from hcal.calibrators._paper import PaperSettings, fit_paper
 
         settings = PaperSettings(tuple(PAPER_PROTOCOL.values()))
-        fitted = fit_paper(logits, y, settings, random_state=self.random_state)
+        fitted = fit_paper(logits, y, settings, device=self.device, random_state=self.random_state)
         self._fitted = {s: self._calibrator(s, f, logits.shape[1]) for s, f in fitted.items()}
         return self
 

@@ -46,6 +46,8 @@ class Plan:
         Processes at a time.
     timeout_s : float
         A job that takes longer is stopped and recorded as failed.
+    device : str, optional
+        Of torch, for the methods that take one: ``"cuda"`` trains the paper's maps on a GPU.
     retry_failed : bool
         Run cells again that an earlier run recorded as failed.
     """
@@ -58,6 +60,7 @@ class Plan:
     bootstrap_tasks: Sequence[str] | None = None
     jobs: int = 1
     timeout_s: float = 3600.0
+    device: str | None = None
     retry_failed: bool = False
 
     def all_jobs(self) -> list[Job]:
@@ -70,7 +73,7 @@ class Plan:
             boot = self.bootstrap if wanted else 0
             for group in _shared_fits(self.methods):
                 for seed in range(self.seeds if group[0].seeded else 1):
-                    out.append(Job(task, group, seed, metrics, boot, threads=threads))
+                    out.append(Job(task, group, seed, metrics, boot, threads=threads, device=self.device))
         return out
 
 

@@ -40,6 +40,8 @@ class TrainedMaps(Calibrator):
     select : {"top-label", "class-wise", "nll"}
         Which epoch and map to keep, by dECE, CWECE_a or NLL on the calibration set.
     epochs : int
+    device : str, optional
+        Of torch; by default the CPU.
     random_state : int
     input : {"logits", "probs", "log_probs"}
 
@@ -70,6 +72,7 @@ class TrainedMaps(Calibrator):
         init: Literal["identity", "published"] = "identity",
         select: str = "top-label",
         epochs: int = 2000,
+        device: str | None = None,
         random_state: int = 0,
         input: InputKind = "logits",
     ) -> None:
@@ -83,6 +86,7 @@ class TrainedMaps(Calibrator):
         self.init = init
         self.select = select
         self.epochs = epochs
+        self.device = device
         self.random_state = random_state
         self.input = input
 
@@ -96,13 +100,14 @@ class TrainedMaps(Calibrator):
         if self.select not in SELECTORS:
             raise ValueError(f"select must be one of {', '.join(SELECTORS)}, got {self.select!r}")
         # float32 as in the published training; prediction is float64 again.
-        x = torch.from_numpy(log_softmax(logits).astype(np.float32))
-        labels = torch.from_numpy(y)
+        where = torch.device(self.device or "cpu")
+        x = torch.from_numpy(log_softmax(logits).astype(np.float32)).to(where)
+        labels = torch.from_numpy(y).to(where)
         objective = self._objective(x.shape[1])
         choices: dict[str, tuple[float, Fitted]] = {}
         for number, name in enumerate(self.maps):
             seed = self.random_state + 1000 * number
-            new = build_map(name, x, init=self.init, seed=seed).to(x.dtype)
+            new = build_map(name, x, init=self.init, seed=seed).to(where, x.dtype)
             settings = AdamSettings(epochs=self.epochs)
             done = train(
                 new, x, labels, objective, monitor=ece_ew, select=SELECTORS, settings=settings, seed=seed
