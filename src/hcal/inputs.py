@@ -133,8 +133,10 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
 
 
 def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
-    # One cheap reduction decides for nearly every input; the mask is built only to name the place.
-    total = np.add.reduce(x, axis=None, dtype=np.float64) if x.size else 0.0
+    # One cheap reduction decides for nearly every input, and a sum that overflows only sends us on; the mask
+    # is built only to name the place.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.add.reduce(x, axis=None) if x.size else 0.0
     if np.isfinite(total):
         return
     if np.isnan(x).any():

@@ -185,14 +185,17 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _working(self, x: FloatArray) -> FloatArray:
         return x if self.native_float32 else x.astype(np.float64, copy=False)
 
-    def _predict_blocks(self, x: FloatArray) -> FloatArray:
-        rows = max(1, _BLOCK_EVENTS // x.shape[1])
-        out = np.empty_like(x)
-        for start in range(0, len(x), rows):
-            block = x[start : start + rows]
-            out[start : start + rows] = self._predict(self._working(block))
+    def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
+        """Write the probabilities of a block into ``out``, with the argmax kept where that is promised."""
+        out[...] = self._predict(self._working(x))
         if self.preserves is not None:
             _keep_argmax(out, x)
+
+    def _predict_blocks(self, x: FloatArray) -> FloatArray:
+        rows = max(1, _BLOCK_EVENTS // x.shape[1])
+        out = np.empty(x.shape, dtype=x.dtype)
+        for start in range(0, len(x), rows):
+            self._predict_into(x[start : start + rows], out[start : start + rows])
         return out
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:

@@ -11,6 +11,7 @@ from hcal.calibrators.base import Calibrator, Fitted, Preserves
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
 from hcal.numerics import FloatArray, IntArray
+from hcal.objective.kernels import compiled
 from hcal.ops import Ops
 
 Protocol = Literal["default", "paper"]
@@ -135,9 +136,20 @@ class HCalibrator(Calibrator):
             logits = logits.astype(np.float64, copy=False)
         if self.protocol == "paper":
             return predict_map(self.state_, logits)
+        out = np.empty(logits.shape, dtype=logits.dtype)
+        self._predict_default(logits, out)
+        return out
+
+    def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
+        if self.preserves == "order" or not compiled():
+            super()._predict_into(x, out)
+        else:  # keeps the argmax while the row is at hand
+            self._predict_default(x, out)
+
+    def _predict_default(self, logits: FloatArray, out: FloatArray) -> None:
         from hcal.calibrators._default import predict_default
 
-        return predict_default(self.state_, logits, self.preserve)
+        predict_default(self.state_, logits, self.preserve, out)
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         if self.protocol == "paper":

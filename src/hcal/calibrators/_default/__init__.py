@@ -22,7 +22,9 @@ from hcal.calibrators._default.model import (
     from_state,
     identity_refined,
     plain_model,
+    predict_into,
     predict_model,
+    predict_plain,
     see,
     to_state,
 )
@@ -216,9 +218,13 @@ def _advice(verdicts: dict[str, Verdict], hits: dict[str, Float64], chosen: str)
     return advice
 
 
-def predict_default(state: Mapping[str, NDArray[Any]], logits: FloatArray, preserve: Preserves) -> FloatArray:
-    """Return the probabilities of a fitted state."""
-    return predict_model(from_state(state), logits)
+def predict_default(
+    state: Mapping[str, NDArray[Any]], logits: FloatArray, preserve: Preserves, out: FloatArray
+) -> None:
+    """Write the probabilities of a fitted state into ``out``."""
+    # Compiled exponentials are good to 2 ulp and may invert two neighbours; numpy's segments may not.
+    predict = predict_plain if preserve == "order" else predict_into
+    predict(from_state(state), logits, out)
 
 
 def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any, preserve: Preserves) -> Any:

@@ -68,9 +68,9 @@ def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """
     if not compiled():
         return predict_plain(model, logits, out)
-    from hcal.calibrators._default._compiled import predict_compiled
+    from hcal.calibrators._default.fused import predict_fused
 
-    return predict_compiled(model, np.ascontiguousarray(logits), out)
+    return predict_fused(model, np.ascontiguousarray(logits), out)
 
 
 def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:

@@ -1,0 +1,54 @@
+"""What stands between a model and its compiled prediction: the form of the parameters, and threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hcal.calibrators._default._compiled import CELL, Stages, predict_rows
+from hcal.calibrators._default.keep import JUST_BELOW
+from hcal.calibrators._default.refine import KNOTS
+from hcal.calibrators._default.rows import FAR, TINY
+from hcal.numerics import FloatArray
+from hcal.objective.threads import run_parts, split
+
+if TYPE_CHECKING:
+    from hcal.calibrators._default.model import Model
+
+
+def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
+    """Write the probabilities of finite, contiguous logits (N, K) into ``out``."""
+    form = stages(model, logits.dtype)
+    parts = split(len(logits), grain=logits.shape[1])
+    run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
+
+
+def stages(model: Model, dtype: Any) -> Stages:
+    """Return a model in the kernel's form, for logits of a float width."""
+    edges = np.arange(0.0, KNOTS[-1] + CELL, CELL)
+    segment = np.minimum(np.searchsorted(KNOTS, edges, side="right") - 1, len(KNOTS) - 2)
+    values, scalar = model.refined.values, np.dtype(dtype).type
+    slope = (np.diff(values) / np.diff(KNOTS))[segment]
+    curve, final = model.curve, model.final
+    return Stages(
+        intercept=(values[segment] - slope * KNOTS[segment]).astype(dtype),
+        slope=slope.astype(dtype),
+        bias=model.rest.bias.astype(dtype),
+        beta=scalar(model.refined.beta),
+        kappa=scalar(model.rest.kappa),
+        far=scalar(FAR),
+        scaler=np.array(model.refined.scaler()),
+        weights=model.refined.weights,
+        knots=curve.knots,
+        odds_scaler=curve.scaler,
+        odds_weights=curve.weights,
+        classes=curve.classes,
+        final_knots=final.knots,
+        final_scaler=final.scaler,
+        final_weights=final.weights,
+        floor=TINY,
+        tiny=float(np.finfo(dtype).tiny),
+        lift=-1.0 if model.lift is None else float(model.lift),
+        just_below=JUST_BELOW,
+    )

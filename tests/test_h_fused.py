@@ -1,0 +1,134 @@
+"""The compiled prediction of the default calibrator against numpy's, and what a fused kernel could break."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import hcal
+from conftest import synthetic
+from hcal.calibrators._default import fit_candidates
+from hcal.calibrators._default.model import Model, predict_into, predict_model, predict_plain
+from hcal.calibrators._default.refine import KNOTS
+
+pytest.importorskip("numba")
+
+# Of probabilities: float32 has 6e-8 to give, its exponentials 2 ulp, and a row's scale multiplies margins.
+TOLERANCE = {"float32": 1e-6, "float64": 1e-14}
+NAMES = ("classes-0", "classes-0.5", "classes-1", "free", "refined", "temperature", "identity")
+
+
+def models(k: int) -> dict[str, Model]:
+    z, y = synthetic(400, k, scale=2.0)
+    return fit_candidates(z, y, np.ones(400))
+
+
+def plain(model: Model, logits: np.ndarray) -> np.ndarray:
+    out = np.empty(logits.shape, dtype=logits.dtype)
+    predict_plain(model, logits, out)
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("k", [2, 3, 10, 67, 1000, 9000])
+def test_every_candidate_is_the_same_by_numpy(k: int, dtype: str) -> None:
+    z = np.random.default_rng(0).normal(0, 4, (40, k)).astype(dtype)
+    z[:5] *= 30  # saturated rows
+    fitted = models(min(k, 67))
+    for name in NAMES:
+        model = fitted[name]
+        if k > 67:  # fitting thousands of classes is not the matter here
+            more = np.resize(model.rest.bias, k), np.resize(model.curve.classes, k), np.zeros(k)
+            model = model._replace(
+                rest=model.rest._replace(bias=more[0]),
+                curve=model.curve._replace(classes=more[1]),
+                final=model.final._replace(classes=more[2]),
+            )
+        probs = predict_model(model, z)
+        assert probs.dtype == z.dtype
+        np.testing.assert_allclose(probs, plain(model, z), atol=TOLERANCE[dtype], rtol=0, err_msg=name)
+        np.testing.assert_allclose(probs.sum(axis=1, dtype=np.float64), 1, atol=TOLERANCE[dtype])
+        if name != "free":
+            np.testing.assert_array_equal(probs.argmax(axis=1), z.argmax(axis=1), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("k", [2, 10, 100, 3000])
+def test_a_row_alone_gets_what_it_gets_in_a_batch(k: int, dtype: str) -> None:
+    z = np.random.default_rng(1).normal(0, 3, (60, k)).astype(dtype)
+    model = models(10)["classes-0"]._replace()
+    if k != 10:
+        model = models(2)["refined"]
+        parts = np.zeros(k)
+        model = model._replace(
+            rest=model.rest._replace(bias=np.linspace(-1, 1, k)),
+            curve=model.curve._replace(classes=parts),
+            final=model.final._replace(classes=parts),
+        )
+    batch = predict_model(model, z)
+    np.testing.assert_array_equal(np.concatenate([predict_model(model, row[None]) for row in z]), batch)
+    np.testing.assert_array_equal(predict_model(model, np.asfortranarray(z)), batch)
+    out = np.full((62, k), -1, dtype=dtype)
+    predict_into(model, z, out[1:-1])
+    assert (out[[0, -1]] == -1).all()
+
+
+hostile = st.one_of(
+    st.sampled_from([0.0, -0.0, 1e30, -1e30, 3e38, -3e38, 1e-30, 1.0]), st.floats(-50, 50, width=32)
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_hostile_rows(dtype: str, data: st.DataObject) -> None:
+    shape = data.draw(st.integers(1, 4)), 5
+    z = data.draw(arrays(np.float64, shape, elements=hostile)).astype(dtype)
+    for name, model in MODELS_OF_FIVE.items():
+        probs = predict_model(model, z)
+        assert np.isfinite(probs).all()
+        assert (probs >= 0).all()
+        np.testing.assert_allclose(probs.sum(axis=1, dtype=np.float64), 1, atol=TOLERANCE[dtype])
+        with np.errstate(over="ignore"):
+            np.testing.assert_allclose(probs, plain(model, z), atol=TOLERANCE[dtype], rtol=0)
+        if name != "free":
+            np.testing.assert_array_equal(probs.argmax(axis=1), z.argmax(axis=1))
+
+
+MODELS_OF_FIVE = models(5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_equal_logits_get_equal_probabilities_wherever_they_stand(dtype: str) -> None:
+    """Vector registers and the left-over end of a row must round alike."""
+    model = MODELS_OF_FIVE["refined"]
+    for k in (2, 5, 31, 100, 1001):
+        parts = np.zeros(k)
+        wide = model._replace(
+            rest=model.rest._replace(bias=parts),
+            curve=model.curve._replace(classes=parts),
+            final=model.final._replace(classes=parts),
+        )
+        z = np.full((3, k), -2.7, dtype=dtype)
+        z[1, k // 2], z[2, 0] = 1.3, 9.1
+        probs = predict_model(wide, z)
+        below = np.where(z == z.max(axis=1, keepdims=True), np.nan, probs)
+        assert (np.nanmax(below[1:], axis=1) == np.nanmin(below[1:], axis=1)).all()
+
+
+def test_knots_are_where_the_table_has_its_cells() -> None:
+    from hcal.calibrators._default._compiled import CELL
+
+    np.testing.assert_array_equal(np.round(KNOTS / CELL), KNOTS / CELL)
+
+
+def test_without_numba_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = synthetic(300, 6)
+    cal = hcal.HCalibrator().fit(z, y)
+    fused = cal.predict_proba(z.astype(np.float32))
+    monkeypatch.setattr("hcal.calibrators._default.model.compiled", lambda: False)
+    monkeypatch.setattr("hcal.calibrators.h.compiled", lambda: False)
+    np.testing.assert_allclose(cal.predict_proba(z.astype(np.float32)), fused, atol=TOLERANCE["float32"])
