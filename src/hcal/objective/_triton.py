@@ -262,12 +262,12 @@ def _windows(
     )
     tl.store(partial + tl.program_id(0), tl.sum(excess, axis=0))
     if GRAD:
-        _, leaving = _slopes(
+        _other, leaving = _slopes(
             mass, hits, edges, weights, start - window, window, m, epsilon, CLUSTERS, LANES, SQUARED, BLOCK
         )
         before = tl.zeros([BEFORE], dtype=tl.float64)
         for first in range(0, window, BEFORE):
-            _, slope = _slopes(
+            _own, slope = _slopes(
                 mass, hits, edges, weights, start - window + first, window, m, epsilon,
                 CLUSTERS, LANES, SQUARED, BEFORE,
             )  # fmt: skip
