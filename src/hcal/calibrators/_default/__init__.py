@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from hcal.calibrators._default.choose import Verdict, judge, pick
 from hcal.calibrators._default.graph import graph_model
@@ -114,13 +115,17 @@ def out_of_fold(
     rows = _judged_rows(len(y), logits.shape[1], seed)
     logits, y, weight = logits[rows], y[rows], weight[rows]
     shared = fit_refined(logits, y, weight)[0] if len(y) >= _SHARED_ROWS else None
+
+    def one_fold(fold: tuple[IntArray, IntArray]) -> dict[str, FloatArray]:
+        rows, test = fold
+        models = fit_candidates(logits[rows], y[rows], weight[rows], classes=classes, refined=shared)
+        return {name: predict_model(model, logits[test]) for name, model in models.items()}
+
+    folds = list(kfold(len(y), min(_FOLDS, len(y)), seed=seed))
     held: dict[str, Float64] = {}
-    for fit_rows, test_rows in kfold(len(y), min(_FOLDS, len(y)), seed=seed):
-        models = fit_candidates(
-            logits[fit_rows], y[fit_rows], weight[fit_rows], classes=classes, refined=shared
-        )
-        for name, model in models.items():
-            held.setdefault(name, np.empty(logits.shape))[test_rows] = predict_model(model, logits[test_rows])
+    for (_, test_rows), found in zip(folds, each(one_fold, folds, events=logits.size), strict=True):
+        for name, probs in found.items():
+            held.setdefault(name, np.empty(logits.shape))[test_rows] = probs
     judged = each(lambda probs: judge(probs, y, weight), list(held.values()), events=held["identity"].size)
     verdicts = dict(zip(held, judged, strict=True))
     hits = {name: (probs.argmax(axis=1) == y).astype(np.float64) for name, probs in held.items()}
@@ -144,16 +149,25 @@ def fit_default(
 ) -> Fitted:
     """Judge the candidates out of fold, then fit the best on all rows."""
     logits, y, weight = _weighted(logits, y, sample_weight)
-    allowed = CANDIDATES[preserve]
-    chosen, info = "temperature", {}
-    if len(y) >= 2 * _FOLDS:
-        verdicts, hits = out_of_fold(logits, y, weight, random_state, classes=preserve != "order")
-        chosen = pick(verdicts, "identity", allowed)
-        info = _facts(verdicts, allowed, chosen)
-        if preserve == "accuracy":
-            info["argmax_advice"] = _advice(verdicts, hits, chosen)
-    model, converged, message = _fit_one(chosen, logits, y, weight)
+    with threadpool_limits(1, user_api="blas"):  # the threads here are ours; BLAS would start as many in each
+        chosen, info = _choose(logits, y, weight, preserve, random_state)
+        model, converged, message = _fit_one(chosen, logits, y, weight)
     return Fitted(to_state(model), converged, message, {"protocol": "default", "map": chosen, **info})
+
+
+def _choose(
+    logits: FloatArray, y: IntArray, weight: Float64, preserve: Preserves, seed: int
+) -> tuple[str, dict[str, Any]]:
+    """Return the name of the best candidate, and what was seen of all."""
+    if len(y) < 2 * _FOLDS:
+        return "temperature", {}
+    allowed = CANDIDATES[preserve]
+    verdicts, hits = out_of_fold(logits, y, weight, seed, classes=preserve != "order")
+    chosen = pick(verdicts, "identity", allowed)
+    info = _facts(verdicts, allowed, chosen)
+    if preserve == "accuracy":
+        info["argmax_advice"] = _advice(verdicts, hits, chosen)
+    return chosen, info
 
 
 def _weighted(

@@ -83,11 +83,14 @@ def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
     >>> out
     array([[0.5, 0.5]])
     """
-    for part in blocks(len(logits), logits.shape[1], _CACHED):
+
+    def fill(part: slice) -> None:
         top, margin, x = apply_refined(model.refined, logits[part])
         odds = model.curve(top_odds(margin, top), x, top)
         q = expit(model.final(odds, x[:, :0], top))
         out[part] = join(q, model.rest(margin, top), top, model.lift)
+
+    each(fill, blocks(len(logits), logits.shape[1], _CACHED), events=logits.size)
 
 
 def plain_model(refined: Refined, n_classes: int) -> Model:
