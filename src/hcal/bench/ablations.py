@@ -14,6 +14,7 @@ from hcal.bench.methods import PUBLISHED_PIECEWISE, TRAINED, Method
 #: The paper's three selectors, and how a method name ends.
 SELECTORS: Final[dict[str, str]] = {"top": "top-label", "class": "class-wise", "nll": "nll"}
 
+_TO_THE_END: Final[Mapping[str, Any]] = {"epochs": 1000, "plateau": 1000, "patience": 1000}
 _ROBUST: Final[Mapping[str, Any]] = {"maps": ("monotonic-10",)}
 
 ABLATIONS: Final[dict[str, dict[str, Mapping[str, Any]]]] = {
@@ -22,6 +23,12 @@ ABLATIONS: Final[dict[str, dict[str, Mapping[str, Any]]]] = {
         "obj-h": {"objective": "h"},
         "obj-nll": {"objective": "nll"},
         "obj-brier": {"objective": "brier"},
+    },
+    # Without the published schedule, which watches ECE_ew and may stop before a loss has done its work.
+    "objective-patient": {
+        "end-h": {"objective": "h", **_TO_THE_END},
+        "end-nll": {"objective": "nll", **_TO_THE_END},
+        "end-brier": {"objective": "brier", **_TO_THE_END},
     },
     # The same from the published start, where the ensemble begins near the uniform predictor.
     "objective-published": {

@@ -248,10 +248,16 @@ def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) 
     >>> collapsed({"nll": 4.2, "accuracy": 0.75, "mean_confidence": 0.016}, {"nll": 1.0}, 100)
     True
     """
-    accuracy, confidence = post.get("accuracy", 0.0), post["mean_confidence"]
-    worse = post.get("nll", 0.0) > 1.1 * before.get("nll", np.inf)
-    timid = confidence < accuracy - 0.2
-    return (worse and timid) or (confidence < 3 / n_classes and accuracy > 10 / n_classes)
+    from hcal.evaluation.collapse import collapse_reasons
+
+    reasons = collapse_reasons(
+        accuracy=post.get("accuracy", 0.0),
+        mean_confidence=post["mean_confidence"],
+        nll=post.get("nll", 0.0),
+        n_classes=n_classes,
+        nll_before=before.get("nll"),
+    )
+    return bool(reasons)
 
 
 def inverted_rows(logits: Probs, probs: Probs) -> int:

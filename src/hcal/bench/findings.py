@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hcal.bench.catalog import GROUPS, PAPER_METHODS, PAPER_METRICS, TITLES, paper_selector
 from hcal.bench.published import PAPER_H, PRINTED
 from hcal.bench.stats import Interval, paired_on_task, paired_over_tasks
-from hcal.bench.store import Results
+from hcal.bench.store import Key, Results
 from hcal.bench.tables import Row, Table, Value
 from hcal.bench.tasks import SAME_AS_PAPER
 
@@ -164,12 +164,16 @@ def _difference(results: Results, other: str, metric: str) -> Array:
     return np.asarray(ratios * before / scale, dtype=np.float64)
 
 
-def _relative(results: Results, objective: str, metric: str) -> Array:
-    """Return error / uncalibrated error for every task, by the paper's selector of the metric's level."""
+def errors(results: Results, objective: str, metric: str, relative: bool) -> Array:
+    """Return the error of every task by the paper's selector of the level, or its ratio to before."""
     end = paper_selector(metric).removeprefix("h_")
-    values = [results.value(t, f"obj-{objective}/{end}", metric) for t in results.tasks]
+    values = np.array([results.value(t, f"obj-{objective}/{end}", metric) for t in results.tasks])
     before = np.array([results.before(t, metric) for t in results.tasks], dtype=np.float64)
-    return np.asarray(np.array(values) / before, dtype=np.float64)
+    return np.asarray(values / before if relative else values, dtype=np.float64)
+
+
+def _relative(results: Results, objective: str, metric: str) -> Array:
+    return errors(results, objective, metric, relative=True)
 
 
 def objective_table(results: Results) -> Table:
@@ -202,12 +206,8 @@ def objective_metric_table(results: Results) -> Table:
     """Return ARE and AE of the three objectives on every metric."""
     rows = []
     for metric in (m for m in (*PAPER_METRICS, "nll", "brier") if m in results.metrics):
-        end = paper_selector(metric).removeprefix("h_")
         relative = [float(np.nanmean(_relative(results, o, metric))) for o in OBJECTIVES]
-        absolute = [
-            float(np.nanmean([results.value(t, f"obj-{o}/{end}", metric) for t in results.tasks]))
-            for o in OBJECTIVES
-        ]
+        absolute = [float(np.nanmean(errors(results, o, metric, relative=False))) for o in OBJECTIVES]
         values: list[Value] = [*(f"{v:.3f}" for v in relative), *(f"{v:.5f}" for v in absolute)]
         rows.append(Row(TITLES[metric], values))
     columns = [f"{w}, {o}" for w in ("ARE", "AE") for o in ("h", "NLL", "Brier")]
@@ -223,6 +223,26 @@ def calibrated_tasks_table(results: Results) -> Table:
         rows.append(Row(task, [before, *after]))
     title = "ECE^ew before and after, tasks in order of error before"
     return Table(title, "task", ["before", "h", "NLL", "Brier"], rows)
+
+
+def tasks_table(results: Results, level: str) -> Table:
+    """Return, task by task, the mean relative error over the metrics of a level under each objective."""
+    metrics = [m for m in GROUPS[level] if m in results.metrics and m not in _SIGNED]
+    mean = {o: np.nanmean([_relative(results, o, m) for m in metrics], axis=0) for o in OBJECTIVES}
+    rows = [
+        Row(task, [float(mean[o][i]) for o in OBJECTIVES], digits=3) for i, task in enumerate(results.tasks)
+    ]
+    title = f"Mean {level} error / uncalibrated error, task by task"
+    return Table(title, "task", ["h", "NLL", "Brier"], rows)
+
+
+def epochs_trained(results: Results, task: str, method: str) -> int | None:
+    """Return after how many epochs the training behind a method ended; None where it was not noted."""
+    for seed in results.seeds(task, method):
+        info = results.good[Key(task, method, seed)].notes.get("info", {})
+        if "epochs" in info:
+            return int(info["epochs"])
+    return None
 
 
 def collapse_table(results: Results) -> Table:

@@ -40,6 +40,8 @@ class TrainedMaps(Calibrator):
     select : {"top-label", "class-wise", "nll"}
         Which epoch and map to keep, by dECE, CWECE_a or NLL on the calibration set.
     epochs : int
+    plateau, patience : int
+        Epochs without a better ECE_ew until the learning rate is halved, and until training stops.
     device : str, optional
         Of torch; by default the CPU.
     random_state : int
@@ -72,6 +74,8 @@ class TrainedMaps(Calibrator):
         init: Literal["identity", "published"] = "identity",
         select: str = "top-label",
         epochs: int = 2000,
+        plateau: int = 20,
+        patience: int = 160,
         device: str | None = None,
         random_state: int = 0,
         input: InputKind = "logits",
@@ -86,6 +90,8 @@ class TrainedMaps(Calibrator):
         self.init = init
         self.select = select
         self.epochs = epochs
+        self.plateau = plateau
+        self.patience = patience
         self.device = device
         self.random_state = random_state
         self.input = input
@@ -108,7 +114,7 @@ class TrainedMaps(Calibrator):
         for number, name in enumerate(self.maps):
             seed = self.random_state + 1000 * number
             new = build_map(name, x, init=self.init, seed=seed).to(where, x.dtype)
-            settings = AdamSettings(epochs=self.epochs)
+            settings = AdamSettings(epochs=self.epochs, plateau=self.plateau, patience=self.patience)
             done = train(
                 new, x, labels, objective, monitor=ece_ew, select=SELECTORS, settings=settings, seed=seed
             )
