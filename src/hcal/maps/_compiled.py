@@ -28,12 +28,11 @@ _LEAST = np.float32(-87.0)
 
 
 @_jit
-def exp_row(x: Array, bits: Array, power: Array, out: Array) -> None:
-    """exp of non-positive values; ``power`` is ``bits`` seen as float32."""
+def exp_row(x: Array, out: Array) -> None:
+    """exp of non-positive values, into another array."""
     for k in range(len(x)):
         v = max(x[k], _LEAST)
         n = np.int32(v * _LOG2E - np.float32(0.5))
-        bits[k] = (n + np.int32(127)) << np.int32(23)
         m = np.float32(n)
         r = (v - m * _LN2_HIGH) - m * _LN2_LOW
         y = np.float32(1.9875691500e-4)
@@ -42,9 +41,8 @@ def exp_row(x: Array, bits: Array, power: Array, out: Array) -> None:
         y = y * r + np.float32(4.1665795894e-2)
         y = y * r + np.float32(1.6666665459e-1)
         y = y * r + np.float32(5.0000001201e-1)
-        out[k] = y * r * r + r + np.float32(1.0)
-    for k in range(len(x)):
-        out[k] = out[k] * power[k] if x[k] >= _LEAST else np.float32(0.0)
+        power = np.int32((n + np.int32(127)) << np.int32(23)).view(np.float32)
+        out[k] = (y * r * r + r + np.float32(1.0)) * power if x[k] >= _LEAST else np.float32(0.0)
 
 
 @_fast
@@ -65,28 +63,39 @@ def _rows_a_block(n_classes: int) -> int:
 
 
 @_jit
-def table_scores(x: Array, values: Array, inverse_step: float, out: Array) -> None:
-    """−V at −x/step by linear interpolation; the last slope continues below the table."""
-    last = np.int32(len(values) - 2)
-    inv = np.float32(inverse_step)
+def _locate(x: Array, cells: int, inverse_step: float, cell: Array, part: Array) -> None:
+    """The cell of each event, and how far into it: a loop of its own, because only so it is vectorised."""
+    last, inv = np.float32(cells - 1), np.float32(-inverse_step)
     for k in range(len(x)):
-        t = max(-x[k] * inv, np.float32(0.0))
-        c = np.int32(min(t, np.float32(last)))
-        at = np.uintp(c)
-        low, high = values[at], values[at + np.uintp(1)]
-        w = low + (t - np.float32(c)) * (high - low)
+        t = max(x[k] * inv, np.float32(0.0))
+        c = np.int32(min(t, last))
+        cell[k] = c
+        part[k] = t - np.float32(c)
+
+
+@_jit
+def _interpolate(cell: Array, part: Array, values: Array) -> None:
+    """−V by linear interpolation, over the parts; the last slope continues below the table."""
+    last, after = np.int32(len(values) - 2), values[1:]
+    for k in range(len(cell)):
+        at = np.uint32(cell[k])  # 32 bits: as many look-ups at once as floats
+        low, high = values[at], after[at]
+        w = low + part[k] * (high - low)
         # rounding must not carry a point beyond the next knot: the map never inverts a pair
-        out[k] = -(min(w, high) if c < last else w)
+        part[k] = -(min(w, high) if cell[k] < last else w)
 
 
 @_jit
 def _less_row_maximum(scores: Array, n: int) -> None:
     for start in range(0, len(scores), n):
-        top = scores[start]
-        for k in range(start + 1, start + n):
-            top = max(top, scores[k])
-        for k in range(start, start + n):
-            scores[k] -= top
+        row = scores[start : start + n]
+        # the scores are not positive: the least of their bits is the highest, and integers are vectorised
+        least = np.int32(0x7FFFFFFF)
+        for k in range(n):
+            least = min(least, np.float32(-row[k]).view(np.int32))
+        top = -np.int32(least).view(np.float32)
+        for k in range(n):
+            row[k] -= top
 
 
 @_jit
@@ -94,16 +103,15 @@ def table_forward(x: Array, values: Array, inverse_step: float, lo: int, hi: int
     """P = softmax(−V(−x)) of rows lo..hi."""
     n = x.shape[1]
     rows = _rows_a_block(n)
-    bits = np.empty(rows * n, dtype=np.int32)
-    power = bits.view(np.float32)
-    score = np.empty(rows * n, dtype=np.float32)
+    cell, score = np.empty(rows * n, dtype=np.int32), np.empty(rows * n, dtype=np.float32)
     flat, out = x.reshape(-1), probs.reshape(-1)
     for i in range(lo, hi, rows):
         a, b = i * n, min(i + rows, hi) * n
         z, p = score[: b - a], out[a:b]
-        table_scores(flat[a:b], values, inverse_step, z)
+        _locate(flat[a:b], len(values) - 1, inverse_step, cell, z)
+        _interpolate(cell[: b - a], z, values)
         _less_row_maximum(z, n)
-        exp_row(z, bits, power, p)
+        exp_row(z, p)
         for start in range(0, b - a, n):
             row = p[start : start + n]
             share = np.float32(1.0) / _row_sum(row)
@@ -124,21 +132,26 @@ def table_backward(
     x: Array, probs: Array, grad: Array, inverse_step: float, cells: int, lo: int, hi: int
 ) -> NDArray[np.float64]:
     """dL/dV of the table from dL/dP of rows lo..hi."""
-    out = np.zeros(cells + 1)
-    inv = np.float32(inverse_step)
-    last = np.float32(cells - 1)
+    n = x.shape[1]
+    sums = np.zeros((2, cells, 2))  # neighbours go to different copies: no addition waits for the one before
+    cell, part = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.float32)
+    inner = np.empty(n, dtype=np.float32)
     for i in range(lo, hi):
-        mean = _row_dot(probs[i], grad[i])
-        for k in range(x.shape[1]):
-            p = probs[i, k]
-            if p > 0:
-                d = -p * (grad[i, k] - mean)
-                t = max(-x[i, k] * inv, np.float32(0.0))
-                c = np.int32(min(t, last))
-                f = t - np.float32(c)
-                at = np.uintp(c)
-                out[at] += d * (np.float32(1.0) - f)
-                out[at + np.uintp(1)] += d * f
+        _locate(x[i], cells, inverse_step, cell, part)
+        p, g = probs[i], grad[i]
+        mean = _row_dot(p, g)
+        for k in range(n):
+            inner[k] = p[k] * (mean - g[k])
+            part[k] *= inner[k]
+        for k in range(n):
+            at, copy = np.uintp(cell[k]), np.uintp(k & 1)
+            sums[copy, at, 0] += inner[k]
+            sums[copy, at, 1] += part[k]
+    out = np.zeros(cells + 1)
+    for c in range(cells):
+        upper = sums[0, c, 1] + sums[1, c, 1]
+        out[c] += sums[0, c, 0] + sums[1, c, 0] - upper
+        out[c + 1] += upper
     return out
 
 
@@ -173,12 +186,12 @@ def _less_column_maximum(depth: Array, top: Array) -> None:
 
 
 @_jit
-def _member(a: Any, depth: Array, score: Array, bits: Array, power: Array, out: Array, mass: Array) -> None:
+def _member(a: Any, depth: Array, score: Array, out: Array, mass: Array) -> None:
     """exp(a·depth) of a block, and 1/Σ over its classes."""
     flat = depth.reshape(-1)
     for k in range(len(flat)):
         score[k] = a * flat[k]
-    exp_row(score, bits, power, out.reshape(-1))
+    exp_row(score, out.reshape(-1))
     mass[:] = np.float32(0.0)
     for k in range(out.shape[0]):
         for r in range(len(mass)):
@@ -192,8 +205,6 @@ def mixture_forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, pr
     """P = Σ_i v_i softmax(a_i x) of rows lo..hi."""
     n = x.shape[1]
     rows = _rows_of_mixture(n)
-    bits = np.empty(rows * n, dtype=np.int32)
-    power = bits.view(np.float32)
     score = np.empty(rows * n, dtype=np.float32)
     depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
     total, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
@@ -203,7 +214,7 @@ def mixture_forward(x: Array, slopes: Array, shares: Array, lo: int, hi: int, pr
         _less_column_maximum(depth, mass)
         total[:] = np.float32(0.0)
         for m in range(len(slopes)):
-            _member(slopes[m], depth, score, bits, power, member, mass)
+            _member(slopes[m], depth, score, member, mass)
             share = shares[m]
             for k in range(n):
                 for r in range(rows):
@@ -221,8 +232,6 @@ def mixture_backward(
     n = x.shape[1]
     rows = _rows_of_mixture(n)
     by_share, by_slope = np.zeros(len(slopes)), np.zeros(len(slopes))
-    bits = np.empty(rows * n, dtype=np.int32)
-    power = bits.view(np.float32)
     score = np.empty(rows * n, dtype=np.float32)
     depth, member = np.empty((n, rows), dtype=np.float32), np.empty((n, rows), dtype=np.float32)
     slope, mass = np.empty((n, rows), dtype=np.float32), np.empty(rows, dtype=np.float32)
@@ -233,7 +242,7 @@ def mixture_backward(
         _less_column_maximum(depth, mass)
         _load_block(grad, i, end, slope)  # rows beyond the end have gradient 0 and add nothing
         for m in range(len(slopes)):
-            _member(slopes[m], depth, score, bits, power, member, mass)
+            _member(slopes[m], depth, score, member, mass)
             g[:], d[:], gd[:] = np.float32(0.0), np.float32(0.0), np.float32(0.0)
             for k in range(n):
                 for r in range(rows):

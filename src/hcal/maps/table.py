@@ -168,10 +168,12 @@ def _use_compiled(x: Tensor) -> bool:
 def _compiled_forward(x: Tensor, values: Tensor, step: float) -> Tensor:
     from hcal.maps._compiled import table_forward
 
-    out, source, table = torch.empty_like(x), x.detach().numpy(), values.detach().numpy()
+    # numpy's memory: it asks for huge pages, and the first touch of small ones would cost half as much again
+    source, out = x.detach().contiguous().numpy(), np.empty(x.shape, dtype=np.float32)
+    table = values.detach().contiguous().numpy()
     parts = split(len(x), grain=x.shape[1])
-    run_parts(lambda a, b: table_forward(source, table, 1 / step, a, b, out.numpy()), parts)
-    return out
+    run_parts(lambda a, b: table_forward(source, table, 1 / step, a, b, out), parts)
+    return torch.from_numpy(out)
 
 
 def _compiled_backward(x: Tensor, probs: Tensor, grad: Tensor, step: float, cells: int) -> Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from hcal.objective import _by_rank
 from hcal.objective.settings import HALF_WAY, ObjectiveSettings
 from hcal.objective.threads import run_parts, split
 
@@ -27,6 +28,10 @@ Float64 = NDArray[np.float64]
 BLOCK = 256
 REFRESH = 32
 _jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
+# Reassociation lets sums use vector registers.
+_fast: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(
+    nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"}
+)
 
 
 def family_loss(
@@ -41,6 +46,8 @@ def family_loss(
     s : ObjectiveSettings
     grad : array of shape (n,), or None
     """
+    if p.dtype == np.float32 and _by_rank.suits(len(p), int(np.count_nonzero(marks)), s):
+        return _loss_by_rank(p, marks, s, grad, factor)
     q, index = _sorted_events(p, marks)
     window = min(s.window, len(q))
     edges, weights = _clusters(q, window, s)
@@ -51,6 +58,17 @@ def family_loss(
         lambda a, b: _slide(q, index, window, a, b, edges, weights, s.epsilon, s.norm, scale, out), parts
     )
     return float(s.scale * sum(losses))
+
+
+def _loss_by_rank(p: Array, marks: Array, s: ObjectiveSettings, grad: Array | None, factor: float) -> float:
+    q, ranks = _by_rank.sorted_probs(p, marks)
+    blocks = _windows(q, s.window)
+    clusters = _clusters(q, s.window, s, blocks)
+    scale = factor * s.scale / s.window
+    loss, by_rank = _by_rank.slide(q, ranks, s.window, blocks[1], BLOCK, clusters, s.epsilon, scale)
+    if grad is not None:
+        _by_rank.read_back(p, marks, q, ranks, by_rank, grad)
+    return float(s.scale * loss)
 
 
 # Stands for "no gradient wanted": a kernel argument cannot be None without being compiled twice.
@@ -89,37 +107,49 @@ def _take(p: Array, marks: Array, order: Array, lo: int, hi: int, q: Array, inde
         index[j] = np.uint32(i | (np.int64(marks[i]) << 31))
 
 
-def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.int64], Float64]:
+def _windows(q: Array, window: int) -> tuple[Float64, Float64]:
+    """Return, of every BLOCK windows, the sum of the first and the sum of the sums of all."""
+    m = len(q) - window + 1
+    blocks = -(-m // BLOCK)
+    first, total = np.empty(blocks), np.empty(blocks)
+    run_parts(lambda a, b: _block_sums(q, window, m, a, b, first, total), split(blocks, grain=BLOCK))
+    return first, total
+
+
+def _clusters(
+    q: Array, window: int, s: ObjectiveSettings, blocks: tuple[Float64, Float64] | None = None
+) -> tuple[NDArray[np.int64], Float64]:
     """Return the edges of the clusters of windows and the weight of each."""
     m = len(q) - window + 1
     if s.weighting == "uniform":
         return np.array([0, m]), np.array([1 / m])
-    blocks = -(-m // BLOCK)
-    first, total = np.empty(blocks), np.empty(blocks)
-    run_parts(lambda a, b: _block_sums(q, window, m, a, b, first, total), split(blocks, grain=BLOCK))
+    first, total = _windows(q, window) if blocks is None else blocks
     prefix = np.concatenate([[0.0], np.cumsum(total)])
     edges = _lloyd(q, window, m, first, prefix, s.clusters, s.iterations)
     counts = np.diff(edges)
     return edges, 1 / (s.clusters * np.maximum(counts, 1))
 
 
-@_jit
+@_fast
 def _block_sums(q: Array, window: int, m: int, lo: int, hi: int, first: Array, total: Array) -> None:
     """Window sum at the first window of each block, and the sum of window sums over the block."""
     running = 0.0
     for b in range(lo, hi):
-        start = b * BLOCK
+        start, count = b * BLOCK, min(BLOCK, m - b * BLOCK)
         if b == lo or b % REFRESH == 0:
             running = 0.0
-            for j in range(start, start + window):
-                running += q[j]
+            for v in q[start : start + window]:
+                running += v
         first[b] = running
-        acc = 0.0
-        for k in range(start, min(start + BLOCK, m)):
-            acc += running
-            if k + window < len(q):
-                running += np.float64(q[k + window]) - np.float64(q[k])
-        total[b] = acc
+        # window i of the block has moved i steps: step i counts for all windows behind it
+        new, old = q[start + window : start + window + count], q[start : start + count]
+        moved, ahead = 0.0, 0.0
+        for i in range(len(new)):
+            step = np.float64(new[i]) - np.float64(old[i])
+            moved += step
+            ahead += step * (count - 1 - i)
+        total[b] = count * running + ahead
+        running += moved
 
 
 @_jit

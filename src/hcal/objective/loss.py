@@ -112,7 +112,10 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.saved_tensors[0] * upstream, None, None, None
+        grad = ctx.saved_tensors[0]
+        # the loss itself is what is usually minimised; on a GPU to look would be to wait
+        whole = upstream.device.type == "cpu" and float(upstream) == 1.0
+        return grad if whole else grad * upstream, None, None, None
 
 
 def _value(
