@@ -266,13 +266,16 @@ def markdown(rows: list[dict[str, str]], reference: str) -> list[str]:
     for m in sorted(mean["joint"], key=mean["joint"].__getitem__):
         d, low, high = paired(ours, fields["joint"][m], rng)
         tasks = len(fields["joint"][m])
+        many = max(len(v) for v in fields["joint"][m].values()) > 1
         cells = [
             m if tasks == len(ours) else f"{m} ({tasks} tasks)",
             f"{mean['joint'][m]:.3f}",
             " / ".join(f"{mean[g][m]:.3f}" for g in GROUPS),
             f"{mean['changed'][m]:.0f}",
             str(sum(int((v > 1.005).sum()) for v in fields["nll_ratio"][m].values())),
-            "" if m == reference else f"{d:+.3f} [{low:+.3f}, {high:+.3f}]",
+            ""
+            if m == reference
+            else f"{d:+.3f} " + (f"[{low:+.3f}, {high:+.3f}]" if many else "(one split)"),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines

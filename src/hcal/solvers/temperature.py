@@ -21,7 +21,7 @@ from hcal.objective.threads import each
 LOG_BETA_BOUNDS = (-16.0, 16.0)
 
 # Rows are visited in blocks of about this many events, so that temporaries stay in the cache.
-_BLOCK_EVENTS = 65_536
+_BLOCK_EVENTS = 262_144
 
 Float64 = NDArray[np.float64]
 

@@ -16,6 +16,8 @@ from hcal.calibrators._default.rows import Float64
 from hcal.numerics import IntArray
 
 WINDOW = 200
+#: Entries of the classes that are judged together: few calls, and they stay in the cache.
+_TOGETHER = 60_000
 _CANONICAL_ROWS = 2500
 
 
@@ -63,7 +65,7 @@ def judge(probs: Float64, y: IntArray, weight: Float64) -> Verdict:
     squares = np.einsum("nk,nk->n", probs, probs) - 2 * own + 1
     top = probs.argmax(axis=1)
     hit, confidence = (top == y).astype(np.float64), probs[rows, top]
-    classes = [h_error(probs[:, k], (y == k).astype(np.float64), weight) for k in range(probs.shape[1])]
+    classes = class_errors(probs, y, weight)
     return Verdict(
         float(np.average(-np.log(own), weights=weight)),
         float(np.average(squares, weights=weight)),
@@ -82,6 +84,24 @@ def _canonical(probs: Float64, y: IntArray) -> float:
     return dkde_ce(probs[:_CANONICAL_ROWS], y[:_CANONICAL_ROWS]) if len(y) > 2 else 0.0
 
 
+def class_errors(probs: Float64, y: IntArray, weight: Float64, window: int = WINDOW) -> Float64:
+    """Return :func:`h_error` of every class (K,), a few classes at a time.
+
+    Examples
+    --------
+    >>> class_errors(np.array([[0.5, 0.5]] * 4), np.array([0, 0, 0, 0]), np.ones(4), window=4)
+    array([0.1875, 0.1875])
+    """
+    n, k = probs.shape
+    step = max(1, _TOGETHER // n)
+    parts = []
+    for start in range(0, k, step):
+        p = np.ascontiguousarray(probs[:, start : start + step].T)
+        occurred = (y == np.arange(start, start + len(p))[:, None]).astype(np.float64)
+        parts.append(_h_errors(p, occurred, weight, window))
+    return np.concatenate(parts)
+
+
 def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW) -> float:
     """Return the mean square of (mean p − mean occurred) over runs of ``window`` neighbours, less its noise.
 
@@ -93,17 +113,23 @@ def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW
     >>> h_error(np.full(4, 0.5), np.array([1.0, 1.0, 1.0, 1.0]), np.ones(4), window=4)
     0.1875
     """
-    order = np.argsort(p, kind="stable")
-    m = min(window, len(p))
-    w, q = weight[order], p[order]
-    gap, noise, mass = (_run_sums(v, m) for v in (w * (q - occurred[order]), w * w * q * (1.0 - q), w))
-    full = mass > 0
-    return float(np.mean((gap[full] ** 2 - noise[full]) / mass[full] ** 2))
+    return float(_h_errors(p[None], occurred[None], weight, window)[0])
+
+
+def _h_errors(p: Float64, occurred: Float64, weight: Float64, window: int) -> Float64:
+    """Return the error of each row of events p (E, N) with marks (E, N), shape (E,)."""
+    order = np.argsort(p, axis=1, kind="stable")
+    m = min(window, p.shape[1])
+    w, q = weight[order], np.take_along_axis(p, order, axis=1)
+    difference = q - np.take_along_axis(occurred, order, axis=1)
+    gap, noise, mass = (_run_sums(v, m) for v in (w * difference, w * w * q * (1.0 - q), w))
+    square = (gap**2 - noise) / np.where(mass > 0, mass, 1.0) ** 2
+    return np.asarray(np.mean(square, axis=1, where=mass > 0))
 
 
 def _run_sums(values: Float64, m: int) -> Float64:
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    return np.asarray(total[m:] - total[:-m])
+    total = np.pad(np.cumsum(values, axis=1), ((0, 0), (1, 0)))
+    return np.asarray(total[:, m:] - total[:, :-m])
 
 
 def _root(square: float) -> float:
