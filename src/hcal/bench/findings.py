@@ -83,15 +83,16 @@ def rank_on_task(results: Results, task: str, published: Results | None) -> Tabl
         gap = paired_on_task(results, task, subject, best, metric)
         default, _, _ = rank_among(results, task, "h", others, metric)
         own = results.value(task, "h", metric)
+        digits = 7 if metric == "skce" else 5
         shown: list[Value] = [
             subject,
-            f"{seeds.mean():.5f} ± {seeds.std():.5f}",
+            f"{seeds.mean():.{digits}f} ± {seeds.std():.{digits}f}",
             f"{rank} of {count}",
-            f"{best} {results.value(task, best, metric):.5f}",
-            _interval(gap, 5),
+            f"{best} {results.value(task, best, metric):.{digits}f}",
+            _interval(gap, digits),
             _words(gap, "h is better", "h is worse"),
             _paper_rank(published, SAME_AS_PAPER.get(task, task), metric),
-            f"{own:.5f}, {default} of {count}" if np.isfinite(own) else None,
+            f"{own:.{digits}f}, {default} of {count}" if np.isfinite(own) else None,
         ]
         rows.append(Row(TITLES[metric], shown))
     columns = [

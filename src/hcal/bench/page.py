@@ -32,7 +32,7 @@ _AGAIN = """## Run it again
 
 The folder may be any folder of task files; a stopped run is continued by the same command.
 
-```console
+```text
 $ hcal bench run --tasks ../shared/data --methods all --metrics all --out results/shared.csv
 $ hcal bench run --tasks ../shared/data --methods ablation:objective,ablation:objective-patient \\
     --out results/ablations.csv
@@ -143,6 +143,9 @@ def _on_the_papers_task(main: Results, paper: Results | None) -> str:
     first = [r.label for r in table.rows if str(r.values[2]).startswith("1 ")]
     names = f" ({', '.join(first)})" if first else ""
     ranks = f"It is first on {len(first)} of {len(table.rows)} metrics{names}"
+    default = [r.label for r in table.rows if ", 1 of " in str(r.values[7])]
+    one = f"The default calibrator, one for all metrics, is first on {len(default)} of {len(table.rows)}"
+    one += f" ({', '.join(default)})." if default else "."
     missing = [m for m in PAPER_METHODS if m not in main.methods]
     without = f" Not in this run: {', '.join(missing)}." if missing else ""
     return f"""## The paper's own task
@@ -151,7 +154,7 @@ def _on_the_papers_task(main: Results, paper: Results | None) -> str:
 re-run here.{without} {ranks}. Against the best other method of each metric, on the same test rows, the
 gap is real in h's favour on {count["h is better"]} metrics, against it on {count["h is worse"]}, and inside
 the noise on {count["inside the noise"]}. The best of many methods is partly best by luck, which makes this a
-hard comparison for h.
+hard comparison for h. {one}
 
 {_md(table)}"""
 
