@@ -1,12 +1,13 @@
 """How fast: one command, one table, every ratio from the same run.
 
-    python benchmarks/speed.py                       # all sections, all sizes (about ten minutes on 2 cores)
+    python benchmarks/speed.py                       # all sections, all sizes (about half an hour on 2 cores)
     python benchmarks/speed.py --sections a b --sizes 5000x100
     python benchmarks/speed.py --growth growth.png   # doubling N, K and the candidates
 
 Times are medians of repeats: wall-clock seconds, and CPU seconds of all threads, which stay comparable on
-a machine that is busy with other work. Memory is the peak growth of the resident set while the call runs. The
-data are synthetic logits with the spread of a trained network.
+a machine that is busy with other work; what is compared runs in turns. Memory is the peak growth of the
+resident set while the call runs. The data are synthetic logits with the spread of a trained network.
+OMP_NUM_THREADS=1 measures one thread; without it all cores are used, by torch too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,14 @@ from hcal.objective.kernels import loss_and_grad
 from hcal.objective.threads import thread_count
 from hcal.solvers.adam import threads_for
 
-SIZES = {"5000x10": (5000, 10), "5000x100": (5000, 100), "4020x196": (4020, 196), "25000x1000": (25000, 1000)}
+SIZES = {
+    "5000x10": (5000, 10),
+    "5000x100": (5000, 100),
+    "4020x196": (4020, 196),
+    "25000x1000": (25000, 1000),
+    "100000x1000": (100_000, 1000),  # sections a, b and e: that memory stays bounded
+}
+_HUGE = 50_000_000
 # CPU-seconds of the published code for one step of its ensemble-16 (shared/spec/method.md, section 5)
 PUBLISHED_STEP = {"5000x10": 1.2, "5000x100": 91.0, "25000x1000": 63.0}
 STEPS = ("piecewise-500", "monotonic-50", "ensemble-16")
@@ -73,7 +81,8 @@ class Row:
 def problem(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Logits like a trained network's: one class stands out, labels follow a cooler softmax."""
     rng = np.random.default_rng(seed)
-    z = rng.normal(0, 2, (n, k)).astype(np.float32)
+    z = rng.standard_normal((n, k), dtype=np.float32)
+    z *= 2
     y = rng.integers(0, k, n)
     z[np.arange(n), y] += rng.normal(np.log(k) + 4, 4, n).astype(np.float32)
     return z, y
@@ -88,9 +97,19 @@ def once(call: Callable[[], object]) -> Time:
 
 def timed(call: Callable[[], object], repeats: int) -> Time:
     """Median seconds of a call, after one that warms up."""
-    call()
-    times = [once(call) for _ in range(repeats)]
-    return Time(*(statistics.median(v) for v in zip(*((t.wall, t.cpu) for t in times), strict=True)))
+    return in_turns(repeats, call)[0]
+
+
+def in_turns(
+    repeats: int, *calls: Callable[[], object], of: Callable[[Iterator[float]], float] = statistics.median
+) -> list[Time]:
+    """Median seconds of calls that run one after the other, again and again: all see the same machine."""
+    for call in calls:
+        call()
+    rounds = [[once(call) for call in calls] for _ in range(repeats)]
+    return [
+        Time(of(t.wall for t in column), of(t.cpu for t in column)) for column in zip(*rounds, strict=True)
+    ]
 
 
 def peak_mb(call: Callable[[], object]) -> float:
@@ -115,7 +134,7 @@ def peak_mb(call: Callable[[], object]) -> float:
 
 
 def repeats_for(n: int, k: int) -> int:
-    return 30 if n * k <= 100_000 else 15 if n * k <= 1_000_000 else 2
+    return 30 if n * k <= 100_000 else 15 if n * k <= 1_000_000 else 5 if n * k <= _HUGE else 1
 
 
 def loss_rows(size: str) -> Iterator[Row]:
@@ -125,6 +144,7 @@ def loss_rows(size: str) -> Iterator[Row]:
     tensor, repeats = torch.from_numpy(probs).reshape(-1), repeats_for(n, k)
     sort = timed(lambda: torch.sort(tensor), repeats)
     yield Row("a", size, "torch.sort", sort)
+    # not in turns: the kernel would spend half a second on making huge pages of what torch.sort gave back
     seconds = timed(lambda: loss_and_grad(probs, y), repeats)
     memory = peak_mb(lambda: loss_and_grad(probs, y))
     yield Row("a", size, "loss + gradient", seconds, "torch.sort", sort, memory)
@@ -138,6 +158,8 @@ def step_rows(size: str) -> Iterator[Row]:
     x = torch.from_numpy(log_softmax(logits))
     labels = torch.from_numpy(y)
     objective = hcal.HCalibrationLoss()
+    published = PUBLISHED_STEP.get(size)
+    base = None if published is None else Time(published, published)
     for name in STEPS:
         new = build_map(name, x)
         optimiser = torch.optim.Adam(new.parameters(), lr=0.005)
@@ -148,16 +170,34 @@ def step_rows(size: str) -> Iterator[Row]:
             optimiser.step()
 
         with threads_for(x):
-            seconds = timed(step, repeats_for(n, k))
-        published = PUBLISHED_STEP.get(size)
-        base = None if published is None else Time(published, published)
-        yield Row("b", size, f"step of {name}", seconds, "published", base)
+            seconds, softmaxed = in_turns(repeats_for(n, k), step, lambda: torch.softmax(x, dim=1))
+        memory = peak_mb(step) if n * k > 1_000_000 else None
+        yield Row("b", size, f"step of {name}", seconds, "published", base, memory)
+        if name.startswith("ensemble"):
+            each = Time(*(v / int(name.partition("-")[2]) for v in (seconds.wall, seconds.cpu)))
+            yield Row("b", size, f"a member of {name}", each, "softmax", softmaxed)
+    if n * k <= _HUGE:
+        yield Row("b", size, "step of the default", default_step(logits, y), "published", base)
+
+
+def default_step(logits: np.ndarray, y: np.ndarray) -> Time:
+    """Value and gradient of the default's largest problem, stage 1, on all rows."""
+    from hcal.calibrators._default.refine import _compress, _Problem
+    from hcal.calibrators._default.rows import fit_scaler
+
+    weight = np.ones(len(y))
+    seen, label, counts, feature = _compress(logits.astype(np.float64), y, 1.0)
+    stage = _Problem(seen, label, counts, fit_scaler(feature, weight)(feature), weight)
+    theta = np.zeros(stage.size)
+    return timed(lambda: stage(theta), repeats_for(*logits.shape))
 
 
 def fit_rows(size: str) -> Iterator[Row]:
     from sklearn.calibration import _TemperatureScaling
 
     n, k = SIZES[size]
+    if n * k > _HUGE:
+        return
     logits, y = problem(n, k)
     wide = logits.astype(np.float64)
     measure = once if n * k > 1_000_000 else (lambda call: timed(call, 3))
@@ -166,6 +206,8 @@ def fit_rows(size: str) -> Iterator[Row]:
     seconds = measure(lambda: hcal.HCalibrator().fit(logits, y))
     memory = peak_mb(lambda: hcal.HCalibrator().fit(logits, y))
     yield Row("c", size, "HCalibrator().fit", seconds, "scikit-learn", ts, memory)
+    if size in PUBLISHED_STEP:
+        print(f"    the whole fit is {seconds.cpu / PUBLISHED_STEP[size]:.3f} steps of the published code")
 
 
 def paper_rows(size: str) -> Iterator[Row]:
@@ -179,33 +221,49 @@ def paper_rows(size: str) -> Iterator[Row]:
 
 
 def predict_rows(size: str) -> Iterator[Row]:
+    """The richest candidate, whatever would be chosen: on synthetic rows that is often the identity."""
+    from hcal.calibrators._default import fit_candidates
+    from hcal.calibrators._default.model import to_state
+
     n, k = SIZES[size]
     logits, y = problem(n, k)
-    rows = slice(0, min(n, 5000))
-    cal = hcal.HCalibrator().fit(logits[rows], y[rows])
-    repeats = repeats_for(n, k)
-    base = timed(lambda: softmax(logits), repeats)
-    seconds = timed(lambda: cal.predict_proba(logits), repeats)
-    yield Row("e", size, "predict_proba", seconds, "softmax", base)
+    some, weight = slice(0, 3000), np.ones(min(n, 3000))
+    cal = hcal.HCalibrator().fit(logits[:300], y[:300])
+    cal.state_ = to_state(fit_candidates(logits[some].astype(np.float64), y[some], weight)["classes-0"])
+    tensor = torch.from_numpy(logits)
+    calls = (lambda: softmax(logits), lambda: torch.softmax(tensor, dim=1), lambda: cal.predict_proba(logits))
+    *bases, seconds = in_turns(repeats_for(n, k), *calls)
+    for name, base in zip(("numpy's softmax", "torch.softmax"), bases, strict=True):
+        yield Row("e", size, "predict_proba", seconds, name, base)
+    if n * k > 1_000_000:
+        beyond = peak_mb(calls[2]) - logits.nbytes / 1e6
+        print(f"    peak memory beyond the result: {max(beyond, 0.0):.0f} MB of {logits.nbytes / 1e6:.0f}")
 
 
 def evaluate_rows(size: str) -> Iterator[Row]:
     n, k = SIZES[size]
+    if n * k > _HUGE:
+        return
     logits, y = problem(n, k)
     probs = softmax(logits)
     yield Row("f", size, "hcal.evaluate", timed(lambda: hcal.evaluate(probs, y), 1))
 
 
 def start_rows() -> Iterator[Row]:
-    def command(*words: str) -> Callable[[], object]:
-        return lambda: subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    def process(*words: str, folder: str | None = None) -> Time:
+        """Seconds of a fresh interpreter; its CPU time is the children's, not ours."""
+        before, wall = os.times(), time.perf_counter()
+        subprocess.run([sys.executable, *words], check=True, capture_output=True, cwd=folder)
+        after = os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        return Time(time.perf_counter() - wall, cpu)
 
-    yield Row("g", "", "python -c 'import hcal'", timed(command("-c", "import hcal"), 5))
-    yield Row("g", "", "python -c 'pass'", timed(command("-c", "pass"), 5))
+    for line in ("import hcal", "pass"):
+        times = [process("-c", line) for _ in range(6)][1:]
+        median = Time(*(statistics.median(v) for v in zip(*((t.wall, t.cpu) for t in times), strict=True)))
+        yield Row("g", "", f"python -c '{line}'", median)
     with tempfile.TemporaryDirectory() as folder:
-        demo = [sys.executable, "-m", "hcal.cli", "demo"]
-        run = once(lambda: subprocess.run(demo, check=True, capture_output=True, cwd=folder))
-        yield Row("g", "", "hcal demo", run)
+        yield Row("g", "", "hcal demo", process("-m", "hcal", "demo", folder=folder))
 
 
 SECTIONS: dict[str, Callable[[str], Iterator[Row]]] = {
@@ -225,19 +283,18 @@ def growth(path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    def loss(n: int, k: int) -> float:
+    def loss(n: int, k: int) -> Callable[[], object]:
         logits, y = problem(n, k)
         probs = softmax(logits)
-        return timed(lambda: loss_and_grad(probs, y), 7).cpu
+        return lambda: loss_and_grad(probs, y)
 
-    def candidates(count: int) -> float:
+    def candidates(count: int) -> Callable[[], object]:
         from hcal.calibrators._paper import PaperSettings, fit_paper
         from hcal.solvers.adam import AdamSettings
 
         logits, y = problem(5000, 10)
-        maps = ("piecewise-10", "monotonic-10", "piecewise-100", "monotonic-20") * 2
-        settings = PaperSettings(("nll",), maps=maps[:count], adam=AdamSettings(epochs=30))
-        return timed(lambda: fit_paper(logits, y, settings), 3).cpu
+        settings = PaperSettings(("nll",), maps=("monotonic-20",) * count, adam=AdamSettings(epochs=30))
+        return lambda: fit_paper(logits, y, settings)
 
     series = {
         "N (K = 100)": ([5000, 10000, 20000, 40000], lambda n: loss(n, 100)),
@@ -246,7 +303,7 @@ def growth(path: Path) -> None:
     }
     figure, axes = plt.subplots(figsize=(5, 4))
     for name, (values, measure) in series.items():
-        seconds = [measure(v) for v in values]
+        seconds = [t.cpu for t in in_turns(9, *(measure(v) for v in values), of=min)]
         worst = max(b / a for a, b in pairwise(seconds))
         shown = ", ".join(f"{t:.3f}" for t in seconds)
         print(f"growth {name:14} {values}: {shown} CPU-s; a doubling costs x {worst:.2f} at most")

@@ -25,7 +25,7 @@ Float64 = NDArray[np.float64]
 _jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
 
 # Below so many events the whole problem is in cache, and carrying positions is cheap.
-LEAST_EVENTS = 1 << 21
+LEAST_EVENTS = 1 << 20
 # A bucket is all probabilities that agree but for so many last bits: fine enough to be nearly always uniform,
 # coarse enough that the tables of the buckets in use stay in a core's cache.
 _SHIFT = 10
@@ -38,7 +38,7 @@ _LOUD = np.uint32(0x7FC00000)  # NaN: the ranks of a bucket do not agree
 
 def suits(n: int, n_marked: int, s: ObjectiveSettings) -> bool:
     """Return whether few enough events lie within a window of a mark."""
-    return s.norm == 1 and LEAST_EVENTS <= n < 1 << 31 and n > 2 * s.window * max(n_marked, 1)
+    return s.norm == 1 and LEAST_EVENTS <= n < 1 << 31 and n >= s.window * max(n_marked, 1)
 
 
 def sorted_probs(p: Array, marks: Array) -> tuple[Array, Array]:
