@@ -53,6 +53,21 @@ def test_the_default_wins_among_methods_that_keep_the_argmax(joint: ModuleType) 
             assert mean[group]["h"] <= mean[group][other] + 0.02, (group, other)
 
 
+def test_readme_shows_the_stored_figures(joint: ModuleType) -> None:
+    rows = joint.read(ROOT / "results" / "joint.csv")
+    fields = [joint.task_means(rows, f) for f in ("joint", *joint.GROUPS, "changed")]
+    mean = {m: [np.mean([v.mean() for v in f[m].values()]) for f in fields] for m in fields[0]}
+    lines = (ROOT / "README.md").read_text().split("<!-- joint")[1].splitlines()
+    shown = [line for line in lines[1:] if line.startswith("| `")]
+    assert len(shown) == 6
+    for line in shown:
+        method = line.split("`")[1]
+        *errors, changed = mean[method]
+        assert line.endswith("| " + " | ".join([*(f"{e:.3f}" for e in errors), f"{changed:.0f}"]) + " |")
+    others = {m: v for m, v in mean.items() if not m.startswith("h") and v[-1] == 0}
+    assert min(others, key=lambda m: others[m][0]) == "diag"  # "the next that keeps the argmax"
+
+
 def test_nearly_calibrated_networks_are_not_spoiled(joint: ModuleType) -> None:
     rows = joint.read(ROOT / "results" / "joint.csv")
     for group in joint.GROUPS:

@@ -174,7 +174,7 @@ def test_progress_bar_shows_when_asked(capfd):
 
 
 def test_why_the_class_wise_selector_keeps_a_temperature():
-    """Decision 012: the calibration CWECE_a of all temperatures is least where the test tCWECE is above 0.029."""
+    """Decision 012: CWECE_a of the calibration set is least where the test tCWECE is above 0.029."""
     cal, y_cal, test, y_test = (np.asarray(a) for a in load_task("cifar10_resnet110"))
     slopes = np.arange(1.0, 0.3, -0.005)  # the steps of Adam on its way down
     errors = [metrics.cwece_a(softmax(s * cal.astype(np.float64)), y_cal) for s in slopes]
