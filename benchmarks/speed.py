@@ -282,6 +282,7 @@ def growth(path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib import ticker
 
     def loss(n: int, k: int) -> Callable[[], object]:
         logits, y = problem(n, k)
@@ -310,7 +311,12 @@ def growth(path: Path) -> None:
         axes.plot([v / values[0] for v in values], [s / seconds[0] for s in seconds], marker="o", label=name)
     axes.plot([1, 8], [1, 8], color="grey", linestyle=":", label="proportional")
     axes.set(xscale="log", yscale="log", xlabel="size, relative", ylabel="CPU time, relative")
-    axes.legend()
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(ticker.FixedLocator([1, 2, 4, 8]))
+        axis.set_minor_locator(ticker.NullLocator())
+        axis.set_major_formatter(ticker.FormatStrFormatter("%d"))
+    axes.grid(color="0.92")
+    axes.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
