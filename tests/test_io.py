@@ -116,7 +116,13 @@ GOLDEN = sorted((HERE / "golden" / "v1").glob("*.hcal"))
 
 
 def test_there_are_golden_models() -> None:
-    assert GOLDEN
+    names = {path.stem for path in GOLDEN}
+    assert set(hcal.list_calibrators()) <= names
+    assert {n for n in names if n.startswith("h-")} == {
+        "h-order",
+        "h-none",
+        *(f"h-paper-{m}" for m in ("ensemble-16", "piecewise-100", "monotonic-10")),
+    }
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)

@@ -9,15 +9,41 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import hcal
+from hcal.calibrators._paper import PaperSettings, fit_paper
+from hcal.solvers.adam import AdamSettings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 from conftest import synthetic  # noqa: E402
+
+
+def models() -> dict[str, Callable[[Any, Any], Any]]:
+    """Return every method as it comes, the other promises of the default, and a map of each family."""
+    found: dict[str, Callable[[Any, Any], Any]] = {}
+    for name in hcal.list_calibrators():
+        found[name] = hcal.make_calibrator(name).fit
+    found["h-order"] = hcal.HCalibrator(preserve="order").fit
+    found["h-none"] = hcal.HCalibrator(preserve=None).fit
+    for name in ("ensemble-16", "piecewise-100", "monotonic-10"):
+        found[f"h-paper-{name}"] = partial(paper_map, name)
+    return found
+
+
+def paper_map(name: str, logits: Any, y: Any) -> hcal.HCalibrator:
+    """Return the paper protocol with one candidate."""
+    settings = PaperSettings(("nll",), maps=(name,), adam=AdamSettings(epochs=60))
+    calibrator = hcal.HCalibrator(protocol="paper", select="nll")
+    calibrator._remember(fit_paper(logits, y, settings)["nll"], logits.shape[1])
+    calibrator._score_fit(logits, y, None)
+    return calibrator
 
 
 def main() -> None:
@@ -25,13 +51,13 @@ def main() -> None:
     expected = folder / "expected.npz"
     held = dict(np.load(expected)) if expected.exists() else {"logits": synthetic(6, 4, seed=7)[0]}
     logits, y = synthetic(300, 4)
-    for name in hcal.list_calibrators():
+    for name, fit in models().items():
         path = folder / f"{name}.hcal"
         if path.exists():
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            calibrator = hcal.make_calibrator(name).fit(logits, y)
+            calibrator = fit(logits, y)
         hcal.save(calibrator, path)
         held[name] = calibrator.predict_proba(held["logits"])
         print("wrote", path)
