@@ -19,7 +19,7 @@ Select = Literal["top-label", "class-wise", "nll"]
 
 
 class HCalibrator(Calibrator):
-    """Calibrated probabilities by an order-preserving map trained on the h-calibration objective.
+    """One calibrator for every level of calibration, judged by windowed h-errors; or the paper's protocol.
 
     Huang et al.: h-calibration: Rethinking Classifier Recalibration with Probabilistic Error-Bounded
     Objective, TPAMI 2025.
@@ -37,7 +37,8 @@ class HCalibrator(Calibrator):
         of the paper protocol keep the order in any case.
     input : {"logits", "probs", "log_probs"}
     device : str, optional
-        Where to train, e.g. ``"cuda"``; by default the CPU.
+        Where the paper protocol trains, e.g. ``"cuda"``; by default the CPU. The default protocol works on
+        the CPU, in threads.
     random_state : int
     verbose : bool
         Show a progress bar from the start; long fits on a terminal show one anyway.
