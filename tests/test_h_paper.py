@@ -152,10 +152,10 @@ def test_bad_parameters_are_named(parameters, message):
         hcal.HCalibrator(**parameters).fit(*synthetic(60))
 
 
-def test_paper_protocol_refuses_weights():
+def test_paper_protocol_refuses_weights_that_are_no_repetitions():
     logits, y = synthetic(60)
-    with pytest.raises(ValueError, match="sample_weight"):
-        hcal.HCalibrator(protocol="paper").fit(logits, y, np.ones(60))
+    with pytest.raises(ValueError, match="sample_weight of integers only"):
+        hcal.HCalibrator(protocol="paper").fit(logits, y, np.full(60, 0.5))
 
 
 def test_the_twelve():

@@ -60,6 +60,7 @@ class DecisionCalibration(Calibrator):
     name = "dec"
     title = "Decision calibration"
     weighted = True
+    cross_fitted = True
 
     def __init__(
         self,

@@ -66,6 +66,7 @@ class DiagonalOrderPreserving(Calibrator):
     title = "Diagonal intra-order-preserving"
     preserves = "order"
     weighted = True
+    cross_fitted = True
 
     def __init__(
         self,

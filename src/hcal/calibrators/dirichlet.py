@@ -46,6 +46,7 @@ class DirichletCalibration(Calibrator):
     name = "dir"
     title = "Dirichlet calibration"
     weighted = True
+    cross_fitted = True
 
     def __init__(
         self,

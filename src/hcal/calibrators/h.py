@@ -66,6 +66,7 @@ class HCalibrator(Calibrator):
     name = "h"
     title = "h-calibration"
     weighted = True
+    cross_fitted = True
     native_float32 = True
 
     def __init__(
@@ -120,7 +121,7 @@ class HCalibrator(Calibrator):
         from hcal.solvers.adam import AdamSettings
 
         if sample_weight is not None:
-            raise ValueError('protocol="paper" does not support sample_weight')
+            raise ValueError('protocol="paper" takes a sample_weight of integers only, as repetitions')
         select = self.select or "top-label"
         settings = PaperSettings((select,), self.loss, adam=AdamSettings(batch_size=self.batch_size))
         return fit_paper(

@@ -50,6 +50,7 @@ class MatrixScaling(Calibrator):
     name = "ms"
     title = "Matrix scaling"
     weighted = True
+    cross_fitted = True
 
     def __init__(
         self,

@@ -49,8 +49,6 @@ CANDIDATES: dict[Preserves, list[str]] = {
 _FOLDS = 5
 #: Candidates are judged on at most this many events (rows × classes); the chosen one is fitted on all rows.
 _JUDGED_EVENTS = 5_000_000
-#: Integer weights are written out as repetitions up to this many events; beyond, they only weigh.
-_REPEATED_EVENTS = 50_000_000
 #: From this many rows on, stage 1 (about twenty numbers) is fitted once and shared by the folds.
 _SHARED_ROWS = 3000
 
@@ -173,12 +171,9 @@ def _choose(
 def _weighted(
     logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None
 ) -> tuple[FloatArray, IntArray, Float64]:
-    """Return rows with their weights; integer weights become repetitions, so that folds see them alike."""
+    """Return the rows that count, with their weights."""
     if weight is None:
         return logits, y, np.ones(len(y))
-    if (weight == np.round(weight)).all() and weight.sum() * logits.shape[1] <= _REPEATED_EVENTS:
-        times = weight.astype(np.int64)
-        return np.repeat(logits, times, axis=0), np.repeat(y, times), np.ones(int(times.sum()))
     keep = weight > 0
     return logits[keep], y[keep], weight[keep]
 
