@@ -190,3 +190,11 @@ def test_fractional_weights_count() -> None:
     plain = hcal.HCalibrator().fit(z, y).predict_proba(z)
     weighted = hcal.HCalibrator().fit(z, y, sample_weight=light).predict_proba(z)
     assert weighted[:, 0].mean() < plain[:, 0].mean()
+
+
+def test_long_fits_show_how_far_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    logits, y = synthetic(200)
+    hcal.HCalibrator(verbose=True).fit(logits, y)
+    assert "7/7" in capfd.readouterr().err  # five folds, the choice, the fit
+    hcal.HCalibrator().fit(logits, y)
+    assert capfd.readouterr().err == ""

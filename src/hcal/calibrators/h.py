@@ -109,7 +109,6 @@ class HCalibrator(Calibrator):
             y,
             sample_weight,
             preserve=self.preserve,
-            device=self.device,
             random_state=self.random_state,
             verbose=self.verbose,
         )
@@ -158,7 +157,7 @@ class HCalibrator(Calibrator):
             return graph_map(self.state_, ops, x)
         from hcal.calibrators._default import graph_default
 
-        return graph_default(self.state_, ops, x, self.preserve)
+        return graph_default(self.state_, ops, x)
 
     def _check_parameters(self) -> None:
         allowed: dict[str, tuple[Any, ...]] = {

@@ -156,9 +156,9 @@ def kept_order() -> Any:
 
 def use_fused(x: Tensor) -> bool:
     """Return whether Triton kernels take this tensor."""
-    from hcal.objective._torch import fused
+    from hcal.objective._torch import takes_fused
 
-    return x.device.type == "cuda" and x.dtype == torch.float32 and x.shape[1] <= 8192 and fused()
+    return x.shape[1] <= 8192 and takes_fused(x)
 
 
 def _use_compiled(x: Tensor) -> bool:

@@ -143,15 +143,17 @@ def _train(
     tick: Callable[[], None] | None,
 ) -> Trained:
     scores = [monitor, *select.values()]
-    captured = can_capture(x, objective) and (s.batch_size is None or s.batch_size >= len(y))
-    epochs = (_captured if captured else _eager)(new, x, y, objective, s, seed, scores)
+    full = s.batch_size is None or s.batch_size >= len(y)
+    run: CapturedEpoch | _Epoch
+    if full and can_capture(x, objective):
+        run = CapturedEpoch(new, x, y, objective, s.learning_rate, scores)
+    else:
+        run = _Epoch(new, x, y, objective, s, seed, scores)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(run.optimiser, factor=0.5, patience=s.plateau)
     result = Trained()
     least, since = float("inf"), 0
-    schedule: torch.optim.lr_scheduler.ReduceLROnPlateau | None = None
-    for optimiser, (loss, watched, *measured) in epochs:
-        schedule = schedule or torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimiser, factor=0.5, patience=s.plateau
-        )
+    for _ in range(s.epochs):
+        loss, watched, *measured = run()
         result.epochs += 1
         result.losses.append(loss)
         result.monitored.append(watched)
@@ -186,52 +188,48 @@ def threads_for(x: Tensor) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-#: After each epoch: the optimiser, and the mean loss with the scores of the whole training set.
-_Epochs = Iterator[tuple[torch.optim.Optimizer, list[float]]]
+class _Epoch:
+    """One epoch of Adam, launch by launch; :class:`CapturedEpoch` is the same in one launch."""
 
+    def __init__(
+        self,
+        new: CalibrationMap,
+        x: Tensor,
+        y: Tensor,
+        objective: Objective,
+        s: AdamSettings,
+        seed: int,
+        scores: Sequence[Monitor],
+    ) -> None:
+        self._new, self._x, self._y, self._objective, self._scores = new, x, y, objective, scores
+        # on a GPU one launch updates all parameters; the CPU has few enough of them
+        self.optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
+        self._draw = torch.Generator().manual_seed(seed)
+        self._size = min(s.batch_size or len(y), len(y))
+        self._probs = new(x) if self._size == len(y) else None
 
-def _captured(
-    new: CalibrationMap,
-    x: Tensor,
-    y: Tensor,
-    objective: Objective,
-    s: AdamSettings,
-    seed: int,
-    scores: Sequence[Monitor],
-) -> _Epochs:
-    epoch = CapturedEpoch(new, x, y, objective, s.learning_rate, scores)
-    for _ in range(s.epochs):
-        yield epoch.optimiser, epoch()
+    def __call__(self) -> list[float]:
+        """Run the epoch; return its mean loss and the scores of the whole training set after it."""
+        total = self._step(self._probs, self._y) if self._probs is not None else self._steps()
+        self._probs = self._new(self._x)
+        seen = self._probs.detach()
+        values = (total, *(score(seen, self._y) for score in self._scores))
+        if self._size < len(self._y):
+            self._probs = None  # a batch makes its own
+        return [float(v) for v in torch.stack([v.double() for v in values]).tolist()]
 
+    def _steps(self) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=self._x.device)
+        for rows in _batches(len(self._y), self._size, self._draw):
+            total = total + self._step(self._new(self._x[rows]), self._y[rows]) * (len(rows) / len(self._y))
+        return total
 
-def _eager(
-    new: CalibrationMap,
-    x: Tensor,
-    y: Tensor,
-    objective: Objective,
-    s: AdamSettings,
-    seed: int,
-    scores: Sequence[Monitor],
-) -> _Epochs:
-    # on a GPU one launch updates all parameters; the CPU has few enough of them
-    optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
-    draw = torch.Generator().manual_seed(seed)
-    full = s.batch_size is None or s.batch_size >= len(y)
-    probs = new(x) if full else None
-    for _ in range(s.epochs):
-        total = torch.zeros((), dtype=torch.float64, device=x.device)
-        for rows in [None] if full else _batches(len(y), s.batch_size or len(y), draw):
-            optimiser.zero_grad(set_to_none=True)
-            if rows is None:
-                loss = objective(probs if probs is not None else new(x), y)
-            else:
-                loss = objective(new(x[rows]), y[rows])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            total = total + loss.detach() * (1.0 if rows is None else len(rows) / len(y))
-        probs = new(x)
-        seen = probs.detach()
-        yield optimiser, torch.stack([v.double() for v in (total, *(m(seen, y) for m in scores))]).tolist()
+    def _step(self, probs: Tensor, y: Tensor) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = self._objective(probs, y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        return loss.detach()
 
 
 def _batches(n: int, size: int, draw: torch.Generator) -> Iterator[Tensor]:

@@ -7,15 +7,16 @@ long as running them. Recorded once and replayed, they cost one launch, and one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from hcal.maps.base import CalibrationMap
+from hcal.maps.table import kept_order
+from hcal.solvers.monitors import DENSE
 
-#: Beyond this many events the kernels take longer than their launches.
-MAX_EVENTS = 4_000_000
+#: Beyond this many events the kernels take longer than their launches, and scores ask back what they find.
+MAX_EVENTS = DENSE
 _WARM_UP = 3
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -65,7 +66,7 @@ class CapturedEpoch:
         with torch.cuda.graph(self._graph):
             self._out = self._epoch()
         # the recording reads tensors that the map's backward pass keeps for this x: they must live as long
-        self._kept = _kept_tensors()
+        self._kept = kept_order()
 
     def __call__(self) -> list[float]:
         """Run the epoch; return the loss before the step and the scores after it."""
@@ -99,9 +100,3 @@ class CapturedEpoch:
         for state in self.optimiser.state.values():
             for value in state.values():
                 value.zero_()
-
-
-def _kept_tensors() -> Any:
-    from hcal.maps.table import kept_order
-
-    return kept_order()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hcal.maps.scaling import Map
 from hcal.numerics import IntArray
 from hcal.objective.proper import Objective
-from hcal.objective.threads import run_parts
+from hcal.objective.threads import each
 from hcal.solvers.lbfgs import Solution, lbfgs
 from hcal.solvers.newton import newton
 
@@ -21,7 +21,7 @@ Float64 = NDArray[np.float64]
 # want some rows at least.
 _BLOCK_EVENTS = 32_768
 _MATRIX_ROWS = 512
-_THREADED_EVENTS = 2_000_000
+_THREADED_EVENTS, _PART_EVENTS = 2_000_000, 1_000_000
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
@@ -63,14 +63,15 @@ def _rows(map: Map, x: Float64) -> int:
     return max(least, _BLOCK_EVENTS // int(x.shape[1]))
 
 
-def _halves(map: Map, objective: Objective, x: Float64) -> list[tuple[int, int]]:
-    """Return two halves of many rows, one a thread: always two, so that the sum is the same on any machine.
+def _parts(map: Map, objective: Objective, x: Float64) -> list[tuple[int, int]]:
+    """Return runs of rows for threads, of a fixed size: the sum is the same however many threads there are.
 
     Not for matrix products, which have threads of their own.
     """
     if not objective.by_rows or map.name == "matrix" or x.size < _THREADED_EVENTS:
         return [(0, len(x))]
-    return [(0, len(x) // 2), (len(x) // 2, len(x))]
+    step = max(1, _PART_EVENTS // int(x.shape[1]))
+    return [(first, min(first + step, len(x))) for first in range(0, len(x), step)]
 
 
 def loss_of(
@@ -108,22 +109,22 @@ def loss_of(
     w = unit_weight(weight, len(x))
     rows = _rows(map, x) if objective.by_rows else len(x)
 
-    parts = _halves(map, objective, x)
+    parts = _parts(map, objective, x)
 
     def loss(theta: Float64) -> tuple[float, Float64]:
-        def over(first: int, last: int) -> tuple[float, Float64]:
-            value, gradient = 0.0, np.zeros_like(theta)
+        def over(part: tuple[int, int]) -> tuple[float, Float64]:
+            (first, last), value, gradient = part, 0.0, np.zeros_like(theta)
             for start in range(first, last, rows):
                 block = slice(start, min(start + rows, last))
                 log_probs, pullback = map.vjp(theta, x[block])
-                part, slope = objective.value_and_grad(log_probs, y[block], w[block])
-                value += part
+                own, slope = objective.value_and_grad(log_probs, y[block], w[block])
+                value += own
                 gradient += pullback(slope)
             return value, gradient
 
         value, gradient = (0.0, np.zeros_like(theta)) if penalty is None else penalty.value_and_grad(theta)
-        for part, slope in run_parts(over, parts):
-            value += part
+        for own, slope in each(over, parts, events=x.size):
+            value += own
             gradient += slope
         return value, gradient
 

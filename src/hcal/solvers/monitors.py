@@ -14,7 +14,7 @@ from torch import Tensor
 BINS = 15
 _FIRST_EDGE = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1].item()
 #: Up to so many entries a GPU puts all of them into bins rather than wait to hear how many there are.
-_DENSE = 4_000_000
+DENSE = 4_000_000
 
 #: (probabilities (N, K), labels (N,)) to a scalar tensor, lower is better.
 Monitor = Callable[[Tensor, Tensor], Tensor]
@@ -88,7 +88,7 @@ def _cells(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cell (class, bin) and the gap of the entries beyond the first bin, or of all."""
     n, k = probs.shape
     edges = _edges(probs.device)
-    if probs.is_cuda and probs.numel() <= _DENSE:  # how many entries there are is known to the GPU only
+    if probs.is_cuda and probs.numel() <= DENSE:  # how many entries there are is known to the GPU only
         flat = torch.arange(n * k, device=probs.device)
         row, column = flat // k, flat % k
     else:

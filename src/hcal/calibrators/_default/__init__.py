@@ -7,7 +7,7 @@ part bought.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from hcal.folds import kfold
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.threads import each
 from hcal.ops import Ops
+from hcal.solvers.progress import progress
 from hcal.solvers.temperature import solve_temperature
 
 __all__ = ["CANDIDATES", "fit_candidates", "fit_default", "graph_default", "predict_default"]
@@ -95,9 +96,15 @@ def fit_candidates(
 
 
 def out_of_fold(
-    logits: FloatArray, y: IntArray, weight: Float64, seed: int, *, classes: bool = True
+    logits: FloatArray,
+    y: IntArray,
+    weight: Float64,
+    seed: int,
+    *,
+    classes: bool = True,
+    tick: Callable[[int], None] = lambda steps: None,
 ) -> tuple[dict[str, Verdict], dict[str, Float64]]:
-    """Judge every candidate on rows that it was not fitted on.
+    """Judge every candidate on rows that it was not fitted on; ``tick`` hears of every fold.
 
     Returns
     -------
@@ -117,7 +124,9 @@ def out_of_fold(
     def one_fold(fold: tuple[IntArray, IntArray]) -> dict[str, FloatArray]:
         rows, test = fold
         models = fit_candidates(logits[rows], y[rows], weight[rows], classes=classes, refined=shared)
-        return {name: predict_model(model, logits[test]) for name, model in models.items()}
+        found = {name: predict_model(model, logits[test]) for name, model in models.items()}
+        tick(1)
+        return found
 
     folds = list(kfold(len(y), min(_FOLDS, len(y)), seed=seed))
     held: dict[str, Float64] = {}
@@ -141,26 +150,36 @@ def fit_default(
     sample_weight: NDArray[np.float64] | None,
     *,
     preserve: Preserves,
-    device: str | None,
     random_state: int,
     verbose: bool,
 ) -> Fitted:
     """Judge the candidates out of fold, then fit the best on all rows."""
     logits, y, weight = _weighted(logits, y, sample_weight)
-    with threadpool_limits(1, user_api="blas"):  # the threads here are ours; BLAS would start as many in each
-        chosen, info = _choose(logits, y, weight, preserve, random_state)
+    # The threads here are ours; BLAS would start as many in each.
+    with (
+        threadpool_limits(1, user_api="blas"),
+        progress("h-calibration", _FOLDS + 2, verbose=verbose) as advance,
+    ):
+        chosen, info = _choose(logits, y, weight, preserve, random_state, advance)
+        advance(1)
         model, converged, message = _fit_one(chosen, logits, y, weight)
+        advance(1)
     return Fitted(to_state(model), converged, message, {"protocol": "default", "map": chosen, **info})
 
 
 def _choose(
-    logits: FloatArray, y: IntArray, weight: Float64, preserve: Preserves, seed: int
+    logits: FloatArray,
+    y: IntArray,
+    weight: Float64,
+    preserve: Preserves,
+    seed: int,
+    tick: Callable[[int], None],
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of the best candidate, and what was seen of all."""
     if len(y) < 2 * _FOLDS:
         return "temperature", {}
     allowed = CANDIDATES[preserve]
-    verdicts, hits = out_of_fold(logits, y, weight, seed, classes=preserve != "order")
+    verdicts, hits = out_of_fold(logits, y, weight, seed, classes=preserve != "order", tick=tick)
     chosen = pick(verdicts, "identity", allowed)
     info = _facts(verdicts, allowed, chosen)
     if preserve == "accuracy":
@@ -236,6 +255,6 @@ def predict_default(
     predict(from_state(state), logits, out)
 
 
-def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any, preserve: Preserves) -> Any:
+def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
     """Return what :func:`predict_default` does, in the operations of :mod:`hcal.ops`."""
     return graph_model(from_state(state), ops, x)
