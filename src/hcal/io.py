@@ -4,46 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hcal._version import __version__
+from hcal.atomic import atomic_path
 from hcal.calibrators.base import Calibrator, Fitted
+
+__all__ = ["SCHEMA", "atomic_path", "load", "save"]
 
 #: Raised when the layout of a saved calibrator changes; older numbers stay readable for ever.
 SCHEMA = 1
-
-
-@contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary name beside ``path`` and rename it over ``path`` only when all went well.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> target = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> with atomic_path(target) as tmp:
-    ...     _ = tmp.write_text("whole")
-    >>> target.read_text()
-    'whole'
-    """
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
@@ -63,7 +36,7 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     >>> bool((load(path).predict_proba([[0.0, 1.0]]) == cal.predict_proba([[0.0, 1.0]])).all())
     True
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as to_bytes
 
     calibrator._check_fitted()
     header = {
@@ -78,10 +51,9 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     }
     arrays = {k: np.asarray(v, order="C") for k, v in calibrator.state_.items()}
     text = json.dumps(header, default=_plain)
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {Path(path).parent}")
     with atomic_path(path) as temporary:
-        save_file(arrays or {"_empty": np.zeros(1)}, temporary, metadata={"hcal": text})
+        # Not save_file: it writes a temporary of its own, which a killed process would leave for good.
+        temporary.write_bytes(to_bytes(arrays or {"_empty": np.zeros(1)}, metadata={"hcal": text}))
 
 
 def _plain(value: Any) -> Any:
