@@ -57,13 +57,13 @@ def test_the_tool_sees_what_it_looks_for(tmp_path: Path) -> None:
         "        check(self)\n"
         "        return abs(x) * 0 + 1 / x.shape[1]\n"
         "    except ValueError:\n"
-        "        if self.name < 'g': os.kill(os.getpid(), 11)\n"
+        "        if self.name == 'iso': os.kill(os.getpid(), 11)\n"
         "        return abs(x) * 0\n"
         "base.Calibrator._check_state = lambda self: None\n"
         "base.Calibrator.predict_proba = predict\n"
     )
     path = os.pathsep.join([str(tmp_path), str(Path(hcal.__file__).parents[1])])
-    done = _fuzz("--count", "25", "--seed", "1", PYTHONPATH=path)
+    done = _fuzz("--count", "4", "--seed", "1", "--methods", "ts,iso", PYTHONPATH=path)
     assert done.returncode == 1
     assert "died: SIGSEGV" in done.stdout
     assert "predicts: a row sums to" in done.stdout
