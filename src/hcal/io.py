@@ -1,53 +1,41 @@
-"""Files: calibrators as one inert, versioned safetensors file. No pickle anywhere."""
+"""Files: calibrators as one inert, versioned, checked safetensors file. No pickle anywhere."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal._version import __version__
+from hcal.atomic import atomic_path
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.params import check_params
+
+__all__ = ["SCHEMA", "atomic_path", "load", "save"]
 
 #: Raised when the layout of a saved calibrator changes; older numbers stay readable for ever.
-SCHEMA = 1
+#: 2: a checksum, and scalars of shape (), is new; the arrays are those of 1.
+SCHEMA = 2
+#: The most classes a file may speak of.
+MOST_CLASSES = 10_000_000
+#: The most bytes of a file's header: names, parameters, scores and facts of the fit.
+MOST_HEADER = 16_000_000
+# An array that stands where a method has none: the container must hold one.
+_PLACEHOLDER = "_empty"
+_CONTAINER, _CHECKSUM = "hcal", "sha256"
 
-
-@contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary name beside ``path`` and rename it over ``path`` only when all went well.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> target = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> with atomic_path(target) as tmp:
-    ...     _ = tmp.write_text("whole")
-    >>> target.read_text()
-    'whole'
-    """
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=target.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+Arrays = dict[str, NDArray[Any]]
 
 
 def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
-    """Write a fitted calibrator to one file: safetensors with a JSON header.
+    """Write a fitted calibrator to one file: safetensors with a JSON header and a checksum.
 
     Parameters
     ----------
@@ -63,9 +51,10 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     >>> bool((load(path).predict_proba([[0.0, 1.0]]) == cal.predict_proba([[0.0, 1.0]])).all())
     True
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as to_bytes
 
     calibrator._check_fitted()
+    calibrator._check_state()  # a state that could not be read again is not written
     header = {
         "schema": SCHEMA,
         "hcal": __version__,
@@ -78,10 +67,28 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     }
     arrays = {k: np.asarray(v, order="C") for k, v in calibrator.state_.items()}
     text = json.dumps(header, default=_plain)
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {Path(path).parent}")
+    if len(text) > MOST_HEADER // 2:
+        raise ValueError(f"info_ and params are {len(text)} characters; the limit is {MOST_HEADER // 2}")
+    metadata = {_CONTAINER: text, _CHECKSUM: digest(text, arrays)}
     with atomic_path(path) as temporary:
-        save_file(arrays or {"_empty": np.zeros(1)}, temporary, metadata={"hcal": text})
+        # Not save_file: it writes a temporary of its own, which a killed process would leave for good.
+        temporary.write_bytes(to_bytes(arrays or {_PLACEHOLDER: np.zeros(1)}, metadata=metadata))
+
+
+def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of a header and of the names, types, shapes and bytes of the arrays.
+
+    Examples
+    --------
+    >>> digest("{}", {"a": np.zeros(2)})[:12]
+    'b79cb5ed3ce5'
+    """
+    found = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found.update(f"\0{name}\0{array.dtype.str}\0{arrays[name].shape}\0".encode())
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -95,6 +102,10 @@ def _plain(value: Any) -> Any:
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
     """Read a calibrator that :func:`save` wrote, in this or any earlier version.
+
+    The checksum, the header and every array are checked against what the method declares before anything is
+    computed: a file either gives a calibrator whose probabilities are probabilities, or is refused with the
+    name of what is wrong.
 
     Parameters
     ----------
@@ -111,32 +122,117 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     ...
     FileNotFoundError: no such file: no such file
     """
-    from safetensors import SafetensorError, safe_open
-
     if not Path(path).exists():
         raise FileNotFoundError(f"no such file: {path}")
     try:
-        with safe_open(path, framework="numpy") as f:
-            metadata = f.metadata() or {}
-            state = {k: f.get_tensor(k) for k in f.keys() if k != "_empty"}  # noqa: SIM118
-        header: dict[str, Any] = json.loads(metadata["hcal"])
-        schema = int(header["schema"])
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not an hcal model file ({error})") from None
+        metadata, arrays = _read(path)
+        header = _parse(metadata[_CONTAINER])
+        schema = header["schema"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not an hcal model file ({_short(error)})") from None
     if schema > SCHEMA:
         raise ValueError(
             f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
         )
+    if schema >= 2 and metadata.get(_CHECKSUM) != digest(metadata[_CONTAINER], arrays):
+        raise ValueError(f"{path} is damaged: its checksum is not that of its content")
     try:
-        return _rebuild(header, state)
+        return _rebuild(header, arrays if schema >= 2 else _from_schema_1(arrays))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a whole hcal model file ({error!r})") from None
+        raise ValueError(f"{path} is not a whole hcal model file ({_short(error)})") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not a sound hcal model file: {_short(error)}") from None
 
 
-def _rebuild(header: dict[str, Any], state: dict[str, Any]) -> Calibrator:
-    from hcal.calibrators import make_calibrator
+def _short(error: BaseException) -> str:
+    """Return what an error says in one line, however much of the file it repeats."""
+    text = " ".join((str(error) if isinstance(error, ValueError) else repr(error)).split())
+    return text if len(text) <= 300 else text[:297] + "..."
 
-    calibrator = make_calibrator(header["name"], **header["params"])
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
+    """Return the metadata and the arrays of a safetensors file.
+
+    The whole file is read before anything in it is believed: nothing changes under our hands, and memory is
+    in proportion to what is really there.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as to_arrays
+
+    # Not a pipe or a device, which would never end: opening one may already wait for ever.
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("not a regular file")
+    with open(path, "rb") as f:
+        start = f.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > min(MOST_HEADER, os.fstat(f.fileno()).st_size):
+            raise ValueError("no safetensors header")
+        head = f.read(length)
+        metadata = _parsed(head.decode())["__metadata__"]
+        try:
+            arrays = to_arrays(start + head + f.read())
+        except SafetensorError as error:
+            raise ValueError(str(error)) from None
+        except MemoryError:
+            raise ValueError("it does not fit into memory") from None
+    arrays.pop(_PLACEHOLDER, None)
+    return metadata, {name: a if a.flags.writeable else a.copy() for name, a in arrays.items()}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("its header is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("its header is not a JSON object")
+    return found
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Return the header of a model; what it must hold to be one at all is checked here."""
+    header = _parsed(text)
+    schema = header["schema"]
+    if type(schema) is not int or schema < 1:
+        raise ValueError(f"'schema' is {schema!r}")
+    return header
+
+
+def _from_schema_1(arrays: Arrays) -> Arrays:
+    """Return the arrays as schema 2 has them: early files hold a scalar β as an array of one."""
+    old = arrays.get("beta")
+    return arrays if old is None or old.shape != (1,) else arrays | {"beta": old.reshape(())}
+
+
+def _rebuild(header: dict[str, Any], state: Arrays) -> Calibrator:
+    from hcal.calibrators import get_calibrator
+
+    _check_header(header)
+    method = get_calibrator(header["name"])
+    calibrator = method(**check_params(method, header["params"]))
     calibrator._remember(Fitted(state, header["converged"], "", header["info"]), header["n_classes"])
+    calibrator._check_state()
     calibrator.scores_ = header["scores"]
     return calibrator
+
+
+def _check_header(header: dict[str, Any]) -> None:
+    kinds: dict[str, type] = {
+        "name": str,
+        "params": dict,
+        "n_classes": int,
+        "converged": bool,
+        "info": dict,
+        "scores": dict,
+    }
+    for name, kind in kinds.items():
+        if type(header[name]) is not kind:
+            raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind.__name__}")
+    if not 2 <= header["n_classes"] <= MOST_CLASSES:
+        raise ValueError(f"'n_classes' is {header['n_classes']}, declared is 2 to {MOST_CLASSES}")
+    if not isinstance(header["info"].get("fitted_on", {}), dict):
+        raise ValueError("'info.fitted_on' must be an object")
+    for when in ("before", "after"):
+        scores = header["scores"][when]
+        if not isinstance(scores, dict) or not all(isinstance(v, int | float) for v in scores.values()):
+            raise ValueError(f"'scores.{when}' must be an object of numbers")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.base import Fitted, State
+from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.folds import Fold, kfold
 from hcal.maps import scaling
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -24,6 +25,17 @@ Pair = tuple[float, float]
 
 # A pass over the rows costs two products with a K×K matrix. About ten minutes on two cores, as measured.
 _MOST_WORK = 1.5e11
+
+#: The state of ``ms`` and ``dir``.
+MATRICES = (
+    StateSpec(
+        (
+            Field("matrix", "W of each fold's model", ("F", "K", "K"), -STEEP, STEEP),
+            Field("offset", "b of each fold's model", ("F", "K")),
+        ),
+        {"F": ("models that are averaged", 1)},
+    ),
+)
 
 
 @dataclass(frozen=True)

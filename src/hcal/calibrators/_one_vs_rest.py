@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.base import State
+from hcal.calibrators.state import Arrays, Field, Rule, Sizes, StateSpec
 from hcal.numerics import FloatArray, IntArray
 
 Array = NDArray[np.float64]
@@ -23,6 +24,43 @@ FitCurve = Callable[[Array, Array, Array | None], Curve]
 Evaluate = Callable[[Array, Array, Array], Array]
 
 _COLUMNS = 64  # columns copied at a time: a strided read of one column costs as much as of a cache line
+
+#: Probabilities that were averaged may pass 1 by rounding.
+MOST = 1 + 1e-9
+FLOOR = Field("floor", "added to every probability before the last normalisation", low=0)
+
+
+def _rises_in_each(state: Arrays, _: Sizes) -> bool:
+    falls = np.flatnonzero(state["knots"][1:] < state["knots"][:-1]) + 1
+    return bool(np.isin(falls, state["offsets"]).all())
+
+
+#: The state of the methods that are a curve a class.
+CURVES = StateSpec(
+    (
+        Field(
+            "offsets",
+            "class k owns knots offsets[k] to offsets[k+1]",
+            ("K+1",),
+            0,
+            "P",
+            "int64",
+            "not falling",
+        ),
+        Field("knots", "where the curves are given, class after class", ("P",), 0, MOST),
+        Field("values", "of the curves there", ("P",), 0, MOST),
+        FLOOR,
+    ),
+    {"P": ("points of all curves", 0)},
+    (
+        Rule(
+            "offsets",
+            "begin with 0 and end with P",
+            lambda s, n: s["offsets"][0] == 0 and s["offsets"][-1] == n["P"],
+        ),
+        Rule("knots", "not fall within a class", _rises_in_each),
+    ),
+)
 
 
 def columns(probs: FloatArray) -> Iterator[tuple[int, Array]]:
@@ -66,7 +104,7 @@ def fit_curves(probs: FloatArray, y: IntArray, weight: Array | None, fit_one: Fi
         fit_one(p, (y == k).astype(np.float64), weight) if mass[k] > 0 else empty for k, p in columns(probs)
     ]
     return {
-        "offsets": np.cumsum([0] + [len(knots) for knots, _ in curves]),
+        "offsets": np.cumsum([0] + [len(knots) for knots, _ in curves], dtype=np.int64),
         "knots": np.concatenate([knots for knots, _ in curves]),
         "values": np.concatenate([values for _, values in curves]),
     }

@@ -5,12 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.numerics import FloatArray, IntArray, log_softmax, softmax
 
 Float64 = NDArray[np.float64]
 
 #: Probabilities are clipped to [eps, 1 − eps] before a logarithm, as the published scaling methods do.
 EPS = float(np.finfo(np.float64).eps)
+
+#: The inverse temperature of the methods that have one.
+BETA = Field("beta", "inverse temperature 1/T", low=0.0, high=STEEP)
+#: The state of the methods that are one temperature.
+ONE_TEMPERATURE = (StateSpec((BETA,)),)
+#: The classes that had calibration rows, where the others keep their probability.
+PRESENT = Field("present", "classes with calibration rows", ("C",), 0, "K-1", "int64", "increasing")
+PRESENT_SIZE = {"C": ("classes with calibration rows", 1)}
 
 
 def clipped_log_probs(logits: FloatArray, eps: float = EPS) -> Float64:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
+from hcal.calibrators.state import StateSpec, check_state, choose_spec
 from hcal.metrics.summary import Scores, score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -84,6 +85,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     cross_fitted: ClassVar[bool] = False
     #: Methods that work row by row may take float32 as it is; all others compute in float64.
     native_float32: ClassVar[bool] = False
+    #: What the state holds, declared once; several where it depends on parameters. Files are checked by it.
+    state_specs: ClassVar[tuple[StateSpec, ...]] = ()
+    #: Ranges of the numeric parameters that prediction uses: a file cannot ask for more.
+    limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     input: inputs.InputKind
     state_: State
@@ -224,6 +229,11 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_fitted(self) -> None:
         if "state_" not in vars(self):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(logits, y) first")
+
+    def _check_state(self) -> None:
+        """Raise a ValueError that names the array which is not as the method declares it."""
+        spec = choose_spec(self.state_specs, self.get_params(deep=False), set(self.state_))
+        check_state(spec, self.state_, self.n_classes_)
 
     def _score_fit(self, x: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> None:
         self.scores_ = {

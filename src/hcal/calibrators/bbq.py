@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._one_vs_rest import Array, Curve, apply_curves, default_floor, fit_curves, step
+from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
@@ -36,6 +36,7 @@ class BayesianBinning(Calibrator):
 
     name = "bbq"
     title = "Bayesian binning into quantiles"
+    state_specs = (CURVES,)
 
     def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
         self.floor = floor

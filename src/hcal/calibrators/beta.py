@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._shared import EPS, keep_absent, present_classes
+from hcal.calibrators._shared import EPS, PRESENT, PRESENT_SIZE, keep_absent, present_classes
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -45,6 +46,17 @@ class BetaCalibration(Calibrator):
     name = "beta"
     title = "Beta calibration"
     weighted = True
+    state_specs = (
+        StateSpec(
+            (
+                PRESENT,
+                Field("a", "slope of ln p", ("C",), low=0),
+                Field("b", "slope of −ln(1 − p)", ("C",), low=0),
+                Field("c", "offset", ("C",)),
+            ),
+            PRESENT_SIZE,
+        ),
+    )
 
     def __init__(self, *, max_iterations: int = 200, input: InputKind = "logits") -> None:
         self.max_iterations = max_iterations

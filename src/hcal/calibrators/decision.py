@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from hcal.calibrators._critics import adjust, adjustment, train_critic
 from hcal.calibrators._one_vs_rest import default_floor
+from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import Field, StateSpec
 from hcal.folds import kfold
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, one_hot, softmax
@@ -61,6 +63,17 @@ class DecisionCalibration(Calibrator):
     title = "Decision calibration"
     weighted = True
     cross_fitted = True
+    state_specs = (
+        StateSpec(
+            (
+                BETA,
+                Field("critics", "v of each critic", ("A", "K")),
+                Field("shifts", "B of each critic, one row an action", ("A", 2, "K")),
+                Field("floor", "least probability before rows are normalised", low=0, high=0.5),
+            ),
+            {"A": ("critics", 0)},
+        ),
+    )
 
     def __init__(
         self,
@@ -85,6 +98,8 @@ class DecisionCalibration(Calibrator):
         weight = unit_weight(sample_weight, len(y))
         rows = float(len(y)) if sample_weight is None else float(sample_weight.sum())
         floor = default_floor(self.floor, rows, x.shape[1])
+        if floor > 0.5:
+            raise ValueError(f"floor must be at most 0.5, got {self.floor!r}")
         count = self._choose(x, y, weight, float(floor)) if self.critics is None else self.critics
         vectors, shifts = self._train(x.copy(), y, weight, count)
         state = {"beta": np.array(solved.beta), "critics": vectors, "shifts": shifts, "floor": floor}
@@ -153,6 +168,10 @@ class _HeldOut:
 
 
 def _normalised(x: Float64, floor: float) -> Float64:
+    """Cut to [floor, 1 − floor] and divide rows by their sum; a row cut to zeros becomes even."""
     np.clip(x, floor, 1 - floor, out=x)
-    x /= x.sum(axis=1, keepdims=True)
+    sums = x.sum(axis=1, keepdims=True)
+    nothing = sums[:, 0] <= 0
+    x[nothing], sums[nothing] = 1 / x.shape[1], 1.0
+    x /= sums
     return x

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import STEEP, Arrays, Field, Rule, Sizes, StateSpec
 from hcal.folds import Fold, kfold
 from hcal.inputs import InputKind
 from hcal.maps.monotone import Cells, apply_table, cells_over, monotone_net, tabulate
@@ -22,6 +23,22 @@ from hcal.solvers.temperature import logit_scale
 
 Float64 = NDArray[np.float64]
 
+
+def _distinct_edges(state: Arrays, sizes: Sizes) -> bool:
+    edges = Cells(float(state["low"]), float(state["width"]), sizes["G"]).edges
+    return bool((edges[1:] > edges[:-1]).all())
+
+
+_TABLE = StateSpec(
+    (
+        Field("unit", "logits are divided by it", low=1e-100, high=STEEP),
+        Field("low", "where the first cell begins"),
+        Field("width", "of a cell", low=1e-50),
+        Field("values", "m at the edges of the cells", ("G+1",), -1e50, 1e50, order="not falling"),
+    ),
+    {"G": ("cells", 1)},
+    (Rule("width", "make the edges of the cells distinct numbers", _distinct_edges),),
+)
 # Iterations without a lower held-out NLL after which a search ends.
 _PATIENCE = 40
 
@@ -67,6 +84,7 @@ class DiagonalOrderPreserving(Calibrator):
     preserves = "order"
     weighted = True
     cross_fitted = True
+    state_specs = (_TABLE,)
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._odir import Settings, fit_matrix, matrix_graph, predict_matrix
+from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators._shared import EPS, clipped_log_probs
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
@@ -47,6 +47,7 @@ class DirichletCalibration(Calibrator):
     title = "Dirichlet calibration"
     weighted = True
     cross_fitted = True
+    state_specs = MATRICES
 
     def __init__(
         self,

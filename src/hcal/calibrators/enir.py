@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._one_vs_rest import Array, Curve, apply_curves, columns, default_floor, fit_curves, step
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    Array,
+    Curve,
+    apply_curves,
+    columns,
+    default_floor,
+    fit_curves,
+    step,
+)
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
@@ -45,6 +54,7 @@ class NearIsotonicEnsemble(Calibrator):
 
     name = "enir"
     title = "Ensemble of near-isotonic regressions"
+    state_specs = (CURVES,)
 
     def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
         self.floor = floor

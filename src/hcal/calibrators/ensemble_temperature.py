@@ -9,7 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.ops import Ops
@@ -45,6 +47,9 @@ class EnsembleTemperatureScaling(Calibrator):
     title = "Ensemble temperature scaling"
     preserves = "order"
     weighted = True
+    state_specs = (
+        StateSpec((BETA, Field("weights", "of softmax(z/T), softmax(z) and 1/K", (3,), 0, 1, total=1.0))),
+    )
 
     def __init__(self, *, objective: Literal["brier", "nll"] = "brier", input: InputKind = "logits") -> None:
         self.objective = objective

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._shared import ONE_TEMPERATURE
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -41,6 +42,7 @@ class ExpectationConsistency(Calibrator):
     title = "Expectation consistency"
     preserves = "order"
     weighted = True
+    state_specs = ONE_TEMPERATURE
 
     def __init__(self, *, bracket: tuple[float, float] = (0.01, 10.0), input: InputKind = "logits") -> None:
         self.bracket = bracket

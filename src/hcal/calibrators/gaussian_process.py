@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +16,7 @@ from hcal.calibrators._latent_gp import (
     to_process,
 )
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.monotone import Cells
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -59,6 +63,19 @@ class GaussianProcessCalibration(Calibrator):
     name = "gp"
     title = "Gaussian-process calibration"
     weighted = True
+    limits: ClassVar[Mapping[str, tuple[float, float]]] = {"samples": (0, 100_000)}
+    state_specs = (
+        StateSpec(
+            (
+                Field("unit", "logits are divided by it", low=1e-100, high=STEEP),
+                Field("inducing", "inducing inputs", ("M",), -1e50, 1e50),
+                Field("kernel", "length, variance, variance with noise", (3,), 1e-50, 1e30),
+                Field("mean", "of the process, in the kernel's basis", ("M",), -1e30, 1e30),
+                Field("reduction", "of its variance", ("M", "M"), -1e30, 1e30),
+            ),
+            {"M": ("inducing inputs", 1)},
+        ),
+    )
 
     def __init__(
         self,
@@ -78,9 +95,11 @@ class GaussianProcessCalibration(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        if self.inducing < 1 or self.samples < 0:
+        least, most = self.limits["samples"]
+        if self.inducing < 1 or not least <= self.samples <= most:
             raise ValueError(
-                f"inducing must be at least 1 and samples 0, got {self.inducing}, {self.samples}"
+                f"inducing must be at least 1 and samples in [{least}, {most}], "
+                f"got {self.inducing}, {self.samples}"
             )
         every = -(-logits.size // self.max_events)
         unit = _unit(logits)
@@ -114,9 +133,10 @@ class GaussianProcessCalibration(Calibrator):
         np.sqrt(spread, out=spread)
         # In pairs ±ε: the odd orders of their error cancel.
         pairs = (self.samples + 1) // 2
-        draws = np.random.RandomState(self.seed).standard_normal((pairs, logits.shape[1]))
+        rng = np.random.RandomState(self.seed)
         probs = np.zeros_like(mean)
-        for draw in draws:
+        for _ in range(pairs):
+            draw = rng.standard_normal(logits.shape[1])  # one at a time: memory does not grow with samples
             probs += softmax(mean + spread * draw)
             probs += softmax(mean - spread * draw)
         probs /= 2 * pairs

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._h_state import STATES
 from hcal.calibrators.base import Calibrator, Fitted, Preserves
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
@@ -68,6 +69,7 @@ class HCalibrator(Calibrator):
     weighted = True
     cross_fitted = True
     native_float32 = True
+    state_specs = STATES
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._one_vs_rest import Array, Curve, apply_curves, default_floor, fit_curves, step
+from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, step
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -36,6 +36,7 @@ class HistogramBinning(Calibrator):
     name = "hb"
     title = "Histogram binning"
     weighted = True
+    state_specs = (CURVES,)
 
     def __init__(self, *, bins: int = 10, floor: float | None = None, input: InputKind = "logits") -> None:
         self.bins = bins

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from hcal.calibrators._one_vs_rest import Array, default_floor, normalise
+from hcal.calibrators._one_vs_rest import FLOOR, MOST, Array, default_floor, normalise
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -42,6 +43,16 @@ class IMaxBinning(Calibrator):
 
     name = "imax"
     title = "I-Max binning"
+    state_specs = (
+        StateSpec(
+            (
+                Field("edges", "inner edges of the bins, in log-odds", ("B-1",), order="not falling"),
+                Field("values", "of the bins", ("B",), 0, MOST),
+                FLOOR,
+            ),
+            {"B": ("bins", 2)},
+        ),
+    )
 
     def __init__(
         self,

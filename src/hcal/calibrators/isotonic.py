@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import Array, Curve, apply_curves, default_floor, fit_curves, line
+from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, line
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -34,6 +34,7 @@ class IsotonicRegression(Calibrator):
     name = "iso"
     title = "Isotonic regression"
     weighted = True
+    state_specs = (CURVES,)
 
     def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
         self.floor = floor

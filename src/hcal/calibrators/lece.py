@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators._neighbours import Array, Neighbours, subtract_error
+from hcal.calibrators._one_vs_rest import MOST
+from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.state import Field, Rule, StateSpec
 from hcal.folds import kfold
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -17,6 +20,16 @@ from hcal.solvers.temperature import solve_temperature
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
 THRESHOLDS = (0.0, 0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0)
+_MEMORY = StateSpec(
+    (
+        Field("probs", "calibration rows", ("N", "K"), 0, MOST),
+        Field("y", "their labels", ("N",), 0, "K-1", "int64"),
+        Field("count", "how many of them are neighbours", (), 1, 2**62, "int64"),
+        Field("threshold", "probabilities at or below it stay", (), 0, 1),
+    ),
+    {"N": ("calibration rows, none where threshold is 1", 0)},
+    (Rule("probs", "have rows where threshold is below 1", lambda s, n: n["N"] > 0 or s["threshold"] == 1),),
+)
 _LOG_CLIP = 1e-15
 # All pairs of rows: 25,000 rows of 1000 classes (1.25e12) take five to seven minutes of one core.
 _MAX_WORK = 1.7e12
@@ -49,6 +62,7 @@ class LocallyEqualErrors(Calibrator):
 
     name = "lece"
     title = "Locally equal calibration errors"
+    state_specs = (_MEMORY,)
 
     def __init__(
         self,
@@ -98,6 +112,7 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
 
     name = "ts_lece"
     title = "Temperature scaling, then locally equal errors"
+    state_specs = (_MEMORY + StateSpec((BETA,)),)
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         solved = solve_temperature(logits, y)
@@ -131,7 +146,7 @@ def _memory(logits: FloatArray, y: IntArray, choice: _Choice) -> State:
     return {
         "probs": softmax(logits[:kept]) if kept else np.empty((0, logits.shape[1])),
         "y": y[:kept],
-        "count": np.array(_count(choice.fraction, len(y))),
+        "count": np.array(_count(choice.fraction, len(y)), dtype=np.int64),
         "threshold": np.array(choice.threshold),
     }
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._odir import Settings, fit_matrix, matrix_graph, predict_matrix
+from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -51,6 +51,7 @@ class MatrixScaling(Calibrator):
     title = "Matrix scaling"
     weighted = True
     cross_fitted = True
+    state_specs = MATRICES
 
     def __init__(
         self,

@@ -8,8 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from hcal.calibrators._one_vs_rest import Array, Curve, apply_curves, columns, default_floor, fit_curves, step
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    Array,
+    Curve,
+    apply_curves,
+    columns,
+    default_floor,
+    fit_curves,
+    step,
+)
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -43,6 +53,7 @@ class ScalingBinning(Calibrator):
 
     name = "scabin"
     title = "Scaling-binning"
+    state_specs = (CURVES + StateSpec((Field("platt", "slope and intercept of each class", ("K", 2)),)),)
 
     def __init__(
         self, *, bins: int | None = None, floor: float | None = None, input: InputKind = "logits"

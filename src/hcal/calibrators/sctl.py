@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._shared import ONE_TEMPERATURE
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -46,6 +47,7 @@ class ScaledClassLosses(Calibrator):
     title = "Scaling of class-wise training losses"
     preserves = "order"
     weighted = True
+    state_specs = ONE_TEMPERATURE
 
     def __init__(self, *, input: InputKind = "logits") -> None:
         self.input = input

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._shared import ONE_TEMPERATURE
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -45,6 +46,7 @@ class SoftBinning(Calibrator):
     title = "Soft-binning calibration"
     preserves = "order"
     weighted = True
+    state_specs = ONE_TEMPERATURE
 
     def __init__(self, *, tau: float = 0.01, bins: int = 15, input: InputKind = "logits") -> None:
         self.tau = tau

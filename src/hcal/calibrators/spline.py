@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-from hcal.calibrators._one_vs_rest import Array, columns, default_floor, line, normalise
+from hcal.calibrators._one_vs_rest import CURVES, FLOOR, MOST, Array, columns, default_floor, line, normalise
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -36,6 +37,26 @@ class SplineCalibration(Calibrator):
 
     name = "spline"
     title = "Spline calibration"
+    state_specs = (
+        StateSpec(
+            (
+                Field(
+                    "offsets",
+                    "rank r owns offsets[r] to offsets[r+1]",
+                    ("K+1",),
+                    0,
+                    "P",
+                    "int64",
+                    "increasing",
+                ),
+                Field("knots", "calibration scores, rank after rank", ("P",), 0, MOST),
+                Field("values", "recalibrated scores, cut to [0, 1] in use", ("P",)),
+                FLOOR,
+            ),
+            CURVES.sizes,
+            CURVES.rules,
+        ),
+    )
 
     def __init__(self, *, knots: int = 6, floor: float | None = None, input: InputKind = "logits") -> None:
         self.knots = knots
@@ -51,7 +72,7 @@ class SplineCalibration(Calibrator):
         spline = _CumulativeSpline(len(y), int(self.knots))
         curves = [spline.recalibrate(s, rank == r) for r, s in columns(probs[:, ::-1])]
         state: State = {
-            "offsets": np.cumsum([0] + [len(score) for score, _ in curves]),
+            "offsets": np.cumsum([0] + [len(score) for score, _ in curves], dtype=np.int64),
             "knots": np.concatenate([score for score, _ in curves]),
             "values": np.concatenate([value for _, value in curves]),
             "floor": default_floor(self.floor, *logits.shape),

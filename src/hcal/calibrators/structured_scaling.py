@@ -7,14 +7,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._shared import BETA
 from hcal.calibrators._structured import FirstStage, Penalty, first_stage, second_stage
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
 from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.ops import Ops
 
 Float64 = NDArray[np.float64]
+_FIRST = StateSpec((BETA, Field("epsilon", "share of the uniform in the first stage", low=0, high=1)))
 
 
 class StructuredVectorScaling(Calibrator):
@@ -44,6 +47,7 @@ class StructuredVectorScaling(Calibrator):
     name = "svs"
     title = "Structured vector scaling"
     weighted = True
+    state_specs = (_FIRST + StateSpec((Field("theta", "slopes, then offsets, of the classes", ("2*K",)),)),)
 
     def __init__(
         self,
@@ -106,6 +110,7 @@ class StructuredMatrixScaling(Calibrator):
     name = "sms"
     title = "Structured matrix scaling"
     weighted = True
+    state_specs = (_FIRST + StateSpec((Field("theta", "I + D row by row, then b", ("K*(K+1)",)),)),)
 
     def __init__(
         self,

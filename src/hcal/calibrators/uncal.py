@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.ops import Ops
@@ -26,6 +27,7 @@ class Uncalibrated(Calibrator):
     title = "Uncalibrated"
     preserves = "order"
     weighted = True
+    state_specs = (StateSpec(),)
 
     def __init__(self, *, input: InputKind = "logits") -> None:
         self.input = input

@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._shared import EPS, clipped_log_probs, keep_absent, present_classes
+from hcal.calibrators._shared import (
+    EPS,
+    PRESENT,
+    PRESENT_SIZE,
+    clipped_log_probs,
+    keep_absent,
+    present_classes,
+)
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -47,6 +55,12 @@ class VectorScaling(Calibrator):
     name = "vs"
     title = "Vector scaling"
     weighted = True
+    state_specs = (
+        StateSpec(
+            (PRESENT, Field("weights", "slope of a class", ("C",)), Field("offsets", "of a class", ("C",))),
+            PRESENT_SIZE,
+        ),
+    )
 
     def __init__(self, *, max_iterations: int = 60, input: InputKind = "logits") -> None:
         self.max_iterations = max_iterations

@@ -49,6 +49,7 @@ class Stages(NamedTuple):
     final_knots: Array
     final_scaler: Array
     final_weights: Array
+    most_log_scale: float  # cut of a row's log-scale, so that all stays finite
     floor: float  # inside the logarithms of the features
     tiny: float  # the least Σ e^−refined
     lift: float  # below 0 lets the argmax change
@@ -180,7 +181,7 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
         _sums(m, e, half, top, form.far, x)
         _features(x, count, n, form.floor)
         _curve(flat, form.intercept, form.slope)
-        _scales(x, count, form.scaler, form.weights, q)
+        _scales(x, count, form.scaler, form.weights, form.most_log_scale, q)
         _scores(m, q, form.kappa, form.bias, p)
         _exponentials(flat, flat_e)
         _odds(e, count, top, form.tiny, odds)
@@ -293,7 +294,7 @@ def _features(x: Array, count: int, n_classes: int, floor: float) -> None:
 
 
 @_jit
-def _scales(x: Array, count: int, scaler: Array, weights: Array, scale: Array) -> None:
+def _scales(x: Array, count: int, scaler: Array, weights: Array, most: float, scale: Array) -> None:
     """Standardise the features; the factor of each row's margins."""
     scale[:] = 0.0
     for j in range(len(weights)):
@@ -302,7 +303,7 @@ def _scales(x: Array, count: int, scaler: Array, weights: Array, scale: Array) -
             x[j, i] = min(max((x[j, i] - mean) / deviation, low), high)
             scale[i] += weights[j] * x[j, i]
     for i in range(count):
-        scale[i] = math.exp(scale[i])
+        scale[i] = math.exp(min(scale[i], most))
 
 
 @_jit

@@ -9,7 +9,7 @@ import numpy as np
 from hcal.calibrators._default._compiled import CELL, Stages, predict_rows
 from hcal.calibrators._default.keep import JUST_BELOW
 from hcal.calibrators._default.refine import KNOTS
-from hcal.calibrators._default.rows import FAR, TINY
+from hcal.calibrators._default.rows import FAR, N_FEATURES, TINY, narrowed
 from hcal.numerics import FloatArray
 from hcal.objective.threads import run_parts, split
 
@@ -19,9 +19,32 @@ if TYPE_CHECKING:
 
 def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """Write the probabilities of finite, contiguous logits (N, K) into ``out``."""
+    _check_shapes(model, logits, out)
     form = stages(model, logits.dtype)
     parts = split(len(logits), grain=logits.shape[1])
     run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
+
+
+def _check_shapes(model: Model, logits: FloatArray, out: FloatArray) -> None:
+    """Refuse what the kernel would read or write past its end: it has no checks of its own."""
+    k, refined, curve, final = logits.shape[1], model.refined, model.curve, model.final
+    expected = {
+        "refined.values": (refined.values, len(KNOTS)),
+        **{f"refined.{f}": (getattr(refined, f), N_FEATURES) for f in refined._fields[2:]},
+        "curve.scaler": (curve.scaler, 4),
+        "curve.weights": (curve.weights, 2 + len(curve.knots) + N_FEATURES),
+        "curve.classes": (curve.classes, k),
+        "final.scaler": (final.scaler, 4),
+        "final.weights": (final.weights, 2 + len(final.knots)),
+        "rest.bias": (model.rest.bias, k),
+    }
+    for name, (array, size) in expected.items():
+        if array.shape != (size,):
+            raise ValueError(f"{name!r} has shape {array.shape}, {k} classes need ({size},)")
+    if out.shape != logits.shape or out.dtype != logits.dtype:
+        raise ValueError(
+            f"out has shape {out.shape} and type {out.dtype}, logits {logits.shape}, {logits.dtype}"
+        )
 
 
 def stages(model: Model, dtype: Any) -> Stages:
@@ -35,7 +58,7 @@ def stages(model: Model, dtype: Any) -> Stages:
         intercept=(values[segment] - slope * KNOTS[segment]).astype(dtype),
         slope=slope.astype(dtype),
         bias=model.rest.bias.astype(dtype),
-        beta=scalar(model.refined.beta),
+        beta=narrowed(float(model.refined.beta), dtype),
         kappa=scalar(model.rest.kappa),
         far=scalar(FAR),
         scaler=np.array(model.refined.scaler()),
@@ -47,6 +70,7 @@ def stages(model: Model, dtype: Any) -> Stages:
         final_knots=final.knots,
         final_scaler=final.scaler,
         final_weights=final.weights,
+        most_log_scale=model.refined.most_log_scale(),
         floor=TINY,
         tiny=float(np.finfo(dtype).tiny),
         lift=-1.0 if model.lift is None else float(model.lift),

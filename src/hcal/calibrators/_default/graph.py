@@ -23,7 +23,7 @@ def graph_model(model: Model, ops: Ops, logits: Any) -> Any:
     k = len(model.rest.bias)
     margin = ops.minimum((ops.max(logits) - logits) * float(model.refined.beta), FAR)
     x = _standard(model.refined, ops, _features(ops, margin, is_top, k))
-    scale = _dot(ops, x, model.refined.weights)
+    scale = ops.minimum(_dot(ops, x, model.refined.weights), model.refined.most_log_scale())
     refined = ops.piecewise(margin, KNOTS, model.refined.values) * ops.exp(scale)
     below = ops.sum(ops.where(is_top, refined * 0.0, ops.exp(refined * -1.0)))
     odds = ops.log(ops.maximum(below, float(np.finfo(np.float64).tiny))) * -1.0

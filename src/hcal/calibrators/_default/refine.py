@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._default.rows import Float64, Scaler, blocks, few, fit_scaler, look
+from hcal.calibrators._default.rows import FAR, Float64, Scaler, blocks, few, fit_scaler, look
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.threads import each
 from hcal.solvers.lbfgs import lbfgs
@@ -24,6 +24,8 @@ _EXACT = 24
 _ITERATIONS = 100
 #: Entries of a block of rows: while they are sorted, and while the compressed problem is evaluated.
 _SORTED, _ROWS_EVENTS = 500_000, 60_000
+#: Refined margins end here: times the largest κ that a state may have they are finite in float32.
+_FARTHEST = 1e28
 # Ridge on the change of log-slope from segment to segment, and on the feature weights, in units of 1/N.
 _SMOOTH, _RIDGE = 1.0, 1.0
 
@@ -43,6 +45,12 @@ class Refined(NamedTuple):
         """Return the scaler of the features."""
         return Scaler(self.mean, self.deviation, self.low, self.high)
 
+    def most_log_scale(self) -> float:
+        """Return the cut of a row's log-scale that keeps refined margins finite in float32."""
+        slope = (self.values[-1] - self.values[-2]) / (KNOTS[-1] - KNOTS[-2])
+        farthest = float(self.values[-1] + slope * (FAR - KNOTS[-1]))
+        return float(np.log(_FARTHEST / max(farthest, 1.0)))
+
 
 def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, FloatArray, Float64]:
     """Return top classes (N,), refined margins (N, K) and standardised features (N, F) of logits.
@@ -56,7 +64,8 @@ def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, FloatAr
     rows = look(logits, float(stage.beta))
     x = stage.scaler()(rows.feature)
     margin = curve(stage.values, rows.margin)
-    margin *= np.exp(x @ stage.weights).astype(margin.dtype)[:, None]
+    scale = np.exp(np.minimum(x @ stage.weights, stage.most_log_scale()))
+    margin *= scale.astype(margin.dtype)[:, None]
     return rows.top, margin, x
 
 

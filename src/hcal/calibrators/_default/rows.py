@@ -58,9 +58,20 @@ def look(logits: FloatArray, beta: float) -> Rows:
     """
     top = logits.argmax(axis=1)
     margin = logits[np.arange(len(top)), top][:, None] - logits
-    margin *= logits.dtype.type(beta)
+    margin *= narrowed(beta, logits.dtype)
     np.minimum(margin, logits.dtype.type(FAR), out=margin)
     return Rows(top, margin, features(margin, top))
+
+
+def narrowed(value: float, dtype: Any) -> Any:
+    """Return a number in a float width, at most the largest finite one of it.
+
+    Examples
+    --------
+    >>> bool(np.isfinite(narrowed(1e300, np.float32)))
+    True
+    """
+    return np.dtype(dtype).type(min(float(value), float(np.finfo(dtype).max)))
 
 
 def features(margin: FloatArray, top: IntArray) -> Float64:

@@ -1,0 +1,181 @@
+"""Files appear whole or not at all: written under another name, made durable, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+#: Temporary names: ``.hcal-tmp-<machine>-<process>-<random><suffix>``; writers look at the suffix.
+_PATTERN = re.compile(r"\.hcal-tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}(\..*)?", re.DOTALL)
+#: Of another machine one cannot ask whether a process lives: its files are left alone for a day.
+_ABANDONED_SECONDS = 24 * 3600
+_LONGEST_SUFFIX = 32
+#: Temporaries that this process is writing now: another file with its number is of a former process.
+_writing: set[str] = set()
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary name beside ``path`` and rename it over ``path`` only when all went well.
+
+    A symbolic link is followed: what it points to is replaced, the link stays. Only a new name or a regular
+    file is written to. The new file has the permissions of the old one, or those that the umask leaves.
+    Content and rename reach the disk before this returns. Temporaries that a killed process left in the
+    folder are removed.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Yields
+    ------
+    Path
+        An empty file in the same folder, with the same suffix.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> with atomic_path(target) as tmp:
+    ...     _ = tmp.write_text("whole")
+    >>> target.read_text()
+    'whole'
+    """
+    target = Path(os.path.realpath(path))
+    mode = _old_mode(target, path)
+    remove_stale(target.parent)
+    temporary, umasked = _create(target)
+    try:
+        # Before anything is in it: what replaces a private file must not be readable for a moment.
+        _set_mode(temporary, umasked if mode is None else mode | stat.S_IWUSR)
+        yield temporary
+        _set_mode(temporary, umasked if mode is None else mode)  # a writer may have made a new file of it
+        _sync(temporary)
+        _old_mode(target, path)  # the target may have become something else in the meantime
+        temporary.replace(target)
+        _sync_folder(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+        _writing.discard(temporary.name)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove the temporaries that killed processes left in a folder; those of living ones stay.
+
+    Parameters
+    ----------
+    folder : Path
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> remove_stale(Path(tempfile.mkdtemp()))
+    """
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(".hcal-tmp-")]
+    except OSError:  # a folder that may be written to but not listed: nothing to tidy
+        return
+    for name in names:
+        with suppress(OSError):  # another process may tidy at the same time
+            if _is_stale(folder / name):
+                (folder / name).unlink()
+
+
+def _is_stale(path: Path) -> bool:
+    found = _PATTERN.fullmatch(path.name)
+    if found is None or path.name in _writing:
+        return False
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    if found[1] == _machine() and not _alive(int(found[2])):
+        return True
+    return time.time() - status.st_mtime > _ABANDONED_SECONDS
+
+
+def _alive(process: int) -> bool:
+    """Return whether a process of this number, other than this one, runs here."""
+    if process == os.getpid():
+        return False  # not among the files being written: of a former process that had this number
+    if os.name == "nt":  # there signal 0 is no question but an end
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@cache
+def _machine() -> str:
+    """Return a name for where process numbers mean the same: the host, and the container on it."""
+    import socket
+
+    try:
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        space = ""
+    return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
+
+
+def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
+    """Return the permissions of the regular file at ``target``, None for a new name; refuse all else."""
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"no such directory: {Path(asked).parent}")
+    try:
+        mode = target.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{asked} is a directory: name a file to write to")
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{asked} is not a regular file: nothing was written")
+    return mode & 0o777
+
+
+def _create(target: Path) -> tuple[Path, int]:
+    """Make the empty temporary; return its name and the permissions that the umask left.
+
+    The kernel applies the umask here: to ask for it is to set it, for every thread of the process.
+    """
+    suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
+    name = f".hcal-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
+    _writing.add(name)
+    try:
+        handle = os.open(target.parent / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except BaseException:
+        _writing.discard(name)
+        raise
+    try:
+        return target.parent / name, os.fstat(handle).st_mode & 0o777
+    finally:
+        os.close(handle)
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    with suppress(OSError):  # file systems without permissions
+        path.chmod(mode)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename durable, where folders can be opened."""
+    with suppress(OSError):
+        _sync(folder)

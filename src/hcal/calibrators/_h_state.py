@@ -1,0 +1,111 @@
+"""The state of ``h``, declared: three stages of the default protocol, or an exported map of the paper's.
+
+Sizes are numbers here, not imports of the stages' constants, so that reading the declaration stays light; the
+contract test holds every fitted state against it.
+"""
+
+from __future__ import annotations
+
+from hcal.calibrators._shared import BETA
+from hcal.calibrators.state import LARGE32, Arrays, Field, Rule, Sizes, StateSpec
+
+_KNOTS, _FEATURES = 16, 6
+#: Bounds of what multiplies margins, so that their product stays finite in float32: g, and κ.
+STEEPEST, MOST_KAPPA = 1e15, 1e8
+
+
+def _small(name: str, what: str, *dims: str | int, low: float = -LARGE32) -> Field:
+    return Field(name, what, dims, low, LARGE32)
+
+
+_REFINED = StateSpec(
+    (
+        Field("refined.beta", "inverse temperature 1/T", (), BETA.low, BETA.high),
+        Field("refined.values", "g at its knots", (_KNOTS,), 0, STEEPEST, order="not falling"),
+        _small("refined.weights", "of the features in the scale of a row", _FEATURES),
+        _small("refined.mean", "of the features", _FEATURES),
+        _small("refined.deviation", "of the features", _FEATURES, low=1 / LARGE32),
+        _small("refined.low", "standard features are cut below it", _FEATURES),
+        _small("refined.high", "and above it", _FEATURES),
+    ),
+    rules=(
+        Rule("refined.values", "begin with 0", lambda s, _: s["refined.values"][0] == 0),
+        Rule(
+            "refined.high",
+            "not lie below refined.low",
+            lambda s, _: (s["refined.high"] >= s["refined.low"]).all(),
+        ),
+    ),
+)
+
+
+def _curve(part: str, what: str, size: str, features: int, classes: Field) -> StateSpec:
+    def scales(state: Arrays, _: Sizes) -> bool:
+        _, deviation, low, high = state[f"{part}.scaler"]
+        return bool(deviation >= 1 / LARGE32 and low <= high)
+
+    return StateSpec(
+        (
+            Field(f"{part}.knots", f"knots of {what}", (size,), -LARGE32, LARGE32, order="not falling"),
+            _small(f"{part}.scaler", "mean, deviation, low and high of the log-odds", 4),
+            _small(f"{part}.weights", "constant, slope, hinges, features", f"{size}+{2 + features}"),
+            classes,
+        ),
+        {size: (f"knots of {what}", 0)},
+        (Rule(f"{part}.scaler", "have a deviation above 0 and low not above high", scales),),
+    )
+
+
+_EVENTS = (
+    _REFINED
+    + _curve(
+        "curve",
+        "the top-label correction",
+        "H",
+        _FEATURES,
+        _small("curve.classes", "one term a predicted class", "K"),
+    )
+    + _curve(
+        "final",
+        "the last correction",
+        "J",
+        0,
+        Field("final.classes", "none here", ("K",), 0, 0),
+    )
+    + StateSpec(
+        (
+            Field("rest.kappa", "slope of the classes below the top", low=0, high=MOST_KAPPA),
+            _small("rest.bias", "of the classes below the top", "K"),
+        )
+    )
+)
+
+
+def _default(lift: Field, *preserve: str | None) -> StateSpec:
+    return _EVENTS + StateSpec((lift,), where={"protocol": ("default",), "preserve": preserve})
+
+
+_PAPER = {"protocol": ("paper",)}
+_TABLE = StateSpec(
+    (
+        Field("table", "V at the knots −c·step", ("G+1",), 0, LARGE32, order="not falling"),
+        Field("step", "distance of the knots", low=1e-100),
+    ),
+    {"G": ("cells", 1)},
+    (Rule("table", "begin with 0", lambda s, _: s["table"][0] == 0),),
+    _PAPER,
+)
+_ENSEMBLE = StateSpec(
+    (
+        Field("slopes", "of the members", ("M",), 0, LARGE32),
+        Field("shares", "of the members", ("M",), 0, 1, total=1.0),
+    ),
+    {"M": ("members", 1)},
+    where=_PAPER,
+)
+STATES = (
+    _default(Field("lift", "λ of the kept argmax", low=0, high=1), "accuracy", "order"),
+    _default(Field("lift", "λ, or NaN: the argmax may change", low=0, high=1, nan=True), None),
+    _TABLE,
+    _ENSEMBLE,
+)

@@ -1,0 +1,101 @@
+"""Parameters of a method that come from a file: checked against the constructor's own annotations."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hcal.calibrators.base import Calibrator
+
+#: Names that parameters had in earlier versions, where a method no longer knows them.
+RENAMED = {"seed": "random_state"}
+#: What a seed may be.
+SEEDS = (0, 2**32 - 1)
+_LONGEST = 1000
+
+
+def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters read from JSON as the constructor takes them; name the first that is not one.
+
+    Parameters
+    ----------
+    method : subclass of Calibrator
+    params : mapping of str to plain values
+
+    Returns
+    -------
+    dict
+
+    Examples
+    --------
+    >>> from hcal.calibrators import get_calibrator
+    >>> check_params(get_calibrator("ec"), {"bracket": [0.1, 2.0]})
+    {'bracket': (0.1, 2.0)}
+    >>> check_params(get_calibrator("ec"), {"bracket": "wide"})
+    Traceback (most recent call last):
+    ...
+    ValueError: parameter 'bracket' of 'ec' cannot be 'wide'
+    """
+    hints = get_type_hints(method.__init__)
+    valid = [name for name in inspect.signature(method.__init__).parameters if name != "self"]
+    found: dict[str, Any] = {}
+    for given, value in params.items():
+        name = given if given in valid else RENAMED.get(given, given)
+        if name not in valid:
+            raise ValueError(f"{method.name!r} has no parameter {given!r}")
+        seedless = value is None and name in ("seed", "random_state")
+        if not (seedless or (_accepts(hints.get(name, Any), value) and _in_range(method, name, value))):
+            raise ValueError(f"parameter {name!r} of {method.name!r} cannot be {value!r}")
+        found[name] = _as_tuple(hints.get(name, Any), value)
+    return found
+
+
+def _in_range(method: type[Calibrator], name: str, value: Any) -> bool:
+    limits = {"seed": SEEDS, "random_state": SEEDS, **method.limits}
+    if name not in limits or not isinstance(value, int | float):
+        return True
+    low, high = limits[name]
+    return low <= value <= high
+
+
+def _accepts(hint: Any, value: Any) -> bool:
+    """Return whether a plain value is of the annotated type; what is not known here is not judged."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_accepts(part, value) for part in inner)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in inner)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and len(value) <= _LONGEST and _each(inner, value)
+    if hint is type(None):
+        return value is None
+    if hint is bool:
+        return isinstance(value, int) and value in (0, 1)
+    if hint in (int, float):
+        return _is_number(value, whole=hint is int)
+    return isinstance(value, str) if hint is str else True
+
+
+def _each(inner: tuple[Any, ...], values: Any) -> bool:
+    if len(inner) == 2 and inner[1] is Ellipsis:
+        return all(_accepts(inner[0], v) for v in values)
+    return len(inner) == len(values) and all(map(_accepts, inner, values))
+
+
+def _is_number(value: Any, *, whole: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return math.isfinite(value) and (not whole or value == int(value))
+
+
+def _as_tuple(hint: Any, value: Any) -> Any:
+    """JSON has no tuples: a list stands where the constructor takes one."""
+    if not isinstance(value, list):
+        return value
+    able = [hint, *get_args(hint)]
+    return tuple(value) if any(get_origin(h) is tuple for h in able) else value
