@@ -15,7 +15,7 @@ from hcal.cli import console
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.files import DataFile, Part
+    from hcal.data import DataFile, Part
 
 app = typer.Typer(
     help="Turn the scores of any trained classifier into probabilities that can be trusted.",
@@ -88,7 +88,7 @@ def fit(
         from hcal import io
         from hcal.calibrators import make_calibrator
         from hcal.cli.report import origin
-        from hcal.files import read_data
+        from hcal.data import read_data
 
         _needs_directory(output)
         data = read_data(file, part="cal", kind=input, labels=labels)
@@ -134,7 +134,7 @@ def apply(
     """Turn new scores into calibrated probabilities."""
     with console.friendly():
         from hcal import io
-        from hcal.files import can_write, write_probs
+        from hcal.data import can_write, write_probs
 
         can_write(output)
         calibrator = io.load(model)
@@ -249,7 +249,7 @@ def _calibrator_and_data(
     model: Path | None, file: Path, kind: str | None, labels: Path | None
 ) -> tuple[Calibrator | None, DataFile]:
     from hcal import io
-    from hcal.files import read_data
+    from hcal.data import read_data
 
     if model is None:
         return None, read_data(file, kind=kind, labels=labels)
@@ -267,7 +267,7 @@ def _read_for(
     part: Part = "test",
 ) -> DataFile:
     """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
-    from hcal.files import read_data
+    from hcal.data import read_data
 
     if kind is not None and kind != calibrator.input:
         raise ValueError(f"{model.name} was fitted on {calibrator.input}, so --input {kind} cannot be right")

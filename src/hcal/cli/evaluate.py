@@ -12,8 +12,8 @@ import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
+from hcal.data import DataFile
 from hcal.evaluation import Evaluation
-from hcal.files import DataFile
 from hcal.numerics import FloatArray, IntArray, softmax
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hcal.calibrators.base import Calibrator
-from hcal.files import DataFile, checksum
+from hcal.data import DataFile, checksum
 from hcal.report import Source, measure_report, write_page
 from hcal.report.verdict import Verdict, judge
 

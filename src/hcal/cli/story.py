@@ -10,7 +10,7 @@ from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
 from hcal.cli.report import write
-from hcal.files import read_data
+from hcal.data import read_data
 from hcal.metrics.summary import score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
