@@ -127,7 +127,8 @@ def show(measured: Measured, *, draw: bool) -> None:
     out = console.out()
     data, result = measured.data, measured.result
     part = f", {data.part} part" if data.part else ""
-    out.print(f"[bold]{data.path.name}[/]{part}: {result.n:,} rows, {result.k} classes, from {data.kind}")
+    title = f"[bold]{console.name(data.path.name)}[/]{part}"
+    out.print(f"{title}: {result.n:,} rows, {result.k} classes, from {data.kind}")
     out.print(f"accuracy {result.accuracy:.4f}, mean confidence {_confidence(measured)}\n")
     out.print(_table(measured, explain=out.width >= 110 and result.ci is None))
     if measured.before is not None:

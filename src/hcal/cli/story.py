@@ -82,8 +82,10 @@ def _show(
     out.print(diagram.draw(hcal.reliability(probs, y, bins=10)[0], title="after"))
     out.print(f"[dim]{diagram.LEGEND}[/]\n")
     out.print(console.before_after(before, after, title="on the test rows"))
-    out.print(f"\nwrote {', '.join(f'[bold]{folder / name}[/]' for name in files)}")
-    out.print(f"next:  open [cyan]{folder}/report.html[/] in a browser, then try your own file:")
+    out.print(f"\nwrote {', '.join(f'[bold]{console.name(folder / name)}[/]' for name in files)}")
+    out.print(
+        f"next:  open [cyan]{console.name(folder)}/report.html[/] in a browser, then try your own file:"
+    )
     out.print("       [cyan]hcal fit CAL.npz -o model.hcal[/]")
 
 

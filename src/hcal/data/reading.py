@@ -135,9 +135,7 @@ def _read_labels(path: Path) -> NDArray[Any]:
         for name in ("y", BARE):
             if name in names:
                 return [name]
-        raise MissingLabelsError(
-            f"{path.name} has no 'y'; it holds: {one_line(', '.join(sorted(names)), 120)}"
-        )
+        raise ValueError(f"{path.name} has no 'y'; it holds: {one_line(', '.join(sorted(names)), 120)}")
 
     (y,) = read_arrays(path, Wish(choose, labels=True)).values()
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
@@ -169,7 +167,7 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
     with open_regular(path) as file:
         try:
             return reader(file, path.name, wish or Wish(list))
-        except (UnknownKindError, MissingLabelsError):
+        except UnknownKindError:
             raise
         except BROKEN as error:
             raise ValueError(_sentence(path.name, error)) from None
