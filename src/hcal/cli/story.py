@@ -83,9 +83,8 @@ def _show(
     out.print(f"[dim]{diagram.LEGEND}[/]\n")
     out.print(console.before_after(before, after, title="on the test rows"))
     out.print(f"\nwrote {', '.join(f'[bold]{console.name(folder / name)}[/]' for name in files)}")
-    out.print(
-        f"next:  open [cyan]{console.name(folder)}/report.html[/] in a browser, then try your own file:"
-    )
+    page = console.name(folder / "report.html")
+    out.print(f"next:  open [cyan]{page}[/] in a browser, then try your own file:")
     out.print("       [cyan]hcal fit CAL.npz -o model.hcal[/]")
 
 
