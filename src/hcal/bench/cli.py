@@ -148,15 +148,17 @@ def table(
 ) -> None:
     """Print the paper's tables from a results file: per metric, AE and ARE, ranks, accuracy."""
     with console.friendly():
-        from hcal.bench.render import render
+        from hcal.bench.render import render, write_text
         from hcal.bench.store import read_results
         from hcal.bench.tables import all_tables, metric_table
 
+        if out:
+            console.refuse_inputs(out, results)
         kept = read_results(results).select(_names(tasks), _names(methods))
         tables = [metric_table(kept, m) for m in _names(metric) or []] or all_tables(kept)
         text = render(tables, format)
         if out:
-            out.write_text(text)
+            write_text(out, text)
         elif format == "terminal":
             console.out().print(text, markup=False, end="")
         else:
@@ -192,6 +194,7 @@ def export(
     with console.friendly():
         from hcal.bench.store import export_results, read_results
 
+        console.refuse_inputs(out, results)
         export_results(read_results(results), out)
 
 
@@ -224,6 +227,7 @@ def page(
     with console.friendly():
         from hcal.bench.page import write_page
 
+        console.refuse_inputs(out, results, published, ablations)
         for path in write_page(results, out, published=published, ablations=ablations):
             console.out().print(str(path), markup=False)
 
@@ -239,4 +243,5 @@ def published(
         from hcal.bench.published import read_published
         from hcal.bench.store import export_results
 
+        console.refuse_inputs(out, tables, tex)
         export_results(read_published(tables, tex), out)

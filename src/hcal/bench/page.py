@@ -14,7 +14,7 @@ import numpy as np
 from hcal.bench import findings
 from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, paper_selector
 from hcal.bench.figures import draw_all
-from hcal.bench.render import render
+from hcal.bench.render import render, write_text
 from hcal.bench.store import Results, read_results
 from hcal.bench.tables import (
     Table,
@@ -74,7 +74,7 @@ def write_page(
         figures += drawn
     links = {p.stem: f"assets/reproduction/{p.name}" for p in figures}
     sources = [p for p in (results, published, ablations) if p is not None]
-    out.write_text(page_text(main, paper, extra, links, sources))
+    write_text(out, page_text(main, paper, extra, links, sources))
     return [out, *figures]
 
 

@@ -44,15 +44,18 @@ def read_published(
     Results
     """
     cells: dict[Key, Cell] = {}
-    with path.open(newline="") as f:
-        for row in csv.DictReader(f):
+    with path.open(newline="", encoding="utf-8") as f:
+        rows = csv.DictReader(f)
+        if missing := {"method", "task", "metric", "pre", "post"} - set(rows.fieldnames or ()):
+            raise ValueError(f"{path.name} has no column {min(missing)!r}")
+        for row in rows:
             metric = _OURS[row["metric"]]
             if row["task"] in full or metric in _KEPT:
                 method = PAPER_H if row["method"].startswith("h-calibration") else _METHOD[row["method"]]
                 cell = _cell(cells, Key(row["task"], method, 0))
                 cell.pre[metric], cell.post[metric] = float(row["pre"]), float(row["post"])
     if tex is not None:
-        for key, value in printed_rows(tex.read_text()).items():
+        for key, value in printed_rows(tex.read_text(encoding="utf-8")).items():
             _cell(cells, key).post["ece_s1"] = value
     return Results(cells.values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hcal.bench.render import write_text
 from hcal.bench.style import PALETTE, SUBJECT, save_figure, styled
 from hcal.bench.theory import (
     Check,
@@ -76,7 +77,7 @@ def write_theory_page(path: Path, draws: int = 200) -> list[Path]:
     for label, (draw, name) in plots.items():
         written.append(save_figure(draw(checks), path.parent / "assets" / "theory" / name))
         links[label] = f"assets/theory/{name}"
-    path.write_text(_page(list(checks.values()), links))
+    write_text(path, _page(list(checks.values()), links))
     return [path, *written]
 
 

@@ -6,9 +6,29 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
 
 # Fits shorter than this stay silent.
-PATIENCE_S = 3.0
+PATIENCE_S: Final = 3.0
+
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Keep bars that nobody asked for away while the block runs, in this thread alone.
+
+    Examples
+    --------
+    >>> with silence(), progress("fit", 2) as advance:
+    ...     advance(1)
+    """
+    token = _SILENT.set(True)
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
 
 
 @contextmanager
@@ -43,7 +63,7 @@ def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Calla
 
     def advance(steps: int) -> None:
         nonlocal shown
-        late = sys.stderr.isatty() and time.monotonic() - start > PATIENCE_S
+        late = not _SILENT.get() and sys.stderr.isatty() and time.monotonic() - start > PATIENCE_S
         if not shown and (verbose or late):
             bar.start()
             shown = True
