@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
+from hcal.calibrators.row_order import arrange
 from hcal.metrics.summary import Scores, score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -28,8 +29,6 @@ State = dict[str, NDArray[Any]]
 
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
-#: Integer weights are written out as repetitions up to this many events.
-_REPEATED_EVENTS = 50_000_000
 
 
 class CalibrationWarning(UserWarning):
@@ -122,8 +121,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         x, _ = inputs.check_logits(logits, input=self.input)
         labels = inputs.check_labels(y, *x.shape)
         weight = self._check_weight(sample_weight, len(x))
-        if self.cross_fitted and weight is not None:
-            x, labels, weight = _repeated(x, labels, weight)
+        x, labels, weight = arrange(x, labels, weight, merge=self.weighted)
         fitted = self._fit(self._working(x), labels, weight)
         self._remember(fitted, x.shape[1])
         try:
@@ -247,17 +245,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:  # a calibrator is not a sequence; without this, np.asarray would try
         raise TypeError(f"{type(self).__name__} is not iterable")
-
-
-def _repeated(
-    x: FloatArray, y: IntArray, weight: NDArray[np.float64]
-) -> tuple[FloatArray, IntArray, NDArray[np.float64] | None]:
-    """Write integer weights out as repetitions; others, and those that would be too many, only weigh."""
-    whole = bool((weight == np.round(weight)).all())
-    if not whole or weight.sum() * x.shape[1] > _REPEATED_EVENTS:
-        return x, y, weight
-    times = weight.astype(np.int64)
-    return np.repeat(x, times, axis=0), np.repeat(y, times), None
 
 
 def _keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
