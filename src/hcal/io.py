@@ -134,9 +134,10 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
 
 
 def _rebuild(header: dict[str, Any], state: dict[str, Any]) -> Calibrator:
-    from hcal.calibrators import make_calibrator
+    from hcal.calibrators import get_calibrator, make_calibrator
 
-    calibrator = make_calibrator(header["name"], **header["params"])
+    params = get_calibrator(header["name"]).upgrade_params(header["params"])
+    calibrator = make_calibrator(header["name"], **params)
     calibrator._remember(Fitted(state, header["converged"], "", header["info"]), header["n_classes"])
     calibrator.scores_ = header["scores"]
     return calibrator

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
@@ -22,17 +22,21 @@ from sklearn.exceptions import NotFittedError
 from hcal import inputs
 from hcal.calibrators.row_order import arrange
 from hcal.metrics.summary import Scores, score_probs
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray, bounded, softmax
 
 Preserves = Literal["order", "accuracy"] | None
 State = dict[str, NDArray[Any]]
 
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
+#: Names of parameters in older model files -> present ones.
+_RENAMED = {"seed": "random_state"}
+#: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
+_FAR = 5.0
 
 
 class CalibrationWarning(UserWarning):
-    """A fit did not converge, or left the calibration set worse than before."""
+    """A fit did not converge, left the calibration set worse than before, or got weights of an odd sum."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     preserves: Preserves = None
     #: Whether ``_fit`` uses ``sample_weight``; if not, a weight is refused rather than ignored.
     weighted: ClassVar[bool] = False
-    #: Whether rows are dealt into folds: integer weights are then written out, so that folds see them alike.
-    cross_fitted: ClassVar[bool] = False
     #: Methods that work row by row may take float32 as it is; all others compute in float64.
     native_float32: ClassVar[bool] = False
 
@@ -111,7 +113,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         y : array-like of shape (N,)
             Integer labels 0..K−1.
         sample_weight : array-like of shape (N,), optional
-            An integer weight equals repetition.
+            Counts rows: an integer weight equals repetition.
 
         Returns
         -------
@@ -121,7 +123,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         x, _ = inputs.check_logits(logits, input=self.input)
         labels = inputs.check_labels(y, *x.shape)
         weight = self._check_weight(sample_weight, len(x))
-        x, labels, weight = arrange(x, labels, weight, merge=self.weighted)
+        self._warn_of_weight(weight)
+        x, labels, weight = arrange(bounded(x), labels, weight, merge=self.weighted)
         fitted = self._fit(self._working(x), labels, weight)
         self._remember(fitted, x.shape[1])
         try:
@@ -184,6 +187,20 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_fitted()
         return np.arange(self.n_classes_)
 
+    @classmethod
+    def upgrade_params(cls, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a model file under their present names; files of hcal 0.1 say ``seed``.
+
+        Parameters
+        ----------
+        params : mapping
+
+        Returns
+        -------
+        dict
+        """
+        return {_RENAMED.get(name, name): value for name, value in params.items()}
+
     # -- machinery --------------------------------------------------------------------------------
 
     def _working(self, x: FloatArray) -> FloatArray:
@@ -191,7 +208,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
         """Write the probabilities of a block into ``out``, with the argmax kept where that is promised."""
-        out[...] = self._predict(self._working(x))
+        out[...] = self._predict(self._working(bounded(x)))
         if self.preserves is not None:
             _keep_argmax(out, x)
 
@@ -207,6 +224,19 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if weight is not None and not self.weighted:
             raise ValueError(f"{self.name!r} does not support sample_weight")
         return weight
+
+    def _warn_of_weight(self, weight: NDArray[np.float64] | None) -> None:
+        if weight is None:
+            return
+        total, rows = float(weight.sum()), int(np.count_nonzero(weight))
+        if not rows / _FAR <= total <= rows * _FAR:
+            warnings.warn(
+                f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 "
+                "is the row twice), so the fit takes the data for that many: pass "
+                "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter",
+                CalibrationWarning,
+                stacklevel=3,
+            )
 
     def _remember(self, fitted: Fitted, n_classes: int) -> None:
         self.state_ = fitted.state
