@@ -20,21 +20,24 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
+from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
 from hcal.metrics.summary import Scores, score_probs
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray, bounded, softmax
 
 Preserves = Literal["order", "accuracy"] | None
 State = dict[str, NDArray[Any]]
 
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
-#: Integer weights are written out as repetitions up to this many events.
-_REPEATED_EVENTS = 50_000_000
+#: Names of parameters in older model files -> present ones.
+_RENAMED = {"seed": "random_state"}
+#: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
+_FAR = 5.0
 
 
 class CalibrationWarning(UserWarning):
-    """A fit did not converge, or left the calibration set worse than before."""
+    """A fit did not converge, left the calibration set worse than before, or got weights of an odd sum."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     preserves: Preserves = None
     #: Whether ``_fit`` uses ``sample_weight``; if not, a weight is refused rather than ignored.
     weighted: ClassVar[bool] = False
-    #: Whether rows are dealt into folds: integer weights are then written out, so that folds see them alike.
-    cross_fitted: ClassVar[bool] = False
     #: Methods that work row by row may take float32 as it is; all others compute in float64.
     native_float32: ClassVar[bool] = False
     #: What the state holds, declared once; several where it depends on parameters. Files are checked by it.
@@ -117,7 +118,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         y : array-like of shape (N,)
             Integer labels 0..K−1.
         sample_weight : array-like of shape (N,), optional
-            An integer weight equals repetition.
+            Counts rows: an integer weight equals repetition.
 
         Returns
         -------
@@ -127,8 +128,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         x, _ = inputs.check_logits(logits, input=self.input)
         labels = inputs.check_labels(y, *x.shape)
         weight = self._check_weight(sample_weight, len(x))
-        if self.cross_fitted and weight is not None:
-            x, labels, weight = _repeated(x, labels, weight)
+        self._warn_of_weight(weight)
+        x, labels, weight = arrange(bounded(x), labels, weight, merge=self.weighted)
         fitted = self._fit(self._working(x), labels, weight)
         self._remember(fitted, x.shape[1])
         try:
@@ -191,6 +192,20 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_fitted()
         return np.arange(self.n_classes_)
 
+    @classmethod
+    def upgrade_params(cls, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a model file under their present names; files of hcal 0.1 say ``seed``.
+
+        Parameters
+        ----------
+        params : mapping
+
+        Returns
+        -------
+        dict
+        """
+        return {_RENAMED.get(name, name): value for name, value in params.items()}
+
     # -- machinery --------------------------------------------------------------------------------
 
     def _working(self, x: FloatArray) -> FloatArray:
@@ -198,7 +213,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
         """Write the probabilities of a block into ``out``, with the argmax kept where that is promised."""
-        out[...] = self._predict(self._working(x))
+        out[...] = self._predict(self._working(bounded(x)))
         if self.preserves is not None:
             _keep_argmax(out, x)
 
@@ -214,6 +229,19 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if weight is not None and not self.weighted:
             raise ValueError(f"{self.name!r} does not support sample_weight")
         return weight
+
+    def _warn_of_weight(self, weight: NDArray[np.float64] | None) -> None:
+        if weight is None:
+            return
+        total, rows = float(weight.sum()), int(np.count_nonzero(weight))
+        if not rows / _FAR <= total <= rows * _FAR:
+            warnings.warn(
+                f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 "
+                "is the row twice), so the fit takes the data for that many: pass "
+                "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter",
+                CalibrationWarning,
+                stacklevel=3,
+            )
 
     def _remember(self, fitted: Fitted, n_classes: int) -> None:
         self.state_ = fitted.state
@@ -257,17 +285,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:  # a calibrator is not a sequence; without this, np.asarray would try
         raise TypeError(f"{type(self).__name__} is not iterable")
-
-
-def _repeated(
-    x: FloatArray, y: IntArray, weight: NDArray[np.float64]
-) -> tuple[FloatArray, IntArray, NDArray[np.float64] | None]:
-    """Write integer weights out as repetitions; others, and those that would be too many, only weigh."""
-    whole = bool((weight == np.round(weight)).all())
-    if not whole or weight.sum() * x.shape[1] > _REPEATED_EVENTS:
-        return x, y, weight
-    times = weight.astype(np.int64)
-    return np.repeat(x, times, axis=0), np.repeat(y, times), None
 
 
 def _keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
