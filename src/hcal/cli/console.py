@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -118,16 +117,11 @@ def working(text: str, *, quiet: bool) -> Iterator[None]:
 @contextmanager
 def fitting(calibrator: Calibrator, text: str, *, quiet: bool) -> Iterator[None]:
     """Show that a fit runs: the method's own bar where it has one, else a spinner; nothing if quiet."""
-    from hcal.solvers import progress
+    from hcal.runtime.progress import silent
 
-    patience = progress.PATIENCE_S
     own_bar = "verbose" in calibrator.get_params(deep=False)
-    progress.PATIENCE_S = math.inf if quiet else patience
-    try:
-        with working(text, quiet=quiet or own_bar):
-            yield
-    finally:
-        progress.PATIENCE_S = patience
+    with silent() if quiet else nullcontext(), working(text, quiet=quiet or own_bar):
+        yield
 
 
 def before_after(before: Mapping[str, float], after: Mapping[str, float], *, title: str) -> Table:

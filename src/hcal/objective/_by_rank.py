@@ -9,20 +9,19 @@ edge, and whole blocks of windows elsewhere are one product. Kernels release the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hcal.objective.settings import ObjectiveSettings
-from hcal.objective.threads import run_parts, split
+from hcal.runtime.jit import jit
+from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
 
-_jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
+_jit = jit()
 
 # Below so many events the whole problem is in cache, and carrying positions is cheap.
 LEAST_EVENTS = 1 << 20

@@ -9,16 +9,16 @@ hands each event its gradient; no other n-sized array exists. Kernels release th
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hcal.objective import _by_rank
 from hcal.objective.settings import HALF_WAY, ObjectiveSettings
-from hcal.objective.threads import run_parts, split
+from hcal.runtime.jit import jit
+from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
@@ -27,11 +27,9 @@ Float64 = NDArray[np.float64]
 # over the kept sums needs only a short walk to the exact window. REFRESH bounds the drift of a running sum.
 BLOCK = 256
 REFRESH = 32
-_jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
+_jit = jit()
 # Reassociation lets sums use vector registers.
-_fast: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(
-    nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"}
-)
+_fast = jit(fastmath={"reassoc", "contract", "nsz"})
 
 
 def family_loss(

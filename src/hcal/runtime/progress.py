@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
-# Fits shorter than this stay silent.
-PATIENCE_S = 3.0
+# Fits shorter than this many seconds stay silent.
+_patience: ContextVar[float] = ContextVar("patience", default=3.0)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Let no bar come up by itself, in this thread and for the while.
+
+    Examples
+    --------
+    >>> with silent(), progress("fit", 2) as advance:
+    ...     advance(2)
+    """
+    before = _patience.set(math.inf)
+    try:
+        yield
+    finally:
+        _patience.reset(before)
 
 
 @contextmanager
@@ -39,11 +57,11 @@ def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Calla
     )
     bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=not verbose)
     task = bar.add_task(title, total=total)
-    start, shown = time.monotonic(), False
+    start, shown, patience = time.monotonic(), False, _patience.get()
 
     def advance(steps: int) -> None:
         nonlocal shown
-        late = sys.stderr.isatty() and time.monotonic() - start > PATIENCE_S
+        late = sys.stderr.isatty() and time.monotonic() - start > patience
         if not shown and (verbose or late):
             bar.start()
             shown = True
