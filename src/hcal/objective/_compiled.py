@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.objective import _by_rank
-from hcal.objective.settings import HALF_WAY, ObjectiveSettings
+from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
 from hcal.runtime.jit import jit
 from hcal.runtime.threads import run_parts, split
 
@@ -226,6 +226,7 @@ def _slide(
     n = len(q)
     m = n - window + 1
     share = 1.0 / window  # a product is three times as quick as a quotient
+    even = EVEN * share
     ring = np.zeros(window)
     loss, mass, hits, slopes, cluster = 0.0, 0.0, 0, 0.0, 0
     run, acc, seat = lo, 0.0, 0
@@ -244,7 +245,7 @@ def _slide(
                 cluster += 1
             error = (mass - hits) * share
             excess = abs(error) - epsilon
-            if excess > 0:
+            if excess > even * hits:
                 slope = weights[cluster] if error > 0 else -weights[cluster]
                 if norm == 2:
                     slope *= 2 * excess

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hcal.objective.events import Families
 from hcal.objective.kernels import check_probs, check_ranges
-from hcal.objective.settings import HALF_WAY, ObjectiveSettings
+from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
 
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -93,9 +93,11 @@ def families_loss(
     q, o = (key >> 1).view(p.dtype), key & 1
     m = min(s.window, p.shape[1])
     centroid = sliding_sum(q, m) / m
-    error = centroid - sliding_sum(o, m) / m
+    rate = sliding_sum(o, m) / m
+    error = centroid - rate
     weight = window_weights(centroid, s)
-    excess = (error.abs() - s.epsilon).clamp_min(0)
+    excess = error.abs() - s.epsilon
+    excess = torch.where(excess > EVEN * rate, excess, 0)
     loss = s.scale * (weight * excess**s.norm).sum() / len(p)
     if not need_grad:
         return loss, None
