@@ -216,10 +216,10 @@ def working(text: str, *, quiet: bool) -> Iterator[None]:
 @contextmanager
 def fitting(calibrator: Calibrator, text: str, *, quiet: bool) -> Iterator[None]:
     """Show that a fit runs: the method's own bar where it has one, else a spinner; nothing if quiet."""
-    from hcal.solvers.progress import silence
+    from hcal.runtime.progress import silent
 
     own_bar = "verbose" in calibrator.get_params(deep=False)
-    with silence() if quiet else nullcontext(), working(text, quiet=quiet or own_bar):
+    with silent() if quiet else nullcontext(), working(text, quiet=quiet or own_bar):
         yield
 
 

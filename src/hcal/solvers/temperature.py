@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.numerics import FloatArray, IntArray
-from hcal.objective.threads import each
+from hcal.runtime.threads import each
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
 
-# Fits shorter than this stay silent.
-PATIENCE_S: Final = 3.0
-
-_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
+# Fits shorter than this many seconds stay silent.
+_patience: ContextVar[float] = ContextVar("patience", default=3.0)
 
 
 @contextmanager
-def silence() -> Iterator[None]:
-    """Keep bars that nobody asked for away while the block runs, in this thread alone.
+def silent() -> Iterator[None]:
+    """Let no bar come up by itself, in this thread and for the while.
 
     Examples
     --------
-    >>> with silence(), progress("fit", 2) as advance:
-    ...     advance(1)
+    >>> with silent(), progress("fit", 2) as advance:
+    ...     advance(2)
     """
-    token = _SILENT.set(True)
+    before = _patience.set(math.inf)
     try:
         yield
     finally:
-        _SILENT.reset(token)
+        _patience.reset(before)
 
 
 @contextmanager
@@ -59,11 +57,11 @@ def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Calla
     )
     bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=not verbose)
     task = bar.add_task(title, total=total)
-    start, shown = time.monotonic(), False
+    start, shown, patience = time.monotonic(), False, _patience.get()
 
     def advance(steps: int) -> None:
         nonlocal shown
-        late = not _SILENT.get() and sys.stderr.isatty() and time.monotonic() - start > PATIENCE_S
+        late = sys.stderr.isatty() and time.monotonic() - start > patience
         if not shown and (verbose or late):
             bar.start()
             shown = True

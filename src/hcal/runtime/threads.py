@@ -1,11 +1,13 @@
-"""A few threads for kernels that release the GIL: no OpenMP, so nothing to oversubscribe."""
+"""A few threads for kernels that release the GIL (no OpenMP, so nothing to oversubscribe), and the threads of
+others: BLAS and torch are held to one where ours do the work."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from typing import TypeVar
@@ -116,3 +118,80 @@ def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> li
     if len(parts) == 1 or _in_worker():
         return [work(*part) for part in parts]
     return list(_pool(thread_count(), os.getpid()).map(lambda part: work(*part), parts))
+
+
+class _Shared:
+    """A setting of the whole process that many may hold at once: the first sets it, the last undoes it.
+
+    Saved and restored by each holder on its own, the one that came second would restore what the first had
+    set, for ever.
+    """
+
+    def __init__(self, set_it: Callable[[], Callable[[], None]]) -> None:
+        self._set, self._undo, self._holders, self._lock = set_it, lambda: None, 0, threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            if self._holders == 0:
+                self._undo = self._set()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if self._holders == 0:
+                    self._undo()
+
+    def _forked(self) -> None:
+        """The holders are threads of the parent: in its fork there are none."""
+        held, self._holders, self._lock = self._holders, 0, threading.Lock()
+        if held:
+            self._undo()
+
+
+def _limit_blas() -> Callable[[], None]:
+    from threadpoolctl import threadpool_limits
+
+    undo: Callable[[], None] = threadpool_limits(1, user_api="blas").restore_original_limits
+    return undo
+
+
+_blas = _Shared(_limit_blas)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Hold BLAS, in the whole process, to one thread: it would start as many in each of ours.
+
+    Any number of fits may hold it at once; the last to end restores what the first found.
+
+    Examples
+    --------
+    >>> with one_blas_thread(), one_blas_thread():
+    ...     pass
+    """
+    with _blas.held():
+        yield
+
+
+@contextmanager
+def one_openmp_thread() -> Iterator[None]:
+    """Hold the OpenMP loops that THIS thread starts, those of torch among them, to one thread.
+
+    The limit is a variable of the thread (``omp_set_num_threads``), so nobody else notices or can undo it;
+    ``torch.set_num_threads`` would set the whole process.
+
+    Examples
+    --------
+    >>> with one_openmp_thread():
+    ...     pass
+    """
+    import torch  # noqa: F401 - a runtime that is not loaded yet cannot be limited
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="openmp"):
+        yield
