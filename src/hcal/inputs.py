@@ -34,6 +34,15 @@ def _library(x: Any) -> Literal["numpy", "torch", "pandas", "polars"]:
     return root if root in ("torch", "pandas", "polars") else "numpy"  # type: ignore[return-value]
 
 
+def _refuse_masked(x: Any, what: str) -> None:
+    """Refuse masked entries: numpy drops the mask on conversion and the hidden values would count."""
+    parts = x if isinstance(x, list | tuple) else (x,)  # a list of masked rows loses its masks as well
+    for place, part in enumerate(parts):
+        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+            where = _first(np.ma.getmaskarray(part)) if part is x else f"row {place}"
+            raise ValueError(f"{what} has masked entries, first at {where}: leave these out or fill them")
+
+
 def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     """Convert an array of any supported library to numpy and remember its origin.
 
@@ -53,6 +62,7 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     >>> to_numpy([[1, 2]])[0]
     array([[1, 2]])
     """
+    _refuse_masked(x, what)
     library = _library(x)
     if library == "torch":
         origin = Origin("torch", x.dtype, device=x.device)

@@ -44,6 +44,32 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_the_registry_knows_which_weights_a_metric_takes(name: str) -> None:
+    p, y = draw(60, 4, 0)
+    metric, fractions = metrics.METRICS[name], np.linspace(0.5, 2.0, 60)
+    if metric.weights == "any":
+        assert np.isfinite(metric.function(p, y, sample_weight=fractions))
+    else:
+        with pytest.raises(ValueError, match=f"{name} counts samples, so sample_weight must hold whole"):
+            metric.function(p, y, sample_weight=fractions)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_registry_knows_which_metrics_are_means_and_which_are_signed(name: str) -> None:
+    s = metrics.Sample(*draw(300, 4, 3))
+    metric = metrics.METRICS[name]
+    for rows in (metric.rows, metric.shares):
+        if rows is not None:
+            assert rows(s).shape == (s.n,)
+            assert s.mean(rows(s)) == pytest.approx(metric.function(s), rel=1e-9)
+    assert (metric.ends is None) or metric.ends(s, metric.function(s), 0.0)[1] == pytest.approx(
+        metric.function(s), rel=1e-9
+    )
+    assert (metric.kind == "score") == (metric.level == "score") == (metric.rows is not None)
+    assert metric.lower_is_better == (name != "accuracy")
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_integer_weight_equals_repetition(name: str) -> None:
     p, y = draw(60, 4, 0)
     w = np.random.default_rng(1).integers(0, 4, 60)

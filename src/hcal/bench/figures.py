@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hcal.bench.catalog import GROUPS, PAPER_METRICS, PAPER_PROTOCOL, TITLES
+from hcal.bench.catalog import PAPER_METRICS, PAPER_PROTOCOL, compared_metrics, label_of, paper_selector
 from hcal.bench.store import Key, Results
 from hcal.bench.style import GREY, PALETTE, SUBJECT, save_figure, styled
 from hcal.bench.tables import metric_table, overview_table
@@ -88,7 +88,8 @@ def radar(results: Results, highlight: Sequence[str] | None = None) -> Figure:
     Figure
     """
     table = overview_table(results)
-    rows = [r for r in table.rows if r.kind == "task"]
+    spokes = {label_of(m) for m in PAPER_METRICS}
+    rows = [r for r in table.rows if r.label in spokes]
     values = np.array([[np.nan if v is None else v for v in r.values] for r in rows], dtype=np.float64)
     chosen = list(highlight) if highlight is not None else _best(table.columns, values)
     angle = np.linspace(0, 2 * np.pi, len(rows), endpoint=False)
@@ -171,7 +172,7 @@ def stacked_bars(results: Results, metric: str) -> Figure:
         # One method that fails badly must not hide the others: bars beyond twice uncalibrated are cut.
         axes.set_ylim(0, min(top * 1.05, 2.0 * len(tasks)))
         axes.set_title(
-            f"{math_title(TITLES[metric])}: relative error by task" + _dagger(collapsed), loc="left"
+            f"{math_title(label_of(metric))}: relative error by task" + _dagger(collapsed), loc="left"
         )
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), reverse=True)
     return figure  # type: ignore[no-any-return]
@@ -289,15 +290,9 @@ def objective_value(results: Results, objective: str, metric: str) -> float:
     -------
     float
     """
-    method = f"obj-{objective}/{_selector(metric)}"
+    method = f"obj-{objective}/{paper_selector(metric).removeprefix('h_')}"
     values = [results.value(t, method, metric) / results.before(t, metric) for t in results.tasks]
     return float(np.nanmean(values))
-
-
-def _selector(metric: str) -> str:
-    if metric in GROUPS["top-label"]:
-        return "top"
-    return "class" if metric in (*GROUPS["class-wise"], *GROUPS["canonical"]) else "nll"
 
 
 def objective_bars(results: Results) -> Figure:
@@ -322,7 +317,7 @@ def objective_bars(results: Results) -> Figure:
             places = np.arange(len(metrics)) + (i - 1) * 0.27
             axes.bar(places, heights, 0.25, color=colour, label=names_of[objective])
         axes.axhline(1, color="black", linewidth=0.8)
-        names = [math_title(TITLES[m]) for m in metrics]
+        names = [math_title(label_of(m)) for m in metrics]
         axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("average relative error")
@@ -362,7 +357,7 @@ def robustness(results: Results) -> Figure:
 def robustness_value(results: Results, setting: str, level: str) -> float:
     """Return the mean over the metrics of a level of the ARE of one setting."""
     values = []
-    for metric in (m for m in GROUPS[level] if m in results.metrics):
-        method = f"{setting}/{_selector(metric)}"
+    for metric in compared_metrics(results.metrics, level):
+        method = f"{setting}/{paper_selector(metric).removeprefix('h_')}"
         values += [results.value(t, method, metric) / results.before(t, metric) for t in results.tasks]
     return float(np.nanmean(values))

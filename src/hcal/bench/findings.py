@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.bench.catalog import GROUPS, PAPER_METHODS, PAPER_METRICS, TITLES, paper_selector
+from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, compared_metrics, label_of, paper_selector
 from hcal.bench.published import PAPER_H, PRINTED
 from hcal.bench.stats import Interval, paired_on_task, paired_over_tasks
 from hcal.bench.store import Key, Results
 from hcal.bench.tables import Row, Table, Value
 from hcal.bench.tasks import SAME_AS_PAPER
+from hcal.metrics.registry import METRICS
 
 Array = NDArray[np.float64]
 LEVELS = ("top-label", "class-wise", "canonical")
@@ -94,7 +95,7 @@ def rank_on_task(results: Results, task: str, published: Results | None) -> Tabl
             _paper_rank(published, SAME_AS_PAPER.get(task, task), metric),
             f"{own:.{digits}f}, {default} of {count}" if np.isfinite(own) else None,
         ]
-        rows.append(Row(TITLES[metric], shown))
+        rows.append(Row(label_of(metric), shown))
     columns = [
         "selector",
         "mean ± sd over seeds",
@@ -146,7 +147,7 @@ def objective_differences(results: Results, level: str, other: str) -> tuple[Int
     wins, count : int
         On how many of the level's metrics h has the lower ARE, and how many there are.
     """
-    metrics = [m for m in GROUPS[level] if m in results.metrics and m not in ("accuracy", "hce")]
+    metrics = compared_metrics(results.metrics, level)
     both = {o: np.array([_relative(results, o, m) for m in metrics]) for o in ("h", other)}
     difference = np.array([_difference(results, other, m) for m in metrics])
     wins = int((np.nanmean(both["h"], axis=1) < np.nanmean(both[other], axis=1)).sum())
@@ -154,7 +155,7 @@ def objective_differences(results: Results, level: str, other: str) -> tuple[Int
 
 
 #: Debiased errors: near 0, or negative, where a network is calibrated; a ratio to that means nothing.
-_SIGNED = ("skce", "dece")
+_SIGNED = tuple(name for name, metric in METRICS.items() if metric.kind == "debiased")
 
 
 def _difference(results: Results, other: str, metric: str) -> Array:
@@ -210,7 +211,7 @@ def objective_metric_table(results: Results) -> Table:
         relative = [float(np.nanmean(_relative(results, o, metric))) for o in OBJECTIVES]
         absolute = [float(np.nanmean(errors(results, o, metric, relative=False))) for o in OBJECTIVES]
         values: list[Value] = [*(f"{v:.3f}" for v in relative), *(f"{v:.5f}" for v in absolute)]
-        rows.append(Row(TITLES[metric], values))
+        rows.append(Row(label_of(metric), values))
     columns = [f"{w}, {o}" for w in ("ARE", "AE") for o in ("h", "NLL", "Brier")]
     return Table("Objectives, metric by metric", "metric", columns, rows)
 
@@ -228,7 +229,7 @@ def calibrated_tasks_table(results: Results) -> Table:
 
 def tasks_table(results: Results, level: str) -> Table:
     """Return, task by task, the mean relative error over the metrics of a level under each objective."""
-    metrics = [m for m in GROUPS[level] if m in results.metrics and m not in _SIGNED]
+    metrics = [m for m in compared_metrics(results.metrics, level) if m not in _SIGNED]
     mean = {o: np.nanmean([_relative(results, o, m) for m in metrics], axis=0) for o in OBJECTIVES}
     rows = [
         Row(task, [float(mean[o][i]) for o in OBJECTIVES], digits=3) for i, task in enumerate(results.tasks)

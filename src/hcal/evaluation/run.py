@@ -19,9 +19,6 @@ from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
 from hcal.numerics import softmax
 
-#: Their paired bootstrap would cost one pass over all pairs (or windows) a replicate.
-_NOT_PAIRED = ("skce", "dkde_ce", "hce")
-
 
 def evaluate(
     probs: Any,
@@ -146,17 +143,13 @@ def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> 
 
 
 def _values(s: Sample, names: list[str], chosen: bool) -> tuple[dict[str, float], list[str]]:
-    values, left_out = {}, []
+    """Return every metric, and the names of those left out because nobody asked for them by name.
+
+    A metric that was chosen refuses weights that it cannot take with an error of its own.
+    """
     whole = s.weight is None or np.array_equal(s.weight, np.rint(s.weight))
-    for name in names:
-        if not whole and not chosen:
-            try:
-                values[name] = METRICS[name].function(s)
-            except ValueError:
-                left_out.append(name)
-        else:
-            values[name] = METRICS[name].function(s)
-    return values, left_out
+    left_out = [] if whole or chosen else [n for n in names if METRICS[n].weights == "counts"]
+    return {n: METRICS[n].function(s) for n in names if n not in left_out}, left_out
 
 
 def _coincidence(probs: Any, calibration: Any) -> list[str]:
@@ -220,8 +213,9 @@ def _differences(
     if ci is None:
         return out
     rng = np.random.default_rng(random_state)
-    paired = [n for n in values if n not in _NOT_PAIRED]
-    plugin = [n for n in paired if METRICS[n].kind == "plug-in"]
+    # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.
+    paired = [n for n in values if METRICS[n].ends is None]
+    plugin = [n for n in paired if METRICS[n].interval == "bias-aware"]
     plain = [n for n in paired if n not in plugin]
     for names, size in ((plain, n_resamples), (plugin, min(n_resamples, SPREAD_RESAMPLES))):
         ours, theirs = bootstrap((s, other), names, size, rng)

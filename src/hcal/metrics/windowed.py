@@ -366,6 +366,12 @@ def _combine(sums: list[_Sums], n_rows: int) -> HError:
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null), raw)
 
 
+def hce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
+    """Return the ends of the interval of hce: z standard errors of its square to each side."""
+    found = h_error(s)
+    return signed_root(found.squared - z * found.se), signed_root(found.squared + z * found.se)
+
+
 def signed_root(x: float) -> float:
     """Return sign(x)·√|x|.
 
