@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
+from hcal.calibrators._floor import apply_floor, learn_floor
 from hcal.metrics.summary import Scores, score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -84,6 +85,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     cross_fitted: ClassVar[bool] = False
     #: Methods that work row by row may take float32 as it is; all others compute in float64.
     native_float32: ClassVar[bool] = False
+    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``_floor.py``).
+    floored: ClassVar[bool] = True
 
     input: inputs.InputKind
     state_: State
@@ -124,7 +127,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         weight = self._check_weight(sample_weight, len(x))
         if self.cross_fitted and weight is not None:
             x, labels, weight = _repeated(x, labels, weight)
-        fitted = self._fit(self._working(x), labels, weight)
+        floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
+        fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
+        if floor is not None:
+            fitted.state["input_floor"] = floor
         self._remember(fitted, x.shape[1])
         try:
             self._score_fit(x, labels, weight)
@@ -200,8 +206,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _predict_blocks(self, x: FloatArray) -> FloatArray:
         rows = max(1, _BLOCK_EVENTS // x.shape[1])
         out = np.empty(x.shape, dtype=x.dtype)
+        floor = self.state_.get("input_floor")  # files from before 0.2 have none
         for start in range(0, len(x), rows):
-            self._predict_into(x[start : start + rows], out[start : start + rows])
+            self._predict_into(apply_floor(x[start : start + rows], floor), out[start : start + rows])
         return out
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
