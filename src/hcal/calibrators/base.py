@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
+from hcal.calibrators._floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
 from hcal.metrics.summary import Scores, score_probs
@@ -90,6 +91,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     state_specs: ClassVar[tuple[StateSpec, ...]] = ()
     #: Ranges of the numeric parameters that prediction uses: a file cannot ask for more.
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``_floor.py``).
+    floored: ClassVar[bool] = True
 
     input: inputs.InputKind
     state_: State
@@ -130,7 +133,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         weight = self._check_weight(sample_weight, len(x))
         self._warn_of_weight(weight)
         x, labels, weight = arrange(bounded(x), labels, weight, merge=self.weighted)
-        fitted = self._fit(self._working(x), labels, weight)
+        floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
+        fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
+        if floor is not None:
+            fitted.state["input_floor"] = floor
         self._remember(fitted, x.shape[1])
         try:
             self._score_fit(x, labels, weight)
@@ -220,8 +226,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _predict_blocks(self, x: FloatArray) -> FloatArray:
         rows = max(1, _BLOCK_EVENTS // x.shape[1])
         out = np.empty(x.shape, dtype=x.dtype)
+        floor = self.state_.get("input_floor")  # files from before 0.2 have none
         for start in range(0, len(x), rows):
-            self._predict_into(x[start : start + rows], out[start : start + rows])
+            self._predict_into(apply_floor(x[start : start + rows], floor), out[start : start + rows])
         return out
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
@@ -261,7 +268,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_state(self) -> None:
         """Raise a ValueError that names the array which is not as the method declares it."""
         spec = choose_spec(self.state_specs, self.get_params(deep=False), set(self.state_))
-        check_state(spec, self.state_, self.n_classes_)
+        check_state(spec + FLOOR_SPEC, self.state_, self.n_classes_)
 
     def _score_fit(self, x: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> None:
         self.scores_ = {
