@@ -42,25 +42,23 @@ class Verdict(NamedTuple):
 # -- the parent: children, counts -------------------------------------------------------------------------
 
 
-def run(count: int, seed: int, *, fresh: bool = False, start: int = 0) -> Iterator[Verdict]:
+def run(count: int, seed: int, *options: str, start: int = 0) -> Iterator[Verdict]:
     """Yield the verdicts of cases start..start+count; a dead child is a verdict, and the next one goes on."""
     stop = start + count
     while start < stop:
         last = start
-        for verdict in _child(start, stop, seed, fresh):
+        for verdict in _child(start, stop, seed, options):
             yield verdict
             last = verdict.number + 1
         start = last if last > start else start + 1
 
 
-def _child(start: int, stop: int, seed: int, fresh: bool) -> Iterator[Verdict]:
-    command = [sys.executable, __file__, "--child", f"{start}:{stop}", "--seed", str(seed)]
+def _child(start: int, stop: int, seed: int, options: tuple[str, ...]) -> Iterator[Verdict]:
+    command = [sys.executable, __file__, "--child", f"{start}:{stop}", "--seed", str(seed), *options]
     seen = start
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            command + ["--fresh"] * fresh, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         assert process.stdout is not None
         for line in process.stdout:
@@ -78,14 +76,14 @@ def _child(start: int, stop: int, seed: int, fresh: bool) -> Iterator[Verdict]:
 # -- the child: one case after another --------------------------------------------------------------------
 
 
-def child(start: int, stop: int, seed: int, fresh: bool) -> None:
+def child(start: int, stop: int, seed: int, fresh: bool, methods: str) -> None:
     """Print a verdict a line."""
     import mutations
     import numpy as np
 
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    models = mutations.originals(fresh)
+    models = mutations.originals(fresh, methods.split(","))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.hcal"
         _warm_up(models, path)
@@ -197,16 +195,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fresh", action="store_true", help="tamper with newly fitted models too")
+    parser.add_argument("--methods", default="", help="some methods only, separated by commas")
     parser.add_argument("--only", type=int, help="one case, by its number")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.child:
         start, stop = map(int, given.child.split(":"))
-        child(start, stop, given.seed, given.fresh)
+        child(start, stop, given.seed, given.fresh, given.methods)
         return 0
     began, faults, counts = time.time(), 0, Counter[tuple[str, str]]()
     start, count = (0, given.count) if given.only is None else (given.only, 1)
-    for verdict in run(count, given.seed, fresh=given.fresh, start=start):
+    options = ["--fresh"] * given.fresh + [f"--methods={given.methods}"]
+    for verdict in run(count, given.seed, *options, start=start):
         counts[verdict.kind.partition(":")[0], verdict.outcome] += 1
         if verdict.fault:
             faults += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def seal(header: Any, arrays: Arrays, checksum: str | None = None) -> bytes:
     return bytes(to_bytes(held or {"_empty": np.zeros(1)}, metadata=metadata))
 
 
-def originals(fresh: bool) -> list[Model]:
+def originals(fresh: bool, methods: list[str]) -> list[Model]:
     """Return the golden models of every schema and, if asked, newly fitted ones of other sizes."""
     from models import predict_probes
 
@@ -72,12 +72,8 @@ def originals(fresh: bool) -> list[Model]:
     ]
     if fresh:
         found += _fitted()
-    out = []
-    for model in found:
-        out.append(
-            Model(model.name, model.content, model.header, model.arrays, predict_probes(_loaded(model)))
-        )
-    return out
+    wanted = [m for m in found if methods == [""] or m.header["name"] in methods]
+    return [replace(model, answers=predict_probes(_loaded(model))) for model in wanted]
 
 
 def _loaded(model: Model) -> Any:

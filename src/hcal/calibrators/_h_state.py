@@ -33,7 +33,7 @@ _REFINED = StateSpec(
         Rule(
             "refined.high",
             "not lie below refined.low",
-            lambda s, _: (s["refined.high"] >= s["refined.low"]).all(),
+            lambda s, _: bool((s["refined.high"] >= s["refined.low"]).all()),
         ),
     ),
 )

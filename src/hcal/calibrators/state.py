@@ -174,6 +174,8 @@ def choose_spec(specs: tuple[StateSpec, ...], params: Mapping[str, Any], names: 
     >>> choose_spec((a, b), {}, {"b"}) is b
     True
     """
+    if not specs:
+        raise ValueError("the method declares no state (state_specs), so its files could not be checked")
     able = [s for s in specs if all(params.get(key) in values for key, values in s.where.items())]
     if not able:
         raise ValueError("no state is declared for these parameters")
