@@ -134,7 +134,10 @@ def _safetensors(header: bytes, data: bytes = b"\0" * 16) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (_safetensors(b'{"logits":{"dtype":"F64","shape":[1000000000000,2],"data_offsets":[0,16]}}'), "claims"),
+        (
+            _safetensors(b'{"logits":{"dtype":"F64","shape":[1000000000000,2],"data_offsets":[0,16]}}'),
+            "claims",
+        ),
         (_safetensors(b'{"logits":{"dtype":"F64","shape":[2],"data_offsets":[0,32]}}'), "claims"),
         (_safetensors(b'{"logits":{"dtype":"F64","shape":[-2],"data_offsets":[0,16]}}'), "is broken"),
         (_safetensors(b'{"logits":{"dtype":"F8_E4M3","shape":[16],"data_offsets":[0,16]}}'), "of type F8"),
@@ -166,7 +169,9 @@ def test_parquet_errors_are_one_line(tmp_path: Path) -> None:
     from pyarrow import parquet
 
     path = tmp_path / "a.parquet"
-    parquet.write_table(pa.table({"probs_0": [0.5] * 100, "probs_1": [0.5] * 100, "x" * 9000: [1] * 100}), path)
+    parquet.write_table(
+        pa.table({"probs_0": [0.5] * 100, "probs_1": [0.5] * 100, "x" * 9000: [1] * 100}), path
+    )
     data = bytearray(path.read_bytes())
     data[-300:-200] = b"\xff" * 100
     path.write_bytes(bytes(data))
@@ -241,7 +246,9 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path, suffix: s
     _refused(folder, "is a directory", kind="logits")
 
 
-def test_a_file_that_becomes_a_pipe_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_becomes_a_pipe_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.npy"
     np.save(path, PROBS)
     looked = path.stat()

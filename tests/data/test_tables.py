@@ -139,7 +139,9 @@ def test_columns_of_one_name_are_refused(csv: Path, head: str) -> None:
 
 
 def test_columns_of_one_number_are_refused(csv: Path) -> None:
-    _refused(_write(csv, "probs_0,probs_1,probs_01", *_rows()), "'probs_1' and 'probs_01' have the same number")
+    _refused(
+        _write(csv, "probs_0,probs_1,probs_01", *_rows()), "'probs_1' and 'probs_01' have the same number"
+    )
 
 
 def test_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -156,7 +158,9 @@ def test_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_hash_is_no_comment(csv: Path) -> None:
-    _refused(_write(csv, "a,b,c", _rows()[0], "#" + _rows()[1], _rows()[2]), "could not convert string '#0.5'")
+    _refused(
+        _write(csv, "a,b,c", _rows()[0], "#" + _rows()[1], _rows()[2]), "could not convert string '#0.5'"
+    )
     _refused(_write(csv, "a,b,c", _rows()[0] + " # doubtful"), "could not convert")
 
 
