@@ -24,6 +24,7 @@ import pytest
 from safetensors import SafetensorError
 from typer.testing import CliRunner, Result
 
+import hcal
 from conftest import synthetic
 from hcal.bench.store import Cell, Key, Store
 from hcal.cli.app import app
@@ -337,10 +338,13 @@ def test_a_full_disk_behind_standard_output(folder: Path, options: tuple[str, ..
 
 #: Everything that the commands load, loaded before the fault is arranged.
 _LOADED = """
-import os, resource
+import encodings.cp437, os, resource, tempfile
 import hcal, hcal.cli.app, hcal.cli.report, hcal.cli.evaluate, hcal.data, hcal.report, scipy.optimize
 cal = hcal.make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])
 hcal.report.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
+with tempfile.TemporaryDirectory() as folder:
+    hcal.save(cal, folder + "/m.hcal")
+hcal.data.read_data("task.npz")
 """
 # Root may write anywhere: where the tests are root's, the command goes on as nobody.
 _NOBODY = _LOADED + "if os.geteuid() == 0: os.setegid(65534); os.seteuid(65534)"
