@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
+from hcal.data.provenance import fingerprint
 from hcal.metrics.summary import Scores, score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -122,10 +123,12 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         x, _ = inputs.check_logits(logits, input=self.input)
         labels = inputs.check_labels(y, *x.shape)
         weight = self._check_weight(sample_weight, len(x))
+        rows = fingerprint(x)
         if self.cross_fitted and weight is not None:
             x, labels, weight = _repeated(x, labels, weight)
         fitted = self._fit(self._working(x), labels, weight)
         self._remember(fitted, x.shape[1])
+        self.info_ = {**self.info_, "fitted_on": rows}
         try:
             self._score_fit(x, labels, weight)
         except BaseException:
