@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: Numbers hashed at a time: what the work needs in memory, whatever the size of the data.
-_BLOCK: Final = 2**18
+_BLOCK: Final = 2**16
 
 
 def fingerprint(scores: NDArray[Any]) -> dict[str, Any]:
@@ -45,16 +45,22 @@ def row_hashes(scores: NDArray[Any]) -> NDArray[np.uint64]:
     (True, False)
     """
     n, k = scores.shape
-    # Odd numbers drawn once for ever: a row's hash is the sum of its cells, each mixed in its own way.
-    factors = np.random.default_rng(19).integers(0, 2**63, size=k, dtype=np.uint64) * np.uint64(
-        2
-    ) + np.uint64(1)
+    # A row's hash is the sum of its cells, each times an odd number of its column. The numbers are
+    # computed and not drawn: a saved model must say the same under every version of numpy.
+    factors = _mix(np.arange(1, k + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) | np.uint64(1)
     out = np.empty(n, dtype="<u8")
     step = max(_BLOCK // max(k, 1), 1)
     for start in range(0, n, step):
         # Adding zero makes −0 the 0 that it equals.
         bits = (np.asarray(scores[start : start + step], dtype="<f8") + 0.0).view("<u8")
-        mixed = (bits ^ (bits >> np.uint64(31))) * factors
-        mixed ^= mixed >> np.uint64(29)
-        out[start : start + step] = (mixed * factors).sum(axis=1, dtype=np.uint64)
+        bits = bits ^ (bits >> np.uint64(32))  # what came as float32 has zeros below
+        bits *= factors
+        out[start : start + step] = _mix(bits.sum(axis=1, dtype=np.uint64))
     return out
+
+
+def _mix(x: NDArray[Any]) -> NDArray[Any]:
+    """Spread every bit over all 64 (the finaliser of splitmix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

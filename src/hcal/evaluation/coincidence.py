@@ -1,4 +1,4 @@
-"""Whether the rows to judge by are rows to learn from: one rule, for evaluate, compare, report and commands."""
+"""Whether rows to judge by are rows to learn from: one rule for evaluate, compare, report, commands."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def coinciding_rows(calibration: Any, test: Any) -> float:
     >>> coinciding_rows([[0.1, 0.9], [0.3, 0.7]], [[0.3, 0.7], [0.5, 0.5]])
     0.5
     """
-    found, _, total = _count(calibration, test)
-    return found / total if total else 0.0
+    matches, _ = _matches(calibration, test)
+    return sum(matches.values()) / max(len(test), 1)
 
 
 def coincidence(calibration: Any, test: Any) -> str:
     """Say in words that test rows are calibration rows, or return nothing.
 
     Scores with few distinct values coincide by chance, about as often as calibration rows come in pairs
-    (Good and Turing's estimate); only rows beyond that, by three standard errors, are spoken of. Scores
-    that never repeat thus need three rows in common.
+    (Good and Turing's estimate); only rows beyond that, by three standard errors, are spoken of. For scores
+    that never repeat these are three rows.
 
     Parameters
     ----------
@@ -64,25 +64,29 @@ def coincidence(calibration: Any, test: Any) -> str:
     >>> coincidence(z, z[:4] + 1)
     ''
     """
-    found, expected, total = _count(calibration, test)
-    if found < expected + BEYOND_CHANCE * sqrt(max(expected, 1.0)):
+    matches, twice = _matches(calibration, test)
+    found, per_row = sum(matches.values()), len(test) / max(len(calibration), 1)
+    expected = 2 * twice * per_row
+    # A value of a coarse score is met several times over, so what chance brings comes in clusters.
+    cluster = sum(n * n for n in matches.values()) / max(found, 1)
+    variance = expected * cluster + (2 * per_row) ** 2 * twice
+    if found < expected + BEYOND_CHANCE * sqrt(max(variance, 1.0)):
         return ""
     return (
-        f"{found} of {total} test rows also stand in the calibration set: "
+        f"{found} of {len(test)} test rows also stand in the calibration set: "
         "their errors look smaller than they are on new data"
     )
 
 
-def _count(calibration: Any, test: Any) -> tuple[int, float, int]:
-    """Return the test rows that equal a single calibration row, how many chance would bring, and all rows."""
+def _matches(calibration: Any, test: Any) -> tuple[Counter[bytes], int]:
+    """Return the test rows by the single calibration row they equal, and how many of those come in pairs."""
     a, b = inputs.to_numpy(calibration, "calibration")[0], inputs.to_numpy(test, "probs")[0]
-    if a.ndim != b.ndim or a.shape[1:] != b.shape[1:] or not len(a) or not len(b):
-        return 0, 0.0, len(b)
+    if a.ndim != b.ndim or a.shape[1:] != b.shape[1:]:
+        return Counter(), 0
     dtype = np.result_type(a, b)
     seen = Counter(row.tobytes() for row in np.ascontiguousarray(a, dtype=dtype))
-    found = sum(seen.get(row.tobytes()) == 1 for row in np.ascontiguousarray(b, dtype=dtype))
-    pairs = sum(times == 2 for times in seen.values())
-    return found, 2 * pairs / len(a) * len(b), len(b)
+    keys = (row.tobytes() for row in np.ascontiguousarray(b, dtype=dtype))
+    return Counter(key for key in keys if seen.get(key) == 1), sum(n == 2 for n in seen.values())
 
 
 def learned_from(calibrator: Calibrator | None, scores: Any) -> list[str]:
