@@ -238,9 +238,9 @@ def test_weights() -> None:
 
 
 def test_coinciding_rows_warn() -> None:
-    with pytest.warns(UserWarning, match="50% of these rows are calibration rows"):
+    with pytest.warns(UserWarning, match="200 of 400 test rows also stand in the calibration set"):
         result = hcal.evaluate(P, Y, "nll", calibration=P[:200])
-    assert "too good to be true" in result.warnings[0]
+    assert "look smaller than they are" in result.warnings[0]
     assert hcal.evaluate(P[:200], Y[:200], "nll", calibration=P[200:]).warnings == []
     assert hcal.evaluate(P, Y, "nll", calibration=np.ones((5, 7))).warnings == []
     saturated = np.tile([1.0, 0.0], (50, 1))

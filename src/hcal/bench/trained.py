@@ -159,6 +159,7 @@ class TrainedMaps(Calibrator):
         other = type(self)(**{**self.get_params(deep=False), "select": select})
         other._choices = self._choices
         other._remember(self._choices[select], self.n_classes_)
+        other.info_ = {**other.info_, "fitted_on": self.info_["fitted_on"]}
         return other
 
     def _predict(self, logits: FloatArray) -> FloatArray:

@@ -23,6 +23,7 @@ from hcal import inputs
 from hcal.calibrators._floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
+from hcal.data.provenance import fingerprint
 from hcal.metrics.summary import Scores, score_probs
 from hcal.numerics import FloatArray, IntArray, bounded, softmax
 
@@ -132,12 +133,14 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         labels = inputs.check_labels(y, *x.shape)
         weight = self._check_weight(sample_weight, len(x))
         self._warn_of_weight(weight)
+        rows = fingerprint(x)
         x, labels, weight = arrange(bounded(x), labels, weight, merge=self.weighted)
         floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
         fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
         if floor is not None:
             fitted.state["input_floor"] = floor
         self._remember(fitted, x.shape[1])
+        self.info_ = {**self.info_, "fitted_on": rows}
         try:
             self._score_fit(x, labels, weight)
         except BaseException:

@@ -95,7 +95,7 @@ def fit(
         calibrator = make_calibrator(method, **_params(param or []), input=data.kind)
         with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
-        calibrator.info_ = calibrator.info_ | {"fitted_on": origin(data)}
+        calibrator.info_["fitted_on"] |= origin(data)
         io.save(calibrator, output)
         if json:
             console.print_json(
@@ -174,12 +174,13 @@ def evaluate(
     """Measure how far probabilities can be trusted, before and after a calibrator."""
     with console.friendly():
         from hcal.cli.evaluate import measure, show
-        from hcal.cli.report import seen_before
+        from hcal.cli.report import same_file
+        from hcal.evaluation import learned_from
 
         calibrator, data = _calibrator_and_data(model, file, input, labels)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             measured = measure(data, calibrator, _names(metrics), ci)
-        notes = seen_before(calibrator, data)
+        notes = learned_from(calibrator, data.values) + same_file(calibrator, data)
         for note in notes:
             console.say("warning", "yellow", note)
         if json:

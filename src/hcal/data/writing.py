@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.data.arrays import Arrays
-from hcal.io import atomic_path
 
 
 def write_probs(path: str | Path, probs: NDArray[Any], y: NDArray[Any] | None = None) -> None:
@@ -33,6 +32,8 @@ def write_probs(path: str | Path, probs: NDArray[Any], y: NDArray[Any] | None = 
     probs_0,probs_1,y
     0.25,0.75,1
     """
+    from hcal.io import atomic_path
+
     can_write(path)
     arrays: Arrays = {"probs": probs}
     if y is not None:

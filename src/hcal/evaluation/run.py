@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal import inputs
+from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
@@ -156,42 +157,10 @@ def _coincidence(probs: Any, calibration: Any) -> list[str]:
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
     if calibration is None or isinstance(probs, Sample):
         return []
-    share = coinciding_rows(calibration, probs)
-    if share < 0.1:
+    if not (text := coincidence(calibration, probs)):
         return []
-    text = f"{share:.0%} of these rows are calibration rows: errors on them are too good to be true"
     warnings.warn(text, UserWarning, stacklevel=3)
     return [text]
-
-
-def coinciding_rows(calibration: Any, test: Any) -> float:
-    """Return the share of test rows that are equal to some calibration row.
-
-    Rows that occur more than once in the calibration set do not count: saturated predictions repeat.
-
-    Parameters
-    ----------
-    calibration : array-like of shape (M, K)
-    test : array-like of shape (N, K)
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> coinciding_rows([[0.1, 0.9], [0.3, 0.7]], [[0.3, 0.7], [0.5, 0.5]])
-    0.5
-    """
-    a, b = inputs.to_numpy(calibration, "calibration")[0], inputs.to_numpy(test, "probs")[0]
-    if a.ndim != b.ndim or a.shape[1:] != b.shape[1:] or not len(b):
-        return 0.0
-    dtype = np.result_type(a, b)
-    seen: dict[bytes, int] = {}
-    for row in np.ascontiguousarray(a, dtype=dtype):
-        key = row.tobytes()
-        seen[key] = seen.get(key, 0) + 1
-    return float(np.mean([seen.get(row.tobytes()) == 1 for row in np.ascontiguousarray(b, dtype=dtype)]))
 
 
 def _differences(
