@@ -82,8 +82,23 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     return array, Origin("numpy", array.dtype)
 
 
-def restore(array: FloatArray, origin: Origin) -> Any:
+def restore(
+    array: FloatArray,
+    origin: Origin,
+    *,
+    scores: FloatArray | None = None,
+    keep: Literal["order", "accuracy"] | None = None,
+) -> Any:
     """Give a float result back in the library, device and float width of the input.
+
+    Parameters
+    ----------
+    array : array of shape (N, K)
+    origin : Origin
+    scores : array of shape (N, K), optional
+        What ``array`` was made of: needed to ``keep`` something of it.
+    keep : {"order", "accuracy"}, optional
+        What half floats must not lose by rounding; wider ones keep it before they come here.
 
     Examples
     --------
@@ -94,6 +109,8 @@ def restore(array: FloatArray, origin: Origin) -> Any:
         import torch
 
         dtype = origin.dtype if origin.dtype.is_floating_point else torch.float64
+        if _is_half(origin) and scores is not None:
+            return _narrow(array, scores, dtype, keep).to(origin.device)
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=origin.device, dtype=dtype)
     if origin.library == "pandas":
         import pandas as pd
@@ -109,8 +126,25 @@ def restore(array: FloatArray, origin: Origin) -> Any:
             origin.columns if origin.columns is not None and len(origin.columns) == array.shape[1] else None
         )
         return pl.DataFrame(array, schema=names or [str(k) for k in range(array.shape[1])])
+    if _is_half(origin) and scores is not None:
+        import torch
+
+        return _narrow(array, scores, torch.float16, keep).numpy()
     dtype = origin.dtype if np.issubdtype(origin.dtype, np.floating) else np.dtype(np.float64)
     return array.astype(dtype, copy=False)
+
+
+def _is_half(origin: Origin) -> bool:
+    return str(origin.dtype) in ("torch.float16", "torch.bfloat16", "float16")
+
+
+def _narrow(array: FloatArray, scores: FloatArray, dtype: Any, keep: Any) -> Any:
+    import torch
+
+    from hcal.halves import narrow
+
+    wide, given = (torch.from_numpy(np.ascontiguousarray(a)) for a in (array, scores))
+    return narrow(wide, given, dtype, keep)
 
 
 def _as_float(array: NDArray[Any], what: str) -> FloatArray:

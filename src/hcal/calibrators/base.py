@@ -162,7 +162,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """
         self._check_fitted()
         x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
-        return inputs.restore(self._predict_blocks(x), origin)
+        return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
 
     def predict(self, logits: Any) -> IntArray:
         """Return the most probable class of each row.
@@ -301,7 +301,7 @@ def _keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
     """Where rounding made the top class tie with an earlier one, lift it by one unit in the last place.
 
     A strictly increasing map cannot change the argmax; a float can: two logits one ulp apart may get equal
-    probabilities, and ``argmax`` takes the first.
+    probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.halves`.
     """
     top = logits.argmax(axis=1)
     rows = np.flatnonzero(probs.argmax(axis=1) != top)
