@@ -55,7 +55,7 @@ slow: $(STAMP)-test  ## the tests that take minutes
 	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow
 
 fuzz: $(STAMP)-test  ## attack every reader, model file, metric and entry point with made-up input (COUNT, SEED)
-	$(ONE) $(BIN)/python -m tests.fuzz --count $(COUNT) --seed $(SEED)
+	$(ONE) $(BIN)/python tests/fuzz --count $(COUNT) --seed $(SEED)
 
 hashes: $(STAMP)-test  ## write the hashes of the pins (constraints-hashed.txt)
 	$(BIN)/python tools/pins.py hashes
