@@ -1,4 +1,4 @@
-"""The pins and SECURITY.md: every one has hashes, every dependency a licence, and an audit that could not ask says so."""
+"""The pins have hashes, the dependencies licences, and SECURITY.md promises what a test holds."""
 
 from __future__ import annotations
 
