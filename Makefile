@@ -11,7 +11,7 @@ SEED    ?= 0
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-browser readme slow fuzz hashes licences audit test-oldest docs clean
+.PHONY: help demo test lint types unit test-browser readme pages theory slow fuzz hashes licences audit test-oldest docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,11 +51,19 @@ test-browser: $(STAMP)-test  ## the report in headless Chromium; installs it whe
 readme: $(STAMP)-run  ## write the demo's numbers into the README; a test compares the two
 	$(BIN)/python benchmarks/readme.py
 
+pages: $(STAMP)-test  ## write the pages of docs that are made from results/*.csv
+	$(ONE) $(BIN)/python -m studies page results/shared.csv --published results/published.csv \
+		--ablations results/ablations.csv
+	$(ONE) $(BIN)/python -m studies.joint page results/joint.csv
+
+theory: $(STAMP)-test  ## check the theorems by experiment again and write the page (minutes)
+	$(ONE) $(BIN)/python -m studies theory
+
 slow: $(STAMP)-test  ## the tests that take minutes
 	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow
 
 fuzz: $(STAMP)-test  ## attack every reader, model file, metric and entry point with made-up input (COUNT, SEED)
-	$(ONE) $(BIN)/python -m tests.fuzz --count $(COUNT) --seed $(SEED)
+	$(ONE) $(BIN)/python tests/fuzz --count $(COUNT) --seed $(SEED)
 
 hashes: $(STAMP)-test  ## write the hashes of the pins (constraints-hashed.txt)
 	$(BIN)/python tools/pins.py hashes

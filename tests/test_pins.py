@@ -1,4 +1,4 @@
-"""The pins: every one has hashes, every dependency a licence, and an audit that could not ask says so."""
+"""The pins have hashes, the dependencies licences, and SECURITY.md promises what a test holds."""
 
 from __future__ import annotations
 
@@ -64,3 +64,16 @@ def test_an_audit_that_looked_nothing_up_is_no_audit(pins: ModuleType) -> None:
     assert line == "not audited: 1 of 2 pins could not be looked up: b"
     bad = {"name": "c", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
     assert pins.verdict([known, bad]) == (1, ["c==2: CVE-1, fixed in 3"])
+
+
+def test_every_promise_of_the_security_page_names_a_test_that_is_there() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert rows
+    for row in rows:
+        tests = re.findall(r"`(tests/[\w/.]+)`", row.split("|")[-2])
+        assert tests, row
+        assert all((ROOT / name).exists() for name in tests), row
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`make (\w+)`", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

@@ -191,3 +191,10 @@ def test_standard_errors_of_pair_statistics(name: str, temperature: float) -> No
     values, errors = np.array(found).T
     # The spread of 60 values is known to 9 %; standard errors of calibrated data are skewed: the median.
     assert np.median(errors) == pytest.approx(values.std(ddof=1), rel=0.3)
+
+
+def test_rows_of_weight_zero_are_not_drawn() -> None:
+    # Found by make fuzz: a replicate of such rows alone had no weight at all.
+    s = Sample(*draw(8, 3, 0), sample_weight=[0, 0, 0, 0, 0, 0, 0, 2])
+    weights = resampling.bootstrap_weights(s, 50, np.random.default_rng(0))
+    np.testing.assert_array_equal(weights, np.tile([0.0] * 7 + [2.0], (50, 1)))

@@ -148,8 +148,7 @@ def _values(s: Sample, names: list[str], chosen: bool) -> tuple[dict[str, float]
 
     A metric that was chosen refuses weights that it cannot take with an error of its own.
     """
-    whole = s.weight is None or np.array_equal(s.weight, np.rint(s.weight))
-    left_out = [] if whole or chosen else [n for n in names if METRICS[n].weights == "counts"]
+    left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
     return {n: METRICS[n].function(s) for n in names if n not in left_out}, left_out
 
 

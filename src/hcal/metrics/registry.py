@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hcal.metrics import canonical, class_wise, dirichlet, scores, top_label, windowed
-from hcal.metrics.sample import Sample, Vector
+from hcal.metrics.sample import MOST_COPIES, Sample, Vector
 
 Level = Literal["top-label", "class-wise", "canonical", "score"]
 LEVELS: tuple[Level, ...] = ("top-label", "class-wise", "canonical", "score")
@@ -39,8 +39,9 @@ class Metric:
     lower_is_better : bool
     kind : {"plug-in", "debiased", "score"}
         Whether chance alone makes it positive (plug-in), or it is signed (debiased).
-    weights : {"any", "counts"}
-        Which ``sample_weight`` it takes: any, or whole repetition counts only.
+    weights : {"any", "counts", "copies"}
+        Which ``sample_weight`` it takes: any; whole repetition counts; or counts of up to ``MOST_COPIES`` in
+        all, because it looks at every repetition.
     rows : callable, optional
         ``(sample) -> array of shape (N,)`` whose weighted mean is the metric.
     shares : callable, optional
@@ -61,7 +62,7 @@ class Metric:
     function: Callable[..., float]
     lower_is_better: bool = True
     kind: Literal["plug-in", "debiased", "score"] = "plug-in"
-    weights: Literal["any", "counts"] = "any"
+    weights: Literal["any", "counts", "copies"] = "any"
     rows: Callable[[Sample], Vector] | None = None
     shares: Callable[[Sample], Vector] | None = None
     ends: Callable[[Sample, float, float], tuple[float, float]] | None = None
@@ -73,6 +74,13 @@ class Metric:
         if self.kind == "plug-in":
             return "bias-aware"
         return "bootstrap" if self.ends is None else "jackknife"
+
+    def takes(self, s: Sample) -> bool:
+        """Return whether it has a meaning, and an affordable one, under the weights of a sample."""
+        if s.weight is None or self.weights == "any":
+            return True
+        whole = np.array_equal(s.weight, np.rint(s.weight))
+        return whole and (self.weights == "counts" or s.total <= MOST_COPIES)
 
 
 def _top(name: str, label: str, title: str, explain: str, **facts: Any) -> Metric:
@@ -123,14 +131,14 @@ METRICS: dict[str, Metric] = {
             "ECE^s (r=1)",
             "sweep ECE, r = 1",
             "ECE with as many equal-mass bins as keep accuracy monotone",
-            weights="counts",
+            weights="copies",
         ),
         _top(
             "ece_s2",
             "ECE^s (r=2)",
             "sweep ECE, r = 2",
             "the same, root-mean-square",
-            weights="counts",
+            weights="copies",
         ),
         _top(
             "kde_ece",
@@ -197,7 +205,7 @@ METRICS: dict[str, Metric] = {
             "root-mean-square gap of windows of 200 sorted events, chance removed; can be negative",
             windowed.hce,
             kind="debiased",
-            weights="counts",
+            weights="copies",
             ends=windowed.hce_ends,
         ),
         _score(

@@ -60,8 +60,9 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
     array([5., 5., 5.])
     """
     out = np.empty((n_resamples, s.n))
+    rows = np.flatnonzero(s.w > 0)  # a row of weight 0 is no row, and a draw of such rows alone no sample
     for row in out:
-        row[:] = np.bincount(rng.integers(0, s.n, s.n), minlength=s.n)
+        row[:] = np.bincount(rows[rng.integers(0, len(rows), len(rows))], minlength=s.n)
     return out if s.weight is None else out * s.weight
 
 

@@ -217,7 +217,7 @@ def ece_s1(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    s.need_repetitions("ece_s1")
+    s.need_repetitions("ece_s1", copied=True)
     return _bins.error(_bins.sweep(s), s.total)
 
 
@@ -241,7 +241,7 @@ def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    s.need_repetitions("ece_s2")
+    s.need_repetitions("ece_s2", copied=True)
     return _bins.error(_bins.sweep(s), s.total, 2)
 
 

@@ -147,7 +147,7 @@ def _repeated(s: Sample) -> Sample:
     """Return the sample with integer weights written out as repeated rows."""
     if s.weight is None:
         return s
-    s.need_repetitions("hce")
+    s.need_repetitions("hce", copied=True)
     rows = np.repeat(np.arange(s.n), s.weight.astype(np.int64))
     return Sample(s.data.probs[rows], s.y[rows])
 

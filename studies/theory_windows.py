@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.synthetic import make_synthetic
-from hcal.bench.theory import Check
 from hcal.numerics import one_hot
 from hcal.objective.windows import exact_statistics, sliding_means
+from studies.theory import Check
 
 Array = NDArray[np.float64]
 

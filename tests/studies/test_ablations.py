@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from hcal.bench.ablations import ABLATIONS, SELECTORS, ablation_methods
 from hcal.bench.cell import Job, inverted_rows, run_job
 from hcal.bench.methods import resolve_methods
 from hcal.bench.paper_fit import SharedPaperFit
-from hcal.bench.published_piecewise import PublishedPiecewise, _module, published_map
 from hcal.bench.synthetic import make_synthetic
 from hcal.bench.tasks import TaskRef
-from hcal.bench.trained import TrainedMaps, _brier, _leave_out
 from hcal.calibrators import _paper
 from hcal.calibrators.h import HCalibrator
 from hcal.metrics import brier
 from hcal.objective.loss import HCalibrationLoss
+from studies.ablations import ABLATIONS, SELECTORS, ablation_methods
+from studies.published_piecewise import PublishedPiecewise, _module, published_map
+from studies.trained import TrainedMaps, _brier, _leave_out
 
 # A few epochs on a few rows never converge, and the tests do not ask for it.
 pytestmark = pytest.mark.filterwarnings("ignore::hcal.calibrators.base.CalibrationWarning")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcal.bench import theory, theory_norm, theory_page, theory_windows
-from hcal.bench.theory import World
+from studies import theory, theory_norm, theory_page, theory_windows
+from studies.theory import World
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcal.bench import findings
-from hcal.bench.ablations import ablation_methods
 from hcal.bench.catalog import GROUPS, PAPER_METHODS
-from hcal.bench.page import page_text, write_page
-from hcal.bench.published import PAPER_H, printed_rows, read_published
 from hcal.bench.store import Cell, Key, Results, export_results, read_results
+from studies import findings
+from studies.ablations import ablation_methods
+from studies.page import page_text, write_page
+from studies.published import PAPER_H, printed_rows, read_published
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"

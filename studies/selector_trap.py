@@ -1,6 +1,6 @@
 """Walk from a calibrated network to the uniform predictor and watch the class-wise error fall.
 
-    python benchmarks/selector_trap.py    # writes results/selector_trap.csv, docs/assets/selector-trap.svg
+    python -m studies.selector_trap    # writes results/selector_trap.csv, docs/assets/selector-trap.svg
 
 Needs ../shared/data (or HCAL_DATA). The walk: softmax(s·x), x = log-probabilities after temperature scaling,
 s from 1 down to 0; every step keeps the argmax, and so the accuracy.
@@ -12,10 +12,10 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from joint import load
 
 import hcal
 from hcal.numerics import softmax
+from studies.joint import load
 
 TASK = "cifar100_wideresnet_probs"
 STEPS = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0]

@@ -1,7 +1,7 @@
 """Ablations as configurations: a name, and the parameters of the trained maps that it changes.
 
-Run one with ``hcal bench run --methods ablation:objective``. Every configuration is trained once and gives
-three methods, one for each selector of the paper: ``NAME/top``, ``NAME/class``, ``NAME/nll``.
+Run one with ``python -m studies ablations objective --tasks FOLDER --out FILE``. Every configuration is
+trained once and gives three methods, one for each selector of the paper: ``NAME/top``, ``NAME/class``, ``NAME/nll``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hcal.bench.methods import PUBLISHED_PIECEWISE, TRAINED, Method
+from hcal.bench.methods import Method
 
+#: The calibrators of the study, which are no methods of the registry.
+TRAINED: Final = "studies.trained:TrainedMaps"
+PUBLISHED_PIECEWISE: Final = "studies.published_piecewise:PublishedPiecewise"
 #: The paper's three selectors, and how a method name ends.
 SELECTORS: Final[dict[str, str]] = {"top": "top-label", "class": "class-wise", "nll": "nll"}
 

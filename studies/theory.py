@@ -2,7 +2,7 @@
 
 Each ``check_*`` function returns a :class:`Check`: the claim, the numbers, and whether they bear it out.
 Where a quantity can be computed exactly it is; simulation is used for what is random by nature. Theorems
-5 to 7 are in :mod:`hcal.bench.theory_windows`, the propositions in :mod:`hcal.bench.theory_norm`.
+5 to 7 are in :mod:`studies.theory_windows`, the propositions in :mod:`studies.theory_norm`.
 """
 
 from __future__ import annotations

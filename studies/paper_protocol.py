@@ -1,6 +1,6 @@
 """The paper protocol on one task over seeds, all three selectors from the same training runs.
 
-    python benchmarks/paper_protocol.py ../shared/data/cifar10_resnet110.npz --seeds 0 1 2 3 4
+    python -m studies.paper_protocol ../shared/data/cifar10_resnet110.npz --seeds 0 1 2 3 4
 
 Prints one line a seed and selector, then medians and ranges.
 """

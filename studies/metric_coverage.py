@@ -5,9 +5,9 @@ softmax(T·z); T = 1 is calibrated. N = 2000 rows a set. Estimands: for scores a
 the population; for hce and skce the mean, over sets, of the same statistic with the true probabilities in
 place of the labels.
 
-    python benchmarks/metric_coverage.py --jobs 2              # scores, debiased, tests: 15 CPU-minutes
-    python benchmarks/metric_coverage.py --jobs 2 --plug-in    # all plug-in errors: 70 CPU-minutes
-    python benchmarks/metric_coverage.py --write               # tables of docs/metrics.md
+    python -m studies.metric_coverage --jobs 2              # scores, debiased, tests: 15 CPU-minutes
+    python -m studies.metric_coverage --jobs 2 --plug-in    # all plug-in errors: 70 CPU-minutes
+    python -m studies.metric_coverage --write               # tables of docs/metrics.md
 """
 
 from __future__ import annotations

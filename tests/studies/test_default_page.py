@@ -12,12 +12,12 @@ import pytest
 
 from conftest import DATA
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def joint() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("joint", ROOT / "benchmarks" / "joint.py")
+    spec = importlib.util.spec_from_file_location("joint", ROOT / "studies" / "joint.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -5,8 +5,8 @@ Calibration and test rows are pooled and split again at random (same sizes); whe
 distribution (a label shift is the point of the task), 80 % of each part is drawn instead. Split 0 is the
 original one.
 
-    python benchmarks/joint.py run --methods uncal,ts,svs,h --splits 5 --out results/joint.csv
-    python benchmarks/joint.py table results/joint.csv
+    python -m studies.joint run --methods uncal,ts,svs,h --splits 5 --out results/joint.csv
+    python -m studies.joint table results/joint.csv
 """
 
 from __future__ import annotations

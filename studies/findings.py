@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, compared_metrics, label_of, paper_selector
-from hcal.bench.published import PAPER_H, PRINTED
 from hcal.bench.stats import Interval, paired_on_task, paired_over_tasks
 from hcal.bench.store import Key, Results
 from hcal.bench.tables import Row, Table, Value
 from hcal.bench.tasks import SAME_AS_PAPER
 from hcal.metrics.registry import METRICS
+from studies.published import PAPER_H, PRINTED
 
 Array = NDArray[np.float64]
 LEVELS = ("top-label", "class-wise", "canonical")

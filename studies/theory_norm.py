@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.synthetic import Kind, make_synthetic
-from hcal.bench.theory import Check
 from hcal.numerics import one_hot, softmax
 from hcal.objective.weights import window_weights
+from studies.theory import Check
 
 Array = NDArray[np.float64]
 Omega = Literal["fixed", "algorithm"]
