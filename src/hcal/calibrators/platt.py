@@ -54,7 +54,7 @@ class PlattScaling(Calibrator):
             log_odds(logits), y, sample_weight, self._fit_one, identity=np.array([0.0, 1.0])
         )
         state = {"intercept": found[:, 0], "slope": found[:, 1]}
-        return Fitted(state, converged, "" if converged else "the likelihood has no optimum on these rows")
+        return Fitted(state, converged, "" if converged else "Newton did not converge")
 
     def _fit_one(self, odds: Array, hit: Array, weight: Array | None) -> tuple[Array, bool]:
         target = platt_targets(hit, weight) if self.smooth else hit
@@ -67,12 +67,12 @@ class PlattScaling(Calibrator):
         return spread(odds * self.state_["slope"] + self.state_["intercept"], logits)
 
     def _graph(self, ops: Ops, x: Any) -> Any:
-        slope, intercept = (ops.const(self.state_[name]) for name in ("slope", "intercept"))
+        slope, intercept = self.state_["slope"], self.state_["intercept"]
         if self.n_classes_ == 2:
-            # Of two classes the log-odds are the differences: half of it on each side keeps both.
-            sides = ops.matmul(x, ops.const(np.array([[0.5, -0.5], [-0.5, 0.5]])))
-            return ops.softmax(sides * slope + ops.const(np.array([-0.5, 0.5])) * intercept)
-        raw = _expit(ops, _graph_odds(ops, x) * slope + intercept)
+            # Half of the log-odds on each side; the slope in the matrix, where no runtime rounds it.
+            sides = ops.matmul(x, ops.const(slope * np.array([[0.5, -0.5], [-0.5, 0.5]])))
+            return ops.softmax(sides + ops.const(intercept * np.array([-0.5, 0.5])))
+        raw = _expit(ops, _graph_odds(ops, x) * ops.const(slope) + ops.const(intercept))
         return raw / ops.sum(raw)
 
 

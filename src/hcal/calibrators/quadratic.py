@@ -13,6 +13,9 @@ from hcal.numerics import FloatArray, IntArray
 
 Array = NDArray[np.float64]
 
+#: The smaller slope is at least this share of the larger: rows that were told apart stay so.
+_LEAST = 1e-3
+
 
 class QuadraticScaling(Calibrator):
     """Per event, logit q is a quadratic of logit p, increasing; outside the calibration range, its tangents.
@@ -76,8 +79,7 @@ def _fit_one(odds: Array, hit: Array, weight: Array | None) -> tuple[Array, bool
     seen = odds[mass > 0]
     low, high = float(seen.min()), float(seen.max())
     rising, falling = _parts(odds, low, high)
-    design = np.stack([np.ones_like(odds), falling, rising], axis=1)
+    design = np.stack([np.ones_like(odds), falling + _LEAST * rising, rising + _LEAST * falling], axis=1)
     solved = increasing_logistic(design, platt_targets(hit, weight), mass)
-    # A thousandth of the other slope in place of 0: rows that were told apart stay so.
-    slopes = np.maximum(solved.theta[1:], 1e-3 * solved.theta[1:].max())
-    return np.array([solved.theta[0], *slopes, low, high]), solved.converged
+    height, a, b = solved.theta
+    return np.array([height, a + _LEAST * b, b + _LEAST * a, low, high]), solved.converged

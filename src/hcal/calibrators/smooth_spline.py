@@ -23,7 +23,7 @@ _KNOTS = 12
 #: The spline is kept as a polygon of so many points from one knot to the next.
 _STEPS = 8
 #: Penalties tried, in units of (range of the log-odds)³ on the mean log-loss.
-_PENALTIES = 10.0 ** np.arange(-8.0, 1.0)
+_PENALTIES = 10.0 ** np.arange(-8.0, -1.0)
 
 
 class SmoothSpline(Calibrator):
@@ -184,7 +184,7 @@ def _left_out(design: Array, theta: Array, mass: Array, hits: Array, targets: Ar
     curvature = q * (1 - q)
     hessian = (design * (mass * curvature)[:, None]).T @ design + 2 * mass.sum() * penalty
     size = np.abs(np.diag(hessian)).max()
-    inverse = np.linalg.pinv(hessian + 1e-12 * size * np.eye(len(hessian)), hermitian=True)
+    inverse = np.linalg.inv(hessian + 1e-10 * size * np.eye(len(hessian)))
     leverage = np.einsum("ij,jk,ik->i", design, inverse, design)
     push = leverage / np.maximum(1 - curvature * leverage, 1e-6)
     missed = np.logaddexp(0, eta + push * (q - targets[0]))
