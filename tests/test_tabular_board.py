@@ -78,3 +78,39 @@ def test_methods_with_parameters_are_told_apart(board: ModuleType) -> None:
         "h:preserve=none,random_state=1",
     ]
     assert board.make("h:preserve=none,random_state=1").get_params()["preserve"] is None
+
+
+def test_the_page_is_the_one_of_the_results(board: ModuleType) -> None:
+    text = board.PAGE.read_text().partition("<!-- board -->\n")[2].partition("<!-- end -->")[0]
+    assert text.strip().splitlines() == board.tables(board.read(board.RESULTS), "h")
+
+
+def test_the_page_says_that_the_tasks_were_used_for_development(board: ModuleType) -> None:
+    assert "These 96 tasks were used to develop hcal" in board.PAGE.read_text()
+
+
+def test_the_results_are_whole(board: ModuleType) -> None:
+    """Every method of ours on every task, without a failed fit, and the pools beside them."""
+    rows = board.read(board.RESULTS)
+    tasks = {r["task"]: board.kind(r) for r in rows}
+    assert len(tasks) == 96
+    for method in {r["method"] for r in rows if r["by"] == "hcal"}:
+        own = [r for r in rows if r["by"] == "hcal" and r["method"] == method]
+        assert sorted(r["task"] for r in own) == sorted(tasks), method
+        assert not any(r["error"] for r in own), method
+    for task, kind in tasks.items():
+        stored = [r["method"] for r in rows if r["by"] == "peer" and r["task"] == task]
+        assert sorted(stored) == sorted(board.POOLS[kind]), task
+
+
+@pytest.mark.data
+def test_a_stored_cell_is_what_the_script_computes(board: ModuleType) -> None:
+    if not TABLES.exists():
+        pytest.skip("needs the shared data: ../shared/data/tabular or HCAL_DATA")
+    stored = {(r["task"], r["method"]): r for r in board.read(board.RESULTS) if r["by"] == "hcal"}
+    for task in ("pima_rf", "yeast_gnb"):
+        for method in ("uncal", "ts", "platt", "smooth_spline", "venn_abers"):
+            fresh = board.cell(task, method)
+            # Solvers on another machine end in another last digit.
+            for field in ("brier", "logloss"):
+                assert float(stored[task, method][field]) == pytest.approx(float(fresh[field]), rel=1e-5)
