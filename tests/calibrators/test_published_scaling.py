@@ -15,7 +15,8 @@ ROWS = [
     Row("vs", (0.01203, 0.00394, 0.2078), LOOSE, changed=80),
     # Check, not published: the published table very likely fed probabilities, which the second row does.
     # The pairs (lambda, mu) are those that the grid chooses: test_the_grid_chooses_the_pairs_used_above.
-    Row("ms", (0.0110, 0.0036, 0.2034), LOOSE, (("penalty", (0.1, 1e-4)),), changed=116),
+    # Ours centres the logits (decision 098): the penalty then bites otherwise, ECE .0118 at an equal NLL.
+    Row("ms", (0.0110, 0.0036, 0.2034), (0.1, 0.05, 0.05), (("penalty", (0.1, 1e-4)),), changed=116),
     Row(
         "ms", (0.0149, 0.0043, 0.2950), LOOSE, (("features", "probs"), ("penalty", (1e-4, 1e-3))), changed=16
     ),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, log_softmax
+from hcal.numerics import NOTHING, FloatArray, IntArray, log_softmax
 
 Float64 = NDArray[np.float64]
 
@@ -202,7 +202,9 @@ def _equal(logits: FloatArray, y: IntArray, a: IntArray, b: IntArray) -> NDArray
 
 def _without_constant(logits: FloatArray) -> Float64:
     z = logits.astype(np.float64)
-    return np.asarray(z - z.max(axis=1, keepdims=True))
+    z -= z.max(axis=1, keepdims=True)
+    z[z > -NOTHING] = 0.0
+    return np.asarray(z)
 
 
 def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
