@@ -105,7 +105,7 @@ def test_dec_chooses_its_critics_on_held_out_rows_and_diag_stops_in_time() -> No
     logits, y, test_logits, test_y = load_task("cifar10_resnet110")
     dec = hcal.make_calibrator("dec").fit(logits, y)
     assert dec.info_["chosen_on_held_out_rows"]
-    assert 0 < dec.info_["critics"] < 100
+    assert 0 <= dec.info_["critics"] < 100  # 0 where no critic helps the held-out fifth
     diag = hcal.make_calibrator("diag").fit(logits, y)
     for cal in (dec, diag):
         assert hcal.metrics.nll(cal.predict_proba(test_logits), test_y) < 1.1 * 0.2093
