@@ -254,5 +254,7 @@ def _units(
     for start in range(0, len(x), rows):
         block = slice(start, start + rows)
         total = total + diagonal(theta, x[block], w[block])
+    if not total.max() > 0:  # one class, or saturated throughout: nothing to measure units by
+        return None
     units: Float64 = 1 / np.sqrt(np.maximum(total, 1e-8 * total.max()))
     return units
