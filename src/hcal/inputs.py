@@ -270,7 +270,9 @@ def check_logits(
         probs, origin = check_probs(logits)
         _check_shape(probs, "probs", n_classes)
         with np.errstate(under="ignore"):
-            return np.log(np.maximum(probs, np.finfo(probs.dtype).smallest_subnormal)), origin
+            x = np.log(np.maximum(probs, np.finfo(probs.dtype).smallest_subnormal))
+        _keep_top(x, to_numpy(logits)[0])
+        return x, origin
     array, origin = to_numpy(logits, input)
     x = _as_float(array, input)
     if x.ndim == 1 and x.size:
@@ -282,6 +284,15 @@ def check_logits(
         _check_log_probs(x)
         x = _finite_floor(x)
     return x, origin
+
+
+def _keep_top(logs: FloatArray, probs: NDArray[Any]) -> None:
+    """Lift the most probable class where a logarithm rounded it onto an earlier one, in place."""
+    if probs.ndim != 2:
+        return
+    top = probs.argmax(axis=1)
+    rows = np.flatnonzero(logs.argmax(axis=1) != top)
+    logs[rows, top[rows]] = np.nextafter(logs[rows].max(axis=1, initial=-np.inf), logs.dtype.type(np.inf))
 
 
 def _finite_floor(x: FloatArray) -> FloatArray:

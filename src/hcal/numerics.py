@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.int64]
 
+#: Differences of logits below this are none: an inverse temperature for them would overflow.
+NOTHING = 1e-301
+
 
 def log_softmax(logits: FloatArray) -> FloatArray:
     """Return log-softmax along the last axis, in the dtype of the input.

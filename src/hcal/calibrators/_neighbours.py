@@ -81,7 +81,7 @@ class Neighbours:
 
 def _slack(limit: Array) -> Array:
     """Return by how much rounding may move a distance, which depends on how many queries come together."""
-    return _ROUNDING * (1 + np.abs(limit))
+    return _ROUNDING * limit  # all terms of a distance are positive: rounding is relative to it
 
 
 def _shares(distance: Array, row: IntArray, limit: Array, count: int) -> Array:

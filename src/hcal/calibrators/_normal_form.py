@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import State
 from hcal.calibrators.state import Field, StateSpec
-from hcal.numerics import FloatArray, IntArray, centred
+from hcal.numerics import NOTHING, FloatArray, IntArray, centred
 from hcal.ops import Ops
 
 Float64 = NDArray[np.float64]
@@ -49,8 +49,10 @@ def to_fit(logits: FloatArray) -> Float64:
     """
     x = np.asarray(centred(logits.astype(np.float64, copy=False)), dtype=np.float64)
     typical = float(np.median(x.max(axis=1) - x.min(axis=1)))
-    unit = _GRID * (2.0 ** np.floor(np.log2(typical)) if typical > 1e-150 else 1.0)
-    return np.asarray(np.rint(x / unit) * unit)
+    unit = _GRID * (2.0 ** np.floor(np.log2(typical)) if typical > NOTHING else 1.0)
+    fine = np.abs(x) < unit * 2.0**60  # above, floats are coarser than the grid
+    np.rint(np.divide(x, unit, out=x, where=fine), out=x, where=fine)
+    return np.multiply(x, unit, out=x, where=fine)
 
 
 def to_predict(state: State, logits: FloatArray) -> Float64:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, log_softmax
+from hcal.numerics import NOTHING, FloatArray, IntArray, log_softmax
 
 Float64 = NDArray[np.float64]
 
@@ -173,7 +173,7 @@ def class_ranks(logits: FloatArray, y: IntArray, weight: Float64 | None) -> IntA
     array([0, 1])
     """
     n, k = logits.shape
-    mass = np.ones(n) if weight is None else weight
+    mass = np.ones(n) if weight is None else weight / weight.max()
     first, second = np.zeros(k), np.zeros(k)
     step = max(1, _BLOCK // k)
     for start in range(0, n, step):
@@ -182,7 +182,7 @@ def class_ranks(logits: FloatArray, y: IntArray, weight: Float64 | None) -> IntA
         first += mass[part] @ z
         second += mass[part] @ np.exp(z)
     labels = np.bincount(y, weights=mass, minlength=k)
-    keys = (np.rint(v / ((np.abs(v).max() or 1.0) * _GRID)) for v in (second, first, labels))
+    keys = (np.rint(v / (np.abs(v).max() * _GRID or 1.0)) for v in (second, first, labels))
     rank = np.empty(k, dtype=np.int64)
     rank[np.lexsort(tuple(keys))] = np.arange(k)
     return rank
@@ -202,7 +202,9 @@ def _equal(logits: FloatArray, y: IntArray, a: IntArray, b: IntArray) -> NDArray
 
 def _without_constant(logits: FloatArray) -> Float64:
     z = logits.astype(np.float64)
-    return np.asarray(z - z.max(axis=1, keepdims=True))
+    z -= z.max(axis=1, keepdims=True)
+    z[z > -NOTHING] = 0.0
+    return np.asarray(z)
 
 
 def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:

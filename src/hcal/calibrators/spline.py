@@ -7,11 +7,23 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
 from hcal.calibrators._normal_form import average_ties
-from hcal.calibrators._one_vs_rest import CURVES, FLOOR, MOST, Array, columns, default_floor, line, normalise
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    FLOOR,
+    MOST,
+    ROUNDED,
+    ROUNDED_FIELD,
+    Array,
+    columns,
+    default_floor,
+    line,
+    normalise,
+    probabilities,
+)
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray
 
 
 class SplineCalibration(Calibrator):
@@ -53,6 +65,7 @@ class SplineCalibration(Calibrator):
                 Field("knots", "calibration scores, rank after rank", ("P",), 0, MOST),
                 Field("values", "recalibrated scores, cut to [0, 1] in use", ("P",)),
                 FLOOR,
+                ROUNDED_FIELD,
             ),
             CURVES.sizes,
             CURVES.rules,
@@ -67,7 +80,7 @@ class SplineCalibration(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         if int(self.knots) != self.knots or self.knots < 2:
             raise ValueError(f"knots must be an integer of at least 2, got {self.knots!r}")
-        probs = softmax(logits)
+        probs = probabilities(logits)
         first, ties = _ranks_of_label(probs, y)
         probs.sort(axis=1)
         spline = _CumulativeSpline(len(y), int(self.knots))
@@ -80,11 +93,11 @@ class SplineCalibration(Calibrator):
             "knots": np.concatenate([score for score, _ in curves]),
             "values": np.concatenate([value for _, value in curves]),
             "floor": default_floor(self.floor, *logits.shape),
-        }
+        } | ROUNDED
         return Fitted(state)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        probs, state = softmax(logits), self.state_
+        probs, state = probabilities(logits, self.state_), self.state_
         order = np.argsort(-probs, axis=1, kind="stable")
         ranked = np.take_along_axis(probs, order, axis=1).astype(np.float64, copy=False)
         offsets = state["offsets"]

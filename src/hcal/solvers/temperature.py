@@ -14,13 +14,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray
+from hcal.numerics import NOTHING, FloatArray, IntArray
 from hcal.runtime.threads import each
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
-
-_LEAST_SCALE = 1e-150
 
 # Rows are visited in blocks of about this many events, so that temporaries stay in the cache.
 _BLOCK_EVENTS = 262_144
@@ -54,7 +52,7 @@ def _below_top(logits: FloatArray, rows: slice) -> Float64:
 def logit_scale(logits: FloatArray) -> float:
     """Return the mean distance of the logits to the top one of their row; 0 when all rows are constant.
 
-    Distances below 1e-150 count as none: an inverse temperature for them would overflow.
+    A mean below 1e-301 counts as none: an inverse temperature for it would overflow.
 
     Parameters
     ----------
@@ -72,7 +70,7 @@ def logit_scale(logits: FloatArray) -> float:
     blocks = list(_blocks(*logits.shape))
     parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
     scale = float(sum(parts)) / len(logits)
-    return scale if scale > _LEAST_SCALE else 0.0
+    return scale if scale > NOTHING else 0.0
 
 
 def nll_derivatives(
