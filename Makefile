@@ -5,11 +5,13 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 STAMP  := $(VENV)/.stamp
 WORKERS ?= 2
+COUNT   ?= 2000
+SEED    ?= 0
 # One thread per test worker: two workers with two OpenMP threads each would fight for two cores.
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-browser readme slow test-oldest docs clean
+.PHONY: help demo test lint types unit test-browser readme pages theory slow fuzz hashes licences audit test-oldest docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,8 +51,30 @@ test-browser: $(STAMP)-test  ## the report in headless Chromium; installs it whe
 readme: $(STAMP)-run  ## write the demo's numbers into the README; a test compares the two
 	$(BIN)/python benchmarks/readme.py
 
+pages: $(STAMP)-test  ## write the pages of docs that are made from results/*.csv
+	$(ONE) $(BIN)/python -m studies page results/shared.csv --published results/published.csv \
+		--ablations results/ablations.csv
+	$(ONE) $(BIN)/python -m studies.joint page results/joint.csv
+
+theory: $(STAMP)-test  ## check the theorems by experiment again and write the page (minutes)
+	$(ONE) $(BIN)/python -m studies theory
+
 slow: $(STAMP)-test  ## the tests that take minutes
 	$(ONE) $(BIN)/python -m pytest -q -n $(WORKERS) -m slow
+
+fuzz: $(STAMP)-test  ## attack every reader, model file, metric and entry point with made-up input (COUNT, SEED)
+	$(ONE) $(BIN)/python tests/fuzz --count $(COUNT) --seed $(SEED)
+
+hashes: $(STAMP)-test  ## write the hashes of the pins (constraints-hashed.txt)
+	$(BIN)/python tools/pins.py hashes
+
+licences: $(STAMP)-test  ## write the licences of what hcal needs (docs/licences.md)
+	$(BIN)/python tools/pins.py licences
+
+audit: $(STAMP)-test  ## ask the advisory database about every pin; fails where it cannot be asked
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet pip-audit packaging
+	.venv-audit/bin/python tools/pins.py audit
 
 test-oldest:  ## the tests with the oldest supported versions of every dependency (constraints-oldest.txt)
 	$(PYTHON) -m venv .venv-oldest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -163,6 +164,39 @@ def untrained_ensemble(logits: np.ndarray, m: int = 128) -> np.ndarray:
 
 
 @pytest.mark.data
+@pytest.mark.parametrize("k", [2, 4, 10, 1000])
+def test_a_near_uniform_predictor_is_collapsed_whatever_the_number_of_classes(k: int) -> None:
+    # Right in half of the way between guessing and certainty, stating a tenth of that.
+    facts = {"nll": 1.0, "n_classes": k, "accuracy": 0.5 + 0.5 / k}
+    assert hcal.evaluation.collapse_reasons(**facts, mean_confidence=0.05 + 0.95 / k)
+    # Half of what it knows: too cautious, but it says something.
+    assert not hcal.evaluation.collapse_reasons(**facts, mean_confidence=0.25 + 0.75 / k)
+
+
+def test_the_papers_class_wise_selector_on_agnews_is_collapsed() -> None:
+    known = {"accuracy": 0.4242, "nll": 1.3445, "n_classes": 4}  # results/shared.csv, agnews_gpt2, h_class
+    assert hcal.evaluation.collapse_reasons(**known, mean_confidence=0.2686)
+    assert not hcal.evaluation.collapse_reasons(**known, mean_confidence=0.4)
+
+
+def test_only_metrics_that_cannot_take_the_weights_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, y = np.array([[0.2, 0.8], [0.7, 0.3], [0.6, 0.4]]), np.array([1, 0, 1])
+    result = hcal.evaluate(p, y, sample_weight=[0.5, 1.5, 1.0])
+    counts = [n for n, m in hcal.metrics.METRICS.items() if m.weights != "any"]
+    assert set(result.to_dict()) == set(hcal.list_metrics()) - set(counts)
+    assert result.notes == (
+        f"left out, because they need whole repetition counts as weights: {', '.join(counts)}",
+    )
+
+    def broken(*_: object, **__: object) -> float:
+        raise ValueError("something else")
+
+    ks = dataclasses.replace(hcal.metrics.METRICS["ks"], function=broken)
+    monkeypatch.setitem(hcal.metrics.METRICS, "ks", ks)
+    with pytest.raises(ValueError, match="something else"):
+        hcal.evaluate(p, y, sample_weight=[0.5, 1.5, 1.0])
+
+
 def test_collapse_on_real_outputs() -> None:
     cal, y_cal, logits, y = load_task("cifar100_resnet50")
     before = softmax(logits.astype(np.float64))
@@ -204,9 +238,9 @@ def test_weights() -> None:
 
 
 def test_coinciding_rows_warn() -> None:
-    with pytest.warns(UserWarning, match="50% of these rows are calibration rows"):
+    with pytest.warns(UserWarning, match="200 of 400 test rows also stand in the calibration set"):
         result = hcal.evaluate(P, Y, "nll", calibration=P[:200])
-    assert "too good to be true" in result.warnings[0]
+    assert "look smaller than they are" in result.warnings[0]
     assert hcal.evaluate(P[:200], Y[:200], "nll", calibration=P[200:]).warnings == []
     assert hcal.evaluate(P, Y, "nll", calibration=np.ones((5, 7))).warnings == []
     saturated = np.tile([1.0, 0.0], (50, 1))

@@ -15,9 +15,9 @@ from hcal.calibrators._paper import PaperSettings, fit_paper
 from hcal.calibrators.base import CalibrationWarning
 from hcal.maps import PAPER_MAPS, Temperature, predict_map
 from hcal.numerics import softmax
+from hcal.runtime.progress import progress
 from hcal.solvers import monitors
 from hcal.solvers.adam import AdamSettings, nll_objective, train
-from hcal.solvers.progress import progress
 
 FEW = ("piecewise-10", "monotonic-5", "ensemble-4")
 

@@ -246,3 +246,51 @@ def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
     assert "left it worse than before" in said[1]
     assert not worse.converged_
     assert worse.scores_["after"]["nll"] > worse.scores_["before"]["nll"]
+
+
+def _masked(values: object, *places: tuple[int, ...]) -> np.ma.MaskedArray:
+    array = np.ma.masked_array(np.array(values))
+    for place in places:
+        array[place] = np.ma.masked
+    return array
+
+
+def test_masked_entries_are_refused_by_name_and_place() -> None:
+    probs, y = [[0.2, 0.8], [0.6, 0.4]], [1, 0]
+    with pytest.raises(ValueError, match=r"^probs has masked entries, first at row 1, column 0: leave these"):
+        inputs.check_probs(_masked(probs, (1, 0)))
+    with pytest.raises(ValueError, match=r"^logits has masked entries, first at row 0, column 1"):
+        inputs.check_logits(_masked(probs, (0, 1)))
+    with pytest.raises(ValueError, match=r"^y has masked entries, first at row 1"):
+        inputs.check_labels(_masked(y, (1,)), 2, 2)
+    with pytest.raises(ValueError, match=r"^sample_weight has masked entries, first at row 0"):
+        inputs.check_weight(_masked([1.0, 2.0], (0,)), 2)
+    with pytest.raises(ValueError, match=r"^probs has masked entries, first at row 1"):
+        inputs.check_probs([np.ma.masked_array([0.2, 0.8]), _masked([0.6, 0.4], (1,))])
+
+
+def test_a_masked_array_without_masked_entries_is_an_array() -> None:
+    probs = _masked([[0.2, 0.8], [0.6, 0.4]])
+    np.testing.assert_array_equal(inputs.check_probs(probs)[0], np.asarray(probs))
+    assert type(inputs.check_labels(_masked([1, 0]), 2, 2)) is np.ndarray
+
+
+@pytest.mark.parametrize("where", ["scores", "y"])
+def test_every_door_refuses_masked_entries(where: str) -> None:
+    scores = np.ma.masked_array(np.tile([[0.2, 0.8], [0.6, 0.4]], (20, 1)))
+    y = np.ma.masked_array(np.tile([1, 0], 20))
+    if where == "scores":
+        scores[3, 1] = np.ma.masked
+    else:
+        y[3] = np.ma.masked
+    name = "probs" if where == "scores" else "y"
+    for call in (
+        lambda: hcal.evaluate(scores, y),
+        lambda: hcal.reliability(scores, y),
+        lambda: hcal.metrics.nll(scores, y),
+        lambda: hcal.make_calibrator("ts", input="probs").fit(scores, y),
+        lambda: hcal.compare(scores, y, folds=2, methods=["ts"], input="probs"),
+        lambda: hcal.report.build_report(scores, y, input="probs"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name} has masked entries, first at row 3"):
+            call()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -78,6 +80,20 @@ def test_the_page_is_well_formed_and_self_contained() -> None:
     assert checker.unnamed == []
     assert len(checker.ids) == len(set(checker.ids))
     assert not re.search(r"url\(|@import|fetch\(|XMLHttp|https?://", page())
+
+
+def test_the_policy_admits_the_pages_own_script_and_style_and_nothing_else() -> None:
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page())
+    assert found
+    policy = dict(rule.split(" ", 1) for rule in found[1].split("; "))
+    for element in ("script", "style"):
+        texts = re.findall(rf"<{element}>(.*?)</{element}>", page(), re.DOTALL)
+        assert len(texts) == len(re.findall(rf"<{element}\b", page())) == 1
+        digest = base64.b64encode(hashlib.sha256(texts[0].encode()).digest()).decode()
+        assert policy.pop(f"{element}-src") == f"'sha256-{digest}'"
+    assert policy.pop("img-src") == "data:"
+    assert policy == {"default-src": "'none'", "base-uri": "'none'", "form-action": "'none'"}
+    assert not re.search(r"<[^>]*\s(style|on\w+)=", page())  # what a hash does not cover would be dead
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from sklearn.base import clone
 from hcal import inputs
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
 from hcal.comparison_table import Comparison, MethodResult
-from hcal.evaluation import coinciding_rows
+from hcal.evaluation import coincidence
 from hcal.folds import Fold, kfold
 from hcal.metrics import Sample, get_metric, list_metrics
 from hcal.numerics import FloatArray, IntArray
@@ -151,14 +151,8 @@ def _task(
 
 
 def _warn_common(fit: FloatArray, test: FloatArray) -> None:
-    common = round(coinciding_rows(fit, test) * len(test))
-    if common:
-        warnings.warn(
-            f"{common} of {len(test)} test rows also stand in the calibration set: "
-            "their errors look smaller than they are on new data",
-            UserWarning,
-            stacklevel=4,
-        )
+    if text := coincidence(fit, test):
+        warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def _named(methods: Methods | None, input: inputs.InputKind) -> dict[str, Calibrator]:
@@ -251,7 +245,8 @@ def _predictions(calibrator: Calibrator, task: _Task) -> tuple[FloatArray, float
     fit_s = predict_s = 0.0
     for rows, held in task.folds or everything:
         # The input was checked and turned into logits once; a method that was told probs sees their logs.
-        cal = clone(calibrator).set_params(input="logits")
+        kind = "logits" if calibrator.input == "logits" else "log_probs"
+        cal = clone(calibrator).set_params(input=kind)
         start = time.perf_counter()
         cal.fit(task.fit[rows], task.fit_y[rows])
         fitted = time.perf_counter()

@@ -9,8 +9,6 @@ makes the demo's intervals a little too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 
 from hcal.io import atomic_path
 from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.threads import one_openmp_thread
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
 _LOOKS = 4  # times that a held-out digit is looked at
@@ -74,7 +73,7 @@ def train_digits(seed: int = 0) -> Digits:
     pixels, y = pixels[order] / 16, y[order].astype(np.int64)
     train = slice(0, _TRAIN)
     held_out = np.concatenate([_grainy(pixels[_TRAIN:], rng) for _ in range(_LOOKS)])
-    with _one_thread():
+    with one_openmp_thread():  # for a net this small, threads only wait for one another
         logits = _train(_grainy(pixels[train], rng), y[train], held_out, seed)
     # One axis a look, so that all looks at a digit fall into the same part.
     looks, labels = logits.reshape(_LOOKS, -1, 10), np.tile(y[_TRAIN:], (_LOOKS, 1))
@@ -89,19 +88,6 @@ def train_digits(seed: int = 0) -> Digits:
 
 def _grainy(pixels: NDArray[Any], rng: np.random.Generator) -> NDArray[np.float32]:
     return (pixels + rng.normal(0, _GRAIN, pixels.shape)).astype(np.float32)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch on one core: for a net this small, threads only wait for one another."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _train(x: NDArray[Any], y: NDArray[Any], held_out: NDArray[Any], seed: int) -> FloatArray:

@@ -34,6 +34,15 @@ def _library(x: Any) -> Literal["numpy", "torch", "pandas", "polars"]:
     return root if root in ("torch", "pandas", "polars") else "numpy"  # type: ignore[return-value]
 
 
+def _refuse_masked(x: Any, what: str) -> None:
+    """Refuse masked entries: numpy drops the mask on conversion and the hidden values would count."""
+    parts = x if isinstance(x, list | tuple) else (x,)  # a list of masked rows loses its masks as well
+    for place, part in enumerate(parts):
+        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+            where = _first(np.ma.getmaskarray(part)) if part is x else f"row {place}"
+            raise ValueError(f"{what} has masked entries, first at {where}: leave these out or fill them")
+
+
 def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     """Convert an array of any supported library to numpy and remember its origin.
 
@@ -53,6 +62,7 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     >>> to_numpy([[1, 2]])[0]
     array([[1, 2]])
     """
+    _refuse_masked(x, what)
     library = _library(x)
     if library == "torch":
         origin = Origin("torch", x.dtype, device=x.device)
@@ -72,8 +82,23 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     return array, Origin("numpy", array.dtype)
 
 
-def restore(array: FloatArray, origin: Origin) -> Any:
+def restore(
+    array: FloatArray,
+    origin: Origin,
+    *,
+    scores: FloatArray | None = None,
+    keep: Literal["order", "accuracy"] | None = None,
+) -> Any:
     """Give a float result back in the library, device and float width of the input.
+
+    Parameters
+    ----------
+    array : array of shape (N, K)
+    origin : Origin
+    scores : array of shape (N, K), optional
+        What ``array`` was made of: needed to ``keep`` something of it.
+    keep : {"order", "accuracy"}, optional
+        What half floats must not lose by rounding; wider ones keep it before they come here.
 
     Examples
     --------
@@ -84,6 +109,8 @@ def restore(array: FloatArray, origin: Origin) -> Any:
         import torch
 
         dtype = origin.dtype if origin.dtype.is_floating_point else torch.float64
+        if _is_half(origin) and scores is not None:
+            return _narrow(array, scores, dtype, keep).to(origin.device)
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=origin.device, dtype=dtype)
     if origin.library == "pandas":
         import pandas as pd
@@ -99,8 +126,25 @@ def restore(array: FloatArray, origin: Origin) -> Any:
             origin.columns if origin.columns is not None and len(origin.columns) == array.shape[1] else None
         )
         return pl.DataFrame(array, schema=names or [str(k) for k in range(array.shape[1])])
+    if _is_half(origin) and scores is not None:
+        import torch
+
+        return _narrow(array, scores, torch.float16, keep).numpy()
     dtype = origin.dtype if np.issubdtype(origin.dtype, np.floating) else np.dtype(np.float64)
     return array.astype(dtype, copy=False)
+
+
+def _is_half(origin: Origin) -> bool:
+    return str(origin.dtype) in ("torch.float16", "torch.bfloat16", "float16")
+
+
+def _narrow(array: FloatArray, scores: FloatArray, dtype: Any, keep: Any) -> Any:
+    import torch
+
+    from hcal.halves import narrow
+
+    wide, given = (torch.from_numpy(np.ascontiguousarray(a)) for a in (array, scores))
+    return narrow(wide, given, dtype, keep)
 
 
 def _as_float(array: NDArray[Any], what: str) -> FloatArray:
@@ -226,7 +270,9 @@ def check_logits(
         probs, origin = check_probs(logits)
         _check_shape(probs, "probs", n_classes)
         with np.errstate(under="ignore"):
-            return np.log(np.maximum(probs, np.finfo(probs.dtype).smallest_subnormal)), origin
+            x = np.log(np.maximum(probs, np.finfo(probs.dtype).smallest_subnormal))
+        _keep_top(x, to_numpy(logits)[0])
+        return x, origin
     array, origin = to_numpy(logits, input)
     x = _as_float(array, input)
     if x.ndim == 1 and x.size:
@@ -238,6 +284,15 @@ def check_logits(
         _check_log_probs(x)
         x = _finite_floor(x)
     return x, origin
+
+
+def _keep_top(logs: FloatArray, probs: NDArray[Any]) -> None:
+    """Lift the most probable class where a logarithm rounded it onto an earlier one, in place."""
+    if probs.ndim != 2:
+        return
+    top = probs.argmax(axis=1)
+    rows = np.flatnonzero(logs.argmax(axis=1) != top)
+    logs[rows, top[rows]] = np.nextafter(logs[rows].max(axis=1, initial=-np.inf), logs.dtype.type(np.inf))
 
 
 def _finite_floor(x: FloatArray) -> FloatArray:

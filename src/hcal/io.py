@@ -209,7 +209,7 @@ def _rebuild(header: dict[str, Any], state: Arrays) -> Calibrator:
 
     _check_header(header)
     method = get_calibrator(header["name"])
-    calibrator = method(**check_params(method, header["params"]))
+    calibrator = method(**check_params(method, method.upgrade_params(header["params"])))
     calibrator._remember(Fitted(state, header["converged"], "", header["info"]), header["n_classes"])
     calibrator._check_state()
     calibrator.scores_ = header["scores"]

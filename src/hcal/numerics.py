@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.int64]
 
+#: Differences of logits below this are none: an inverse temperature for them would overflow.
+NOTHING = 1e-301
+
 
 def log_softmax(logits: FloatArray) -> FloatArray:
     """Return log-softmax along the last axis, in the dtype of the input.
@@ -52,6 +55,56 @@ def softmax(logits: FloatArray) -> FloatArray:
     np.exp(x, out=x)
     x /= x.sum(axis=-1, keepdims=True)
     return x
+
+
+def bounded(logits: FloatArray) -> FloatArray:
+    """Return the logits, those of absurd size (beyond 1e150, in float32 1e15) cut to it.
+
+    Differences and squares then cannot overflow; everything else comes back as it is.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> bounded(np.array([[1e300, -3.0]]))
+    array([[ 1.e+150, -3.e+000]])
+    """
+    limit = 1e150 if logits.dtype == np.float64 else 1e15
+    if not logits.size or (logits.max() <= limit and logits.min() >= -limit):
+        return logits
+    return np.clip(logits, -limit, limit)
+
+
+def centred(logits: FloatArray) -> FloatArray:
+    """Return the logits less their mean over the classes: the normal form for maps that see a constant.
+
+    Softmax does not see a constant added to a row; a function of single logits does. See
+    docs/decisions/098-centred-logits.md.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> centred(np.array([[1.0, 3.0], [11.0, 13.0]]))
+    array([[-1.,  1.],
+           [-1.,  1.]])
+    """
+    # The top first: a constant far above the differences then leaves no rounding of its own in the mean.
+    below: FloatArray = logits - logits.max(axis=1, keepdims=True)
+    below -= below.mean(axis=1, keepdims=True)
+    return below
 
 
 def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:

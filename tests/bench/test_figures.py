@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from hcal.bench import figures
-from hcal.bench.ablations import ABLATIONS, ablation_methods
-from hcal.bench.catalog import GROUPS
-from hcal.bench.store import Cell, Key, Results
+from hcal.bench.catalog import PAPER_METRICS, label_of
+from hcal.bench.store import Key, Results
 from hcal.bench.tables import metric_table, overview_table
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -22,25 +21,11 @@ def _close() -> object:
     plt.close("all")
 
 
-@pytest.fixture
-def ablations() -> Results:
-    rng = np.random.default_rng(1)
-    metrics = [m for group in GROUPS.values() for m in group]
-    names = [m.name for s in ("objective", "robustness") for m in ablation_methods(s)]
-    cells = []
-    for task in ("alpha", "beta"):
-        before = dict(zip(metrics, rng.uniform(0.05, 0.2, len(metrics)), strict=True))
-        for name in names:
-            post = {m: v * rng.uniform(0.2, 1.2) for m, v in before.items()}
-            notes = {"status": {"status": "ok"}, "loss_curve": {"step": [0, 5, 9], "loss": [4.0, 2.0, 1.0]}}
-            cells.append(Cell(Key(task, name, 0), before, post, notes))
-    return Results(cells)
-
-
 def test_radar_draws_the_overview_table(results: Results) -> None:
     figure = figures.radar(results)
     table = overview_table(results)
-    rows = [r for r in table.rows if r.kind == "task"]
+    rows = [r for r in table.rows if r.label in {label_of(m) for m in PAPER_METRICS}]
+    assert len(rows) == len(PAPER_METRICS)
     lines = {line.get_gid(): line.get_ydata() for line in figure.axes[0].lines}
     assert set(lines) == set(table.columns)
     for i, method in enumerate(table.columns):
@@ -82,40 +67,9 @@ def test_loss_curves_draw_the_stored_curve(results: Results) -> None:
         figures.loss_curves(results, "ts")
 
 
-def test_objective_bars_draw_the_paper_selection(ablations: Results) -> None:
-    figure = figures.objective_bars(ablations)
-    heights = np.array([bar.get_height() for bar in figure.axes[0].patches]).reshape(3, -1)
-    by_hand = np.mean(
-        [
-            ablations.value(t, "obj-nll/class", "tcwece") / ablations.before(t, "tcwece")
-            for t in ablations.tasks
-        ]
-    )
-    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    assert heights[1][labels.index("tCWECE")] == pytest.approx(by_hand)
-    by_hand = np.mean(
-        [ablations.value(t, "obj-h/top", "ks") / ablations.before(t, "ks") for t in ablations.tasks]
-    )
-    assert heights[0][labels.index("KS")] == pytest.approx(by_hand)
-
-
-def test_robustness_draws_the_mean_of_each_level(ablations: Results) -> None:
-    figure = figures.robustness(ablations)
-    line = figure.axes[0].lines[0].get_ydata()
-    values = [
-        ablations.value(t, "M=100/top", m) / ablations.before(t, m)
-        for m in GROUPS["top-label"]
-        for t in ablations.tasks
-    ]
-    assert line[list(ABLATIONS["robustness"]).index("M=100")] == pytest.approx(np.mean(values))
-
-
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
-def test_draw_all_writes_every_figure(
-    results: Results, ablations: Results, tmp_path: Path, suffix: str
-) -> None:
-    both = Results([*results.cells.values(), *ablations.cells.values()])
-    names = {p.stem for p in figures.draw_all(both, tmp_path, suffix=suffix)}
+def test_draw_all_writes_every_figure(results: Results, tmp_path: Path, suffix: str) -> None:
+    names = {p.stem for p in figures.draw_all(results, tmp_path, suffix=suffix)}
     assert names == {
         "radar",
         "stacked-ece_s1",
@@ -123,8 +77,6 @@ def test_draw_all_writes_every_figure(
         "stacked-dkde_ce",
         "reliability",
         "loss-curves",
-        "objectives",
-        "robustness",
     }
     assert all(p.stat().st_size > 3000 for p in tmp_path.iterdir())
 

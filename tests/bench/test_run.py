@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from hcal.bench import cell as cell_module
@@ -139,6 +142,54 @@ if __name__ == "__main__":
     assert survived <= set(continued.cells)
     for metric in METRICS_USED:
         np.testing.assert_array_equal(continued.table(metric), fresh.table(metric))
+
+
+def test_no_worker_outlives_a_runner_that_was_killed(tmp_path: Path) -> None:
+    """The fork server, parent of the workers, lives as long as they do: it cannot tell them."""
+    script = f"""
+import os, time
+from pathlib import Path
+from hcal.bench import run as runner
+from hcal.bench.methods import resolve_methods
+from hcal.bench.tasks import find_tasks
+
+def endless(job):  # imported by the worker with this file: it replaces the work there
+    Path({str(tmp_path / "new")!r}).write_text(str(os.getpid()))
+    Path({str(tmp_path / "new")!r}).rename({str(tmp_path / "pid")!r})
+    time.sleep(600)
+    yield
+
+runner.run_job = endless
+if __name__ == "__main__":
+    found, _ = find_tasks(["synthetic:temperature-k3-n300"])
+    runner.run(runner.Plan(found, resolve_methods("ts"), ("nll",)), {str(tmp_path / "r.csv")!r})
+"""
+    (tmp_path / "child.py").write_text(script)
+    child = subprocess.Popen([sys.executable, str(tmp_path / "child.py")], start_new_session=True)
+    try:
+        assert _becomes_true((tmp_path / "pid").exists, 300), "no worker started"
+        worker = int((tmp_path / "pid").read_text())
+        os.kill(worker, 0)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        assert _becomes_true(lambda: not _alive(worker), 20), "the worker lives on"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def _becomes_true(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_collapse_rule() -> None:

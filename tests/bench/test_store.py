@@ -60,7 +60,7 @@ def test_a_retry_replaces_a_failure(tmp_path: Path) -> None:
 
 
 def test_two_writers_are_refused(tmp_path: Path) -> None:
-    with Store(tmp_path / "r.csv"), pytest.raises(RuntimeError, match="another benchmark run"):
+    with Store(tmp_path / "r.csv"), pytest.raises(OSError, match="another benchmark run"):
         Store(tmp_path / "r.csv").__enter__()
 
 

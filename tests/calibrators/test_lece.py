@@ -10,7 +10,7 @@ import pytest
 import hcal
 from conftest import synthetic
 from hcal.calibrators import _neighbours, lece
-from hcal.folds import kfold
+from hcal.calibrators.row_order import arrange, fold_parts
 
 
 def shift(q: np.ndarray, p: np.ndarray, y: np.ndarray, fraction: float, threshold: float) -> np.ndarray:
@@ -43,15 +43,16 @@ def test_prediction_row_by_row(task: tuple[np.ndarray, ...], fraction: float, th
 
 @pytest.mark.filterwarnings("ignore::hcal.calibrators.base.CalibrationWarning")
 def test_selection_is_the_lowest_mean_held_out_nll(task: tuple[np.ndarray, ...]) -> None:
-    z, y, _ = task
+    z, y, _ = arrange(*task[:2], None, merge=False)
     p = hcal.softmax(z)
+    folds = [(fit.rows, held.rows) for fit, held in fold_parts(z, y, None, 10)]
     best, choice = np.inf, (0.0, 0.0)
     for fraction in lece.FRACTIONS:
         for threshold in lece.THRESHOLDS:
             loss = np.mean(
                 [
                     hcal.metrics.nll(shift(p[held], p[rows], y[rows], fraction, threshold), y[held])
-                    for rows, held in kfold(200, 10, seed=0)
+                    for rows, held in folds
                 ]
             )
             if loss < best - 1e-12:
@@ -112,6 +113,16 @@ def test_refuses_too_many_pairs(task: tuple[np.ndarray, ...], monkeypatch: pytes
         hcal.make_calibrator("ts_lece").fit(z, y)
 
 
-def test_one_row_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs at least 2 rows"):
-        hcal.make_calibrator("lece").fit([[0.0, 1.0]], [1])
+@pytest.mark.parametrize("copies", [1, 7])
+def test_one_row_and_its_copies_move_nothing(copies: int) -> None:
+    cal = hcal.make_calibrator("lece").fit([[0.0, 1.0]] * copies, [1] * copies)
+    np.testing.assert_allclose(cal.predict_proba([[0.0, 2.0]]), hcal.softmax(np.array([[0.0, 2.0]])))
+
+
+def test_rows_at_the_distance_of_the_last_neighbour_share_its_place() -> None:
+    """Five equal rows, two neighbours: each counts 2/5, whatever stands first."""
+    p, y = np.array([[0.5, 0.5]] * 5 + [[0.01, 0.99]] * 3), np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    for order in (slice(None), slice(None, None, -1)):
+        near = _neighbours.Neighbours(p[order], y[order])
+        [(_, errors)] = near.errors(np.array([[0.5, 0.5]]), [2, 8])
+        np.testing.assert_allclose(errors[0], [[-0.1, 0.1]], atol=1e-15)

@@ -16,6 +16,8 @@ import pytest
 
 import hcal
 from conftest import load_task
+from hcal.calibrators import imax
+from hcal.calibrators.base import Fitted
 
 
 class Row(NamedTuple):
@@ -39,10 +41,10 @@ ROWS = [
     # Check, not published: the upstream code loses intervals where three or more groups merge at once.
     Row("enir", (0.01518, 0.00423, 0.3217), TIGHT, PUBLISHED_FLOOR, changed=75),
     Row("scabin", (0.00797, 0.00408, 0.2741), TIGHT, (("floor", 1e-25), ("bins", 15)), changed=1013),
-    Row("imax", (0.00966, 0.00427, 0.2306), TIGHT, PUBLISHED_FLOOR, changed=8),
     Row("spline", (0.01192, 0.00409, 0.3240), TIGHT, (("floor", 1e-20),), changed=176),
-    Row("lece", (0.03314, 0.00694, 0.2667), TIGHT, changed=9),
-    Row("ts_lece", (0.00734, 0.00377, 0.2055), TIGHT, changed=36),
+    # At the published choice: it was made on folds dealt by position, ours are dealt by content.
+    Row("lece", (0.03314, 0.00694, 0.2667), TIGHT, (("fraction", 0.06), ("threshold", 0.0)), changed=9),
+    Row("ts_lece", (0.00734, 0.00377, 0.2055), TIGHT, (("fraction", 0.03), ("threshold", 0.01)), changed=36),
 ]
 
 
@@ -69,3 +71,23 @@ def test_published_numbers(row: Row) -> None:
         assert ours == pytest.approx(theirs, rel=tolerance), metric
     if row.changed is not None:
         assert changed == pytest.approx(row.changed, rel=0.1, abs=2)
+
+
+@pytest.mark.data
+def test_published_numbers_of_imax_from_its_published_start() -> None:
+    """The published start draws events by position, class after class; a fit draws from them sorted."""
+    z, y_cal, logits, y = load_task("cifar10_resnet110")
+    odds = imax._pooled_log_odds(z.astype(np.float64))
+    start = imax.seed_centres(odds, 15, 755619)
+    positives = np.sort(odds.reshape(10, -1)[y_cal, np.arange(len(y_cal))])
+    odds.sort()
+    edges = imax.maximise_information(odds, start)
+    values = imax._frequencies(odds, positives, edges)
+    cal = imax.IMaxBinning()
+    cal._remember(Fitted({"edges": edges, "values": values, "floor": np.array(1e-25)}), 10)
+    p = cal.predict_proba(logits.astype(np.float64))
+    m = hcal.metrics
+    assert (m.ece_ew(p, y), m.cwece_a(p, y), m.nll(p, y)) == pytest.approx(
+        (0.00966, 0.00427, 0.2306), rel=0.02
+    )
+    assert (p.argmax(1) != logits.argmax(1)).sum() == pytest.approx(8, abs=2)

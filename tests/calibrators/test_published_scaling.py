@@ -15,7 +15,8 @@ ROWS = [
     Row("vs", (0.01203, 0.00394, 0.2078), LOOSE, changed=80),
     # Check, not published: the published table very likely fed probabilities, which the second row does.
     # The pairs (lambda, mu) are those that the grid chooses: test_the_grid_chooses_the_pairs_used_above.
-    Row("ms", (0.0110, 0.0036, 0.2034), LOOSE, (("penalty", (0.1, 1e-4)),), changed=116),
+    # Ours centres the logits (decision 098): the penalty then bites otherwise, ECE .0118 at an equal NLL.
+    Row("ms", (0.0110, 0.0036, 0.2034), (0.1, 0.05, 0.05), (("penalty", (0.1, 1e-4)),), changed=116),
     Row(
         "ms", (0.0149, 0.0043, 0.2950), LOOSE, (("features", "probs"), ("penalty", (1e-4, 1e-3))), changed=16
     ),
@@ -104,7 +105,7 @@ def test_dec_chooses_its_critics_on_held_out_rows_and_diag_stops_in_time() -> No
     logits, y, test_logits, test_y = load_task("cifar10_resnet110")
     dec = hcal.make_calibrator("dec").fit(logits, y)
     assert dec.info_["chosen_on_held_out_rows"]
-    assert 0 < dec.info_["critics"] < 100
+    assert 0 <= dec.info_["critics"] < 100  # 0 where no critic helps the held-out fifth
     diag = hcal.make_calibrator("diag").fit(logits, y)
     for cal in (dec, diag):
         assert hcal.metrics.nll(cal.predict_proba(test_logits), test_y) < 1.1 * 0.2093

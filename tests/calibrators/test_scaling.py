@@ -118,7 +118,7 @@ def test_grids_and_refusals_of_the_matrix_methods() -> None:
         fit("ms", z, y, folds=1)
     with pytest.raises(ValueError, match="features must be"):
         fit("ms", z, y, features="ranks")
-    wide = np.zeros((2000, 1200), dtype=np.float32)
+    wide = np.random.default_rng(0).normal(size=(2000, 1200)).astype(np.float32)
     with pytest.raises(ValueError, match=r"the limit for ten minutes .* use 'sms'"):
         fit("dir", wide, np.zeros(2000, dtype=int))
 
@@ -130,7 +130,7 @@ def test_one_pair_on_all_rows_is_the_plain_penalised_fit() -> None:
     off = cal.state_["matrix"][0] - np.diag(np.diag(cal.state_["matrix"][0]))
     p = cal.predict_proba(z)
     # Stationary: gradient of the mean NLL in W plus 2 lambda W is zero off the diagonal.
-    gradient = (p - np.eye(4)[y]).T @ z / 200 + 2 * 0.5 * off
+    gradient = (p - np.eye(4)[y]).T @ (z - z.mean(axis=1, keepdims=True)) / 200 + 2 * 0.5 * off
     assert gradient[~np.eye(4, dtype=bool)] == pytest.approx(0, abs=1e-5)
 
 
@@ -152,7 +152,7 @@ def test_dec_lowers_the_largest_violation_of_its_critics() -> None:
     def violation(p: np.ndarray) -> float:
         rng = np.random.RandomState(5)
         gain = critic_gain(p, marks - p, w)
-        return max(-gain(train_critic(p, marks - p, w, rng))[0] for _ in range(5))
+        return max(-gain(train_critic(p, marks - p, w, rng.uniform(-1, 1, 4)))[0] for _ in range(5))
 
     with_critics = fit("dec", z, y, critics=30).predict_proba(z)
     assert violation(with_critics) < 0.5 * violation(fit("dec", z, y, critics=0).predict_proba(z))
@@ -161,7 +161,8 @@ def test_dec_lowers_the_largest_violation_of_its_critics() -> None:
 def test_dec_without_critics_is_temperature_scaling() -> None:
     z, y = synthetic(300)
     assert fit("dec", z, y, critics=0, floor=0.0).predict_proba(z) == pytest.approx(
-        fit("ts", z, y).predict_proba(z), abs=1e-12
+        fit("ts", z, y).predict_proba(z),
+        abs=1e-9,  # dec sees logits on a grid of 2e-10 of their spread
     )
 
 

@@ -44,6 +44,33 @@ def test_registry_lists_every_metric_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_the_registry_knows_which_weights_a_metric_takes(name: str) -> None:
+    p, y = draw(60, 4, 0)
+    metric, fractions = metrics.METRICS[name], np.linspace(0.5, 2.0, 60)
+    assert metric.takes(metrics.Sample(p, y, fractions)) == (metric.weights == "any")
+    if metric.weights == "any":
+        assert np.isfinite(metric.function(p, y, sample_weight=fractions))
+    else:
+        with pytest.raises(ValueError, match=f"{name} counts samples, so sample_weight must hold whole"):
+            metric.function(p, y, sample_weight=fractions)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_registry_knows_which_metrics_are_means_and_which_are_signed(name: str) -> None:
+    s = metrics.Sample(*draw(300, 4, 3))
+    metric = metrics.METRICS[name]
+    for rows in (metric.rows, metric.shares):
+        if rows is not None:
+            assert rows(s).shape == (s.n,)
+            assert s.mean(rows(s)) == pytest.approx(metric.function(s), rel=1e-9)
+    assert (metric.ends is None) or metric.ends(s, metric.function(s), 0.0)[1] == pytest.approx(
+        metric.function(s), rel=1e-9
+    )
+    assert (metric.kind == "score") == (metric.level == "score") == (metric.rows is not None)
+    assert metric.lower_is_better == (name != "accuracy")
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_integer_weight_equals_repetition(name: str) -> None:
     p, y = draw(60, 4, 0)
     w = np.random.default_rng(1).integers(0, 4, 60)
@@ -218,3 +245,34 @@ def test_frames_and_lists_are_accepted() -> None:
     assert metrics.ece_em(p.tolist(), y.tolist()) == expected
     assert metrics.ece_em(pd.DataFrame(p), pd.Series(y)) == expected
     assert metrics.ece_em(pl.DataFrame(p), pl.Series(y)) == expected
+
+
+# -- what `make fuzz` found: each stays as a case ---------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_kde_ece_of_scores_that_are_all_alike_is_their_gap(k: int) -> None:
+    # It was in the thousands: the last point of a kernel of one grid step was copied up to 1.
+    p = np.full((40, k), 0.25 / (k - 1))
+    p[:, 1] = 0.75
+    assert metrics.kde_ece(p, np.ones(40, dtype=int)) == pytest.approx(0.25, abs=2e-3)
+    assert metrics.kde_ece(p, np.tile([1, 0], 20)) == pytest.approx(0.25, abs=2e-3)
+
+
+def test_kde_ece_of_few_rows_at_both_ends_does_not_complain_of_a_bandwidth_that_nobody_gave() -> None:
+    p = np.array([[1.0, 0.0], [0.0, 1.0]] * 10)
+    assert metrics.kde_ece(p, [0, 1] * 8 + [1, 1, 0, 0]) <= 1
+
+
+@pytest.mark.parametrize("name", ["ece_s1", "ece_s2", "hce"])
+def test_counts_too_large_to_write_out_are_refused_in_one_line(name: str) -> None:
+    p, y = [[0.2, 0.8], [0.6, 0.4]], [1, 0]
+    with pytest.raises(ValueError, match=rf"^{name} looks at every repetition: sample_weight sums to 2e\+12"):
+        getattr(metrics, name)(p, y, sample_weight=[1e12, 1e12])
+
+
+@pytest.mark.parametrize("name", ["ece_s1", "ece_s2"])
+def test_the_sweep_of_ordered_hits_does_not_write_repetitions_out(name: str) -> None:
+    p, y, w = np.array([[0.4, 0.6], [0.3, 0.7], [0.1, 0.9]]), np.array([0, 1, 1]), np.array([2, 3, 4])
+    small = getattr(metrics, name)(np.repeat(p, w, axis=0), np.repeat(y, w))
+    assert getattr(metrics, name)(p, y, sample_weight=w) == pytest.approx(small, rel=1e-12)

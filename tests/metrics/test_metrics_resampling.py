@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_metrics_oracles import draw
 
 from hcal import metrics
 from hcal.metrics import resampling
+from hcal.metrics.canonical import skce_jackknife
 from hcal.metrics.sample import Sample
 from hcal.metrics.testing import calibration_test
 
@@ -82,9 +85,8 @@ def test_bca_equals_scipy() -> None:
 def test_acceleration_of_a_mean_by_groups_is_close_to_the_exact_one() -> None:
     s = Sample(*draw(2000, 3, 5))
     exact = resampling._acceleration(s, "nll")
-    rows = {k: v for k, v in resampling.ROW_MEANS.items() if k != "nll"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resampling, "ROW_MEANS", rows)
+        patch.setitem(metrics.METRICS, "nll", replace(metrics.METRICS["nll"], rows=None))
         grouped = resampling._acceleration(s, "nll")
     # Groups of 50 rows: the skewness of a mean of 50, counted 40 times, is of the same size.
     assert grouped == pytest.approx(exact, abs=0.05)
@@ -97,16 +99,16 @@ def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
     assert set(found) == set(values)
     for name, i in found.items():
         assert i.low <= values[name] <= i.high, name
-        kind = metrics.METRICS[name].kind
-        expected = "bias-aware" if kind == "plug-in" else "percentile"
-        assert i.kind == ("jackknife" if name in ("skce", "hce") else expected)
-        assert (i.chance is not None) == (kind == "plug-in" and name != "dkde_ce")
+        metric = metrics.METRICS[name]
+        assert i.kind == ("percentile" if metric.interval == "bootstrap" else metric.interval)
+        assert (i.chance is not None) == (metric.kind == "plug-in" and metric.ends is None)
+    assert {n for n, i in found.items() if i.kind == "jackknife"} == {"skce", "hce"}
     again = resampling.intervals(s, values, 0.95, n_resamples=200)
     assert found == again
 
 
 def test_bias_aware_intervals_hold_zero_where_the_predictions_are_calibrated() -> None:
-    names = [n for n, m in metrics.METRICS.items() if m.kind == "plug-in" and n != "dkde_ce"]
+    names = [n for n, m in metrics.METRICS.items() if m.kind == "plug-in" and m.ends is None]
     kept = dict.fromkeys(names, 0)
     for seed in range(10):
         s = Sample(*calibrated(400, 3, seed))
@@ -181,9 +183,18 @@ def test_spread_of_the_dirichlet_error_leaves_groups_out() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 @pytest.mark.parametrize("name", ["skce", "hce"])
 def test_standard_errors_of_pair_statistics(name: str, temperature: float) -> None:
-    found = [
-        resampling.jackknife(Sample(*calibrated(1500, 3, seed, temperature)), name) for seed in range(60)
-    ]
+    def of(s: Sample) -> tuple[float, float]:
+        h = metrics.h_error(s) if name == "hce" else None
+        return skce_jackknife(s) if h is None else (h.squared, h.se)
+
+    found = [of(Sample(*calibrated(1500, 3, seed, temperature))) for seed in range(60)]
     values, errors = np.array(found).T
     # The spread of 60 values is known to 9 %; standard errors of calibrated data are skewed: the median.
     assert np.median(errors) == pytest.approx(values.std(ddof=1), rel=0.3)
+
+
+def test_rows_of_weight_zero_are_not_drawn() -> None:
+    # Found by make fuzz: a replicate of such rows alone had no weight at all.
+    s = Sample(*draw(8, 3, 0), sample_weight=[0, 0, 0, 0, 0, 0, 0, 2])
+    weights = resampling.bootstrap_weights(s, 50, np.random.default_rng(0))
+    np.testing.assert_array_equal(weights, np.tile([0.0] * 7 + [2.0], (50, 1)))

@@ -1,6 +1,6 @@
 """The statistical promises on synthetic sets of known truth: bias, coverage, level, power.
 
-The study itself is benchmarks/metric_coverage.py (N = 2000, K = 10); here a small part of it by default, all
+The study itself is studies/metric_coverage.py (N = 2000, K = 10); here a small part of it by default, all
 of it with ``-m slow``, and the check that the documentation shows the stored figures.
 """
 
@@ -17,7 +17,7 @@ from conftest import ROOT
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "studies" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

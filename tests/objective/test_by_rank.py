@@ -79,8 +79,8 @@ def test_any_size(seed, n, window, share, epsilon):
 def test_threads_give_the_same(parts, kind, monkeypatch):
     rng = np.random.default_rng(1)
     p, marks = events(kind, 20_000, rng), rng.random(20_000) < 0.002
-    monkeypatch.setattr("hcal.objective.threads.PARALLEL_EVENTS", 1)
-    monkeypatch.setattr("hcal.objective.threads.thread_count", lambda: parts)
+    monkeypatch.setattr("hcal.runtime.threads.PARALLEL_EVENTS", 1)
+    monkeypatch.setattr("hcal.runtime.threads.thread_count", lambda: parts)
     assert_same(p, marks, ObjectiveSettings(window=100), monkeypatch)
 
 

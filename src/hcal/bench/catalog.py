@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
+
+from hcal.metrics.registry import LEVELS, METRICS, list_metrics
 
 #: Our metric name -> its column in the paper's tables, in the paper's order.
 PAPER_METRICS: Final[dict[str, str]] = {
@@ -25,50 +28,38 @@ PAPER_METRICS: Final[dict[str, str]] = {
     "skce": "SKCE",
 }
 
-#: The levels at which the paper speaks of calibration, and the metrics of each.
-GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "top-label": (
-        "ece_s1",
-        "ece_s2",
-        "kde_ece",
-        "mmce",
-        "ks",
-        "ece_em",
-        "ace",
-        "dece",
-        "ece_ew",
-        "ece_r2",
-    ),
-    "class-wise": ("cwece_s", "cwece_a", "cwece_r2", "tcwece", "tcwece_k"),
-    "canonical": ("dkde_ce", "skce"),
-    "score": ("nll", "brier", "accuracy", "hce"),
-}
 
-#: How a metric is written in a table.
-TITLES: Final[dict[str, str]] = {
-    "ece_s1": "ECE^s (r=1)",
-    "ece_s2": "ECE^s (r=2)",
-    "kde_ece": "KDE-ECE",
-    "mmce": "MMCE",
-    "ks": "KS",
-    "ece_em": "ECE^em",
-    "ace": "ACE",
-    "dece": "dECE",
-    "ece_ew": "ECE^ew",
-    "ece_r2": "ECE (r=2)",
-    "cwece_s": "CWECE_s",
-    "cwece_a": "CWECE_a",
-    "cwece_r2": "CWECE (r=2)",
-    "tcwece": "tCWECE",
-    "tcwece_k": "tCWECE^k",
-    "dkde_ce": "DKDE-CE",
-    "skce": "SKCE",
-    "nll": "NLL",
-    "brier": "Brier",
-    "accuracy": "accuracy",
-    "hce": "HCE",
-    "mean_confidence": "mean confidence",
-}
+def _groups() -> dict[str, tuple[str, ...]]:
+    return {level: tuple(sorted(list_metrics(level), key=metric_key)) for level in LEVELS}
+
+
+def metric_key(metric: str) -> tuple[int, str]:
+    """Sort key: the paper's metrics in its order, then those it does not have, scores last.
+
+    Examples
+    --------
+    >>> sorted(["nll", "hce", "skce", "ece_s1", "mean_confidence"], key=metric_key)
+    ['ece_s1', 'skce', 'hce', 'nll', 'mean_confidence']
+    """
+    errors = [name for name in METRICS if METRICS[name].level != "score"]
+    order = list(dict.fromkeys([*PAPER_METRICS, *errors, *METRICS]))
+    return (order.index(metric) if metric in order else len(order)), metric
+
+
+#: The metrics of each level, in the order of tables.
+GROUPS: Final[dict[str, tuple[str, ...]]] = _groups()
+
+
+def label_of(metric: str) -> str:
+    """Return how a table writes a metric, or another recorded number.
+
+    Examples
+    --------
+    >>> label_of("ece_ew"), label_of("mean_confidence")
+    ('ECE^ew', 'mean confidence')
+    """
+    return METRICS[metric].label if metric in METRICS else metric.replace("_", " ")
+
 
 #: Registry name -> name in the paper's tables, in the paper's column order.
 PAPER_METHODS: Final[dict[str, str]] = {
@@ -122,6 +113,18 @@ QUICK_METHODS: Final[tuple[str, ...]] = (
 )
 
 
+def compared_metrics(metrics: Container[str], level: str) -> list[str]:
+    """Return those of the metrics of a level on which the paper compares: its own, NLL and Brier.
+
+    Examples
+    --------
+    >>> compared_metrics(["hce", "skce", "nll"], "canonical")
+    ['skce']
+    """
+    kept = (*PAPER_METRICS, "nll", "brier")
+    return [m for m in GROUPS[level] if m in metrics and m in kept]
+
+
 def paper_selector(metric: str) -> str:
     """Return which of the paper's three runs its tables show for a metric.
 
@@ -130,9 +133,7 @@ def paper_selector(metric: str) -> str:
     >>> paper_selector("ece_ew"), paper_selector("dkde_ce"), paper_selector("nll")
     ('h_top', 'h_class', 'h_nll')
     """
-    if metric in GROUPS["top-label"]:
-        return "h_top"
-    return "h_class" if metric in (*GROUPS["class-wise"], *GROUPS["canonical"]) else "h_nll"
+    return {"top-label": "h_top", "score": "h_nll"}.get(group_of(metric), "h_class")
 
 
 def group_of(metric: str) -> str:
@@ -143,7 +144,7 @@ def group_of(metric: str) -> str:
     >>> group_of("skce")
     'canonical'
     """
-    return next((name for name, members in GROUPS.items() if metric in members), "score")
+    return METRICS[metric].level if metric in METRICS else "score"
 
 
 def method_key(method: str) -> tuple[int, str]:
@@ -156,15 +157,3 @@ def method_key(method: str) -> tuple[int, str]:
     """
     place = METHOD_ORDER.index(method) if method in METHOD_ORDER else len(METHOD_ORDER)
     return place, method
-
-
-def metric_key(metric: str) -> tuple[int, str]:
-    """Sort key that puts metrics in the paper's order, scores last.
-
-    Examples
-    --------
-    >>> sorted(["nll", "skce", "ece_s1"], key=metric_key)
-    ['ece_s1', 'skce', 'nll']
-    """
-    order = [*PAPER_METRICS, *GROUPS["score"]]
-    return (order.index(metric) if metric in order else len(order)), metric

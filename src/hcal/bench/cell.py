@@ -20,6 +20,8 @@ from hcal.bench.methods import Method
 from hcal.bench.store import STATUS, Cell, Key
 from hcal.bench.tasks import Task, TaskRef
 from hcal.metrics import METRICS, Sample
+from hcal.metrics.resampling import blocks
+from hcal.metrics.resampling import replicates as resampled
 
 Probs = NDArray[np.float64]
 
@@ -196,7 +198,7 @@ def bootstrap(sample: Sample, metrics: Sequence[str], replicates: int) -> dict[s
     """Return replicates of every metric under resampled test rows.
 
     Replicate b draws the same rows whatever the predictor, so two methods are compared replicate by
-    replicate (a paired bootstrap). For ``skce`` and ``dkde_ce`` the replicate is the first-order one: each
+    replicate (a paired bootstrap). A metric that costs a pass over all pairs has first-order replicates: each
     row's share of the statistic is computed once and resampled.
 
     Parameters
@@ -215,29 +217,10 @@ def bootstrap(sample: Sample, metrics: Sequence[str], replicates: int) -> dict[s
     (3,)
     """
     rng = np.random.default_rng(sample.n)
-    weights = [rng.multinomial(sample.n, np.full(sample.n, 1 / sample.n)) for _ in range(replicates)]
-    shares = {name: _row_shares(sample, name) for name in metrics if name in ("skce", "dkde_ce")}
-    out = {name: np.empty(replicates) for name in metrics}
-    for b, weight in enumerate(weights):
-        replicate = sample.reweighted(weight.astype(np.float64))
-        for name in metrics:
-            if name in shares:
-                out[name][b] = replicate.mean(shares[name])
-            else:
-                out[name][b] = METRICS[name].function(replicate)
-    return out
-
-
-def _row_shares(sample: Sample, name: str) -> NDArray[np.float64]:
-    """Return values whose mean is the metric and whose spread is its first-order sampling error."""
-    from hcal.metrics.canonical import pair_sums
-    from hcal.metrics.dirichlet import dkde_rows
-
-    if name == "dkde_ce":
-        return np.asarray(dkde_rows(sample), dtype=np.float64)
-    rows = pair_sums(sample, 1.0)[0] / (sample.n - 1)
-    # A U-statistic of order 2 varies twice as much as the mean of its row sums.
-    return np.asarray(2 * rows - rows.mean())
+    share = np.full(sample.n, 1 / sample.n)
+    drawn = (rng.multinomial(sample.n, share, size) for size in blocks(replicates, sample.n))
+    parts = [resampled(sample, metrics, w.astype(np.float64), first_order=True) for w in drawn]
+    return {name: np.concatenate([part[name] for part in parts]) for name in metrics}
 
 
 def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) -> bool:

@@ -1,4 +1,4 @@
-"""``hcal bench``: run the study, print its tables, draw its figures, write its pages.
+"""``hcal bench``: tasks × methods × metrics into one results file; its tables and figures.
 
 Imports stay inside the commands: this module loads with every ``hcal`` command.
 """
@@ -15,10 +15,11 @@ import typer
 from hcal.cli import console
 
 if TYPE_CHECKING:
+    from hcal.bench.run import Plan
     from hcal.bench.store import Cell, Results
 
 app = typer.Typer(
-    help="Re-run the paper's study on any logits: run, table, figures, and the pages made from them.",
+    help="Compare methods on many tasks: run, table, figures, export.",
     no_args_is_help=True,
 )
 
@@ -26,7 +27,6 @@ ResultsArg = Annotated[Path, typer.Argument(help="a results file (.csv or .parqu
 TasksOpt = Annotated[
     str, typer.Option("--tasks", help="folders, files, the paper's task names or synthetic:NAME, by commas")
 ]
-PageOpt = Annotated[Path, typer.Option("--out", "-o", help="the page to write")]
 OutOpt = Annotated[Path, typer.Option("--out", "-o", help="results file; an existing one is continued")]
 
 
@@ -34,7 +34,7 @@ OutOpt = Annotated[Path, typer.Option("--out", "-o", help="results file; an exis
 def run(
     tasks: TasksOpt,
     out: OutOpt,
-    methods: Annotated[str, typer.Option(help="names, all, quick, ablation:SET, by commas")] = "quick",
+    methods: Annotated[str, typer.Option(help="names, all, quick, by commas")] = "quick",
     metrics: Annotated[str, typer.Option(help="names by commas, or all")] = "all",
     quick: Annotated[bool, typer.Option("--quick", help="the quick selection of methods")] = False,
     seeds: Annotated[int, typer.Option(help="seeds of the methods that use one", min=1)] = 1,
@@ -51,7 +51,6 @@ def run(
     with console.friendly():
         from hcal.bench.methods import resolve_methods
         from hcal.bench.run import Plan
-        from hcal.bench.run import run as run_plan
         from hcal.bench.tasks import find_tasks
 
         found, skipped = find_tasks(tasks)
@@ -69,13 +68,20 @@ def run(
             device=device or None,
             retry_failed=retry_failed,
         )
-        try:
-            with _Bar() as bar:
-                results = run_plan(plan, out, bar)
-        except KeyboardInterrupt:
-            console.err().print(f"stopped; the same command continues {out}", markup=False)
-            raise typer.Exit(130) from None
-        _say_how_it_went(results, out)
+        execute(plan, out)
+
+
+def execute(plan: Plan, out: Path) -> None:
+    """Run a plan with a progress bar and say how it went."""
+    from hcal.bench.run import run as run_plan
+
+    try:
+        with _Bar() as bar:
+            results = run_plan(plan, out, bar)
+    except KeyboardInterrupt:
+        console.err().print(f"stopped; the same command continues {out}", markup=False)
+        raise typer.Exit(130) from None
+    _say_how_it_went(results, out)
 
 
 def _metric_names(text: str) -> list[str]:
@@ -148,15 +154,17 @@ def table(
 ) -> None:
     """Print the paper's tables from a results file: per metric, AE and ARE, ranks, accuracy."""
     with console.friendly():
-        from hcal.bench.render import render
+        from hcal.bench.render import render, write_text
         from hcal.bench.store import read_results
         from hcal.bench.tables import all_tables, metric_table
 
+        if out:
+            console.refuse_inputs(out, results)
         kept = read_results(results).select(_names(tasks), _names(methods))
         tables = [metric_table(kept, m) for m in _names(metric) or []] or all_tables(kept)
         text = render(tables, format)
         if out:
-            out.write_text(text)
+            write_text(out, text)
         elif format == "terminal":
             console.out().print(text, markup=False, end="")
         else:
@@ -174,7 +182,7 @@ def figures(
     task: Annotated[str, typer.Option(help="task of the reliability diagrams")] = "",
     format: Annotated[str, typer.Option(help="png, pdf or svg")] = "png",
 ) -> None:
-    """Draw the paper's figures from a results file."""
+    """Draw the figures of a results file."""
     with console.friendly():
         from hcal.bench.figures import draw_all
         from hcal.bench.store import read_results
@@ -192,51 +200,5 @@ def export(
     with console.friendly():
         from hcal.bench.store import export_results, read_results
 
+        console.refuse_inputs(out, results)
         export_results(read_results(results), out)
-
-
-@app.command()
-def theory(
-    out: Annotated[Path, typer.Option("--out", "-o", help="the page to write")] = Path(
-        "docs/theory-checked.md"
-    ),
-) -> None:
-    """Check the paper's theorems by experiment and write the page with its plots."""
-    with console.friendly():
-        from hcal.bench.theory_page import write_theory_page
-
-        for path in write_theory_page(out):
-            console.out().print(str(path), markup=False)
-
-
-@app.command()
-def page(
-    results: ResultsArg,
-    out: Annotated[Path, typer.Option("--out", "-o", help="the page to write")] = Path(
-        "docs/reproduction.md"
-    ),
-    published: Annotated[
-        Path | None, typer.Option(help="the paper's numbers, as hcal bench published writes them")
-    ] = None,
-    ablations: Annotated[Path | None, typer.Option(help="the results file of the ablations")] = None,
-) -> None:
-    """Write the reproduction page; every number on it comes from the results files."""
-    with console.friendly():
-        from hcal.bench.page import write_page
-
-        for path in write_page(results, out, published=published, ablations=ablations):
-            console.out().print(str(path), markup=False)
-
-
-@app.command()
-def published(
-    tables: Annotated[Path, typer.Argument(help="the paper's results (paper_tables.csv)", metavar="TABLES")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="a .csv or .parquet results file")],
-    tex: Annotated[Path | None, typer.Option(help="the paper's source, for its printed rows")] = None,
-) -> None:
-    """Turn the paper's published numbers into a results file, for the reproduction page."""
-    with console.friendly():
-        from hcal.bench.published import read_published
-        from hcal.bench.store import export_results
-
-        export_results(read_published(tables, tex), out)

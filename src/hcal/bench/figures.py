@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hcal.bench.catalog import GROUPS, PAPER_METRICS, PAPER_PROTOCOL, TITLES
+from hcal.bench.catalog import PAPER_METRICS, PAPER_PROTOCOL, label_of
 from hcal.bench.store import Key, Results
 from hcal.bench.style import GREY, PALETTE, SUBJECT, save_figure, styled
 from hcal.bench.tables import metric_table, overview_table
@@ -32,9 +32,7 @@ def math_title(metric: str) -> str:
     return re.sub(r"([\^_])(\w+)", r"$\1{\2}$", metric)
 
 
-def draw_all(
-    results: Results, folder: Path, *, task: str | None = None, suffix: str = "png", only: Sequence[str] = ()
-) -> list[Path]:
+def draw_all(results: Results, folder: Path, *, task: str | None = None, suffix: str = "png") -> list[Path]:
     """Draw every figure that the results allow.
 
     Parameters
@@ -44,8 +42,6 @@ def draw_all(
     task : str, optional
         Of the reliability diagrams; by default the first one.
     suffix : {"png", "pdf", "svg"}
-    only : sequence of str
-        Names of the figures wanted; by default all that there are.
 
     Returns
     -------
@@ -66,12 +62,7 @@ def draw_all(
     curves = [m for m in results.methods if _curves(results, m)]
     if curves:
         figures["loss-curves"] = lambda: loss_curves(results, curves[0])
-    if all(f"obj-{o}/top" in results.methods for o in ("h", "nll", "brier")):
-        figures["objectives"] = lambda: objective_bars(results)
-    if "paper-constants/top" in results.methods:
-        figures["robustness"] = lambda: robustness(results)
-    wanted = {n: draw for n, draw in figures.items() if not only or n in only}
-    return [save_figure(draw(), folder / f"{name}.{suffix}") for name, draw in wanted.items()]
+    return [save_figure(draw(), folder / f"{name}.{suffix}") for name, draw in figures.items()]
 
 
 def radar(results: Results, highlight: Sequence[str] | None = None) -> Figure:
@@ -88,7 +79,8 @@ def radar(results: Results, highlight: Sequence[str] | None = None) -> Figure:
     Figure
     """
     table = overview_table(results)
-    rows = [r for r in table.rows if r.kind == "task"]
+    spokes = {label_of(m) for m in PAPER_METRICS}
+    rows = [r for r in table.rows if r.label in spokes]
     values = np.array([[np.nan if v is None else v for v in r.values] for r in rows], dtype=np.float64)
     chosen = list(highlight) if highlight is not None else _best(table.columns, values)
     angle = np.linspace(0, 2 * np.pi, len(rows), endpoint=False)
@@ -171,7 +163,7 @@ def stacked_bars(results: Results, metric: str) -> Figure:
         # One method that fails badly must not hide the others: bars beyond twice uncalibrated are cut.
         axes.set_ylim(0, min(top * 1.05, 2.0 * len(tasks)))
         axes.set_title(
-            f"{math_title(TITLES[metric])}: relative error by task" + _dagger(collapsed), loc="left"
+            f"{math_title(label_of(metric))}: relative error by task" + _dagger(collapsed), loc="left"
         )
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), reverse=True)
     return figure  # type: ignore[no-any-return]
@@ -273,96 +265,3 @@ def loss_curves(results: Results, method: str) -> Figure:
         axes.set_title(f"Loss curves of {method}", loc="left")
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return figure  # type: ignore[no-any-return]
-
-
-def objective_value(results: Results, objective: str, metric: str) -> float:
-    """Return the ARE of one objective on a metric, by the selector that the paper shows for its level.
-
-    Parameters
-    ----------
-    results : Results
-        Of the ablation ``objective``.
-    objective : {"h", "nll", "brier"}
-    metric : str
-
-    Returns
-    -------
-    float
-    """
-    method = f"obj-{objective}/{_selector(metric)}"
-    values = [results.value(t, method, metric) / results.before(t, metric) for t in results.tasks]
-    return float(np.nanmean(values))
-
-
-def _selector(metric: str) -> str:
-    if metric in GROUPS["top-label"]:
-        return "top"
-    return "class" if metric in (*GROUPS["class-wise"], *GROUPS["canonical"]) else "nll"
-
-
-def objective_bars(results: Results) -> Figure:
-    """Draw ARE of the h objective, NLL and Brier for every metric, with maps and training equal.
-
-    Parameters
-    ----------
-    results : Results
-        Of the ablation ``objective``.
-
-    Returns
-    -------
-    Figure
-    """
-    metrics = [m for m in (*PAPER_METRICS, "nll", "brier") if m in results.metrics]
-    colours = {"h": SUBJECT, "nll": PALETTE[0], "brier": PALETTE[2]}
-    names_of = {"h": "h", "nll": "NLL", "brier": "Brier"}
-    with styled() as plt:
-        figure, axes = plt.subplots(figsize=(9.0, 3.2))
-        for i, (objective, colour) in enumerate(colours.items()):
-            heights = [objective_value(results, objective, m) for m in metrics]
-            places = np.arange(len(metrics)) + (i - 1) * 0.27
-            axes.bar(places, heights, 0.25, color=colour, label=names_of[objective])
-        axes.axhline(1, color="black", linewidth=0.8)
-        names = [math_title(TITLES[m]) for m in metrics]
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
-        axes.grid(axis="x", visible=False)
-        axes.set_ylabel("average relative error")
-        axes.set_title("Objectives compared with equal maps and equal training", loc="left")
-        axes.legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
-    return figure  # type: ignore[no-any-return]
-
-
-def robustness(results: Results) -> Figure:
-    """Draw mean ARE of each level of metrics for every setting of M, r and ε.
-
-    Parameters
-    ----------
-    results : Results
-        Of the ablation ``robustness``.
-
-    Returns
-    -------
-    Figure
-    """
-    from hcal.bench.ablations import ABLATIONS
-
-    settings = [s for s in ABLATIONS["robustness"] if f"{s}/top" in results.methods]
-    with styled() as plt:
-        figure, axes = plt.subplots(figsize=(6.6, 3.2))
-        for level, colour in zip(("top-label", "class-wise"), (SUBJECT, PALETTE[0]), strict=True):
-            values = [robustness_value(results, s, level) for s in settings]
-            axes.plot(range(len(settings)), values, "o-", color=colour, label=level)
-        labels = ["paper" if s == "paper-constants" else s for s in settings]
-        axes.set_xticks(range(len(settings)), labels, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set(ylabel="mean ARE of the level", ylim=(0, None))
-        axes.set_title("Robustness to the constants of the objective", loc="left")
-        axes.legend()
-    return figure  # type: ignore[no-any-return]
-
-
-def robustness_value(results: Results, setting: str, level: str) -> float:
-    """Return the mean over the metrics of a level of the ARE of one setting."""
-    values = []
-    for metric in (m for m in GROUPS[level] if m in results.metrics):
-        method = f"{setting}/{_selector(metric)}"
-        values += [results.value(t, method, metric) / results.before(t, metric) for t in results.tasks]
-    return float(np.nanmean(values))

@@ -1,4 +1,4 @@
-"""Which methods a run compares: registry names, the paper protocol's three selectors, ablations."""
+"""Which methods a run compares: registry names, the paper protocol's three selectors, classes of others."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ from typing import Any, Final
 
 from hcal.bench.catalog import PAPER_PROTOCOL, QUICK_METHODS, method_key
 
-#: Calibrators of the benchmark that are not methods of the registry: name -> module and class.
-TRAINED: Final = "trained_maps"
-PUBLISHED_PIECEWISE: Final = "published_piecewise"
-_OWN: Final = {
-    TRAINED: ("hcal.bench.trained", "TrainedMaps"),
-    PUBLISHED_PIECEWISE: ("hcal.bench.published_piecewise", "PublishedPiecewise"),
-}
 #: The group of the paper protocol's three selectors.
 PAPER_GROUP: Final = "paper protocol"
 
@@ -29,7 +22,7 @@ class Method:
     ----------
     name : str
     calibrator : str
-        Registry name.
+        Registry name, or ``module:Class`` of a calibrator that is in no registry.
     params : mapping
         Parameters of the calibrator, beside ``random_state``.
     group : str
@@ -51,7 +44,7 @@ class Method:
         takes = self._signature()
         extra = {k: v for k, v in {"random_state": seed, "device": device}.items() if k in takes}
         params = {**self.params, **extra}
-        if self.calibrator in _OWN:
+        if ":" in self.calibrator:
             return self._class()(**params)
         if self.group == PAPER_GROUP:
             from hcal.bench.paper_fit import SharedPaperFit
@@ -62,8 +55,8 @@ class Method:
         return make_calibrator(self.calibrator, **params)
 
     def _class(self) -> Any:
-        if self.calibrator in _OWN:
-            module, name = _OWN[self.calibrator]
+        if ":" in self.calibrator:
+            module, _, name = self.calibrator.partition(":")
             return getattr(importlib.import_module(module), name)
         from hcal.calibrators import get_calibrator
 
@@ -97,7 +90,7 @@ def resolve_methods(text: str) -> list[Method]:
     Parameters
     ----------
     text : str
-        Names, ``all``, ``quick``, or ``ablation:SET`` (see :mod:`hcal.bench.ablations`).
+        Names, ``all`` or ``quick``.
 
     Returns
     -------
@@ -109,8 +102,6 @@ def resolve_methods(text: str) -> list[Method]:
     >>> [m.name for m in resolve_methods("ts")]
     ['uncal', 'ts']
     """
-    from hcal.bench.ablations import ablation_methods
-
     known = benchmark_methods()
     chosen: dict[str, Method] = {"uncal": known["uncal"]}
     for item in (i.strip() for i in text.split(",")):
@@ -118,10 +109,8 @@ def resolve_methods(text: str) -> list[Method]:
             chosen |= known
         elif item == "quick":
             chosen |= {name: known[name] for name in QUICK_METHODS if name in known}
-        elif item.startswith("ablation:"):
-            chosen |= {m.name: m for m in ablation_methods(item.removeprefix("ablation:"))}
         elif item in known:
             chosen[item] = known[item]
         else:
-            raise ValueError(f"unknown method {item!r}; valid: all, quick, ablation:SET, {', '.join(known)}")
+            raise ValueError(f"unknown method {item!r}; valid: all, quick, {', '.join(known)}")
     return list(chosen.values())

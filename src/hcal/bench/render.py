@@ -6,9 +6,11 @@ import html
 import io
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from hcal.bench.tables import Row, Table
+from hcal.io import atomic_path
 
 FORMATS: Final = ("terminal", "markdown", "latex", "html")
 
@@ -47,6 +49,23 @@ def render(tables: Sequence[Table], format: str, *, width: int | None = None, co
     if format == "html":
         return _html_page(tables)
     return "\n".join({"markdown": _markdown, "latex": _latex}[format](t) for t in tables)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a page in UTF-8, whatever the locale, whole or not at all.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> page = Path(tempfile.mkdtemp()) / "a.md"
+    >>> write_text(page, "†")
+    >>> page.read_bytes()
+    b'\\xe2\\x80\\xa0'
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no such directory: {path.parent}")
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def cell_text(row: Row, i: int) -> str:
@@ -121,10 +140,11 @@ def _terminal_part(table: Table, columns: list[int], title: str) -> object:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    out = RichTable(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    out.add_column(table.corner, no_wrap=True)
+    head = Text(title) if title else None
+    out = RichTable(title=head, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    out.add_column(Text(table.corner), no_wrap=True)
     for i in columns:
-        out.add_column(table.columns[i], justify="right", no_wrap=True)
+        out.add_column(Text(table.columns[i]), justify="right", no_wrap=True)
     styles = {"best": "bold green", "second": "cyan", "": ""}
     suffix = {"best": "¹", "second": "²", "": " "}
     for row in table.rows:
@@ -139,16 +159,23 @@ def _terminal_part(table: Table, columns: list[int], title: str) -> object:
 # -- Markdown, LaTeX, HTML ------------------------------------------------------------------------------
 
 
+# An underscore inside a word is one in Markdown, so the names of metrics stay readable.
+_MD: Final = str.maketrans(
+    {"\\": r"\\", "|": r"\|", "*": r"\*", "`": r"\`", "[": r"\[", "<": "&lt;", "\n": " ", "\r": " "}
+)
+
+
 def _markdown(table: Table) -> str:
     wrap = {"best": ("**", "**"), "second": ("_", "_"), "": ("", "")}
-    lines = [f"### {table.title}", "", "| " + " | ".join([table.corner, *table.columns]) + " |"]
+    head = [c.translate(_MD) for c in [table.corner, *table.columns]]
+    lines = [f"### {table.title.translate(_MD)}", "", "| " + " | ".join(head) + " |"]
     lines.append("|---|" + "---:|" * len(table.columns))
     for row in table.rows:
         cells = [
-            wrap[_mark(row, i)][0] + cell_text(row, i).replace("|", "\\|") + wrap[_mark(row, i)][1]
+            wrap[_mark(row, i)][0] + cell_text(row, i).translate(_MD) + wrap[_mark(row, i)][1]
             for i in range(len(row.values))
         ]
-        label = row.label.strip() if row.kind != "beside" else f"↳ {row.label.strip()}"
+        label = ("↳ " if row.kind == "beside" else "") + row.label.strip().translate(_MD)
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     notes = [n.replace("¹ best, ² second", "**best**, _second_") for n in table.notes]
     return "\n".join([*lines, "", *[f"{n}.  " for n in notes], *([""] if notes else [])])
@@ -156,6 +183,15 @@ def _markdown(table: Table) -> str:
 
 _TEX: Final = str.maketrans(
     {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "~": r"\textasciitilde{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "\n": " ",
+        "\r": " ",
         "_": r"\_",
         "%": r"\%",
         "&": r"\&",

@@ -198,9 +198,12 @@ class _Worker:
         self.deadline = time.monotonic() + timeout_s
         self.finished = False
         self.pipe, child = context.Pipe(duplex=False)
-        self.process = context.Process(target=_work, args=(job, child), daemon=True)
+        # Nothing is ever sent here: this process alone holds the other end, and its death closes it.
+        lifeline, self._alive = context.Pipe(duplex=False)
+        self.process = context.Process(target=_work, args=(job, child, lifeline), daemon=True)
         self.process.start()
         child.close()
+        lifeline.close()
 
     def collect(self) -> list[Cell]:
         """Return finished cells; when the process is over or overdue, also the cells it did not deliver."""
@@ -232,13 +235,13 @@ class _Worker:
             self.process.kill()
         self.process.join()
         self.pipe.close()
+        self._alive.close()
 
 
-def _work(job: Job, pipe: Connection) -> None:
+def _work(job: Job, pipe: Connection, lifeline: Connection) -> None:
     """Body of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then stops its workers
-    parent = os.getppid()
-    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
     with contextlib.suppress(ImportError):
         import torch
 
@@ -248,10 +251,14 @@ def _work(job: Job, pipe: Connection) -> None:
     pipe.close()
 
 
-def _die_with(parent: int) -> None:
-    """Leave no orphan computing when the run was killed."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
+def _die_with(lifeline: Connection) -> None:
+    """Leave no orphan computing when the run was killed.
+
+    The parent of a worker is the fork server, which lives on as long as its workers do: to watch the parent
+    would be to wait for oneself.
+    """
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv()
     os._exit(1)
 
 

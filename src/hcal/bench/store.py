@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.catalog import method_key, metric_key
+from hcal.data.limits import BROKEN, one_line, open_regular
 
 COLUMNS: Final = ("task", "method", "seed", "metric", "pre", "post", "note")
 STATUS: Final = "status"
@@ -107,6 +108,8 @@ class Store:
         self._fd = -1
 
     def __enter__(self) -> Self:
+        if self.path.exists() and not self.path.is_file():
+            raise ValueError(f"{self.path} is not a regular file: results are not written there")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -137,7 +140,10 @@ class Store:
     def _repair(self) -> None:
         """Cut off what follows the last complete cell; write the header of an empty file."""
         data = self.path.read_bytes()
-        good = _complete_length(data)
+        try:
+            good = _complete_length(data)
+        except ValueError as error:
+            raise ValueError(f"{self.path.name} is not a results file: {error}") from None
         if good < len(data):
             os.ftruncate(self._fd, good)
         if good == 0:
@@ -153,7 +159,7 @@ def _lock(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise RuntimeError(f"another benchmark run is writing {path}") from None
+        raise BlockingIOError(f"another benchmark run is writing {path}") from None
 
 
 def _complete_length(data: bytes) -> int:
@@ -161,7 +167,7 @@ def _complete_length(data: bytes) -> int:
     header = ",".join(COLUMNS).encode() + b"\n"
     if not data.startswith(header):
         if data.strip() and not header.startswith(data):
-            raise ValueError(f"this is not a results file: it begins with {data[:60]!r}")
+            raise ValueError(f"it begins with {data[:60]!r}")
         return 0
     # JSON escapes its newlines, so a row is a line, and the fourth field is never inside a quoted note.
     good, start = len(header), len(header)
@@ -262,14 +268,15 @@ def read_results(path: str | os.PathLike[str]) -> Results:
     FileNotFoundError: no such file: no such file
     """
     source = Path(path)
-    if not source.exists():
-        raise FileNotFoundError(f"no such file: {path}")
-    rows = _parquet_rows(source) if source.suffix == ".parquet" else _csv_rows(source)
-    return Results(_cells(rows))
+    with open_regular(source) as file:
+        data = file.read()
+    try:
+        return Results(_cells(_parquet_rows(data) if source.suffix == ".parquet" else _csv_rows(data)))
+    except BROKEN as error:
+        raise ValueError(f"{source.name} is not a results file: {one_line(error)}") from None
 
 
-def _csv_rows(path: Path) -> Iterator[list[str]]:
-    data = path.read_bytes()
+def _csv_rows(data: bytes) -> Iterator[list[str]]:
     text = data[: _complete_length(data)].decode()
     csv.field_size_limit(10_000_000)
     reader = csv.reader(io.StringIO(text, newline=""))
@@ -277,10 +284,13 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
     yield from reader
 
 
-def _parquet_rows(path: Path) -> Iterator[list[str]]:
-    import pyarrow.parquet as pq
-
-    columns = pq.read_table(path).to_pydict()
+def _parquet_rows(data: bytes) -> Iterator[list[str]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ImportError("reading .parquet needs pyarrow: pip install 'hcal[frames]'") from None
+    columns = pq.read_table(pa.BufferReader(data)).to_pydict()
     for row in zip(*(columns[c] for c in COLUMNS), strict=True):
         yield ["" if v is None else str(v) for v in row]
 
@@ -321,7 +331,7 @@ def export_results(results: Results, path: str | os.PathLike[str]) -> None:
         if Path(path).suffix == ".parquet":
             _write_parquet(rows, temporary)
         else:
-            with temporary.open("w", newline="") as f:
+            with temporary.open("w", newline="", encoding="utf-8") as f:
                 csv.writer(f, lineterminator="\n").writerows([COLUMNS, *rows])
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hcal.io import atomic_path
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -57,6 +59,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     stamp = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-    figure.savefig(path, dpi=160, bbox_inches="tight", metadata=stamp.get(path.suffix))
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=160, bbox_inches="tight", metadata=stamp.get(path.suffix))
     plt.close(figure)
     return path

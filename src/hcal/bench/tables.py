@@ -9,9 +9,10 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.bench.catalog import GROUPS, PAPER_PROTOCOL, TITLES, group_of
+from hcal.bench.catalog import GROUPS, PAPER_METRICS, PAPER_PROTOCOL, group_of, label_of, paper_selector
 from hcal.bench.stats import critical_difference, ranks
 from hcal.bench.store import Results
+from hcal.metrics.registry import LEVELS, METRICS
 
 Array = NDArray[np.float64]
 Mark = Literal["", "best", "second"]
@@ -103,7 +104,7 @@ def metric_table(results: Results, metric: str) -> Table:
     if metric not in results.metrics:
         raise ValueError(f"{metric!r} is not in these results; there are: {', '.join(results.metrics)}")
     values, collapsed = results.table(metric), collapsed_cells(results)
-    higher = metric == "accuracy"
+    higher = metric in METRICS and not METRICS[metric].lower_is_better
     beside = group_of(metric) in ("class-wise", "canonical")
     rows: list[Row] = []
     for i, task in enumerate(results.tasks):
@@ -118,7 +119,7 @@ def metric_table(results: Results, metric: str) -> Table:
     if collapsed.any():
         notes.append("† collapsed predictor (near-uniform): never marked")
     notes += _incomplete(results, values)
-    title = f"{TITLES.get(metric, metric)} ({group_of(metric)})"
+    title = f"{label_of(metric)} ({group_of(metric)})"
     return Table(title, "task", list(results.methods), rows, notes)
 
 
@@ -132,7 +133,7 @@ def _values(row: Array) -> list[Value]:
 
 def _beside(results: Results, task: str, name: str) -> Row:
     values = np.array([results.value(task, m, name) for m in results.methods])
-    return Row(f"  {TITLES[name]}", _values(values), kind="beside", digits=3)
+    return Row(f"  {label_of(name)}", _values(values), kind="beside", digits=3)
 
 
 def _summary_rows(
@@ -180,7 +181,7 @@ def overview_table(results: Results, *, relative: bool = True) -> Table:
     -------
     Table
     """
-    metrics = [m for group in ("top-label", "class-wise", "canonical") for m in GROUPS[group]]
+    metrics = [m for group in LEVELS[:-1] for m in GROUPS[group]]
     shown = [m for m in metrics if m in results.metrics]
     collapsed = collapsed_cells(results)
     flags = [bool(collapsed[:, i].any()) for i in range(collapsed.shape[1])]
@@ -189,21 +190,27 @@ def overview_table(results: Results, *, relative: bool = True) -> Table:
         values = _column_means(results.table(metric, relative=relative))
         marks = marks_of(values, _all_good(results.table(metric), collapsed))
         digits = 3 if relative else _digits(metric)
-        rows.append(Row(TITLES[metric], _values(values), marks, flags, digits=digits))
+        rows.append(Row(label_of(metric), _values(values), marks, flags, digits=digits))
     rows += _companions(results, COMPANIONS)
     title = "Average relative error (ARE)" if relative else "Average error (AE)"
     notes = [
         "¹ best, ² second of a row; † collapsed on some task: never marked",
         "NLL, Brier and mean confidence: mean over tasks",
     ]
-    if relative and "skce" in shown:
-        notes.append("SKCE is an unbiased estimate near 0 on good networks: its ratios are unstable")
+    unstable = [
+        label_of(m) for m in shown if METRICS[m].kind == "debiased" and METRICS[m].level == "canonical"
+    ]
+    if relative and unstable:
+        names = " and ".join(unstable)
+        notes.append(f"{names}: estimates near 0 on good networks, of either sign; their ratios are unstable")
     return Table(title, "metric", list(results.methods), rows, notes)
 
 
 def _companions(results: Results, names: Sequence[str]) -> list[Row]:
     """Return what tells a good predictor from a collapsed one: means over tasks, count of collapses."""
-    rows = [Row(TITLES[n], _values(_column_means(results.table(n))), kind="beside", digits=3) for n in names]
+    rows = [
+        Row(label_of(n), _values(_column_means(results.table(n))), kind="beside", digits=3) for n in names
+    ]
     counts: list[Value] = [float(c) for c in collapsed_cells(results).sum(axis=0)]
     return [*rows, Row("collapsed tasks", counts, kind="beside", digits=0)]
 
@@ -218,13 +225,13 @@ def rank_table(results: Results) -> Table:
     """
     kept = results.select(methods=_complete_methods(results))
     rows: list[Row] = []
-    for group in ("top-label", "class-wise", "canonical", "score"):
+    for group in LEVELS:
         shown = [m for m in GROUPS[group] if m in kept.metrics and m != "accuracy"]
         if not shown or not kept.tasks:
             continue
         mean = np.array([ranks(kept.table(m)).mean(axis=0) for m in shown])
         for metric, values in zip(shown, mean, strict=True):
-            rows.append(Row(TITLES[metric], _values(values), marks_of(values, values > 0), digits=1))
+            rows.append(Row(label_of(metric), _values(values), marks_of(values, values > 0), digits=1))
         average = mean.mean(axis=0)
         rows.append(
             Row(f"mean {group}", _values(average), marks_of(average, average > 0), kind="summary", digits=1)
@@ -273,18 +280,18 @@ def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROT
     -------
     Table
     """
-    from hcal.bench.catalog import paper_selector
-
     kept = results.select(methods=[*methods])
-    shown = [m for g in ("top-label", "class-wise", "canonical") for m in GROUPS[g] if m in kept.metrics]
+    shown = [m for g in LEVELS[:-1] for m in GROUPS[g] if m in kept.metrics]
     rows = []
     for metric in shown:
         values = _column_means(kept.table(metric, relative=True))
         text: list[Value] = [
-            None if not np.isfinite(v) else f"{v:.3f}" + ("*" if m == paper_selector(metric) else "")
+            None
+            if not np.isfinite(v)
+            else f"{v:.3f}" + ("*" if metric in PAPER_METRICS and m == paper_selector(metric) else "")
             for m, v in zip(kept.methods, values, strict=True)
         ]
-        rows.append(Row(TITLES[metric], text))
+        rows.append(Row(label_of(metric), text))
     rows += _companions(kept, (*COMPANIONS, "accuracy"))
     notes = [
         "ARE over the tasks; * the selector that the paper's table of this metric shows",

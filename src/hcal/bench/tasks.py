@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.bench.synthetic import KINDS, parse_synthetic
+from hcal.data import Part, read_arrays, read_data, read_names
 from hcal.numerics import IntArray
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
 #: Prefix of a synthetic task in ``--tasks``.
 SYNTHETIC: Final = "synthetic:"
+#: The parts of a task.
+PARTS: Final[tuple[Part, Part]] = ("cal", "test")
 
 
 @dataclass(frozen=True)
@@ -181,8 +184,7 @@ def _file_ref(path: Path, skipped: list[str]) -> list[TaskRef]:
     if path.suffix != ".npz":
         skipped.append(f"{path.name}: not a .npz or .p file")
         return []
-    with np.load(path) as f:
-        keys = set(f.files)
+    keys = set(read_names(path))
     if {"y_cal", "y_test"} <= keys and _part(keys) is not None:
         return [TaskRef(path.stem, "npz", str(path))]
     why = (
@@ -203,22 +205,22 @@ def _part(keys: set[str]) -> Literal["logits", "log_probs", "probs"] | None:
 
 
 def _load_npz(name: str, location: str) -> Task:
-    with np.load(location) as f:
-        kind = _part(set(f.files))
-        if kind is None:
-            raise ValueError(f"{location} holds no logits_*, log_probs_* or probs_* for both parts")
-        parts = [inputs.check_logits(f[f"{kind}_{part}"], input=kind)[0] for part in ("cal", "test")]
-        return _task(name, parts[0], f["y_cal"], parts[1], f["y_test"])
+    path = Path(location)
+    kind = _part(set(read_names(path)))
+    if kind is None:
+        raise ValueError(f"{location} holds no logits_*, log_probs_* or probs_* for both parts")
+    cal, test = (read_data(path, part=part, kind=kind) for part in PARTS)
+    parts = [inputs.check_logits(data.values, input=kind)[0] for data in (cal, test)]
+    return _task(name, parts[0], cal.labels(), parts[1], test.labels())
 
 
 def _load_pickle(name: str, location: str) -> Task:
-    from hcal.unpickle import read_pickle
-
-    try:
-        (logits_cal, y_cal), (logits_test, y_test) = read_pickle(Path(location))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{location} is not ((logits, labels), (logits, labels)): {error}") from None
-    task = _task(name, logits_cal, np.ravel(y_cal), logits_test, np.ravel(y_test))
+    path = Path(location)
+    if missing := {"logits_cal", "y_cal", "logits_test", "y_test"} - set(held := read_arrays(path)):
+        raise ValueError(f"{location} is not ((logits, labels), (logits, labels)): no {min(missing)}")
+    task = _task(
+        name, held["logits_cal"], np.ravel(held["y_cal"]), held["logits_test"], np.ravel(held["y_test"])
+    )
     expected = PAPER_TASKS.get(name)
     found = (task.n_classes, len(task.y_cal), len(task.y_test))
     if expected and found != (expected.n_classes, expected.n_cal, expected.n_test):

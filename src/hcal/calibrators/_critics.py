@@ -64,15 +64,12 @@ def critic_gain(x: Float64, residual: Float64, weight: Float64) -> Callable[[Flo
 
 
 def train_critic(
-    x: Float64, residual: Float64, weight: Float64, rng: np.random.RandomState, max_iterations: int = 200
+    x: Float64, residual: Float64, weight: Float64, start: Float64, max_iterations: int = 200
 ) -> Float64:
-    """Return the v that finds the largest violation, from a random start of the published size."""
-    k = x.shape[1]
-    start = rng.uniform(-1, 1, (2, k)) / np.sqrt(k)
-    first: Float64 = start[0] - start[1]
+    """Return the v that finds the largest violation, searched from ``start`` (K,)."""
     loss = critic_gain(x, residual, weight)
-    box: list[tuple[float | None, float | None]] = [(-_REACH, _REACH)] * k
-    return lbfgs(loss, first, bounds=box, max_iterations=max_iterations, tolerance=1e-9, gain=1e-12).theta
+    box: list[tuple[float | None, float | None]] = [(-_REACH, _REACH)] * x.shape[1]
+    return lbfgs(loss, start, bounds=box, max_iterations=max_iterations, tolerance=1e-9, gain=1e-12).theta
 
 
 def adjustment(x: Float64, residual: Float64, weight: Float64, critic: Float64) -> Float64:

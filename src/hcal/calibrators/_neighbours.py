@@ -14,6 +14,7 @@ Array = NDArray[np.float64]
 
 _CLIP = 1e-30
 _BLOCK_DISTANCES = 8_000_000  # distances held at once
+_ROUNDING = 1e-11  # relative; matrix products of other shapes sum in another order
 
 
 class Neighbours:
@@ -48,37 +49,51 @@ class Neighbours:
         ------
         slice, array of shape (len(counts), rows of the block, K)
         """
-        n = len(self.error)
-        rows = max(1, _BLOCK_DISTANCES // n)
-        most = max((c for c in counts if c < n), default=0)
+        rows = max(1, _BLOCK_DISTANCES // len(self.error))
         for start in range(0, len(queries), rows):
             block = queries[start : start + rows]
-            nearest = self._nearest(block, most) if most else np.empty((len(block), 0), dtype=np.int64)
-            yield slice(start, start + len(block)), self._means(nearest, counts)
+            # KL(q‖p) = Σ q log q − Σ q log p, and the first part is the same for every p.
+            distance = np.maximum(block, _CLIP) @ -self.log_probs.T
+            yield slice(start, start + len(block)), self._means(distance, counts)
 
-    def _nearest(self, queries: FloatArray, most: int) -> IntArray:
-        # KL(q‖p) = Σ q log q − Σ q log p, and the first part is the same for every p.
-        distance = np.maximum(queries, _CLIP) @ -self.log_probs.T
-        found = np.argpartition(distance, most - 1, axis=1)[:, :most]
-        order = np.argsort(np.take_along_axis(distance, found, axis=1), axis=1, kind="stable")
-        return np.take_along_axis(found, order, axis=1)
-
-    def _means(self, nearest: IntArray, counts: Sequence[int]) -> Array:
+    def _means(self, distance: Array, counts: Sequence[int]) -> Array:
         """Means over growing neighbourhoods: each adds only its new rows to the sum before it."""
-        n, k = self.error.shape
-        total, done = np.zeros((len(nearest), k)), 0
-        means = np.empty((len(counts), len(nearest), k))
-        for i, count in enumerate(counts):
-            if count >= n:
-                means[i] = self.error.mean(axis=0)
-                continue
-            fresh = nearest[:, done:count]
-            pointer = np.arange(len(fresh) + 1) * fresh.shape[1]
-            choice = csr_array((np.ones(fresh.size), fresh.ravel(), pointer), shape=(len(fresh), n))
-            total += choice @ self.error
-            done = count
+        m, n = distance.shape
+        means = np.empty((len(counts), m, self.error.shape[1]))
+        inner = [count for count in counts if count < n]
+        means[len(inner) :] = self.error.mean(axis=0)
+        if not inner:
+            return means
+        limits = np.partition(distance, [c - 1 for c in inner], axis=1)[:, [c - 1 for c in inner]]
+        row, column = np.nonzero(distance <= (limits[:, -1] + _slack(limits[:, -1]))[:, None])
+        found = distance[row, column]
+        total, before = np.zeros((m, self.error.shape[1])), np.zeros(len(row))
+        for i, count in enumerate(inner):
+            share = _shares(found, row, limits[:, i], count)
+            fresh = np.flatnonzero(share != before)
+            pointer = np.searchsorted(row[fresh], np.arange(m + 1))
+            change = csr_array(((share - before)[fresh], column[fresh], pointer), shape=(m, n))
+            total += change @ self.error
+            before = share
             means[i] = total / count
         return means
+
+
+def _slack(limit: Array) -> Array:
+    """Return by how much rounding may move a distance, which depends on how many queries come together."""
+    return _ROUNDING * limit  # all terms of a distance are positive: rounding is relative to it
+
+
+def _shares(distance: Array, row: IntArray, limit: Array, count: int) -> Array:
+    """Return how much of each found row is a neighbour, ``count`` in all for every query.
+
+    Rows as far away as the last neighbour share what is left, so that no order of rows decides.
+    """
+    inside = distance < (limit - _slack(limit))[row]
+    tied = ~inside & (distance <= (limit + _slack(limit))[row])
+    left = count - np.bincount(row, weights=inside, minlength=len(limit))
+    ties = np.bincount(row, weights=tied, minlength=len(limit))
+    return inside + tied * (left / np.maximum(ties, 1))[row]
 
 
 def subtract_error(queries: FloatArray, error: Array, threshold: float) -> Array:

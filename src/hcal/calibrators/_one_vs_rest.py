@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import State
 from hcal.calibrators.state import Arrays, Field, Rule, Sizes, StateSpec
-from hcal.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray, softmax
 
 Array = NDArray[np.float64]
 #: Knots and values of the curve of one class.
@@ -23,6 +23,12 @@ FitCurve = Callable[[Array, Array, Array | None], Curve]
 #: Evaluates a curve: (p_k, knots, values) -> calibrated scores.
 Evaluate = Callable[[Array, Array, Array], Array]
 
+#: Marks states fitted on rounded probabilities; files of hcal 0.1 lack it.
+ROUNDED: State = {"rounded": np.array(1, dtype=np.int64)}
+ROUNDED_FIELD = Field(
+    "rounded", "1: probabilities are rounded to ten digits first", (), 1, 1, "int64", optional=True
+)
+_DIGITS = 2.0**34
 _COLUMNS = 64  # columns copied at a time: a strided read of one column costs as much as of a cache line
 
 #: Probabilities that were averaged may pass 1 by rounding.
@@ -50,6 +56,7 @@ CURVES = StateSpec(
         Field("knots", "where the curves are given, class after class", ("P",), 0, MOST),
         Field("values", "of the curves there", ("P",), 0, MOST),
         FLOOR,
+        ROUNDED_FIELD,
     ),
     {"P": ("points of all curves", 0)},
     (
@@ -61,6 +68,26 @@ CURVES = StateSpec(
         Rule("knots", "not fall within a class", _rises_in_each),
     ),
 )
+
+
+def probabilities(logits: FloatArray, state: State = ROUNDED) -> FloatArray:
+    """Return softmax rounded to ten digits, or, for the state of a file of hcal 0.1, as it is.
+
+    Steps and pools ask whether two probabilities are equal, or equal to an edge. Where they are by the scores
+    (votes of a forest, p = ½), the last bit of a softmax must not decide.
+
+    Examples
+    --------
+    >>> z = np.log([[0.1, 0.2, 0.7], [0.1, 0.7, 0.2]]) + np.array([[0.3], [7.0]])
+    >>> p = probabilities(z)
+    >>> bool(p[0, 1] == p[1, 2])
+    True
+    """
+    probs = softmax(logits)
+    if "rounded" not in state:
+        return probs
+    mantissa, exponent = np.frexp(probs)
+    return np.ldexp(np.rint(mantissa * _DIGITS), exponent) / _DIGITS
 
 
 def columns(probs: FloatArray) -> Iterator[tuple[int, Array]]:

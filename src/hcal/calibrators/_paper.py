@@ -20,9 +20,9 @@ from hcal.maps.base import CalibrationMap
 from hcal.maps.presets import PAPER_MAPS, build_map
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.loss import HCalibrationLoss
+from hcal.runtime.progress import progress
 from hcal.solvers.adam import AdamSettings, Trained, train
 from hcal.solvers.monitors import SELECTORS, ece_ew
-from hcal.solvers.progress import progress
 
 LossName = Literal["paper", "published"]
 

@@ -34,6 +34,20 @@ def clipped_log_probs(logits: FloatArray, eps: float = EPS) -> Float64:
     return np.clip(x, np.log(eps), np.log1p(-eps), out=x)
 
 
+def top_hits(logits: FloatArray, y: IntArray) -> Float64:
+    """Return 1 where the label has the top score, 1/t where it shares it with t − 1 classes, else 0; (N,).
+
+    ``argmax`` would give a tie to the class of the lowest number.
+
+    Examples
+    --------
+    >>> top_hits(np.array([[1.0, 3.0], [2.0, 2.0]]), np.array([1, 1]))
+    array([1. , 0.5])
+    """
+    best = logits.max(axis=1)
+    return (logits[np.arange(len(y)), y] == best) / np.count_nonzero(logits == best[:, None], axis=1)
+
+
 def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntArray:
     """Return the classes that have rows (of positive weight), ascending.
 

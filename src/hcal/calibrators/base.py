@@ -20,21 +20,26 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
+from hcal.calibrators._floor import FLOOR_SPEC, apply_floor, learn_floor
+from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
+from hcal.data.provenance import fingerprint
 from hcal.metrics.summary import Scores, score_probs
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray, bounded, softmax
 
 Preserves = Literal["order", "accuracy"] | None
 State = dict[str, NDArray[Any]]
 
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
-#: Integer weights are written out as repetitions up to this many events.
-_REPEATED_EVENTS = 50_000_000
+#: Names of parameters in older model files -> present ones.
+_RENAMED = {"seed": "random_state"}
+#: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
+_FAR = 5.0
 
 
 class CalibrationWarning(UserWarning):
-    """A fit did not converge, or left the calibration set worse than before."""
+    """A fit did not converge, left the calibration set worse than before, or got weights of an odd sum."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +86,14 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     preserves: Preserves = None
     #: Whether ``_fit`` uses ``sample_weight``; if not, a weight is refused rather than ignored.
     weighted: ClassVar[bool] = False
-    #: Whether rows are dealt into folds: integer weights are then written out, so that folds see them alike.
-    cross_fitted: ClassVar[bool] = False
     #: Methods that work row by row may take float32 as it is; all others compute in float64.
     native_float32: ClassVar[bool] = False
     #: What the state holds, declared once; several where it depends on parameters. Files are checked by it.
     state_specs: ClassVar[tuple[StateSpec, ...]] = ()
     #: Ranges of the numeric parameters that prediction uses: a file cannot ask for more.
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``_floor.py``).
+    floored: ClassVar[bool] = True
 
     input: inputs.InputKind
     state_: State
@@ -117,7 +122,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         y : array-like of shape (N,)
             Integer labels 0..K−1.
         sample_weight : array-like of shape (N,), optional
-            An integer weight equals repetition.
+            Counts rows: an integer weight equals repetition.
 
         Returns
         -------
@@ -127,10 +132,15 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         x, _ = inputs.check_logits(logits, input=self.input)
         labels = inputs.check_labels(y, *x.shape)
         weight = self._check_weight(sample_weight, len(x))
-        if self.cross_fitted and weight is not None:
-            x, labels, weight = _repeated(x, labels, weight)
-        fitted = self._fit(self._working(x), labels, weight)
+        self._warn_of_weight(weight)
+        rows = fingerprint(x)
+        x, labels, weight = arrange(bounded(x), labels, weight, merge=self.weighted)
+        floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
+        fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
+        if floor is not None:
+            fitted.state["input_floor"] = floor
         self._remember(fitted, x.shape[1])
+        self.info_ = {**self.info_, "fitted_on": rows}
         try:
             self._score_fit(x, labels, weight)
         except BaseException:
@@ -152,7 +162,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """
         self._check_fitted()
         x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
-        return inputs.restore(self._predict_blocks(x), origin)
+        return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
 
     def predict(self, logits: Any) -> IntArray:
         """Return the most probable class of each row.
@@ -191,6 +201,20 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_fitted()
         return np.arange(self.n_classes_)
 
+    @classmethod
+    def upgrade_params(cls, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a model file under their present names; files of hcal 0.1 say ``seed``.
+
+        Parameters
+        ----------
+        params : mapping
+
+        Returns
+        -------
+        dict
+        """
+        return {_RENAMED.get(name, name): value for name, value in params.items()}
+
     # -- machinery --------------------------------------------------------------------------------
 
     def _working(self, x: FloatArray) -> FloatArray:
@@ -198,15 +222,16 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
         """Write the probabilities of a block into ``out``, with the argmax kept where that is promised."""
-        out[...] = self._predict(self._working(x))
+        out[...] = self._predict(self._working(bounded(x)))
         if self.preserves is not None:
             _keep_argmax(out, x)
 
     def _predict_blocks(self, x: FloatArray) -> FloatArray:
         rows = max(1, _BLOCK_EVENTS // x.shape[1])
         out = np.empty(x.shape, dtype=x.dtype)
+        floor = self.state_.get("input_floor")  # files from before 0.2 have none
         for start in range(0, len(x), rows):
-            self._predict_into(x[start : start + rows], out[start : start + rows])
+            self._predict_into(apply_floor(x[start : start + rows], floor), out[start : start + rows])
         return out
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
@@ -214,6 +239,19 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if weight is not None and not self.weighted:
             raise ValueError(f"{self.name!r} does not support sample_weight")
         return weight
+
+    def _warn_of_weight(self, weight: NDArray[np.float64] | None) -> None:
+        if weight is None:
+            return
+        total, rows = float(weight.sum()), int(np.count_nonzero(weight))
+        if not rows / _FAR <= total <= rows * _FAR:
+            warnings.warn(
+                f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 "
+                "is the row twice), so the fit takes the data for that many: pass "
+                "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter",
+                CalibrationWarning,
+                stacklevel=3,
+            )
 
     def _remember(self, fitted: Fitted, n_classes: int) -> None:
         self.state_ = fitted.state
@@ -233,7 +271,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_state(self) -> None:
         """Raise a ValueError that names the array which is not as the method declares it."""
         spec = choose_spec(self.state_specs, self.get_params(deep=False), set(self.state_))
-        check_state(spec, self.state_, self.n_classes_)
+        check_state(spec + FLOOR_SPEC, self.state_, self.n_classes_)
 
     def _score_fit(self, x: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> None:
         self.scores_ = {
@@ -259,22 +297,11 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         raise TypeError(f"{type(self).__name__} is not iterable")
 
 
-def _repeated(
-    x: FloatArray, y: IntArray, weight: NDArray[np.float64]
-) -> tuple[FloatArray, IntArray, NDArray[np.float64] | None]:
-    """Write integer weights out as repetitions; others, and those that would be too many, only weigh."""
-    whole = bool((weight == np.round(weight)).all())
-    if not whole or weight.sum() * x.shape[1] > _REPEATED_EVENTS:
-        return x, y, weight
-    times = weight.astype(np.int64)
-    return np.repeat(x, times, axis=0), np.repeat(y, times), None
-
-
 def _keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
     """Where rounding made the top class tie with an earlier one, lift it by one unit in the last place.
 
     A strictly increasing map cannot change the argmax; a float can: two logits one ulp apart may get equal
-    probabilities, and ``argmax`` takes the first.
+    probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.halves`.
     """
     top = logits.argmax(axis=1)
     rows = np.flatnonzero(probs.argmax(axis=1) != top)

@@ -5,11 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, step
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    ROUNDED,
+    Array,
+    Curve,
+    apply_curves,
+    default_floor,
+    fit_curves,
+    probabilities,
+    step,
+)
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -45,11 +55,11 @@ class BayesianBinning(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         grid = _HistogramGrid(len(y))
         floor = default_floor(self.floor, *logits.shape)
-        state = fit_curves(softmax(logits), y, sample_weight, grid.fit) | {"floor": floor}
+        state = fit_curves(probabilities(logits), y, sample_weight, grid.fit) | {"floor": floor} | ROUNDED
         return Fitted(state, info={"bins": [int(grid.counts[0]), int(grid.counts[-1])], "kept": grid.kept})
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, softmax(logits), step)
+        return apply_curves(self.state_, probabilities(logits, self.state_), step)
 
 
 class _HistogramGrid:

@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators._critics import adjust, adjustment, train_critic
+from hcal.calibrators._normal_form import to_fit
 from hcal.calibrators._one_vs_rest import default_floor
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.row_order import Part, class_ranks, fold_parts
 from hcal.calibrators.state import Field, StateSpec
-from hcal.folds import kfold
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, one_hot, softmax
 from hcal.solvers.fit_map import unit_weight
@@ -45,7 +46,7 @@ class DecisionCalibration(Calibrator):
         End the search after this many critics without a better held-out score.
     floor : float, optional
         Least probability of a class, before rows are normalised: 1/(N·K) by default, 1e-7 as published.
-    seed : int
+    random_state : int
         Of the critics' starts and of the held-out fifth.
     input : {"logits", "probs", "log_probs"}
 
@@ -62,7 +63,6 @@ class DecisionCalibration(Calibrator):
     name = "dec"
     title = "Decision calibration"
     weighted = True
-    cross_fitted = True
     state_specs = (
         StateSpec(
             (
@@ -82,17 +82,20 @@ class DecisionCalibration(Calibrator):
         max_critics: int = 100,
         patience: int = 20,
         floor: float | None = None,
-        seed: int = 0,
+        random_state: int = 0,
         input: InputKind = "logits",
     ) -> None:
         self.critics = critics
         self.max_critics = max_critics
         self.patience = patience
         self.floor = floor
-        self.seed = seed
+        self.random_state = random_state
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        # Classes by what their rows say, not by their numbers: the random starts belong to places.
+        ranks = class_ranks(logits, y, sample_weight)
+        logits, y = to_fit(logits)[:, np.argsort(ranks)], ranks[y]
         solved = solve_temperature(logits, y, sample_weight)
         x = np.asarray(softmax(solved.beta * logits), dtype=np.float64)
         weight = unit_weight(sample_weight, len(y))
@@ -100,9 +103,17 @@ class DecisionCalibration(Calibrator):
         floor = default_floor(self.floor, rows, x.shape[1])
         if floor > 0.5:
             raise ValueError(f"floor must be at most 0.5, got {self.floor!r}")
-        count = self._choose(x, y, weight, float(floor)) if self.critics is None else self.critics
+        count = self.critics
+        if count is None:
+            fold = fold_parts(logits, y, sample_weight, 5, random_state=self.random_state)[0]
+            count = self._choose(x, y, *fold, float(floor))
         vectors, shifts = self._train(x.copy(), y, weight, count)
-        state = {"beta": np.array(solved.beta), "critics": vectors, "shifts": shifts, "floor": floor}
+        state = {
+            "beta": np.array(solved.beta),
+            "critics": vectors[:, ranks],
+            "shifts": shifts[:, :, ranks],
+            "floor": floor,
+        }
         info = {
             "temperature": 1 / solved.beta,
             "critics": count,
@@ -117,31 +128,36 @@ class DecisionCalibration(Calibrator):
         return _normalised(x, float(self.state_["floor"]))
 
     def _train(
-        self, x: Float64, y: IntArray, weight: Float64, count: int, held_out: _HeldOut | None = None
+        self,
+        x: Float64,
+        y: IntArray,
+        weight: Float64,
+        count: int,
+        held_out: _HeldOut | None = None,
     ) -> tuple[Float64, Float64]:
         """Train critics one after another on the running predictions x, which move in place."""
-        rng = np.random.RandomState(self.seed)
+        rng = np.random.RandomState(self.random_state)
         k = x.shape[1]
         marks = one_hot(y, k)
         vectors, shifts = np.zeros((count, k)), np.zeros((count, 2, k))
         for i in range(count):
             residual = marks - np.clip(x, _CLIP, 1 - _CLIP)
-            vectors[i] = train_critic(x, residual, weight, rng, 200 if x.size < 10**7 else 30)
+            start = rng.uniform(-1, 1, (2, k)) / np.sqrt(k)  # of the published size
+            steps = 200 if x.size < 10**7 else 30
+            vectors[i] = train_critic(x, residual, weight, start[0] - start[1], steps)
             shifts[i] = adjustment(x, residual, weight, vectors[i])
             adjust(x, vectors[i], shifts[i])
             if held_out is not None and held_out.enough(vectors[i], shifts[i]):
                 break
         return vectors, shifts
 
-    def _choose(self, x: Float64, y: IntArray, weight: Float64, floor: float) -> int:
-        if len(x) < 10 or self.max_critics < 1:
+    def _choose(self, x: Float64, y: IntArray, fit: Part, held: Part, floor: float) -> int:
+        if len(x) < 10 or self.max_critics < 1 or held is fit:
             return 0
         most = min(self.max_critics, max(5, int(_MOST_WORK / x.size)))
-        rows, rest = kfold(len(x), 5, seed=self.seed)[0]
-        if weight[rows].sum() == 0 or weight[rest].sum() == 0:
-            return 0
-        held_out = _HeldOut(x[rest].copy(), y[rest], weight[rest], floor, self.patience)
-        self._train(x[rows].copy(), y[rows], unit_weight(weight[rows], len(rows)), most, held_out)
+        held_out = _HeldOut(x[held.rows], y[held.rows], held.weight, floor, self.patience)
+        weight = unit_weight(fit.weight, len(fit.rows))
+        self._train(x[fit.rows], y[fit.rows], weight, most, held_out)
         return held_out.best
 
 

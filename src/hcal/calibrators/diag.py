@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._normal_form import MARK, MARKED, by_rank, to_fit, to_predict, to_predict_graph
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.row_order import Part, fold_parts
 from hcal.calibrators.state import STEEP, Arrays, Field, Rule, Sizes, StateSpec
-from hcal.folds import Fold, kfold
 from hcal.inputs import InputKind
 from hcal.maps.monotone import Cells, apply_table, cells_over, monotone_net, tabulate
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -44,7 +45,7 @@ _PATIENCE = 40
 
 
 class DiagonalOrderPreserving(Calibrator):
-    """softmax(m(z₁), …, m(z_K)) with one increasing m, the integral of a positive network; mean NLL.
+    """softmax(m(z₁), …, m(z_K)), z centred, with one increasing m, a positive network's integral; mean NLL.
 
     m(x) = ∫ (ELU(g(t)) + 1 + 1e-8) dt with g an MLP 1 → h → h → 1. One network a fold; the outputs m of the
     fold models are averaged. The size h is chosen by the mean held-out NLL of the folds.
@@ -61,7 +62,7 @@ class DiagonalOrderPreserving(Calibrator):
         where all labels of the sharpest scores are right, the slope there then grows without bound and one
         confident error on new data costs any price.
     folds : int
-    seed : int
+    random_state : int
         Of the networks' starts and of the folds.
     max_iterations : int
         Of L-BFGS.
@@ -83,8 +84,7 @@ class DiagonalOrderPreserving(Calibrator):
     title = "Diagonal intra-order-preserving"
     preserves = "order"
     weighted = True
-    cross_fitted = True
-    state_specs = (_TABLE,)
+    state_specs = (_TABLE + MARKED,)
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class DiagonalOrderPreserving(Calibrator):
         hidden: tuple[int, ...] = (2, 10),
         early_stopping: bool = True,
         folds: int = 5,
-        seed: int = 1357,
+        random_state: int = 1357,
         max_iterations: int = 2000,
         max_events: int = 2_000_000,
         input: InputKind = "logits",
@@ -100,7 +100,7 @@ class DiagonalOrderPreserving(Calibrator):
         self.hidden = hidden
         self.early_stopping = early_stopping
         self.folds = folds
-        self.seed = seed
+        self.random_state = random_state
         self.max_iterations = max_iterations
         self.max_events = max_events
         self.input = input
@@ -109,11 +109,13 @@ class DiagonalOrderPreserving(Calibrator):
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must hold sizes of at least 1, got {self.hidden}")
         every = -(-logits.size // self.max_events)
-        unit = _unit(logits)
-        x = logits[::every].astype(np.float64, copy=False) / unit
+        # One m for all classes: their numbers need not be known.
+        x, y = by_rank(to_fit(logits[::every]), y[::every])
+        unit = _unit(x)
+        x /= unit
         weight = None if sample_weight is None else sample_weight[::every]
         cells = cells_over(x)
-        found = self._select(x, y[::every], weight, cells)
+        found = self._select(x, y, weight, cells)
         size, models = found.chosen, found.models
         values = np.mean([tabulate(m.theta, size, cells) for m in models], axis=0)
         state = {
@@ -121,7 +123,7 @@ class DiagonalOrderPreserving(Calibrator):
             "width": np.array(cells.width),
             "values": values,
             "unit": np.array(unit),
-        }
+        } | MARK
         info: dict[str, Any] = {"hidden": size, "iterations": [m.iterations for m in models], "rows": len(x)}
         info["held_out_nll"] = dict(zip(map(str, self.hidden), found.scores, strict=True))
         failed = [m.message for m in models if not m.converged]
@@ -132,53 +134,55 @@ class DiagonalOrderPreserving(Calibrator):
     ) -> Selection[int, Solution]:
         nll = proper.nll()
 
-        def fit(size: int, rows: IntArray, _: Solution | None) -> Solution:
-            w = None if weight is None else weight[rows]
-            held_out = np.setdiff1d(np.arange(len(x)), rows)
-            best = _Best(lambda theta: held_out_nll(theta, held_out))
+        def fit(size: int, fold: _Fold, _: Solution | None) -> Solution:
+            part = fold.fit
+            best = _Best(lambda theta: held_out_nll(theta, fold.held))
             solved = fit_map(
-                monotone_net(size, cells, self.seed),
+                monotone_net(size, cells, self.random_state),
                 nll,
-                x[rows],
-                y[rows],
-                w,
+                x[part.rows],
+                y[part.rows],
+                part.weight,
                 max_iterations=self.max_iterations,
                 tolerance=1e-6,
                 gain=1e-9,
-                watch=best.watch if self.early_stopping and len(held_out) else None,
+                watch=best.watch if self.early_stopping and fold.held is not fold.fit else None,
             )
             if best.theta is None:
                 return solved
             return Solution(best.theta, solved.value, True, "", solved.iterations)
 
-        def held_out_nll(theta: Float64, rows: IntArray) -> float:
+        def held_out_nll(theta: Float64, part: Part) -> float:
             size = self.hidden[[_parameters(h) for h in self.hidden].index(len(theta))]
-            probs = softmax(apply_table(x[rows], cells, tabulate(theta, size, cells)))
-            own = np.maximum(probs[np.arange(len(rows)), y[rows]], 1e-300)
-            w = unit_weight(None if weight is None else weight[rows] + 1e-300, len(rows))
-            return -float(w @ np.log(own))
+            probs = softmax(apply_table(x[part.rows], cells, tabulate(theta, size, cells)))
+            own = np.maximum(probs[np.arange(len(probs)), y[part.rows]], 1e-300)
+            return -float(unit_weight(part.weight, len(own)) @ np.log(own))
 
-        def score(model: Solution, rows: IntArray) -> float:
-            return held_out_nll(model.theta, rows)
+        def score(model: Solution, fold: _Fold) -> float:
+            return held_out_nll(model.theta, fold.held)
 
-        return select(self.hidden, self._folds(len(x)), fit, score)
-
-    def _folds(self, n_rows: int) -> list[Fold]:
-        folds = min(self.folds, n_rows)
-        if folds < 2:
-            return [(np.arange(n_rows), np.arange(n_rows))]
-        return kfold(n_rows, folds, seed=self.seed)
+        parts = fold_parts(x, y, weight, self.folds, random_state=self.random_state)
+        folds = [_Fold(*both) for both in parts]
+        return select(self.hidden, [(fold, fold) for fold in folds], fit, score)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         s = self.state_
         cells = Cells(float(s["low"]), float(s["width"]), len(s["values"]) - 1)
-        x = logits.astype(np.float64, copy=False) / float(s["unit"])
+        x = to_predict(s, logits) / float(s["unit"])
         return softmax(apply_table(x, cells, s["values"]))
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         s = self.state_
         cells = Cells(float(s["low"]), float(s["width"]), len(s["values"]) - 1)
+        x = to_predict_graph(s, ops, x, self.n_classes_)
         return ops.softmax(ops.piecewise(x / float(s["unit"]), cells.edges, s["values"]))
+
+
+class _Fold(NamedTuple):
+    """Early stopping looks at what is held out while it fits."""
+
+    fit: Part
+    held: Part
 
 
 class _Best:

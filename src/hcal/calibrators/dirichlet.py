@@ -29,7 +29,7 @@ class DirichletCalibration(Calibrator):
         Decades from 1e-5 (1e-2 from 100 classes on) to 10, or the published grid to 1e6, nine times as many.
     folds : int
         1, with a fixed penalty, fits all rows once.
-    seed : int
+    random_state : int
         Of the folds.
     max_iterations : int
         Of L-BFGS, used above 23 classes.
@@ -46,7 +46,6 @@ class DirichletCalibration(Calibrator):
     name = "dir"
     title = "Dirichlet calibration"
     weighted = True
-    cross_fitted = True
     state_specs = MATRICES
 
     def __init__(
@@ -55,19 +54,19 @@ class DirichletCalibration(Calibrator):
         penalty: tuple[float, float] | None = None,
         grid: Literal["decades", "published"] = "decades",
         folds: int = 5,
-        seed: int = 15,
+        random_state: int = 15,
         max_iterations: int = 150,
         input: InputKind = "logits",
     ) -> None:
         self.penalty = penalty
         self.grid = grid
         self.folds = folds
-        self.seed = seed
+        self.random_state = random_state
         self.max_iterations = max_iterations
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        settings = Settings(self.penalty, self.grid, self.folds, self.seed, self.max_iterations)
+        settings = Settings(self.penalty, self.grid, self.folds, self.random_state, self.max_iterations)
         return fit_matrix(clipped_log_probs(logits), y, sample_weight, settings)
 
     def _predict(self, logits: FloatArray) -> FloatArray:

@@ -10,19 +10,21 @@ from numpy.typing import NDArray
 
 from hcal.calibrators._one_vs_rest import (
     CURVES,
+    ROUNDED,
     Array,
     Curve,
     apply_curves,
     columns,
     default_floor,
     fit_curves,
+    probabilities,
     step,
 )
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray
 
 # The path visits up to G models of up to G groups; each model must be scored, so the work is about G²/2.
 # Measured 1e-8 s a group (20,000 rows of 2 classes): 2e10 is some four minutes of one core, extrapolated.
@@ -61,13 +63,13 @@ class NearIsotonicEnsemble(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        probs = softmax(logits)
+        probs = probabilities(logits)
         _check_work(probs, y)
         floor = default_floor(self.floor, *logits.shape)
-        return Fitted(fit_curves(probs, y, sample_weight, _average_path) | {"floor": floor})
+        return Fitted(fit_curves(probs, y, sample_weight, _average_path) | {"floor": floor} | ROUNDED)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, softmax(logits), step)
+        return apply_curves(self.state_, probabilities(logits, self.state_), step)
 
 
 @dataclass(frozen=True)

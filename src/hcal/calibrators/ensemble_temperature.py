@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._normal_form import by_rank, to_fit
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
@@ -58,6 +59,8 @@ class EnsembleTemperatureScaling(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.objective not in ("brier", "nll"):
             raise ValueError(f"objective must be 'brier' or 'nll', got {self.objective!r}")
+        # Brent compares values that differ by rounding alone: let it see the same numbers every time.
+        logits, y = by_rank(to_fit(logits), y)
         weight = unit_weight(sample_weight, len(y))
         start = solve_temperature(logits, y, sample_weight)
         beta = start.beta

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._shared import ONE_TEMPERATURE
+from hcal.calibrators._shared import ONE_TEMPERATURE, top_hits
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -54,7 +54,7 @@ class ExpectationConsistency(Calibrator):
             raise ValueError(f"bracket must be two increasing positive temperatures, got {self.bracket}")
         scale = logit_scale(logits) or 1.0
         low, high = low * min(1.0, scale), high * max(1.0, scale)
-        accuracy = float(np.average(logits.argmax(axis=1) == y, weights=sample_weight))
+        accuracy = float(np.average(top_hits(logits, y), weights=sample_weight))
         confidence = mean_confidence(logits, sample_weight)
         solved = solve_increasing(
             lambda beta: confidence(beta) - accuracy, (-float(np.log(high)), -float(np.log(low)))

@@ -15,6 +15,7 @@ from hcal.calibrators._latent_gp import (
     start_parameters,
     to_process,
 )
+from hcal.calibrators._normal_form import MARK, MARKED, average_ties, by_rank, to_fit, to_predict
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
@@ -28,11 +29,11 @@ Float64 = NDArray[np.float64]
 
 
 class GaussianProcessCalibration(Calibrator):
-    """One latent function f ~ GP(mean x, RBF + noise) shared by all logits, softmax likelihood, variational.
+    """One latent function f ~ GP(mean x, RBF + noise) shared by all centred logits; variational.
 
-    Whitened sparse approximation with a diagonal q; the expected log-likelihood by a second-order Taylor
-    expansion; all parameters by L-BFGS. Prediction averages softmax over draws of f. The draws are the same
-    for every row, so a row's probabilities do not depend on the rows beside it.
+    Softmax likelihood. Whitened sparse approximation with a diagonal q; the expected log-likelihood by a
+    second-order Taylor expansion; all parameters by L-BFGS. Prediction averages softmax over draws of
+    f, the same for every row (by rank of its classes): no row depends on those beside it.
 
     Wenger, Kjellström, Triebel: Non-Parametric Calibration for Classification, AISTATS 2020.
 
@@ -42,7 +43,7 @@ class GaussianProcessCalibration(Calibrator):
         Number of inducing inputs, placed by 1-D k-means.
     samples : int
         Draws of f for a prediction, in pairs ±ε; 0 takes softmax of the mean.
-    seed : int
+    random_state : int
         Of the draws.
     max_iterations : int
         Of L-BFGS.
@@ -74,7 +75,8 @@ class GaussianProcessCalibration(Calibrator):
                 Field("reduction", "of its variance", ("M", "M"), -1e30, 1e30),
             ),
             {"M": ("inducing inputs", 1)},
-        ),
+        )
+        + MARKED,
     )
 
     def __init__(
@@ -82,14 +84,14 @@ class GaussianProcessCalibration(Calibrator):
         *,
         inducing: int = 10,
         samples: int = 100,
-        seed: int = 0,
+        random_state: int = 0,
         max_iterations: int = 2000,
         max_events: int = 1_000_000,
         input: InputKind = "logits",
     ) -> None:
         self.inducing = inducing
         self.samples = samples
-        self.seed = seed
+        self.random_state = random_state
         self.max_iterations = max_iterations
         self.max_events = max_events
         self.input = input
@@ -102,14 +104,16 @@ class GaussianProcessCalibration(Calibrator):
                 f"got {self.inducing}, {self.samples}"
             )
         every = -(-logits.size // self.max_events)
-        unit = _unit(logits)
-        x = logits[::every].astype(np.float64, copy=False) / unit
+        # One f for all classes: their numbers need not be known.
+        x, own = by_rank(to_fit(logits[::every]), y[::every])
+        unit = _unit(x)
+        x /= unit
         weight = None if sample_weight is None else sample_weight[::every]
         # Thinned rows still stand for all of them: the prior must not gain weight.
         total = float(len(y)) if sample_weight is None else float(sample_weight.sum())
         low, high = float(x.min()), float(x.max())
         cells = Cells(low, (high - low) / 1024 or 1.0, 1024)
-        elbo = TabulatedElbo(x, y[::every], unit_weight(weight, len(x)), total, cells, self.inducing)
+        elbo = TabulatedElbo(x, own, unit_weight(weight, len(x)), total, cells, self.inducing)
         start = start_parameters(line_centres(x, self.inducing))
         solved = lbfgs(elbo, start, max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9)
         p = to_process(solved.theta, self.inducing)
@@ -119,7 +123,7 @@ class GaussianProcessCalibration(Calibrator):
             "kernel": np.array([p.length, p.variance, p.prior]),
             "mean": p.mean,
             "reduction": p.reduction,
-        }
+        } | MARK
         info = {"iterations": solved.iterations, "length": p.length, "variance": p.variance, "rows": len(x)}
         return Fitted(state, solved.converged, solved.message, info)
 
@@ -127,16 +131,29 @@ class GaussianProcessCalibration(Calibrator):
         s = self.state_
         length, variance, prior = (float(v) for v in s["kernel"])
         process = Process(s["inducing"], length, variance, prior, s["mean"], s["reduction"])
-        mean, spread = process.moments(logits.astype(np.float64, copy=False) / float(s["unit"]))
+        x = to_predict(s, logits) / float(s["unit"])
+        if "centred" not in s:  # a file of hcal 0.1: its draws belong to the classes
+            return self._probabilities(*process.moments(x))
+        # The draws belong to ranks: the numbers of the classes do not matter, and tied ones stay tied.
+        order = np.argsort(-x, axis=1, kind="stable")
+        x = np.take_along_axis(x, order, axis=1)
+        ranked = self._probabilities(*process.moments(x))
+        average_ties(ranked, x)
+        probs = np.empty_like(ranked)
+        np.put_along_axis(probs, order, ranked, axis=1)
+        return probs
+
+    def _probabilities(self, mean: Float64, spread: Float64) -> Float64:
+        """Return the mean of softmax over draws of f, given its mean and variance (N, K)."""
         if self.samples == 0:
-            return softmax(mean)
+            return np.asarray(softmax(mean), dtype=np.float64)
         np.sqrt(spread, out=spread)
         # In pairs ±ε: the odd orders of their error cancel.
         pairs = (self.samples + 1) // 2
-        rng = np.random.RandomState(self.seed)
+        rng = np.random.RandomState(self.random_state)
         probs = np.zeros_like(mean)
         for _ in range(pairs):
-            draw = rng.standard_normal(logits.shape[1])  # one at a time: memory does not grow with samples
+            draw = rng.standard_normal(mean.shape[1])  # one at a time: memory does not grow with samples
             probs += softmax(mean + spread * draw)
             probs += softmax(mean - spread * draw)
         probs /= 2 * pairs

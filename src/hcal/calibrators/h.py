@@ -12,8 +12,8 @@ from hcal.calibrators.base import Calibrator, Fitted, Preserves
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
 from hcal.numerics import FloatArray, IntArray
-from hcal.objective.kernels import compiled
 from hcal.ops import Ops
+from hcal.runtime.jit import compiled
 
 Protocol = Literal["default", "paper"]
 Select = Literal["top-label", "class-wise", "nll"]

@@ -5,10 +5,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, step
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    ROUNDED,
+    Array,
+    Curve,
+    apply_curves,
+    default_floor,
+    fit_curves,
+    probabilities,
+    step,
+)
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -51,10 +61,12 @@ class HistogramBinning(Calibrator):
         def fit_one(p: Array, hit: Array, weight: Array | None) -> Curve:
             return edges[1:], _frequencies(p, hit, weight, edges)
 
-        return Fitted(fit_curves(softmax(logits), y, sample_weight, fit_one) | {"floor": floor})
+        return Fitted(
+            fit_curves(probabilities(logits), y, sample_weight, fit_one) | {"floor": floor} | ROUNDED
+        )
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, softmax(logits), step)
+        return apply_curves(self.state_, probabilities(logits, self.state_), step)
 
 
 def _edges(bins: int) -> Array:

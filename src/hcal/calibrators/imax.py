@@ -71,9 +71,10 @@ class IMaxBinning(Calibrator):
         if int(self.bins) != self.bins or self.bins < 2:
             raise ValueError(f"bins must be an integer of at least 2, got {self.bins!r}")
         odds = _pooled_log_odds(logits)
-        start = seed_centres(odds, int(self.bins), self.random_state)
         positives = np.sort(odds.reshape(logits.shape[1], -1)[y, np.arange(len(y))])
+        # Sorted before the draws: neither the order of rows nor the numbers of classes decide the start.
         odds.sort()
+        start = seed_centres(odds, int(self.bins), self.random_state)
         edges = maximise_information(odds, start)
         values = _frequencies(odds, positives, edges)
         floor = default_floor(self.floor, *logits.shape)
@@ -86,7 +87,7 @@ class IMaxBinning(Calibrator):
 
 
 def _pooled_log_odds(logits: FloatArray) -> Array:
-    """All events class by class, as the published draws expect; row blocks bound the temporaries."""
+    """All events class by class; row blocks bound the temporaries."""
     n, k = logits.shape
     odds = np.empty((k, n))
     rows = max(1, 1_000_000 // k)

@@ -12,8 +12,8 @@ from hcal.calibrators._neighbours import Array, Neighbours, subtract_error
 from hcal.calibrators._one_vs_rest import MOST
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.row_order import fold_parts
 from hcal.calibrators.state import Field, Rule, StateSpec
-from hcal.folds import kfold
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.solvers.temperature import solve_temperature
@@ -80,7 +80,7 @@ class LocallyEqualErrors(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        choice = _choose(softmax(logits), y, self)
+        choice = _choose(logits, y, self)
         return Fitted(_memory(logits, y, choice), info=choice.info())
 
     def _predict(self, logits: FloatArray) -> FloatArray:
@@ -117,7 +117,7 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         solved = solve_temperature(logits, y)
         scaled = logits * solved.beta
-        choice = _choose(softmax(scaled), y, self)
+        choice = _choose(scaled, y, self)
         state = _memory(scaled, y, choice) | {"beta": np.array(solved.beta)}
         info = {"temperature": 1 / solved.beta} | choice.info()
         return Fitted(state, solved.converged, solved.message, info)
@@ -165,19 +165,22 @@ def _count(fraction: float, n_rows: int) -> int:
     return max(1, int(fraction * n_rows))
 
 
-def _choose(probs: FloatArray, y: IntArray, params: LocallyEqualErrors) -> _Choice:
+def _choose(logits: FloatArray, y: IntArray, params: LocallyEqualErrors) -> _Choice:
     """The grid point of lowest mean held-out NLL, the first one on ties (fraction outer)."""
     fractions = FRACTIONS if params.fraction is None else (_inside(params.fraction, "fraction", open_at=0),)
     thresholds = THRESHOLDS if params.threshold is None else (_inside(params.threshold, "threshold"),)
-    _check_work(probs, params.name)
+    _check_work(logits, params.name)
     if len(fractions) == len(thresholds) == 1:
         return _Choice(fractions[0], thresholds[0], None)
-    if len(y) < 2:
-        raise ValueError(f"{params.name!r} chooses its parameters on folds and needs at least 2 rows, got 1")
-    folds = kfold(len(y), min(params.folds, len(y)), seed=params.random_state)
+    if params.folds < 2:
+        raise ValueError(f"folds must be at least 2, got {params.folds}")
+    folds = fold_parts(logits, y, None, params.folds, random_state=params.random_state)
+    if len(folds) == 1:  # one row, or copies of it: nothing to choose on, so nothing moves unless told
+        return _Choice(fractions[-1], thresholds[-1], None)
+    probs = softmax(logits)
     losses = np.zeros((len(fractions), len(thresholds)))
     for fit, held in folds:
-        losses += _held_out_nll(probs, y, fit, held, fractions, thresholds) / len(folds)
+        losses += _held_out_nll(probs, y, fit.rows, held.rows, fractions, thresholds) / len(folds)
     best = int(losses.argmin())
     fraction, threshold = list(product(fractions, thresholds))[best]
     return _Choice(fraction, threshold, float(losses.flat[best]))
@@ -189,8 +192,8 @@ def _inside(value: float, what: str, *, open_at: float | None = None) -> float:
     return float(value)
 
 
-def _check_work(probs: FloatArray, name: str) -> None:
-    n, k = probs.shape
+def _check_work(logits: FloatArray, name: str) -> None:
+    n, k = logits.shape
     work = 2.0 * n * n * k
     if work > _MAX_WORK:
         raise ValueError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.calibrators._normal_form import MARK, MARKED, to_fit, to_predict, to_predict_graph
 from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
@@ -17,7 +19,9 @@ Float64 = NDArray[np.float64]
 
 
 class MatrixScaling(Calibrator):
-    """softmax(W z + b); mean NLL + λ Σ_{i≠j} W_ij² + μ Σ b_i², (λ, μ) by 5-fold NLL, fold models averaged.
+    """softmax(W z + b), z centred; mean NLL + λ Σ_{i≠j} W_ij² + μ Σ b_i²; fold models averaged.
+
+    (λ, μ) is the pair of least held-out NLL over the folds.
 
     Guo, Pleiss, Sun, Weinberger: On Calibration of Modern Neural Networks, ICML 2017; the penalty (ODIR) from
     Kull et al., NeurIPS 2019. Convex: solved to convergence where the source ran Adam.
@@ -33,7 +37,7 @@ class MatrixScaling(Calibrator):
         Decades from 1e-5 (1e-2 from 100 classes on) to 10, or the published grid to 1e6, nine times as many.
     folds : int
         1, with a fixed penalty, fits all rows once.
-    seed : int
+    random_state : int
         Of the folds.
     max_iterations : int
         Of L-BFGS, used above 23 classes.
@@ -50,8 +54,7 @@ class MatrixScaling(Calibrator):
     name = "ms"
     title = "Matrix scaling"
     weighted = True
-    cross_fitted = True
-    state_specs = MATRICES
+    state_specs = (MATRICES[0] + MARKED,)
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class MatrixScaling(Calibrator):
         penalty: tuple[float, float] | None = None,
         grid: Literal["decades", "published"] = "decades",
         folds: int = 5,
-        seed: int = 15,
+        random_state: int = 15,
         max_iterations: int = 150,
         input: InputKind = "logits",
     ) -> None:
@@ -68,22 +71,25 @@ class MatrixScaling(Calibrator):
         self.penalty = penalty
         self.grid = grid
         self.folds = folds
-        self.seed = seed
+        self.random_state = random_state
         self.max_iterations = max_iterations
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.features not in ("logits", "probs"):
             raise ValueError(f"features must be 'logits' or 'probs', got {self.features!r}")
-        settings = Settings(self.penalty, self.grid, self.folds, self.seed, self.max_iterations)
-        return fit_matrix(self._features(logits), y, sample_weight, settings)
+        settings = Settings(self.penalty, self.grid, self.folds, self.random_state, self.max_iterations)
+        if self.features == "probs":
+            return fit_matrix(np.asarray(softmax(logits), dtype=np.float64), y, sample_weight, settings)
+        fitted = fit_matrix(to_fit(logits), y, sample_weight, settings)
+        return replace(fitted, state=fitted.state | MARK)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        return predict_matrix(self.state_, self._features(logits))
+        if self.features == "probs":
+            return predict_matrix(self.state_, softmax(logits))
+        return predict_matrix(self.state_, to_predict(self.state_, logits))
 
     def _graph(self, ops: Ops, x: Any) -> Any:
-        return matrix_graph(self.state_, ops, ops.softmax(x) if self.features == "probs" else x)
-
-    def _features(self, logits: FloatArray) -> Float64:
-        x = softmax(logits) if self.features == "probs" else logits
-        return x.astype(np.float64, copy=False)
+        if self.features == "probs":
+            return matrix_graph(self.state_, ops, ops.softmax(x))
+        return matrix_graph(self.state_, ops, to_predict_graph(self.state_, ops, x, self.n_classes_))

@@ -10,18 +10,20 @@ from scipy.special import expit, logit
 
 from hcal.calibrators._one_vs_rest import (
     CURVES,
+    ROUNDED,
     Array,
     Curve,
     apply_curves,
     columns,
     default_floor,
     fit_curves,
+    probabilities,
     step,
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray
 
 _CLIP = 1e-12
 # The L2 penalty of C = 1e10: no shrinkage in effect, but a finite optimum where a class is separable.
@@ -64,7 +66,7 @@ class ScalingBinning(Calibrator):
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         bins = _bins(self.bins, *logits.shape)
-        probs = softmax(logits)
+        probs = probabilities(logits)
         present = np.bincount(y, minlength=logits.shape[1]) > 0
         fits = [
             _fit_platt(_log_odds(p), (y == k).astype(np.float64)) if present[k] else _IDENTITY
@@ -76,7 +78,7 @@ class ScalingBinning(Calibrator):
             return _discretise(score, bins)
 
         state = fit_curves(_platt(probs, platt), y, sample_weight, fit_one)
-        state |= {"platt": platt, "floor": default_floor(self.floor, *logits.shape)}
+        state |= {"platt": platt, "floor": default_floor(self.floor, *logits.shape)} | ROUNDED
         failed = [k for k, fit in enumerate(fits) if not fit.converged]
         message = (
             f"the Platt fit of {len(failed)} classes did not converge, first {failed[0]}" if failed else ""
@@ -84,7 +86,7 @@ class ScalingBinning(Calibrator):
         return Fitted(state, not failed, message, {"bins": bins})
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        probs = softmax(logits)
+        probs = probabilities(logits, self.state_)
         return apply_curves(self.state_, _platt(probs, self.state_["platt"]), step, uncalibrated=probs)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._shared import ONE_TEMPERATURE
+from hcal.calibrators._normal_form import by_rank, to_fit
+from hcal.calibrators._shared import ONE_TEMPERATURE, top_hits
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -56,8 +57,10 @@ class SoftBinning(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         if self.tau <= 0 or self.bins < 1:
             raise ValueError(f"tau must be positive and bins at least 1, got {self.tau} and {self.bins}")
+        # Brent compares values that differ by rounding alone: let it see the same numbers every time.
+        logits, y = by_rank(to_fit(logits), y)
         weight = unit_weight(sample_weight, len(y))
-        hit = (logits.argmax(axis=1) == y).astype(np.float64)
+        hit = top_hits(logits, y)
         start = solve_temperature(logits, y, sample_weight)
 
         def error(log_beta: float) -> float:

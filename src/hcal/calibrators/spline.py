@@ -6,11 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
-from hcal.calibrators._one_vs_rest import CURVES, FLOOR, MOST, Array, columns, default_floor, line, normalise
+from hcal.calibrators._normal_form import average_ties
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    FLOOR,
+    MOST,
+    ROUNDED,
+    ROUNDED_FIELD,
+    Array,
+    columns,
+    default_floor,
+    line,
+    normalise,
+    probabilities,
+)
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray
 
 
 class SplineCalibration(Calibrator):
@@ -52,6 +65,7 @@ class SplineCalibration(Calibrator):
                 Field("knots", "calibration scores, rank after rank", ("P",), 0, MOST),
                 Field("values", "recalibrated scores, cut to [0, 1] in use", ("P",)),
                 FLOOR,
+                ROUNDED_FIELD,
             ),
             CURVES.sizes,
             CURVES.rules,
@@ -66,21 +80,24 @@ class SplineCalibration(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         if int(self.knots) != self.knots or self.knots < 2:
             raise ValueError(f"knots must be an integer of at least 2, got {self.knots!r}")
-        probs = softmax(logits)
-        rank = _rank_of_label(probs, y)
+        probs = probabilities(logits)
+        first, ties = _ranks_of_label(probs, y)
         probs.sort(axis=1)
         spline = _CumulativeSpline(len(y), int(self.knots))
-        curves = [spline.recalibrate(s, rank == r) for r, s in columns(probs[:, ::-1])]
+        curves = [
+            spline.recalibrate(s, ((first <= r) & (r < first + ties)) / ties)
+            for r, s in columns(probs[:, ::-1])
+        ]
         state: State = {
             "offsets": np.cumsum([0] + [len(score) for score, _ in curves], dtype=np.int64),
             "knots": np.concatenate([score for score, _ in curves]),
             "values": np.concatenate([value for _, value in curves]),
             "floor": default_floor(self.floor, *logits.shape),
-        }
+        } | ROUNDED
         return Fitted(state)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        probs, state = softmax(logits), self.state_
+        probs, state = probabilities(logits, self.state_), self.state_
         order = np.argsort(-probs, axis=1, kind="stable")
         ranked = np.take_along_axis(probs, order, axis=1).astype(np.float64, copy=False)
         offsets = state["offsets"]
@@ -88,17 +105,20 @@ class SplineCalibration(Calibrator):
             own = slice(offsets[r], offsets[r + 1])
             ranked[:, r] = line(s, state["knots"][own], state["values"][own])
         np.clip(ranked, 0.0, 1.0, out=ranked)
+        average_ties(ranked, np.take_along_axis(probs, order, axis=1))
         raw = np.empty_like(ranked)
         np.put_along_axis(raw, order, ranked, axis=1)
         return normalise(raw, probs, float(state["floor"]))
 
 
-def _rank_of_label(probs: FloatArray, y: IntArray) -> IntArray:
-    """The place of each row's label among its classes by falling probability, ties in class order."""
+def _ranks_of_label(probs: FloatArray, y: IntArray) -> tuple[IntArray, IntArray]:
+    """The first place of each row's label by falling probability, and how many classes share its value.
+
+    Tied classes share their places: a hit counts as 1/ties at each.
+    """
     own = probs[np.arange(len(y)), y][:, None]
-    earlier = np.arange(probs.shape[1]) < y[:, None]
-    before = (probs > own) | ((probs == own) & earlier)
-    return np.asarray(before.sum(axis=1), dtype=np.int64)
+    first, ties = (probs > own).sum(axis=1), (probs == own).sum(axis=1)
+    return first.astype(np.int64), ties.astype(np.int64)
 
 
 class _CumulativeSpline:
@@ -111,7 +131,7 @@ class _CumulativeSpline:
         self.solve = np.linalg.pinv(cardinal(u))
         self.slope = cardinal(u, 1)
 
-    def recalibrate(self, score: Array, hit: NDArray[np.bool_]) -> tuple[Array, Array]:
+    def recalibrate(self, score: Array, hit: Array) -> tuple[Array, Array]:
         """Return the distinct scores of one rank, ascending, and their recalibrated values."""
         order = np.argsort(score, kind="stable")
         score = score[order]

@@ -51,6 +51,8 @@ class Field:
         What the values sum to.
     nan : bool
         Whether a value may be NaN instead.
+    optional : bool
+        Whether a state may lack it; its dimensions are then numbers or ``"K"``.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Field:
     order: Order | None = None
     total: float | None = None
     nan: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,15 +137,17 @@ def check_state(spec: StateSpec, state: Arrays, n_classes: int) -> None:
     ...
     ValueError: 'bias' has shape (4,), declared is (K,) = (3,)
     """
-    missing, extra = sorted(spec.names - set(state)), sorted(set(state) - spec.names)
+    needed = {f.name for f in spec.fields if not f.optional}
+    missing, extra = sorted(needed - set(state)), sorted(set(state) - spec.names)
     if missing:
         raise ValueError(f"{missing[0]!r} is missing")
     if extra:
         raise ValueError(f"{extra[0][:80]!r} is not an array of this method")
     sizes = {"K": n_classes}
-    for each in spec.fields:
+    there = [f for f in spec.fields if f.name in state]
+    for each in there:
         _check_shape(each, state[each.name], sizes, spec.sizes)
-    for each in spec.fields:
+    for each in there:
         _check_values(each, state[each.name], sizes)
     for rule in spec.rules:
         if not rule.holds(state, sizes):

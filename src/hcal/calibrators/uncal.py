@@ -28,6 +28,7 @@ class Uncalibrated(Calibrator):
     preserves = "order"
     weighted = True
     state_specs = (StateSpec(),)
+    floored = False  # "before" is what the classifier said
 
     def __init__(self, *, input: InputKind = "logits") -> None:
         self.input = input

@@ -15,7 +15,7 @@ from hcal.cli import console
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.files import DataFile, Part
+    from hcal.data import DataFile, Part
 
 app = typer.Typer(
     help="Turn the scores of any trained classifier into probabilities that can be trusted.",
@@ -88,14 +88,14 @@ def fit(
         from hcal import io
         from hcal.calibrators import make_calibrator
         from hcal.cli.report import origin
-        from hcal.files import read_data
+        from hcal.data import read_data
 
-        _needs_directory(output)
+        _check_output(output, file, labels)
         data = read_data(file, part="cal", kind=input, labels=labels)
         calibrator = make_calibrator(method, **_params(param or []), input=data.kind)
         with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
-        calibrator.info_ = calibrator.info_ | {"fitted_on": origin(data)}
+        calibrator.info_["fitted_on"] |= origin(data)
         io.save(calibrator, output)
         if json:
             console.print_json(
@@ -110,14 +110,15 @@ def fit(
 def _show_fit(calibrator: Calibrator, data: DataFile, output: Path) -> None:
     out = console.out()
     scores = calibrator.scores_
-    title = f"{calibrator.title} on {_shape(data)}"
+    title = console.name(f"{calibrator.title} on {_shape(data)}")
     note = "the rows it learned from; judge it on others"
     out.print(console.before_after(scores["before"], scores["after"], title=f"{title} [dim]({note})[/]"))
-    out.print(f"\nwrote [bold]{output}[/]")
+    model = console.name(output)
+    out.print(f"\nwrote [bold]{model}[/]")
     if data.part:
-        out.print(f"next:  [cyan]hcal evaluate {data.path} --model {output}[/]")
+        out.print(f"next:  [cyan]hcal evaluate {console.name(data.path)} --model {model}[/]")
     else:
-        out.print(f"next:  [cyan]hcal apply {output} NEW.npz -o probs.npz[/]")
+        out.print(f"next:  [cyan]hcal apply {model} NEW.npz -o probs.npz[/]")
 
 
 @app.command(epilog=_examples("hcal apply model.hcal new.npz -o probs.npz"))
@@ -134,9 +135,10 @@ def apply(
     """Turn new scores into calibrated probabilities."""
     with console.friendly():
         from hcal import io
-        from hcal.files import can_write, write_probs
+        from hcal.data import can_write, write_probs
 
         can_write(output)
+        _check_output(output, model, file)
         calibrator = io.load(model)
         data = _read_for(calibrator, model, file, kind=input)
         with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
@@ -148,7 +150,7 @@ def apply(
                                 "mean_confidence": confidence, "method": calibrator.name})  # fmt: skip
         elif not quiet:
             console.out().print(
-                f"wrote [bold]{output}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
+                f"wrote [bold]{console.name(output)}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
                 f"mean confidence {confidence:.4f}"
             )
 
@@ -172,12 +174,13 @@ def evaluate(
     """Measure how far probabilities can be trusted, before and after a calibrator."""
     with console.friendly():
         from hcal.cli.evaluate import measure, show
-        from hcal.cli.report import seen_before
+        from hcal.cli.report import same_file
+        from hcal.evaluation import learned_from
 
         calibrator, data = _calibrator_and_data(model, file, input, labels)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             measured = measure(data, calibrator, _names(metrics), ci)
-        notes = seen_before(calibrator, data)
+        notes = learned_from(calibrator, data.values) + same_file(calibrator, data)
         for note in notes:
             console.say("warning", "yellow", note)
         if json:
@@ -208,7 +211,7 @@ def report(
     with console.friendly():
         from hcal.cli.report import write
 
-        _needs_directory(output)
+        _check_output(output, file, model, labels, names)
         calibrator, data = _calibrator_and_data(model, file, input, labels)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             verdict = write(output, data, calibrator, names=names, ci=ci)
@@ -218,9 +221,9 @@ def report(
             console.print_json({"report": str(output), "grade": verdict.grade, "headline": verdict.headline,
                                 "sentences": verdict.sentences, "alarms": verdict.alarms})  # fmt: skip
         elif not quiet:
-            console.out().print(f"[bold]{verdict.headline}[/]")
+            console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
             console.out().print("\n".join(verdict.sentences), markup=False)
-            console.out().print(f"\nwrote [bold]{output}[/]: open it in any browser")
+            console.out().print(f"\nwrote [bold]{console.name(output)}[/]: open it in any browser")
 
 
 @app.command(epilog=_examples("hcal demo", "hcal demo --method ts --output /tmp/demo"))
@@ -249,7 +252,7 @@ def _calibrator_and_data(
     model: Path | None, file: Path, kind: str | None, labels: Path | None
 ) -> tuple[Calibrator | None, DataFile]:
     from hcal import io
-    from hcal.files import read_data
+    from hcal.data import read_data
 
     if model is None:
         return None, read_data(file, kind=kind, labels=labels)
@@ -267,7 +270,7 @@ def _read_for(
     part: Part = "test",
 ) -> DataFile:
     """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
-    from hcal.files import read_data
+    from hcal.data import read_data
 
     if kind is not None and kind != calibrator.input:
         raise ValueError(f"{model.name} was fitted on {calibrator.input}, so --input {kind} cannot be right")
@@ -302,9 +305,11 @@ def _shape(data: DataFile) -> str:
     return f"{data.path.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
-def _needs_directory(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {path.parent}")
+def _check_output(output: Path, *read: Path | None) -> None:
+    """Refuse, before the work begins, an output without a folder or one that would replace what is read."""
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"no such directory: {output.parent}")
+    console.refuse_inputs(output, *read)
 
 
 def _mount_bench() -> None:

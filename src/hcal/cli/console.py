@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import csv
 import json
-import math
+import lzma
 import os
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
 
-#: What went wrong by the user's hand or disk, as opposed to by ours.
-_EXPECTED = (ValueError, OSError, ImportError)
+#: What went wrong by the user's hand, disk or memory, as opposed to by ours.
+_EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
+#: An error is one line, and no longer than this.
+_LONGEST = 600
 
 
 def out() -> Console:
@@ -32,35 +38,94 @@ def err() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+def name(text: object) -> str:
+    """Return a name of a file (or other text of the user) so that its brackets are no markup.
+
+    Examples
+    --------
+    >>> print(name("data[bold].hcal"))
+    data\\[bold].hcal
+    """
+    return escape(" ".join(str(text).splitlines()))
+
+
 @contextmanager
 def friendly() -> Iterator[None]:
-    """Turn errors into one sentence and exit code 1, and warnings into one line on standard error."""
+    """Turn errors into one sentence and exit code 1 (130 for Ctrl-C), and warnings into a line on stderr."""
     if os.environ.get("HCAL_DEBUG"):
         yield
         return
     try:
+        _forgive_encodings()
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
             yield
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk behind a pipe or a redirection shows here, not after us
     except BrokenPipeError:  # the reader of our output has gone: `hcal evaluate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except _EXPECTED as error:
-        say("error", "red", _sentence(error))
-        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        say("stopped", "yellow", "nothing was half-written")
+        raise typer.Exit(130) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
+        _explain(error)
+        raise typer.Exit(1) from None
+
+
+def _forgive_encodings() -> None:
+    """Print a question mark for a character that the terminal's encoding lacks, rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _explain(error: Exception) -> None:
+    if _out_of_memory(error):
+        say("error", "red", f"not enough memory: {error}" if str(error) else "not enough memory")
+    elif isinstance(error, _EXPECTED) or type(error).__module__.startswith(("safetensors", "pyarrow")):
+        say("error", "red", _sentence(error))
+    else:
         say("internal error", "red", f"{type(error).__name__}: {error}")
         err().print("This is a bug in hcal. Run again with HCAL_DEBUG=1 for the traceback.")
-        raise typer.Exit(1) from None
+    _drop_output()
+
+
+def _drop_output() -> None:
+    """Throw away what standard output could not take, or Python would complain once more at its end."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out; torch says so with a RuntimeError."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    )
 
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
+    return (str(error) or type(error).__name__) + _hint(error)
+
+
+def _hint(error: BaseException) -> str:
+    """Return the option that helps; the library's own words know of no options."""
+    from hcal.data import MissingLabelsError, UnknownKindError
+
+    if isinstance(error, UnknownKindError):
+        return " (add --input logits, probs or log_probs)"
+    if isinstance(error, MissingLabelsError):
+        return " (or name a file of labels with --labels)"
+    return ""
 
 
 def _show_warning(
@@ -76,15 +141,19 @@ def _show_warning(
 
 
 def say(word: str, colour: str, text: str) -> None:
-    """Print ``word: text`` on standard error, the text as it is."""
+    """Print ``word: text`` on one line of standard error, the text as it is."""
     console = err()
     console.print(f"[bold {colour}]{word}:[/]", end=" ")
-    console.print(text, markup=False)
+    line = " ".join(text.split())
+    console.print(line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…", markup=False)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
     """Print one JSON object on standard output; NaN has no place in JSON and becomes null."""
-    sys.stdout.write(json.dumps(_finite(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    if sys.stdout is None:
+        raise OSError("standard output is closed: there is nowhere to print the JSON")
+    ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    sys.stdout.write(json.dumps(_finite(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
@@ -100,6 +169,35 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def refuse_inputs(output: Path, *read: Path | None) -> None:
+    """Refuse an output that is one of the files to read, under whatever name.
+
+    Parameters
+    ----------
+    output : Path
+    *read : Path or None
+        The inputs; None where an option was not given.
+
+    Examples
+    --------
+    >>> refuse_inputs(Path("a.npz"), Path("./a.npz"))
+    Traceback (most recent call last):
+    ...
+    ValueError: the output a.npz is also an input: choose another name
+    """
+    for path in read:
+        if path is not None and _same_file(output, path):
+            raise ValueError(f"the output {output} is also an input: choose another name")
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two names are one file, by a link of either kind or because both lead to one place."""
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them does not exist
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
 @contextmanager
 def working(text: str, *, quiet: bool) -> Iterator[None]:
     """Show a spinner with a clock on a terminal while something runs; nothing in pipes."""
@@ -111,23 +209,18 @@ def working(text: str, *, quiet: bool) -> Iterator[None]:
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(text, total=None)
+        progress.add_task(escape(text), total=None)
         yield
 
 
 @contextmanager
 def fitting(calibrator: Calibrator, text: str, *, quiet: bool) -> Iterator[None]:
     """Show that a fit runs: the method's own bar where it has one, else a spinner; nothing if quiet."""
-    from hcal.solvers import progress
+    from hcal.runtime.progress import silent
 
-    patience = progress.PATIENCE_S
     own_bar = "verbose" in calibrator.get_params(deep=False)
-    progress.PATIENCE_S = math.inf if quiet else patience
-    try:
-        with working(text, quiet=quiet or own_bar):
-            yield
-    finally:
-        progress.PATIENCE_S = patience
+    with silent() if quiet else nullcontext(), working(text, quiet=quiet or own_bar):
+        yield
 
 
 def before_after(before: Mapping[str, float], after: Mapping[str, float], *, title: str) -> Table:

@@ -12,8 +12,8 @@ import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
+from hcal.data import DataFile
 from hcal.evaluation import Evaluation
-from hcal.files import DataFile
 from hcal.numerics import FloatArray, IntArray, softmax
 
 
@@ -127,7 +127,8 @@ def show(measured: Measured, *, draw: bool) -> None:
     out = console.out()
     data, result = measured.data, measured.result
     part = f", {data.part} part" if data.part else ""
-    out.print(f"[bold]{data.path.name}[/]{part}: {result.n:,} rows, {result.k} classes, from {data.kind}")
+    title = f"[bold]{console.name(data.path.name)}[/]{part}"
+    out.print(f"{title}: {result.n:,} rows, {result.k} classes, from {data.kind}")
     out.print(f"accuracy {result.accuracy:.4f}, mean confidence {_confidence(measured)}\n")
     out.print(_table(measured, explain=out.width >= 110 and result.ci is None))
     if measured.before is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hcal.calibrators.base import Calibrator
-from hcal.files import DataFile, checksum
+from hcal.data import DataFile, checksum
+from hcal.data.limits import open_regular
 from hcal.report import Source, measure_report, write_page
 from hcal.report.verdict import Verdict, judge
 
@@ -38,13 +39,21 @@ def write(
         data.labels(),
         calibrator,
         input=data.kind,
-        class_names=None if names is None else names.read_text(encoding="utf-8").splitlines(),
+        class_names=None if names is None else _lines(names),
         source=Source(data.path.name, data.part, data.kind, checksum(data.path)),
-        notes=seen_before(calibrator, data),
+        notes=same_file(calibrator, data),
         ci=ci,
     )
     write_page(output, content)
     return judge(content)
+
+
+def _lines(path: Path) -> list[str]:
+    with open_regular(path) as file:
+        try:
+            return file.read().decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            raise ValueError(f"{path.name} is not UTF-8 text") from None
 
 
 def origin(data: DataFile) -> dict[str, str]:
@@ -52,8 +61,13 @@ def origin(data: DataFile) -> dict[str, str]:
     return {"file": data.path.name, "part": data.part, "sha256": checksum(data.path)}
 
 
-def seen_before(calibrator: Calibrator | None, data: DataFile) -> list[str]:
-    """Return a note where these are the very rows that the calibrator learned from."""
+def same_file(calibrator: Calibrator | None, data: DataFile) -> list[str]:
+    """Return a note where this is the file that a calibrator of an older version learned from.
+
+    Newer ones know their rows (:func:`hcal.evaluation.learned_from`), in whatever file they come.
+    """
     fitted_on = {} if calibrator is None else calibrator.info_.get("fitted_on", {})
+    if "rows_sha256" in fitted_on:
+        return []
     same = fitted_on.get("sha256") == checksum(data.path) and fitted_on.get("part") == data.part
     return ["these are the rows that the calibrator learned from: judge it on others"] if same else []

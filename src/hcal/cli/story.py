@@ -10,7 +10,7 @@ from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
 from hcal.cli.report import write
-from hcal.files import read_data
+from hcal.data import read_data
 from hcal.metrics.summary import score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -82,8 +82,9 @@ def _show(
     out.print(diagram.draw(hcal.reliability(probs, y, bins=10)[0], title="after"))
     out.print(f"[dim]{diagram.LEGEND}[/]\n")
     out.print(console.before_after(before, after, title="on the test rows"))
-    out.print(f"\nwrote {', '.join(f'[bold]{folder / name}[/]' for name in files)}")
-    out.print(f"next:  open [cyan]{folder}/report.html[/] in a browser, then try your own file:")
+    out.print(f"\nwrote {', '.join(f'[bold]{console.name(folder / name)}[/]' for name in files)}")
+    page = console.name(folder / "report.html")
+    out.print(f"next:  open [cyan]{page}[/] in a browser, then try your own file:")
     out.print("       [cyan]hcal fit CAL.npz -o model.hcal[/]")
 
 

@@ -6,10 +6,11 @@ its name, and would hide the function.
 
 from __future__ import annotations
 
+from hcal.evaluation.coincidence import coincidence, coinciding_rows, learned_from
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.diagram import Curve, Reliability, reliability
 from hcal.evaluation.result import Difference, Evaluation, Result
-from hcal.evaluation.run import coinciding_rows, evaluate
+from hcal.evaluation.run import evaluate
 
 __all__ = [
     "Curve",
@@ -17,8 +18,10 @@ __all__ = [
     "Evaluation",
     "Reliability",
     "Result",
+    "coincidence",
     "coinciding_rows",
     "collapse_reasons",
     "evaluate",
+    "learned_from",
     "reliability",
 ]

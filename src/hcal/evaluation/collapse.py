@@ -28,10 +28,15 @@ def collapse_reasons(
     --------
     >>> collapse_reasons(accuracy=0.76, mean_confidence=0.016, nll=4.2, n_classes=100)
     ['mean confidence is 0.0160 (a uniform guess: 0.01) while 76.0 % of the predictions are right']
+    >>> collapse_reasons(accuracy=0.424, mean_confidence=0.2686, nll=1.34, n_classes=4)
+    ['mean confidence is 0.2686 (a uniform guess: 0.25) while 42.4 % of the predictions are right']
     """
     reasons = []
     uniform = 1 / n_classes
-    if mean_confidence < 3 * uniform and accuracy > 10 * uniform:
+    # How far confidence and accuracy are on the way from a uniform guess (0) to certainty (1).
+    stated, known = ((x - uniform) / (1 - uniform) for x in (mean_confidence, accuracy))
+    # With few classes an accuracy above 10/K does not exist; the second rule knows no K.
+    if (mean_confidence < 3 * uniform and accuracy > 10 * uniform) or (known > 0.1 and stated < known / 5):
         reasons.append(
             f"mean confidence is {mean_confidence:.4f} (a uniform guess: {uniform:.4g}) "
             f"while {accuracy:.1%} of the predictions are right".replace("%", " %")

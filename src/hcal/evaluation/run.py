@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal import inputs
+from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
@@ -18,9 +19,6 @@ from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
 from hcal.numerics import softmax
-
-#: Their paired bootstrap would cost one pass over all pairs (or windows) a replicate.
-_NOT_PAIRED = ("skce", "dkde_ce", "hce")
 
 
 def evaluate(
@@ -146,59 +144,22 @@ def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> 
 
 
 def _values(s: Sample, names: list[str], chosen: bool) -> tuple[dict[str, float], list[str]]:
-    values, left_out = {}, []
-    whole = s.weight is None or np.array_equal(s.weight, np.rint(s.weight))
-    for name in names:
-        if not whole and not chosen:
-            try:
-                values[name] = METRICS[name].function(s)
-            except ValueError:
-                left_out.append(name)
-        else:
-            values[name] = METRICS[name].function(s)
-    return values, left_out
+    """Return every metric, and the names of those left out because nobody asked for them by name.
+
+    A metric that was chosen refuses weights that it cannot take with an error of its own.
+    """
+    left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
+    return {n: METRICS[n].function(s) for n in names if n not in left_out}, left_out
 
 
 def _coincidence(probs: Any, calibration: Any) -> list[str]:
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
     if calibration is None or isinstance(probs, Sample):
         return []
-    share = coinciding_rows(calibration, probs)
-    if share < 0.1:
+    if not (text := coincidence(calibration, probs)):
         return []
-    text = f"{share:.0%} of these rows are calibration rows: errors on them are too good to be true"
     warnings.warn(text, UserWarning, stacklevel=3)
     return [text]
-
-
-def coinciding_rows(calibration: Any, test: Any) -> float:
-    """Return the share of test rows that are equal to some calibration row.
-
-    Rows that occur more than once in the calibration set do not count: saturated predictions repeat.
-
-    Parameters
-    ----------
-    calibration : array-like of shape (M, K)
-    test : array-like of shape (N, K)
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> coinciding_rows([[0.1, 0.9], [0.3, 0.7]], [[0.3, 0.7], [0.5, 0.5]])
-    0.5
-    """
-    a, b = inputs.to_numpy(calibration, "calibration")[0], inputs.to_numpy(test, "probs")[0]
-    if a.ndim != b.ndim or a.shape[1:] != b.shape[1:] or not len(b):
-        return 0.0
-    dtype = np.result_type(a, b)
-    seen: dict[bytes, int] = {}
-    for row in np.ascontiguousarray(a, dtype=dtype):
-        key = row.tobytes()
-        seen[key] = seen.get(key, 0) + 1
-    return float(np.mean([seen.get(row.tobytes()) == 1 for row in np.ascontiguousarray(b, dtype=dtype)]))
 
 
 def _differences(
@@ -220,8 +181,9 @@ def _differences(
     if ci is None:
         return out
     rng = np.random.default_rng(random_state)
-    paired = [n for n in values if n not in _NOT_PAIRED]
-    plugin = [n for n in paired if METRICS[n].kind == "plug-in"]
+    # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.
+    paired = [n for n in values if METRICS[n].ends is None]
+    plugin = [n for n in paired if METRICS[n].interval == "bias-aware"]
     plain = [n for n in paired if n not in plugin]
     for names, size in ((plain, n_resamples), (plugin, min(n_resamples, SPREAD_RESAMPLES))):
         ours, theirs = bootstrap((s, other), names, size, rng)

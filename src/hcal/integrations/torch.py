@@ -19,20 +19,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from hcal.calibrators.base import Calibrator
+from hcal.halves import HALVES, narrow
 from hcal.integrations._program import is_portable, program
+from hcal.integrations._stored import from_bytes, to_bytes
 from hcal.ops import Ops
 
 Output = Literal["probs", "log_probs"]
 
-#: Spacing at 1, and what a probability of 0 becomes; for half floats float32's, in which hcal computes them.
+#: Spacing at 1, and what a probability of 0 becomes.
 _WIDTHS = {
     dtype: (torch.finfo(dtype).eps, float(np.finfo(base).smallest_subnormal))
-    for dtype, base in (
-        (torch.float64, np.float64),
-        (torch.float32, np.float32),
-        (torch.float16, np.float32),
-        (torch.bfloat16, np.float32),
-    )
+    for dtype, base in ((torch.float64, np.float64), (torch.float32, np.float32))
 }
 
 
@@ -138,8 +135,14 @@ class CalibrationHead(nn.Module):
         calibrator._check_fitted()
         if output not in ("probs", "log_probs"):
             raise ValueError(f'output must be "probs" or "log_probs", got {output!r}')
-        self.calibrator = calibrator
         self.output = output
+        self._become(calibrator)
+
+    def _become(self, calibrator: Calibrator) -> None:
+        """Take over a calibrator: record the constants of its graph, on the device of those before."""
+        where = next(self.buffers(), torch.empty(0)).device
+        self._buffers.clear()
+        self.calibrator = calibrator
         self.in_torch = is_portable(calibrator)
         constants: list[Tensor] = []
         if self.in_torch:
@@ -147,20 +150,24 @@ class CalibrationHead(nn.Module):
             self._run(TorchOps(constants, torch.float32, recording=True), zeros, torch.float32)
         self.n_constants = len(constants)
         for i, constant in enumerate(constants):
-            self.register_buffer(f"c{i}", constant)
+            self.register_buffer(f"c{i}", constant.to(where))
 
     def forward(self, scores: Tensor) -> Tensor:
         """Return calibrated probabilities (or their logarithms) of scores (N, K, ...), classes on axis 1."""
         rows = self._rows(scores)
         dtype = rows.dtype if rows.dtype.is_floating_point else torch.float64
+        half = dtype in HALVES
+        wide = torch.float32 if half else dtype  # halves are computed in float32, and narrowed at the end
         if self.in_torch:
-            ops = TorchOps([getattr(self, f"c{i}") for i in range(self.n_constants)], dtype)
-            probs = self._run(ops, rows.to(torch.float64), dtype)
+            ops = TorchOps([getattr(self, f"c{i}") for i in range(self.n_constants)], wide)
+            probs = self._run(ops, rows.to(torch.float64), wide)
         else:
-            flat = rows.reshape(-1, rows.shape[-1])
+            flat = rows.to(wide).reshape(-1, rows.shape[-1])
             probs = self.calibrator.predict_proba(flat).reshape(rows.shape)
         if self.output == "log_probs":
             probs = torch.log(probs.clamp_min(torch.finfo(dtype).tiny))
+        if half:
+            return narrow(probs, rows, dtype, self.calibrator.preserves).movedim(-1, 1)
         return probs.to(dtype).movedim(-1, 1)
 
     def _run(self, ops: TorchOps, rows: Tensor, dtype: torch.dtype) -> Tensor:
@@ -177,6 +184,37 @@ class CalibrationHead(nn.Module):
         if scores.ndim < 2 or scores.shape[1] != k:
             raise ValueError(f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}")
         return scores.movedim(1, -1)
+
+    def get_extra_state(self) -> Tensor:
+        """Return the calibrator as the bytes of its file: which operations meet the constants is in it."""
+        return torch.frombuffer(bytearray(to_bytes(self.calibrator)), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Become the calibrator that a state dict holds."""
+        content = state.cpu().numpy().tobytes()
+        if content != to_bytes(self.calibrator):
+            self._become(from_bytes(content))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str],
+        unexpected: list[str], errors: list[str],
+    ) -> None:  # fmt: skip
+        # First the structure, then the constants: those of another fit need not fit into these. Constants
+        # alone would be read by the operations of this fit, without a word.
+        structure = state_dict.get(f"{prefix}_extra_state")
+        if structure is None and any(f"{prefix}c{i}" in state_dict for i in range(self.n_constants)):
+            errors.append(
+                f"{prefix or 'head'}: the state dict holds the constants of a calibrator, not its structure "
+                "(an older hcal wrote it): make the module from the calibrator's own file and save it again"
+            )
+            return
+        if structure is not None:
+            try:
+                self.set_extra_state(structure)
+            except ValueError as error:
+                errors.append(f"{prefix or 'head'}: {error}")
+                return
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibrationHead:
         # .half() must not round the constants: only the device of what `fn` makes is taken over.

@@ -6,20 +6,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from hcal.runtime.jit import jit
 
 Array = NDArray[Any]
 
-_jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
+_jit = jit()
 # Reassociation lets sums over a row use vector registers; everything here is finite.
-_fast: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(
-    nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"}
-)
+_fast = jit(fastmath={"reassoc", "contract", "nsz"})
 
 _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)

@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from hcal.maps.base import CalibrationMap, Init, MapState, check_init, generator, uniform
 from hcal.maps.table import use_fused
-from hcal.objective.kernels import compiled
-from hcal.objective.threads import run_parts, split
+from hcal.runtime.jit import compiled
+from hcal.runtime.threads import run_parts, split
 
 # Members that start exactly equal would stay equal; this apart, the start is the identity to about 1e-6.
 _SPREAD = 1e-3

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.objective.kernels import compiled
-from hcal.objective.threads import run_parts, split
+from hcal.maps._order import Order, OrderCache
+from hcal.runtime.jit import compiled
+from hcal.runtime.threads import run_parts, split
 
 
 def table_of_slopes(slopes: Tensor, step: float) -> Tensor:
@@ -116,9 +117,9 @@ def cell_sums(x: Tensor, inner: Tensor, step: float, cells: int) -> Tensor:
     """Return Σ inner·∂w/∂V_c over events (G + 1,), w the interpolation of V.
 
     The events are put in the order of their cells and summed by prefix sums: no scatter-add into a few cells,
-    which serialises on a GPU. The order depends on x alone and is kept while x stays the same.
+    which serialises on a GPU. The order depends on x alone and is kept while x lives and stays the same.
     """
-    order, edges, part = _cell_order(x, step, cells)
+    order, edges, part = orders(x, step, cells)
     flat = inner.reshape(-1)[order].to(torch.float64)
     upper = flat * part
     total, high = (_range_sums(v, edges) for v in (flat, upper))
@@ -132,26 +133,15 @@ def _range_sums(values: Tensor, edges: Tensor) -> Tensor:
     return torch.nn.functional.pad(torch.cumsum(values, 0), (1, 0))[edges].diff()
 
 
-# The last order and what it was made of. One entry: a fit trains one x at a time.
-_last_order: dict[str, Any] = {}
-
-
-def _cell_order(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor, Tensor]:
+def _cell_order(x: Tensor, step: float, cells: int) -> Order:
     """Return events in the order of their cells, the edges of the cells, and the part of each event."""
-    key = (x.data_ptr(), x._version, x.shape, x.device, step, cells)
-    if _last_order.get("key") != key:
-        cell, part = locate(x, step, cells)
-        ordered, order = cell.reshape(-1).to(torch.int32).sort()
-        edges = torch.searchsorted(ordered, torch.arange(cells + 1, device=x.device, dtype=torch.int32))
-        # x is kept with its order: as long as it lives, no other tensor can have its address
-        _last_order.update(key=key, x=x, value=(order, edges, part.reshape(-1)[order]))
-    order, edges, part = _last_order["value"]
-    return order, edges, part
+    cell, part = locate(x, step, cells)
+    ordered, order = cell.reshape(-1).to(torch.int32).sort()
+    edges = torch.searchsorted(ordered, torch.arange(cells + 1, device=x.device, dtype=torch.int32))
+    return order, edges, part.reshape(-1)[order]
 
 
-def kept_order() -> Any:
-    """Return the order that the backward pass keeps, for whoever must keep it alive."""
-    return _last_order.get("value")
+orders = OrderCache(_cell_order)
 
 
 def use_fused(x: Tensor) -> bool:

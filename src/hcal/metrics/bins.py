@@ -91,7 +91,8 @@ def sweep(s: Sample) -> Bins:
         return best
     hit = s.data.hit_sorted[s.w_sorted > 0]
     if (np.diff(hit) >= 0).all():  # every number of bins passes; do not try all of them
-        return at_copies(s, _sweep_bounds(n, n - 1))
+        # n - 1 bins: two copies in the first, one in each other; those of one row have the same gap.
+        return at_copies(s, np.concatenate([[0.0, 2.0], s.prefix[0][s.prefix[0] > 2]]))
     weight, _, hits = s.prefix
     for b in range(2, n):
         bounds = _sweep_bounds(n, b)

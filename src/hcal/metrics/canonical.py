@@ -112,6 +112,29 @@ def _pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
     return out, squares
 
 
+def skce_shares(s: Sample) -> Vector:
+    """Return values whose mean is skce and whose spread is its first-order sampling error, shape (N,)."""
+    rows = pair_sums(s, 1.0)[0] / (s.n - 1)
+    # A U-statistic of order 2 varies twice as much as the mean of its row sums.
+    return np.asarray(2 * rows - rows.mean())
+
+
+def skce_jackknife(s: Sample) -> tuple[float, float]:
+    """Return skce and its standard error."""
+    sums, squares = pair_sums(s, 1.0)
+    share = sums / (s.n - 1)  # mean of h_ij over j: the projection of the U-statistic
+    # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
+    pairs = 2 * squares / (s.n * (s.n - 1)) ** 2
+    variance = max(4 * share.var(ddof=1) / s.n - pairs, pairs)
+    return float(share.mean()), float(np.sqrt(variance))
+
+
+def skce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
+    """Return the ends of the interval of skce: z standard errors to each side."""
+    value, se = skce_jackknife(s)
+    return value - z * se, value + z * se
+
+
 def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Matrix]]:
     """Yield (rows, columns, h) for the blocks of the upper triangle, with 0 on the diagonal."""
     p, y, squares = s.data.probs.astype(np.float64, copy=False), s.y, s.data.squares

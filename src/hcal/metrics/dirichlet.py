@@ -145,6 +145,12 @@ def dkde_spread(s: Sample, groups: int = 20, seed: int = 0) -> tuple[float, floa
     return float(np.sqrt(variance)), noise / s.n
 
 
+def dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
+    """Return the ends of the interval of dkde_ce; the noise of the labels may be all there is."""
+    se, noise = dkde_spread(s)
+    return max(value - noise - z * se, 0.0), value + z * se
+
+
 def _drop_self(kernel: Matrix, row: Any, column: Any, weight: Vector) -> None:
     """Leave each row itself out: one copy less of its weight (none left: −inf)."""
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -11,6 +11,9 @@ from hcal.metrics.sample import Vector
 
 _GRID = np.linspace(-0.6, 1.6, 2**14)
 _TINY = 1e-6  # density below which the published definition does not divide
+_WIDEST = 0.2  # bandwidth whose kernel reaches the margins of the grid
+# Half a kernel in grid steps from which its last point is next to 0, so that copying it adds nothing.
+_RESOLVED = 100
 
 
 def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
@@ -58,13 +61,13 @@ def kde_error(score: Vector, event: Vector, weight: Vector, bandwidth: float | N
     if bandwidth is None:
         mean = np.average(score, weights=correct)
         std = float(np.sqrt(np.average((score - mean) ** 2, weights=correct)))
-        bandwidth = std * (2 * n) ** -0.2
+        bandwidth = min(std * (2 * n) ** -0.2, _WIDEST)  # a few rows at 0 and 1 would ask for more
     # All correct scores equal: the kernel narrows to one grid step instead of dividing by zero.
     half = max(3 * bandwidth, float(_GRID[1] - _GRID[0]))
-    if half > 0.6:
+    if bandwidth > _WIDEST:
         raise ValueError(f"bandwidth must be at most 0.2 (the grid ends 0.6 beyond [0, 1]), got {bandwidth}")
     density_event, density = _mirrored_densities(score, np.stack([correct, weight]), half)
-    return _integrate(density_event, density, float(correct.sum() / n))
+    return _integrate(density_event, density, float(correct.sum() / n), half)
 
 
 def _mirrored_densities(score: Vector, weights: NDArray[np.float64], half: float) -> NDArray[np.float64]:
@@ -94,14 +97,17 @@ def _linear_binning(x: Vector, weight: Vector) -> Vector:
     return np.asarray(grid / weight.sum())
 
 
-def _integrate(density_event: Vector, density: Vector, rate: float) -> float:
+def _integrate(density_event: Vector, density: Vector, rate: float, half: float) -> float:
     inside = (_GRID >= 0) & (_GRID <= 1)
     x, pe, pa = _GRID[inside], density_event[inside], density[inside]
     with np.errstate(divide="ignore", invalid="ignore"):
         acc = np.minimum(rate * pe / pa, 1.0)
         integrand = np.abs(x - acc) * pa
     valid = np.maximum(pe, pa) > _TINY
-    # Elsewhere the previous valid value is copied (0 before the first one).
+    # Elsewhere the previous valid value is copied (0 before the first one), as published. The last point of a
+    # kernel of a few steps is no small number: scores that are all alike would have errors in the thousands.
     last = np.maximum.accumulate(np.where(valid, np.arange(len(x)), -1))
+    if half < _RESOLVED * (x[1] - x[0]):
+        last = np.where(valid, last, -1)
     integrand = np.where(last >= 0, np.nan_to_num(integrand, nan=0.0)[last], 0.0)
     return float(trapezoid(integrand, x) / trapezoid(pa, x))

@@ -13,7 +13,7 @@ Three kinds of interval, because three kinds of estimate need them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,25 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from hcal.metrics.canonical import pair_sums
-from hcal.metrics.dirichlet import dkde_spread
 from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import BLOCK, Sample, Vector
-from hcal.metrics.scores import brier_rows, nll_rows
-from hcal.metrics.windowed import h_error, signed_root
 
 Method = Literal["percentile", "bca"]
 
 
-def _hits(s: Sample) -> Vector:
-    return s.data.hit
-
-
-ROW_MEANS: dict[str, Callable[[Sample], Vector]] = {
-    "nll": nll_rows,
-    "brier": brier_rows,
-    "accuracy": _hits,
-}
 #: Standard errors and chance levels need fewer replicates than the ends of a distribution.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 200, 100
 _GROUPS = 40  # of the grouped jackknife behind BCa
@@ -73,18 +60,36 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
     array([5., 5., 5.])
     """
     out = np.empty((n_resamples, s.n))
+    rows = np.flatnonzero(s.w > 0)  # a row of weight 0 is no row, and a draw of such rows alone no sample
     for row in out:
-        row[:] = np.bincount(rng.integers(0, s.n, s.n), minlength=s.n)
+        row[:] = np.bincount(rows[rng.integers(0, len(rows), len(rows))], minlength=s.n)
     return out if s.weight is None else out * s.weight
 
 
-def replicates(s: Sample, names: Iterable[str], weights: NDArray[np.float64]) -> dict[str, Vector]:
-    """Return every metric under every row of weights, each of shape (B,)."""
+def replicates(
+    s: Sample, names: Iterable[str], weights: NDArray[np.float64], *, first_order: bool = False
+) -> dict[str, Vector]:
+    """Return every metric under every row of weights, each of shape (B,).
+
+    Parameters
+    ----------
+    s : Sample
+    names : iterable of str
+    weights : array of shape (B, N)
+    first_order : bool
+        Whether a metric that costs a pass over all pairs may be resampled by its rows' shares, computed once.
+
+    Returns
+    -------
+    dict of arrays of shape (B,)
+    """
     names = list(names)
     out = {}
     totals = weights.sum(axis=1)
-    for name in [n for n in names if n in ROW_MEANS]:
-        out[name] = weights @ ROW_MEANS[name](s) / totals
+    for metric in (METRICS[n] for n in names):
+        rows = metric.rows or (metric.shares if first_order else None)
+        if rows is not None:
+            out[metric.name] = weights @ rows(s) / totals
     rest = [n for n in names if n not in out]
     if rest:
         table = np.array([[METRICS[n].function(r) for n in rest] for r in _reweighted(s, rest, weights)])
@@ -108,6 +113,18 @@ def _reweighted(s: Sample, names: list[str], weights: NDArray[np.float64]) -> It
             yield other
 
 
+def blocks(count: int, n_rows: int) -> list[int]:
+    """Return the sizes of the parts in which ``count`` draws of all rows stay small in memory.
+
+    Examples
+    --------
+    >>> blocks(5, BLOCK * 2)
+    [2, 2, 1]
+    """
+    step = max(1, 4 * BLOCK // n_rows)
+    return [min(step, count - i) for i in range(0, count, step)]
+
+
 def bootstrap(
     samples: Sequence[Sample], names: Iterable[str], n_resamples: int, rng: np.random.Generator
 ) -> list[dict[str, Vector]]:
@@ -116,10 +133,9 @@ def bootstrap(
     Weights are drawn a block at a time, so memory does not grow with N times the number of replicates.
     """
     names = list(names)
-    step = max(1, 4 * BLOCK // samples[0].n)
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
-    for i in range(0, n_resamples, step):
-        weights = bootstrap_weights(samples[0], min(step, n_resamples - i), rng)
+    for size in blocks(n_resamples, samples[0].n):
+        weights = bootstrap_weights(samples[0], size, rng)
         for part, s in zip(parts, samples, strict=True):
             part.append(replicates(s, names, weights))
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
@@ -152,9 +168,7 @@ def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> NDArray[n
 def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator) -> dict[str, Vector]:
     """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
     names = list(names)
-    step = max(1, 4 * BLOCK // s.n)
-    sizes = [min(step, n_draws - i) for i in range(0, n_draws, step)]
-    parts = [chance_levels(s, names, drawn_labels(s, size, rng)) for size in sizes]
+    parts = [chance_levels(s, names, drawn_labels(s, size, rng)) for size in blocks(n_draws, s.n)]
     return {n: np.concatenate([p[n] for p in parts]) for n in names}
 
 
@@ -199,8 +213,9 @@ def bca(values: Vector, estimate: float, acceleration: float, level: float) -> t
 
 def _acceleration(s: Sample, name: str) -> float:
     """Skewness of the influence of rows: exact for means, from a grouped jackknife otherwise."""
-    if name in ROW_MEANS:
-        rows = ROW_MEANS[name](s)
+    of_rows = METRICS[name].rows
+    if of_rows is not None:
+        rows = of_rows(s)
         influence = s.w * (rows - s.mean(rows))
     else:
         group = np.arange(s.n) % min(_GROUPS, s.n)
@@ -209,19 +224,6 @@ def _acceleration(s: Sample, name: str) -> float:
         influence = values.mean() - values
     power = float((influence**2).sum()) ** 1.5
     return float((influence**3).sum() / (6 * power)) if power > 0 else 0.0
-
-
-def jackknife(s: Sample, name: str) -> tuple[float, float]:
-    """Return the squared estimate and its standard error, of skce or hce."""
-    if name == "hce":
-        found = h_error(s)
-        return found.squared, found.se
-    sums, squares = pair_sums(s, 1.0)
-    share = sums / (s.n - 1)  # mean of h_ij over j: the projection of the U-statistic
-    # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
-    pairs = 2 * squares / (s.n * (s.n - 1)) ** 2
-    variance = max(4 * share.var(ddof=1) / s.n - pairs, pairs)
-    return float(share.mean()), float(np.sqrt(variance))
 
 
 def intervals(
@@ -255,9 +257,10 @@ def intervals(
     True
     """
     rng = np.random.default_rng(random_state)
-    pairs = [n for n in ("skce", "hce") if n in values]
-    plain = [n for n in values if METRICS[n].kind in ("score", "debiased") and n not in pairs]
-    plugin = [n for n in values if METRICS[n].kind == "plug-in" and n != "dkde_ce"]
+    own = [METRICS[n] for n in values if METRICS[n].ends is not None]
+    drawn = [METRICS[n] for n in values if METRICS[n].ends is None]
+    plain = [m.name for m in drawn if m.interval == "bootstrap"]
+    plugin = [m.name for m in drawn if m.interval == "bias-aware"]
     out: dict[str, Interval] = {}
     for name, sample in bootstrap([s], plain, n_resamples, rng)[0].items():
         if method == "percentile":
@@ -271,12 +274,9 @@ def intervals(
         for name in plugin:
             out[name] = _bias_aware(values[name], spread[name], level_by_chance[name], z)
     if s.weight is None and s.n > 2:  # the jackknife takes every row as one independent observation
-        for name in pairs:
-            out[name] = _jackknife_interval(s, name, z)
-        if "dkde_ce" in values:
-            se, noise = dkde_spread(s)
-            low = max(values["dkde_ce"] - noise - z * se, 0.0)
-            out["dkde_ce"] = Interval(low, values["dkde_ce"] + z * se, "bias-aware")
+        for metric in own:
+            assert metric.ends is not None
+            out[metric.name] = Interval(*metric.ends(s, values[metric.name], z), metric.interval)
     return {name: out[name] for name in values if name in out}
 
 
@@ -285,10 +285,3 @@ def _bias_aware(estimate: float, spread: Vector, chance: Vector, z: float) -> In
     reach = z * max(float(spread.std(ddof=1)), float(chance.std(ddof=1)))
     bias = float(chance.mean())
     return Interval(max(estimate - bias - reach, 0.0), estimate + reach, "bias-aware", bias)
-
-
-def _jackknife_interval(s: Sample, name: str, z: float) -> Interval:
-    squared, se = jackknife(s, name)
-    ends = (squared - z * se, squared + z * se)
-    low, high = (signed_root(e) for e in ends) if name == "hce" else ends
-    return Interval(low, high, "jackknife")

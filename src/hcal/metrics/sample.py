@@ -22,6 +22,8 @@ Vector = NDArray[np.float64]
 
 # Work on N x K arrays goes in blocks of about this many numbers, so that memory stays bounded.
 BLOCK = 1 << 22
+# Where integer weights are written out as rows, or bins counted up to as many, they may sum to this.
+MOST_COPIES = 10**7
 
 
 @dataclass(frozen=True)
@@ -283,12 +285,17 @@ class Sample:
         """Return the weighted mean of one value a row."""
         return float(np.dot(self.w, values) / self.total)
 
-    def need_repetitions(self, metric: str) -> None:
-        """Refuse weights that are not repetition counts, where fractions have no meaning."""
+    def need_repetitions(self, metric: str, *, copied: bool = False) -> None:
+        """Refuse weights that are not repetition counts, or are too many where they are written out."""
         if self.weight is not None and not np.array_equal(self.weight, np.rint(self.weight)):
             raise ValueError(
                 f"{metric} counts samples, so sample_weight must hold whole repetition counts; "
                 f"row {int(np.argmax(self.weight != np.rint(self.weight)))} is not whole"
+            )
+        if copied and self.weight is not None and self.total > MOST_COPIES:
+            raise ValueError(
+                f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}, and may to at "
+                f"most {MOST_COPIES:.0e}"
             )
 
 

@@ -22,6 +22,11 @@ def brier_rows(s: Sample) -> Vector:
     return s.data.squares - 2 * s.data.chosen + 1
 
 
+def hit_rows(s: Sample) -> Vector:
+    """Return [prediction = label] of every row, shape (N,)."""
+    return s.data.hit
+
+
 def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the mean negative log-likelihood; probability 0 on a label counts 708.4, not infinity.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hcal.metrics.canonical import skce_blocks
 from hcal.metrics.registry import get_metric
 from hcal.metrics.resampling import chance
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample
 
 
 @dataclass(frozen=True)
@@ -105,25 +105,14 @@ def calibration_test(
         value, null = _skce_null(s, int(n_resamples), rng, bandwidth or quarter_median_distance(s))
         name = "skce"
     else:
-        name = statistic
-        if get_metric(name).level == "score":
+        name, metric = statistic, get_metric(statistic)
+        if metric.level == "score":
             raise ValueError(f"statistic must be a calibration error, got the score {name!r}")
-        value = get_metric(name).function(s)
-        null = _ks_null(s, n_resamples, rng) if name == "ks" else chance(s, [name], n_resamples, rng)[name]
+        value = metric.function(s)
+        null = metric.null(s, n_resamples, rng) if metric.null else chance(s, [name], n_resamples, rng)[name]
     # Rounding must not separate values that are equal by construction (few rows, few possible outcomes).
     reached = int((null >= value - 1e-12 * max(abs(value), 1e-300)).sum())
     return CalibrationTest((1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples))
-
-
-def _ks_null(s: Sample, n: int, rng: np.random.Generator) -> Vector:
-    """KS errors of hits drawn with the confidences as their probabilities."""
-    conf = s.data.conf_sorted
-    step = max(1, BLOCK // s.n)
-    parts = []
-    for i in range(0, n, step):
-        hit = rng.random((min(step, n - i), s.n)) < conf
-        parts.append(np.abs(np.cumsum(conf - hit, axis=1)).max(axis=1) / s.n)
-    return np.concatenate(parts)
 
 
 def quarter_median_distance(s: Sample, rows: int = 500) -> float:

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from hcal.metrics import bins as _bins
 from hcal.metrics.kernels import exponential_sum, kde_error
-from hcal.metrics.sample import as_sample
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
 
 
 def ece_ew(
@@ -217,7 +217,7 @@ def ece_s1(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    s.need_repetitions("ece_s1")
+    s.need_repetitions("ece_s1", copied=True)
     return _bins.error(_bins.sweep(s), s.total)
 
 
@@ -241,7 +241,7 @@ def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    s.need_repetitions("ece_s2")
+    s.need_repetitions("ece_s2", copied=True)
     return _bins.error(_bins.sweep(s), s.total, 2)
 
 
@@ -268,6 +268,17 @@ def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     s = as_sample(probs, y, sample_weight)
     gap = np.cumsum(s.w_sorted * (s.data.conf_sorted - s.data.hit_sorted))
     return float(np.abs(gap).max() / s.total)
+
+
+def ks_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
+    """Return KS errors of hits drawn with the confidences as their probabilities, shape (draws,)."""
+    conf = s.data.conf_sorted
+    step = max(1, BLOCK // s.n)
+    parts = []
+    for i in range(0, draws, step):
+        hit = rng.random((min(step, draws - i), s.n)) < conf
+        parts.append(np.abs(np.cumsum(conf - hit, axis=1)).max(axis=1) / s.n)
+    return np.concatenate(parts)
 
 
 def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 0.4) -> float:

@@ -147,7 +147,7 @@ def _repeated(s: Sample) -> Sample:
     """Return the sample with integer weights written out as repeated rows."""
     if s.weight is None:
         return s
-    s.need_repetitions("hce")
+    s.need_repetitions("hce", copied=True)
     rows = np.repeat(np.arange(s.n), s.weight.astype(np.int64))
     return Sample(s.data.probs[rows], s.y[rows])
 
@@ -364,6 +364,12 @@ def _combine(sums: list[_Sums], n_rows: int) -> HError:
     # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
     se = float(np.sqrt(max((influence**2).sum() - null**2, null**2))) if known else float("nan")
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null), raw)
+
+
+def hce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
+    """Return the ends of the interval of hce: z standard errors of its square to each side."""
+    found = h_error(s)
+    return signed_root(found.squared - z * found.se), signed_root(found.squared + z * found.se)
 
 
 def signed_root(x: float) -> float:

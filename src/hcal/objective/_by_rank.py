@@ -9,20 +9,19 @@ edge, and whole blocks of windows elsewhere are one product. Kernels release the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from hcal.objective.settings import ObjectiveSettings
-from hcal.objective.threads import run_parts, split
+from hcal.objective.settings import EVEN, ObjectiveSettings
+from hcal.runtime.jit import jit
+from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
 
-_jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
+_jit = jit()
 
 # Below so many events the whole problem is in cache, and carrying positions is cheap.
 LEAST_EVENTS = 1 << 20
@@ -179,7 +178,7 @@ def _stretch(
     Window k is slid from k − 1; its slope dloss/d(mean of q) enters a ring, and the sum of the ring at rank j
     is the sum over the windows j − M + 1 .. j that hold event j. Ties in probability and mark get their mean.
     """
-    n, m, share = len(q), len(q) - window + 1, 1.0 / window
+    n, m, share, even = len(q), len(q) - window + 1, 1.0 / window, EVEN / window
     from_, to = _run_begin(q, ranks, lo), _run_end(q, ranks, hi)
     first = max(0, from_ - window + 1)
     ring = np.zeros(window)
@@ -198,9 +197,10 @@ def _stretch(
                     slopes += ring[i]
             while j >= edges[cluster + 1]:
                 cluster += 1
-            error = (mass - (entering - leaving)) * share
+            hits = entering - leaving
+            error = (mass - hits) * share
             excess = abs(error) - epsilon
-            if excess > 0:
+            if excess > even * hits:
                 slope = weights[cluster] if error > 0 else -weights[cluster]
                 if lo <= j < hi:
                     loss += weights[cluster] * excess

@@ -9,16 +9,16 @@ hands each event its gradient; no other n-sized array exists. Kernels release th
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from hcal.objective import _by_rank
-from hcal.objective.settings import HALF_WAY, ObjectiveSettings
-from hcal.objective.threads import run_parts, split
+from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
+from hcal.runtime.jit import jit
+from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
@@ -27,11 +27,9 @@ Float64 = NDArray[np.float64]
 # over the kept sums needs only a short walk to the exact window. REFRESH bounds the drift of a running sum.
 BLOCK = 256
 REFRESH = 32
-_jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
+_jit = jit()
 # Reassociation lets sums use vector registers.
-_fast: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(
-    nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"}
-)
+_fast = jit(fastmath={"reassoc", "contract", "nsz"})
 
 
 def family_loss(
@@ -228,6 +226,7 @@ def _slide(
     n = len(q)
     m = n - window + 1
     share = 1.0 / window  # a product is three times as quick as a quotient
+    even = EVEN * share
     ring = np.zeros(window)
     loss, mass, hits, slopes, cluster = 0.0, 0.0, 0, 0.0, 0
     run, acc, seat = lo, 0.0, 0
@@ -246,7 +245,7 @@ def _slide(
                 cluster += 1
             error = (mass - hits) * share
             excess = abs(error) - epsilon
-            if excess > 0:
+            if excess > even * hits:
                 slope = weights[cluster] if error > 0 else -weights[cluster]
                 if norm == 2:
                     slope *= 2 * excess

@@ -12,9 +12,33 @@ import torch
 from torch import Tensor
 
 from hcal.objective.events import Families
-from hcal.objective.settings import HALF_WAY, ObjectiveSettings
+from hcal.objective.kernels import check_probs, check_ranges
+from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
 
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def check_tensors(probs: Tensor, y: Tensor) -> None:
+    """Raise ValueError unless probs (N, K) lies in [0, 1] and y (N,) in 0..K−1; one wait for the device.
+
+    Examples
+    --------
+    >>> check_tensors(torch.tensor([[0.5, float("nan")]]), torch.tensor([0]))
+    Traceback (most recent call last):
+    ...
+    ValueError: probs must lie in [0, 1]; they range from nan to nan
+    """
+    if 0 in probs.shape:
+        raise ValueError(f"probs must be (N, K) and not empty, got {tuple(probs.shape)}")
+    if y.is_floating_point() or y.is_complex():
+        raise ValueError(f"y must hold integers 0..K-1, got dtype {y.dtype}")
+    if probs.device.type == "cpu":
+        check_probs(probs.numpy(), y.numpy())
+    elif not (probs.is_cuda and torch.cuda.is_current_stream_capturing()):
+        # NaN passes through a minimum; float64 holds every label that can be right
+        extremes = torch.stack([v.to(torch.float64) for part in (probs, y) for v in torch.aminmax(part)])
+        least, most, first, last = extremes.tolist()
+        check_ranges(least, most, int(first), int(last), probs.shape[1])
 
 
 def gather_events(probs: Tensor, y: Tensor, families: Families) -> tuple[Tensor, Tensor]:
@@ -69,9 +93,11 @@ def families_loss(
     q, o = (key >> 1).view(p.dtype), key & 1
     m = min(s.window, p.shape[1])
     centroid = sliding_sum(q, m) / m
-    error = centroid - sliding_sum(o, m) / m
+    rate = sliding_sum(o, m) / m
+    error = centroid - rate
     weight = window_weights(centroid, s)
-    excess = (error.abs() - s.epsilon).clamp_min(0)
+    excess = error.abs() - s.epsilon
+    excess = torch.where(excess > EVEN * rate, excess, 0)
     loss = s.scale * (weight * excess**s.norm).sum() / len(p)
     if not need_grad:
         return loss, None

@@ -1,8 +1,9 @@
 """The objective of one family in float32 on CUDA: torch's radix sort and scans, the rest in a few kernels.
 
 What plain torch operations do in thirty passes over n events, each a launch and a round trip to memory, is
-done in a handful. Events that tie in probability and mark keep the order of the sort here (their sum is the
-same; only the CPU shares it out evenly), because finding ties would cost as much as the rest.
+done in a handful. Events that tie in probability and mark share their mean gradient, as on every engine: a
+run of ties is found by a search in the sorted keys, only where there is one, and its mean is a difference of
+prefix sums.
 """
 
 # mypy: ignore-errors
@@ -51,14 +52,24 @@ def _keyed_loss(key: Tensor, s: ObjectiveSettings, need_grad: bool) -> tuple[Ten
     mass, hits = _prefix_sums(key)
     edges, weights = _clusters(mass, window, m, s)
     blocks = triton.cdiv(n, _BLOCK)
-    grad = torch.empty(n if need_grad else 1, dtype=torch.float32, device=key.device)
+    size = n if need_grad else 1
+    ranked = torch.empty(size, dtype=torch.float32, device=key.device)
+    prefix = torch.empty(size, dtype=torch.float64, device=key.device)
     partial = torch.empty(blocks, dtype=torch.float64, device=key.device)
+    total_of = torch.zeros(blocks + 1, dtype=torch.float64, device=key.device)
     _windows[(blocks,)](
-        mass, hits, edges, weights, order, grad, partial, n, m, window, s.epsilon, s.scale / window,
+        mass, hits, edges, weights, ranked, prefix, total_of, partial, n, m, window, s.epsilon,
+        s.scale / window,
         CLUSTERS=len(weights), LANES=triton.next_power_of_2(len(weights)), SQUARED=s.norm == 2,
         GRAD=need_grad, BLOCK=_BLOCK, BEFORE=min(_BLOCK, triton.next_power_of_2(window)),
     )  # fmt: skip
-    return partial.sum() * s.scale, grad if need_grad else None
+    loss = partial.sum() * s.scale
+    if not need_grad:
+        return loss, None
+    grad = torch.empty_like(ranked)
+    leap = 1 << (n.bit_length() - 1)
+    _share[(blocks,)](key, order, ranked, prefix, torch.cumsum(total_of, 0), grad, n, leap, BLOCK=_BLOCK)
+    return loss, grad
 
 
 def _prefix_sums(key: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,12 +241,13 @@ def _slopes(
     inside = (k >= 0) & (k < m)
     total = _window_sum(mass, k, window, inside)
     count = tl.load(hits + k + window, mask=inside, other=0) - tl.load(hits + k, mask=inside, other=0)
-    error = (total - count.to(tl.float64)) * (
-        tl.full([], 1.0, tl.float64) / window
-    )  # a bare 1.0 would be float32
+    share = tl.full([], 1.0, tl.float64) / window  # a bare 1.0 would be float32
+    error = (total - count.to(tl.float64)) * share
     weight = _weight(edges, weights, k, first, first + BLOCK - 1, CLUSTERS, LANES)
     weight = tl.where(inside, weight, 0.0)
-    excess = tl.maximum(tl.abs(error) - epsilon, 0.0)
+    excess = tl.abs(error) - epsilon
+    # EVEN of the settings: a sum that equals its count up to rounding has no sign
+    excess = tl.where(excess > count.to(tl.float64) * share * 1e-9, excess, 0.0)
     slope = tl.where(excess > 0, tl.where(error > 0, weight, -weight), 0.0)
     if SQUARED:
         slope = slope * 2 * excess
@@ -245,11 +257,11 @@ def _slopes(
 
 @triton.jit
 def _windows(
-    mass, hits, edges, weights, order, grad, partial, n, m, window, epsilon, factor,
+    mass, hits, edges, weights, ranked, prefix, total_of, partial, n, m, window, epsilon, factor,
     CLUSTERS: tl.constexpr, LANES: tl.constexpr, SQUARED: tl.constexpr, GRAD: tl.constexpr,
     BLOCK: tl.constexpr, BEFORE: tl.constexpr,
 ):  # fmt: skip
-    """Loss of the windows of a block of ranks, and the gradient at those ranks.
+    """Loss of the windows of a block of ranks; the gradient at those ranks, its prefix sums and its total.
 
     The gradient at rank j is the sum of the slopes of windows j − window + 1 .. j. Slopes are computed again
     where they are needed, from prefix sums that are in the cache by then: writing them out, scanning them
@@ -272,7 +284,43 @@ def _windows(
                 CLUSTERS, LANES, SQUARED, BEFORE,
             )  # fmt: skip
             before += tl.where(first + tl.arange(0, BEFORE) < window, slope, 0.0)
-        total = tl.sum(before, axis=0) + tl.cumsum(entering - leaving, axis=0)
         inside = j < n
-        where = tl.load(order + j, mask=inside, other=0)
-        tl.store(grad + where, (total * factor).to(tl.float32), mask=inside)
+        total = tl.sum(before, axis=0) + tl.cumsum(entering - leaving, axis=0)
+        total = tl.where(inside, total * factor, 0.0)
+        tl.store(ranked + j, total.to(tl.float32), mask=inside)
+        tl.store(prefix + j, tl.cumsum(total, axis=0), mask=inside)
+        tl.store(total_of + tl.program_id(0) + 1, tl.sum(total, axis=0))
+
+
+@triton.jit
+def _share(key, order, ranked, prefix, start_of, grad, n, leap, BLOCK: tl.constexpr):
+    """Hand every event its gradient: that of its rank, or the mean over the ranks that tie with it.
+
+    ``prefix`` begins anew in each block, ``start_of`` says where: a run within a block loses no digits.
+    """
+    j = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < n
+    own = tl.load(key + j, mask=inside, other=-1)
+    tied = inside & (
+        (own == tl.load(key + j - 1, mask=inside & (j > 0), other=-1))
+        | (own == tl.load(key + j + 1, mask=j + 1 < n, other=-1))
+    )
+    value = tl.load(ranked + j, mask=inside, other=0.0)
+    if tl.sum(tied.to(tl.int32), axis=0) > 0:
+        first, end = tl.zeros([BLOCK], dtype=tl.int64), tl.zeros([BLOCK], dtype=tl.int64)
+        step = tl.zeros([], dtype=tl.int64) + leap
+        while step > 0:  # how many keys are below one's own, and how many are not above it
+            low, high = first + step, end + step
+            at_low = tl.load(key + low - 1, mask=tied & (low <= n), other=0x7FFFFFFF)
+            at_high = tl.load(key + high - 1, mask=tied & (high <= n), other=0x7FFFFFFF)
+            first = tl.where(at_low < own, low, first)
+            end = tl.where(at_high <= own, high, end)
+            step = step // 2
+        last, ahead = end - 1, first - 1
+        some = tied & (first > 0)
+        upper = tl.load(prefix + last, mask=tied, other=0.0) - tl.load(prefix + ahead, mask=some, other=0.0)
+        whole = tl.load(start_of + last // BLOCK, mask=tied, other=0.0)
+        whole -= tl.load(start_of + ahead // BLOCK, mask=some, other=0.0)
+        mean = (whole + upper) / tl.maximum(end - first, 1).to(tl.float64)
+        value = tl.where(tied, mean.to(tl.float32), value)
+    tl.store(grad + tl.load(order + j, mask=inside, other=0), value, mask=inside)

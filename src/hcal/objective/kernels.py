@@ -5,14 +5,13 @@ Compiled by numba where it is installed, else by torch: the same numbers, tested
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.events import Events, Families, check_events, resolve
 from hcal.objective.settings import ObjectiveSettings, Weighting
+from hcal.runtime.jit import compiled
 
 
 def loss_and_grad(
@@ -83,6 +82,22 @@ def evaluate(
     0.0
     """
     check_probs(probs, y)
+    return evaluate_checked(probs, y, s, families, grad)
+
+
+def evaluate_checked(
+    probs: FloatArray, y: IntArray, s: ObjectiveSettings, families: Families, grad: FloatArray | None
+) -> float:
+    """Return what :func:`evaluate` does of input that :func:`check_probs` has passed.
+
+    Unchecked input is not only wrong here: compiled kernels index tables by the bits of a probability.
+
+    Examples
+    --------
+    >>> p, y = np.full((2, 2), 0.5), np.array([0, 1])
+    >>> evaluate_checked(p, y, ObjectiveSettings(), Families("atomic"), None)
+    0.0
+    """
     if not compiled():
         return _by_torch(probs, y, s, families, grad)
     from hcal.objective._compiled import family_loss
@@ -96,6 +111,10 @@ def evaluate(
     return _subsets(p, y, s, families, grad)
 
 
+#: A probability may exceed 1 by this much, as a sum of classes in float32 does.
+_OVER = 1e-3
+
+
 def check_probs(probs: FloatArray, y: IntArray) -> None:
     """Raise ValueError unless probs is (N, K) in [0, 1] and y (N,) in 0..K−1.
 
@@ -104,25 +123,44 @@ def check_probs(probs: FloatArray, y: IntArray) -> None:
     >>> check_probs(np.ones((1, 2)), np.array([2]))
     Traceback (most recent call last):
     ...
-    ValueError: y must lie in 0..1
+    ValueError: y must lie in 0..1; its labels range from 2 to 2
     """
     if probs.ndim != 2 or 0 in probs.shape or y.shape != probs.shape[:1]:
         raise ValueError(f"probs must be (N, K) and y (N,), not empty; got {probs.shape} and {y.shape}")
     if probs.dtype not in (np.float32, np.float64):
         raise ValueError(f"probs must be float32 or float64, got {probs.dtype}")
-    if y.min() < 0 or y.max() >= probs.shape[1]:
-        raise ValueError(f"y must lie in 0..{probs.shape[1] - 1}")
-    if _inside(probs):
-        return
-    low, high = probs.min(), probs.max()
-    if not (low >= 0 and high <= 1 + 1e-3):
-        raise ValueError(f"probs must lie in [0, 1]; they range from {low:.6g} to {high:.6g}")
+    least, most = (0.0, 1.0) if _inside(probs) else (float(probs.min()), float(probs.max()))
+    check_ranges(least, most, int(y.min()), int(y.max()), probs.shape[1])
+
+
+def check_ranges(least: float, most: float, first: int, last: int, n_classes: int) -> None:
+    """Raise ValueError unless probabilities lie in [0, 1] and labels in 0..K−1, given their extremes.
+
+    Parameters
+    ----------
+    least, most : float
+        Of the probabilities; NaN where one is.
+    first, last : int
+        Least and greatest label.
+    n_classes : int
+
+    Examples
+    --------
+    >>> check_ranges(0.0, float("nan"), 0, 1, 2)
+    Traceback (most recent call last):
+    ...
+    ValueError: probs must lie in [0, 1]; they range from 0 to nan
+    """
+    if first < 0 or last >= n_classes:
+        raise ValueError(f"y must lie in 0..{n_classes - 1}; its labels range from {first} to {last}")
+    if not (least >= 0 and most <= 1 + _OVER):
+        raise ValueError(f"probs must lie in [0, 1]; they range from {least:.6g} to {most:.6g}")
 
 
 def _inside(probs: FloatArray) -> bool:
     """Whether all lie in [0, 1 + 1e-3], by one pass: as integers, negative ones and NaN are the largest."""
     kind = np.uint32 if probs.dtype == np.float32 else np.uint64
-    return bool(probs.view(kind).max() <= np.array(1 + 1e-3, dtype=probs.dtype).view(kind))
+    return bool(probs.view(kind).max() <= np.array(1 + _OVER, dtype=probs.dtype).view(kind))
 
 
 def atomic_marks(y: IntArray, shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -136,20 +174,6 @@ def atomic_marks(y: IntArray, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     marks = np.zeros(shape, dtype=np.bool_)
     marks[np.arange(shape[0]), y] = True
     return marks.reshape(-1)
-
-
-@cache
-def compiled() -> bool:
-    """Return whether numba is there.
-
-    Examples
-    --------
-    >>> isinstance(compiled(), bool)
-    True
-    """
-    from importlib.util import find_spec
-
-    return find_spec("numba") is not None
 
 
 def _top_label(p: FloatArray, y: IntArray, s: ObjectiveSettings, grad: FloatArray | None) -> float:

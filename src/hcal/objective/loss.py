@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.objective._torch import families_loss, fused, gather_events, spread_grad, takes_fused
+from hcal.objective._torch import check_tensors, families_loss, fused, gather_events, spread_grad, takes_fused
 from hcal.objective.events import Events, Families, check_events, resolve
-from hcal.objective.kernels import compiled, evaluate
+from hcal.objective.kernels import evaluate_checked
 from hcal.objective.settings import ObjectiveSettings, Weighting
+from hcal.runtime.jit import compiled
 
 
 class HCalibrationLoss(torch.nn.Module):
@@ -36,6 +37,11 @@ class HCalibrationLoss(torch.nn.Module):
         ``"atomic"`` pools all classes; any other family is averaged over its members.
     iterations : int
         Lloyd iterations of the k-means.
+    check : bool
+        Refuse labels outside 0..K−1, and probabilities that are NaN or outside [0, 1]. On a GPU the verdict
+        must be read back, so every call waits for the device once: in a training loop, where batches should
+        queue up, pass False once the labels are known to be good. Wrong input then gives a wrong loss without
+        a word. On the CPU nothing waits and the check is always made; a call that a CUDA graph records never.
 
     Examples
     --------
@@ -56,8 +62,10 @@ class HCalibrationLoss(torch.nn.Module):
         norm: int = 1,
         events: Events = "atomic",
         iterations: int = 25,
+        check: bool = True,
     ) -> None:
         super().__init__()
+        self.check = check
         self.settings = ObjectiveSettings(window, epsilon, scale, clusters, iterations, weighting, norm)
         self.events = check_events(events)
 
@@ -88,6 +96,8 @@ class HCalibrationLoss(torch.nn.Module):
             )
         families = resolve(self.events, probs.shape[1])
         wide = probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
+        if self.check or probs.device.type == "cpu":
+            check_tensors(wide.detach(), y)
         loss: Tensor = _Loss.apply(wide, y.to(torch.int64), self.settings, families)  # type: ignore[no-untyped-call]
         return loss.to(probs.dtype)
 
@@ -125,7 +135,7 @@ def _value(
         # numpy asks for huge pages, torch does not: the gradient is written in random order, and with small
         # pages the address look-ups alone double the time at 25 million events
         out = np.zeros(probs.shape, dtype=probs.numpy().dtype) if need_grad else None
-        value = evaluate(probs.numpy(), y.numpy(), settings, families, out)
+        value = evaluate_checked(probs.numpy(), y.numpy(), settings, families, out)
         return probs.new_tensor(value), None if out is None else torch.from_numpy(out)
     if families.kind == "atomic" and takes_fused(probs):
         from hcal.objective import _triton

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.objective._torch import prefix_sum, ranges_of
+from hcal.objective._torch import check_tensors, prefix_sum, ranges_of
 from hcal.objective.sampled_kmeans import sampled_kmeans
 from hcal.objective.settings import ObjectiveSettings, Weighting
 
@@ -71,6 +71,7 @@ class PublishedLoss(torch.nn.Module):
             raise ValueError(
                 f"probs must be (N, K) and y (N,), got {tuple(probs.shape)} and {tuple(y.shape)}"
             )
+        check_tensors(probs.detach() if probs.dtype == torch.float64 else probs.detach().float(), y)
         loss: Tensor = _Published.apply(probs, y.to(torch.int64), self)  # type: ignore[no-untyped-call]
         return loss
 

@@ -11,6 +11,10 @@ Weighting = Literal["kmeans", "uniform"]
 #: Without it the sums of tied probabilities, equal on paper, would fall to either side at random.
 HALF_WAY = 1 + 1e-10
 
+#: A window whose probabilities sum to its number of marks, up to this relative rounding, has no error.
+#: Without it the sign of 0, and so the slope of the window, would be what the order of additions leaves.
+EVEN = 1e-9
+
 
 @dataclass(frozen=True)
 class ObjectiveSettings:

@@ -18,7 +18,7 @@ from typing import Any
 
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
-from hcal.evaluation import coinciding_rows
+from hcal.evaluation import coincidence, learned_from
 from hcal.numerics import softmax
 from hcal.report.content import Content, Source, gather
 from hcal.report.page import render
@@ -75,9 +75,9 @@ def measure_report(
     probs = None
     if calibrator is not None:
         probs = inputs.check_probs(inputs.to_numpy(calibrator.predict_proba(scores))[0])[0]
-    told = list(notes)
-    if calibration is not None and (share := coinciding_rows(calibration, scores)) > 0.1:
-        told.append(f"{share:.0%} of these rows are rows that the calibrator learned from")
+    told = [*notes, *learned_from(calibrator, scores)]
+    if calibration is not None and (text := coincidence(calibration, scores)):
+        told.append(text)
     where = source or Source(kind=kind)
     return gather(
         raw, labels, probs, calibrator=calibrator, source=where, names=class_names, notes=told, ci=ci

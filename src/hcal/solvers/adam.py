@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from hcal.maps.base import CalibrationMap
+from hcal.runtime.threads import one_openmp_thread
 from hcal.solvers.captured import CapturedEpoch, can_capture
 from hcal.solvers.monitors import Monitor
 
@@ -179,13 +180,9 @@ def threads_for(x: Tensor) -> Iterator[None]:
     Its operations there are short, and a team of threads that wait for one another loses more than it
     gains, above all on a busy machine.
     """
-    before = torch.get_num_threads()
-    if x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS:
-        torch.set_num_threads(1)
-    try:
+    small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
+    with one_openmp_thread() if small else nullcontext():
         yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Epoch:

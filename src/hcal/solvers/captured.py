@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hcal.maps.base import CalibrationMap
-from hcal.maps.table import kept_order
+from hcal.maps.table import orders
 from hcal.solvers.monitors import DENSE
 
 #: Beyond this many events the kernels take longer than their launches, and scores ask back what they find.
@@ -66,7 +66,7 @@ class CapturedEpoch:
         with torch.cuda.graph(self._graph):
             self._out = self._epoch()
         # the recording reads tensors that the map's backward pass keeps for this x: they must live as long
-        self._kept = kept_order()
+        self._kept = orders.of(x)
 
     def __call__(self) -> list[float]:
         """Run the epoch; return the loss before the step and the scores after it."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hcal.maps.scaling import Map
 from hcal.numerics import IntArray
 from hcal.objective.proper import Objective
-from hcal.objective.threads import each
+from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import Solution, lbfgs
 from hcal.solvers.newton import newton
 
@@ -183,6 +183,7 @@ def fit_map(
     max_iterations: int = 1000,
     tolerance: float = 1e-7,
     gain: float = 1e-13,
+    newton_gain: float = 1e-12,
     watch: Callable[[Float64], bool] | None = None,
 ) -> Solution:
     """Fit any map by any objective: Newton where the problem is convex and small, else L-BFGS.
@@ -206,6 +207,8 @@ def fit_map(
         Of L-BFGS: the largest entry of the gradient at which it stops.
     gain : float
         Of L-BFGS: it also stops when an iteration gains less than this.
+    newton_gain : float
+        Of Newton: it stops when a step is expected to gain less than this.
     watch : callable, optional
         Of L-BFGS: called with θ after every iteration; True ends the search.
 
@@ -226,7 +229,7 @@ def fit_map(
     first = map.start if start is None else start
     convex = objective.name == "nll" and map.curvature is not None and bounds is None
     if convex and len(first) <= NEWTON_PARAMETERS:
-        return newton(loss, hessian_of(map, x, weight, penalty), first)
+        return newton(loss, hessian_of(map, x, weight, penalty), first, tolerance=newton_gain)
     return lbfgs(
         loss,
         first,
@@ -251,5 +254,7 @@ def _units(
     for start in range(0, len(x), rows):
         block = slice(start, start + rows)
         total = total + diagonal(theta, x[block], w[block])
+    if not total.max() > 0:  # one class, or saturated throughout: nothing to measure units by
+        return None
     units: Float64 = 1 / np.sqrt(np.maximum(total, 1e-8 * total.max()))
     return units

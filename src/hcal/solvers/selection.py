@@ -8,11 +8,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from hcal.folds import Fold
-from hcal.numerics import IntArray
-
 Candidate = TypeVar("Candidate")
 Model = TypeVar("Model")
+Side = TypeVar("Side")
 
 
 @dataclass(frozen=True)
@@ -26,9 +24,9 @@ class Selection(Generic[Candidate, Model]):
 
 def select(
     grid: Sequence[Candidate],
-    folds: Sequence[Fold],
-    fit: Callable[[Candidate, IntArray, Model | None], Model],
-    score: Callable[[Model, IntArray], float],
+    folds: Sequence[tuple[Side, Side]],
+    fit: Callable[[Candidate, Side, Model | None], Model],
+    score: Callable[[Model, Side], float],
 ) -> Selection[Candidate, Model]:
     """Choose the candidate of lowest mean held-out score; the first one on ties.
 
@@ -36,11 +34,12 @@ def select(
     ----------
     grid : sequence of candidates
         In an order in which neighbours have similar models: each fit is handed the one before.
-    folds : sequence of (rows to fit on, rows held out)
+    folds : sequence of (what to fit on, what is held out)
+        Arrays of rows, or rows with weights: as ``fit`` and ``score`` take them.
     fit : callable
-        (candidate, rows, previous model or None) ↦ model.
+        (candidate, side to fit on, previous model or None) ↦ model.
     score : callable
-        (model, rows) ↦ float, lower is better.
+        (model, side held out) ↦ float, lower is better.
 
     Returns
     -------

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray
-from hcal.objective.threads import each
+from hcal.numerics import NOTHING, FloatArray, IntArray
+from hcal.runtime.threads import each
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
@@ -52,6 +52,8 @@ def _below_top(logits: FloatArray, rows: slice) -> Float64:
 def logit_scale(logits: FloatArray) -> float:
     """Return the mean distance of the logits to the top one of their row; 0 when all rows are constant.
 
+    A mean below 1e-301 counts as none: an inverse temperature for it would overflow.
+
     Parameters
     ----------
     logits : array of shape (N, K)
@@ -67,7 +69,8 @@ def logit_scale(logits: FloatArray) -> float:
     """
     blocks = list(_blocks(*logits.shape))
     parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
-    return float(sum(parts)) / len(logits)
+    scale = float(sum(parts)) / len(logits)
+    return scale if scale > NOTHING else 0.0
 
 
 def nll_derivatives(

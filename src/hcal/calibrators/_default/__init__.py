@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from hcal.calibrators._default.choose import Verdict, judge, pick
 from hcal.calibrators._default.graph import graph_model
@@ -34,9 +33,9 @@ from hcal.calibrators._default.rows import Float64
 from hcal.calibrators.base import Fitted, Preserves
 from hcal.folds import kfold
 from hcal.numerics import FloatArray, IntArray
-from hcal.objective.threads import each
 from hcal.ops import Ops
-from hcal.solvers.progress import progress
+from hcal.runtime.progress import progress
+from hcal.runtime.threads import each, one_blas_thread
 from hcal.solvers.temperature import solve_temperature
 
 __all__ = ["CANDIDATES", "fit_candidates", "fit_default", "graph_default", "predict_default"]
@@ -155,9 +154,8 @@ def fit_default(
 ) -> Fitted:
     """Judge the candidates out of fold, then fit the best on all rows."""
     logits, y, weight = _weighted(logits, y, sample_weight)
-    # The threads here are ours; BLAS would start as many in each.
     with (
-        threadpool_limits(1, user_api="blas"),
+        one_blas_thread(),
         progress("h-calibration", _FOLDS + 2, verbose=verbose) as advance,
     ):
         chosen, info = _choose(logits, y, weight, preserve, random_state, advance)

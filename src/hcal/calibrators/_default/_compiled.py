@@ -12,16 +12,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.extending import overload
 from numpy.typing import NDArray
+
+from hcal.runtime.jit import jit
 
 Array = NDArray[Any]
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 # Reassociation lets sums over a row use vector registers.
 _OPTIONS: Any = {"fastmath": {"reassoc", "contract", "nsz"}}
-_jit: _Decorator = njit(nogil=True, cache=True, error_model="numpy", **_OPTIONS)
+_jit = jit(error_model="numpy", **_OPTIONS)
 _LEAST = np.float32(-87.0)
 # Rows are handled in blocks of about this many events: long enough for vector loops at any K, and in cache.
 _EVENTS = 4096

@@ -11,7 +11,7 @@ from hcal.calibrators._default.keep import JUST_BELOW
 from hcal.calibrators._default.refine import KNOTS
 from hcal.calibrators._default.rows import FAR, N_FEATURES, TINY, narrowed
 from hcal.numerics import FloatArray
-from hcal.objective.threads import run_parts, split
+from hcal.runtime.threads import run_parts, split
 
 if TYPE_CHECKING:
     from hcal.calibrators._default.model import Model

@@ -14,8 +14,8 @@ from hcal.calibrators._default.keep import join
 from hcal.calibrators._default.refine import Refined, apply_refined, fit_refined, identity_refined
 from hcal.calibrators._default.rows import N_FEATURES, Float64, blocks
 from hcal.numerics import FloatArray, IntArray
-from hcal.objective.kernels import compiled
-from hcal.objective.threads import each
+from hcal.runtime.jit import compiled
+from hcal.runtime.threads import each
 
 #: Events a block of a prediction: about what a core's own cache holds of a few float32 arrays.
 _CACHED = 100_000

@@ -13,7 +13,7 @@ import numpy as np
 
 from hcal.calibrators._default.rows import FAR, Float64, Scaler, blocks, few, fit_scaler, look
 from hcal.numerics import FloatArray, IntArray
-from hcal.objective.threads import each
+from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.temperature import solve_temperature
 

@@ -1,0 +1,125 @@
+"""Curves of the log-odds, one against the rest: ln p_k − ln(1 − p_k) in, the calibrated log-odds out.
+
+Two classes are one event, P(class 1), and its complement; more are K events whose probabilities are divided
+by their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import expit
+
+from hcal.calibrators._one_vs_rest import Array, columns, normalise
+from hcal.numerics import FloatArray, IntArray, softmax
+
+#: Learns the numbers of one curve from log-odds, marks [y = k] and weights (N,), and whether it converged.
+FitEvent = Callable[[Array, Array, Array | None], tuple[Array, bool]]
+
+
+def log_odds(logits: FloatArray) -> Array:
+    """Return ln p_k − ln(1 − p_k) of every class, without loss where p_k is near 1.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> log_odds(np.array([[0.0, 1000.0]]))
+    array([[-1000.,  1000.]])
+    """
+    z = np.asarray(logits, dtype=np.float64)
+    at, top = np.arange(len(z)), z.argmax(axis=1)
+    largest = z[at, top]
+    below = z.copy()
+    below[at, top] = -np.inf
+    second = below.max(axis=1)
+    # The rest of the top class is summed from the others; subtracting would leave no digit.
+    with np.errstate(under="ignore"):
+        e = np.exp(below - second[:, None])
+        rest = second + np.log(e.sum(axis=1))
+        p = np.exp(z - largest[:, None])
+        others = p.sum(axis=1, keepdims=True) - p
+    others[at, top] = 1.0
+    out: Array = z - largest[:, None] - np.log(others)
+    out[at, top] = largest - rest
+    return out
+
+
+def events(scores: Array) -> Array:
+    """Return the columns that get a curve: class 1 of two, all of more.
+
+    Examples
+    --------
+    >>> events(np.zeros((5, 2))).shape
+    (5, 1)
+    """
+    return scores[:, 1:] if scores.shape[1] == 2 else scores
+
+
+def fit_events(
+    odds: Array, y: IntArray, weight: Array | None, fit_one: FitEvent, identity: Array
+) -> tuple[Array, bool]:
+    """Fit the numbers of every curve; a class without rows, or the only one that has any, gets the identity.
+
+    Parameters
+    ----------
+    odds : array of shape (N, K)
+    y : array of shape (N,)
+    weight : array of shape (N,), optional
+    fit_one : callable
+    identity : array of shape (P,)
+        The numbers that leave the log-odds as they are.
+
+    Returns
+    -------
+    array of shape (K, P), or (1, P) for two classes, and whether all fits converged
+
+    Examples
+    --------
+    >>> odds, y = np.array([[0.0, 0.0]]), np.array([1])
+    >>> fit_events(odds, y, None, lambda o, hit, w: (np.zeros(2), True), np.array([0.0, 1.0]))
+    (array([[0., 1.]]), True)
+    """
+    used = events(odds)
+    first = odds.shape[1] - used.shape[1]
+    found = np.tile(identity, (used.shape[1], 1)).astype(np.float64)
+    mass = np.bincount(y, weights=weight, minlength=odds.shape[1])
+    converged = True
+    if np.count_nonzero(mass) > 1:
+        for column, o in columns(used):
+            if mass[column + first] > 0:
+                found[column], well = fit_one(o, (y == column + first).astype(np.float64), weight)
+                converged &= well
+    return found, converged
+
+
+def spread(curved: Array, logits: FloatArray) -> Array:
+    """Return probabilities (N, K) from the calibrated log-odds of the events.
+
+    Parameters
+    ----------
+    curved : array of shape (N, K), or (N, 1) for two classes
+    logits : array of shape (N, K)
+        What a row of zeros falls back to.
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> spread(np.array([[0.0]]), np.array([[0.0, 3.0]]))
+    array([[0.5, 0.5]])
+    """
+    if curved.shape[1] == 1:
+        return np.asarray(softmax(np.hstack([np.zeros_like(curved), curved])), dtype=np.float64)
+    with np.errstate(under="ignore"):
+        raw = np.asarray(expit(curved), dtype=np.float64)
+    return normalise(raw, softmax(np.asarray(logits, dtype=np.float64)), 0.0)

@@ -1,0 +1,203 @@
+"""A penalised smoothing spline of the log-odds, one against the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.isotonic import isotonic_regression
+
+from hcal.calibrators._log_odds import events, log_odds, spread
+from hcal.calibrators._logistic import increasing_logistic, logistic, platt_targets
+from hcal.calibrators._one_vs_rest import Curve, columns, fit_curves
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.isotonic import pool_equal
+from hcal.inputs import InputKind
+from hcal.numerics import FloatArray, IntArray
+
+Array = NDArray[np.float64]
+
+#: Rows enter the fit as at most so many groups of neighbours: the curve cannot tell more apart.
+_GROUPS = 512
+_KNOTS = 12
+#: The spline is kept as a polygon of so many points from one knot to the next.
+_STEPS = 8
+#: Penalties tried, in units of (range of the log-odds)³ on the mean log-loss.
+_PENALTIES = 10.0 ** np.arange(-8.0, -1.0)
+
+
+class SmoothSpline(Calibrator):
+    """Per event, logit q = s(logit p): a natural cubic spline of least log-loss + λ∫s″², straight outside.
+
+    λ comes from the approximate leave-one-out log-loss (one Newton step per row left out: no folds, nothing
+    random). A spline that falls somewhere is replaced by the nearest increasing curve, so no ranking turns
+    around. A class absent from the calibration rows keeps its log-odds.
+
+    Lucena: Spline-based probability calibration, arXiv 1809.07751, has the idea, with folds and a ridge; the
+    penalty on curvature is Green, Silverman: Nonparametric regression and generalized linear models, 1994.
+
+    Parameters
+    ----------
+    knots : int
+        At most so many, at quantiles of the log-odds.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.normal(size=3000) * 3
+    >>> y = (rng.random(3000) < expit(np.tanh(score) * 2)).astype(int)
+    >>> cal = SmoothSpline().fit(score, y)
+    >>> bool(abs(cal.predict_proba([6.0])[0, 1] - expit(2.0)) < 0.03)
+    True
+    """
+
+    name = "smooth_spline"
+    title = "Smoothing spline of the log-odds"
+    weighted = True
+
+    def __init__(self, *, knots: int = _KNOTS, input: InputKind = "logits") -> None:
+        self.knots = knots
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Array | None) -> Fitted:
+        if self.knots < 2:
+            raise ValueError(f"knots must be at least 2, got {self.knots!r}")
+        odds = log_odds(logits)
+        if np.count_nonzero(np.bincount(y, weights=sample_weight)) < 2:
+            y = np.full_like(y, -1)  # one class only: nothing to learn a curve from
+        own = y if odds.shape[1] > 2 else y - 1  # the only event of two classes is class 1
+        return Fitted(_fit_present(events(odds), own, sample_weight, self.knots))
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        odds = events(log_odds(logits))
+        offsets, out = self.state_["offsets"], np.empty(odds.shape)
+        for k, o in columns(odds):
+            own = slice(offsets[k], offsets[k + 1])
+            out[:, k] = _evaluate(o, self.state_["knots"][own], self.state_["values"][own])
+        return spread(out, logits)
+
+
+def _fit_present(odds: Array, own: IntArray, weight: Array | None, n_knots: int) -> dict[str, Array]:
+    """Fit a curve to every event that happens; labels outside the columns are misses of all of them."""
+    n_events = odds.shape[1]
+    labels = np.where((own >= 0) & (own < n_events), own, n_events)
+
+    def fit_one(o: Array, hit: Array, w: Array | None) -> Curve:
+        return _fit_curve(o, hit, w, n_knots)
+
+    return fit_curves(odds, labels, weight, fit_one)
+
+
+def _fit_curve(odds: Array, hit: Array, weight: Array | None, n_knots: int) -> Curve:
+    """Return knots and the spline's values there."""
+    x, mass, hits = _grouped(*pool_equal(odds, hit, weight))
+    targets = platt_targets(np.array([0.0, 1.0]), np.array([mass.sum() - hits.sum(), hits.sum()]))
+    target = targets[0] + (targets[1] - targets[0]) * hits / mass
+    affine = increasing_logistic(np.stack([np.ones_like(x), x], axis=1), target, mass).theta
+    at = _apart(np.quantile(x, np.linspace(0, 1, n_knots), method="inverted_cdf"))
+    if len(at) < 4:
+        return at, affine[0] + affine[1] * at
+    design, bending = _basis(x, at), _bending(at) * (at[-1] - at[0]) ** 3
+    values, best = affine[0] + affine[1] * at, np.inf
+    chosen = values
+    for penalty in _PENALTIES[::-1]:  # from stiff to loose, each from the one before
+        values = logistic(design, target, mass, penalty=penalty * bending, start=values).theta
+        error = _left_out(design, values, mass, hits, targets, penalty * bending)
+        if error < best:
+            best, chosen = error, values
+    return _increasing(at, chosen, x, mass, slope=affine[1])
+
+
+def _increasing(knots: Array, values: Array, x: Array, mass: Array, *, slope: float) -> Curve:
+    """Return the spline at points close together; where it falls, the nearest increasing curve.
+
+    A flat stretch gets a thousandth of the affine slope: rows that were told apart stay so.
+    """
+    steps = np.linspace(0, 1, _STEPS, endpoint=False)
+    fine = np.append((knots[:-1, None] + np.diff(knots)[:, None] * steps).ravel(), knots[-1])
+    curve = _natural(knots, values, fine)
+    if (np.diff(curve) <= 0).any():
+        density = np.histogram(x, np.append(fine, np.inf), weights=mass)[0] + 1e-3 * mass.sum() / len(fine)
+        curve = isotonic_regression(curve, sample_weight=density) + 1e-3 * slope * (fine - fine.mean())
+    return fine, curve
+
+
+def _apart(knots: Array) -> Array:
+    """Leave out knots closer than a ten-thousandth of the range: no curvature can be told between them."""
+    gap = (knots[-1] - knots[0]) * 1e-4
+    kept = [knots[0]]
+    for knot in knots[1:]:
+        if knot - kept[-1] > gap:
+            kept.append(knot)
+    return np.array(kept)
+
+
+def _grouped(x: Array, mass: Array, hits: Array) -> tuple[Array, Array, Array]:
+    """Pool neighbours into groups of about equal mass, where there are many."""
+    if len(x) <= _GROUPS:
+        return x, mass, hits
+    before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
+    group = np.minimum((before * _GROUPS * (1 + 1e-12)).astype(np.int64), _GROUPS - 1)
+    first = np.flatnonzero(np.concatenate([[True], group[1:] > group[:-1]]))
+    total = np.add.reduceat(mass, first)
+    return np.add.reduceat(x * mass, first) / total, total, np.add.reduceat(hits, first)
+
+
+def _basis(x: Array, knots: Array) -> Array:
+    """Return the natural cubic splines that are 1 at one knot and 0 at the others, at x; straight outside."""
+    return _natural(knots, np.eye(len(knots)), x)
+
+
+def _natural(knots: Array, values: Array, x: Array) -> Array:
+    from scipy.interpolate import CubicSpline
+
+    spline = CubicSpline(knots, values, bc_type="natural")
+    inside = np.clip(x, knots[0], knots[-1])
+    beyond = (x - inside).reshape((-1,) + (1,) * (values.ndim - 1))
+    out: Array = spline(inside) + beyond * spline(inside, 1)
+    return out
+
+
+def _bending(knots: Array) -> Array:
+    """Return the matrix of ∫s″² as a quadratic form of the values at the knots (Green & Silverman, 2.1)."""
+    h = np.diff(knots)
+    n = len(knots)
+    q = np.zeros((n, n - 2))
+    r = np.zeros((n - 2, n - 2))
+    for j in range(n - 2):
+        q[j : j + 3, j] = 1 / h[j], -1 / h[j] - 1 / h[j + 1], 1 / h[j + 1]
+        r[j, j] = (h[j] + h[j + 1]) / 3
+        if j + 1 < n - 2:
+            r[j, j + 1] = r[j + 1, j] = h[j + 1] / 6
+    form: Array = q @ np.linalg.solve(r, q.T)
+    return (form + form.T) / 2
+
+
+def _left_out(design: Array, theta: Array, mass: Array, hits: Array, targets: Array, penalty: Array) -> float:
+    """Return the mean log-loss of each row under the fit without it, by one Newton step.
+
+    Rows of a group are the same point: its hits and its misses each leave out one row of their kind.
+    """
+    eta = design @ theta
+    q = expit(eta)
+    curvature = q * (1 - q)
+    hessian = (design * (mass * curvature)[:, None]).T @ design + 2 * mass.sum() * penalty
+    size = np.abs(np.diag(hessian)).max()
+    inverse = np.linalg.inv(hessian + 1e-10 * size * np.eye(len(hessian)))
+    leverage = np.einsum("ij,jk,ik->i", design, inverse, design)
+    push = leverage / np.maximum(1 - curvature * leverage, 1e-6)
+    missed = np.logaddexp(0, eta + push * (q - targets[0]))
+    right = np.logaddexp(0, -(eta + push * (q - targets[1])))
+    return float(((mass - hits) * missed + hits * right).sum() / mass.sum())
+
+
+def _evaluate(odds: Array, knots: Array, values: Array) -> Array:
+    """Return the curve, straight beyond its ends; without knots the log-odds, with one a constant."""
+    if len(knots) == 0:
+        return odds
+    inside = np.interp(odds, knots, values)
+    if len(knots) == 1:
+        return inside
+    first, last = (np.diff(values)[[0, -1]] / np.diff(knots)[[0, -1]]).tolist()
+    return inside + first * np.minimum(odds - knots[0], 0) + last * np.maximum(odds - knots[-1], 0)

@@ -1,0 +1,200 @@
+"""Venn-Abers predictors, inductive and cross (Vovk, Petej & Fedorova, NeurIPS 2015), one against the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal import inputs
+from hcal.calibrators._floor import apply_floor
+from hcal.calibrators._log_odds import events, log_odds
+from hcal.calibrators._one_vs_rest import Array, columns, normalise
+from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.isotonic import pool_equal
+from hcal.folds import kfold
+from hcal.inputs import InputKind
+from hcal.numerics import FloatArray, IntArray, softmax
+
+
+class VennAbers(Calibrator):
+    """Isotonic regression with the new row added once as a miss and once as a hit: an interval (p0, p1).
+
+    One of the two is calibrated, whatever the distribution. The probability given is p1/(1 − p0 + p1), which
+    loses least log-loss in the worse of the two cases; it is never 0 or 1. Two classes have one event; with
+    more, each class against the rest, and rows divided by their sum. A class absent from the calibration rows
+    keeps its probability.
+
+    Vovk, Petej, Fedorova: Large-scale probabilistic predictors with and without guarantees of validity,
+    NeurIPS 2015.
+
+    Parameters
+    ----------
+    folds : int
+        1: inductive, all rows in one regression, where the guarantee holds. More: cross, a regression a fold,
+        merged by geometric means; smoother, without the guarantee.
+    random_state : int
+        Deals the rows into folds.
+    input : {"logits", "probs", "log_probs"}
+
+    Examples
+    --------
+    >>> cal = VennAbers(input="probs").fit([[0.4, 0.6], [0.2, 0.8]] * 2, [0, 1, 1, 0])
+    >>> cal.predict_proba([[0.1, 0.9]]).round(3)
+    array([[0.375, 0.625]])
+    >>> [edge[0, 1].round(3) for edge in cal.predict_interval([[0.1, 0.9]])]
+    [np.float64(0.4), np.float64(1.0)]
+    """
+
+    name = "venn_abers"
+    title = "Venn-Abers"
+    weighted = True
+    cross_fitted = True
+
+    def __init__(self, *, folds: int = 1, random_state: int = 0, input: InputKind = "logits") -> None:
+        self.folds = folds
+        self.random_state = random_state
+        self.input = input
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+        if self.folds < 1:
+            raise ValueError(f"folds must be at least 1, got {self.folds!r}")
+        parts = [np.arange(len(y))]
+        if min(self.folds, len(y)) > 1:
+            dealt = kfold(len(y), min(self.folds, len(y)), seed=self.random_state, stratify=y)
+            parts = [held for _, held in dealt]
+        return Fitted(_fit_all(log_odds(logits), y, sample_weight, parts))
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        low, high = _intervals(self.state_, log_odds(logits))
+        # Geometric means of 1 − p0 and of p1 over the folds; with one fold they are themselves.
+        miss, hit = np.exp(np.log1p(-low).mean(axis=0)), np.exp(np.log(high).mean(axis=0))
+        q = hit / (miss + hit)
+        if self.n_classes_ == 2:
+            return np.hstack([miss / (miss + hit), q])
+        return normalise(q, softmax(np.asarray(logits, dtype=np.float64)), 0.0)
+
+    def predict_interval(self, logits: Any) -> tuple[Array, Array]:
+        """Return (p0, p1): between which calibrated probabilities each class lies, one against the rest.
+
+        Parameters
+        ----------
+        logits : array-like of shape (N, K), or (N,) for a binary score
+
+        Returns
+        -------
+        two arrays of shape (N, K)
+            With several folds, the geometric means that the prediction merges. Rows do not sum to 1.
+        """
+        self._check_fitted()
+        x, _ = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
+        x = apply_floor(x, self.state_.get("input_floor"))
+        low, high = _intervals(self.state_, log_odds(x))
+        p0, p1 = 1 - np.exp(np.log1p(-low).mean(axis=0)), np.exp(np.log(high).mean(axis=0))
+        if self.n_classes_ == 2:
+            return np.hstack([1 - p1, p0]), np.hstack([1 - p0, p1])
+        return p0, p1
+
+
+def _fit_all(odds: Array, y: IntArray, weight: Array | None, parts: list[IntArray]) -> State:
+    """Return the steps of all folds and events end to end, events within folds."""
+    used = events(odds)
+    first = odds.shape[1] - used.shape[1]
+    found: dict[str, list[Array]] = {"low_knots": [], "low": [], "high_knots": [], "high": []}
+    for rows in parts:
+        own = None if weight is None else weight[rows]
+        mass = np.bincount(y[rows], weights=own, minlength=odds.shape[1])
+        for column, o in columns(used[rows]):
+            known = mass[column + first] > 0 and np.count_nonzero(mass) > 1
+            hit = (y[rows] == column + first).astype(np.float64)
+            steps = _steps(*pool_equal(o, hit, own)) if known else (np.empty(0),) * 4
+            for name, array in zip(found, steps, strict=True):
+                found[name].append(array)
+    state: State = {name: np.concatenate(arrays) for name, arrays in found.items()}
+    for name in ("low", "high"):
+        state[f"{name}_offsets"] = np.cumsum([0, *map(len, found[name])])
+    return state
+
+
+def _steps(x: Array, mass: Array, hits: Array) -> tuple[Array, Array, Array, Array]:
+    """Return p0 and p1 as step functions: where they change, and to what.
+
+    p0 of a score is that of the greatest x below or at it, p1 that of the smallest above or at it.
+    """
+    low, high = _added(mass, hits, 0.0), _added(mass, hits, 1.0)
+    starts = np.flatnonzero(np.concatenate([[True], low[1:] != low[:-1]]))
+    ends = np.flatnonzero(np.concatenate([high[1:] != high[:-1], [True]]))
+    return x[starts], low[starts], x[ends], high[ends]
+
+
+def _added(mass: Array, hits: Array, label: float) -> Array:
+    """Return, for every point, the isotonic fit there after one more row with this label at that point.
+
+    The fit at j is the slope with which the greatest convex minorant of the cumulated hits passes j. With a
+    row added at j, it is the lower tangent that bridges the hull of the points before j and that of the
+    points from j on, moved by the row; both hulls are chains that do not depend on j, and all bridges are
+    walked at once.
+    """
+    w, s = np.concatenate([[0.0], np.cumsum(mass)]), np.concatenate([[0.0], np.cumsum(hits)])
+    before, after = _chain(w, s), len(w) - 1 - _chain(-w[::-1], s[::-1])[::-1]
+    left, right = np.arange(len(mass)), np.arange(1, len(w))
+
+    def slope(i: IntArray, j: IntArray) -> Array:
+        return (s[j] - s[i] + label) / (w[j] - w[i] + 1)
+
+    while True:
+        now = slope(left, right)
+        further = after[right]
+        moved = (further != right) & (slope(left, further) < now)
+        right = np.where(moved, further, right)
+        now = np.where(moved, slope(left, right), now)
+        nearer = before[left]
+        shifted = (nearer != left) & (slope(nearer, right) > now)
+        left = np.where(shifted, nearer, left)
+        if not (moved.any() or shifted.any()):
+            return np.clip(now, 0.0, 1.0)
+
+
+def _chain(w: Array, s: Array) -> IntArray:
+    """Return, for every point, the one before it on the lower hull of all up to it; the first, itself."""
+    previous = np.zeros(len(w), dtype=np.int64)
+    width, height = w.tolist(), s.tolist()
+    chain: list[int] = [0]
+    for i in range(1, len(width)):
+        while len(chain) > 1:
+            a, b = chain[-2], chain[-1]
+            # b leaves the hull when it does not lie below the line from a to i.
+            if (height[b] - height[a]) * (width[i] - width[a]) < (height[i] - height[a]) * (
+                width[b] - width[a]
+            ):
+                break
+            chain.pop()
+        previous[i] = chain[-1]
+        chain.append(i)
+    return previous
+
+
+def _intervals(state: State, odds: Array) -> tuple[Array, Array]:
+    """Return p0 and p1 of every fold: shape (folds, N, events); of an event without a curve, p and p."""
+    used = events(odds)
+    n_folds = (len(state["low_offsets"]) - 1) // used.shape[1]
+    low, high = np.empty((2, n_folds, *used.shape))
+    for fold in range(n_folds):
+        for column, o in columns(used):
+            at = fold * used.shape[1] + column
+            low[fold, :, column], high[fold, :, column] = _interval(state, at, o)
+    return low, high
+
+
+def _interval(state: State, at: int, odds: Array) -> tuple[Array, Array]:
+    below = slice(*state["low_offsets"][at : at + 2])
+    above = slice(*state["high_offsets"][at : at + 2])
+    if below.start == below.stop:
+        p = np.clip(1 / (1 + np.exp(-np.clip(odds, -700, 700))), np.finfo(np.float64).tiny, 1 - 2.0**-53)
+        return p, p
+    # Below all rows a miss stands alone: 0. Above all rows a hit does: 1.
+    low = np.concatenate([[0.0], state["low"][below]])
+    high = np.concatenate([state["high"][above], [1.0]])
+    found = np.searchsorted(state["low_knots"][below], odds, side="right")
+    return low[found], high[np.searchsorted(state["high_knots"][above], odds, side="left")]

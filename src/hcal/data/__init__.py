@@ -1,0 +1,33 @@
+"""Data files: logits, probabilities and labels in and out, within stated limits of memory."""
+
+from __future__ import annotations
+
+from hcal.data.arrays import Arrays, Wish
+from hcal.data.limits import max_bytes
+from hcal.data.reading import (
+    DataFile,
+    MissingLabelsError,
+    Part,
+    UnknownKindError,
+    checksum,
+    read_arrays,
+    read_data,
+    read_names,
+)
+from hcal.data.writing import can_write, write_probs
+
+__all__ = [
+    "Arrays",
+    "DataFile",
+    "MissingLabelsError",
+    "Part",
+    "UnknownKindError",
+    "Wish",
+    "can_write",
+    "checksum",
+    "max_bytes",
+    "read_arrays",
+    "read_data",
+    "read_names",
+    "write_probs",
+]

@@ -1,0 +1,160 @@
+"""numpy's own files, ``.npy`` and ``.npz``: read whole, never mapped and never unpickled.
+
+A mapped file that somebody cuts short kills the process that looks at it; a read one is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from hcal.data.limits import check_bytes, size_of
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is wanted of a file: nothing else is read.
+
+    Attributes
+    ----------
+    choose : callable
+        Given the names that the file holds, returns those to read.
+    labels : bool
+        Whether the file holds labels: then a free column is no score, whatever it is called.
+    """
+
+    choose: Callable[[Sequence[str]], Sequence[str]]
+    labels: bool = False
+
+
+#: Where a bare matrix waits for its name.
+BARE: Final = "_bare"
+_MAGIC: Final = b"\x93NUMPY"
+
+
+def read_npy(file: BinaryIO, name: str, wish: Wish) -> Arrays:
+    """Read the one array of an ``.npy`` file.
+
+    Parameters
+    ----------
+    file : binary file
+    name : str
+        Of the file, for messages.
+    wish : Wish
+        Which names are wanted.
+
+    Returns
+    -------
+    dict of arrays
+    """
+    shape, fortran, dtype = _header(file)
+    wanted, held = math.prod(shape) * dtype.itemsize, size_of(file)
+    if wanted > held - file.tell():
+        raise ValueError(f"its header claims {wanted:,} bytes of numbers, the file has fewer")
+    check_bytes(name, wanted, held)
+    return {key: fill(file, shape, dtype, fortran=fortran) for key in wish.choose([BARE])}
+
+
+def read_npz(file: BinaryIO, name: str, wish: Wish) -> Arrays:
+    """Read the wanted arrays of an ``.npz`` file; the other entries are not touched.
+
+    Parameters
+    ----------
+    file, name, wish
+        As for :func:`read_npy`.
+
+    Returns
+    -------
+    dict of arrays
+    """
+    if file.read(len(_MAGIC)) == _MAGIC:
+        raise ValueError("it is a single .npy array: rename it to .npy")
+    file.seek(0)
+    with zipfile.ZipFile(file) as archive:
+        entries: dict[str, zipfile.ZipInfo] = {}
+        for entry in archive.infolist():
+            key = entry.filename.removesuffix(".npy")
+            if key in entries:
+                raise ValueError(f"it holds two arrays named {key!r}")
+            entries[key] = entry
+        chosen = {key: entries[key] for key in wish.choose(list(entries))}
+        for entry in chosen.values():
+            _check_entry(entry)
+        check_bytes(name, sum(e.file_size for e in chosen.values()), size_of(file))
+        return {key: _read_entry(archive, entry) for key, entry in chosen.items()}
+
+
+def _check_entry(entry: zipfile.ZipInfo) -> None:
+    if entry.flag_bits & 1:
+        raise ValueError(f"{entry.filename!r} is encrypted")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{entry.filename!r} is compressed in another way than numpy's")
+
+
+def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(entry) as file:
+        shape, fortran, dtype = _header(file)
+        if file.tell() + math.prod(shape) * dtype.itemsize != entry.file_size:
+            raise ValueError(f"the header of {entry.filename!r} does not fit its {entry.file_size:,} bytes")
+        return fill(file, shape, dtype, fortran=fortran)
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, Fortran order and dtype; only plain numbers pass."""
+    version = npy.read_magic(file)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"its version {version} of the .npy format is for records, not for numbers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a header of Python 2 is fine
+        shape, fortran, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never unpickled; save plain numeric arrays")
+    if dtype.kind not in "biuf":
+        raise ValueError(f"it holds {dtype}, not numbers")
+    if any(n < 0 for n in shape):
+        raise ValueError(f"its header claims the shape {shape}")
+    return shape, fortran, dtype
+
+
+def fill(file: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool = False) -> NDArray[Any]:
+    """Read exactly the bytes of one array from where the file stands.
+
+    Parameters
+    ----------
+    file : binary file
+    shape : tuple of int
+    dtype : numpy.dtype
+    fortran : bool
+        Whether the first index varies fastest.
+
+    Returns
+    -------
+    array of that shape
+
+    Examples
+    --------
+    >>> import io
+    >>> fill(io.BytesIO(b"\\x01\\x02"), (2,), np.dtype("u1"))
+    array([1, 2], dtype=uint8)
+    """
+    flat = np.empty(math.prod(shape), dtype=dtype)
+    rest = memoryview(flat.view(np.uint8)) if flat.size else memoryview(b"")
+    while len(rest):
+        count = file.readinto(rest[: 2**26])
+        if not count:
+            raise ValueError("it ends early: the file was cut short")
+        rest = rest[count:]
+    if dtype.kind == "b":  # a byte other than 0 and 1 is no bool to numpy
+        flat = flat.view(np.uint8) != 0
+    return flat.reshape(shape, order="F" if fortran else "C")

@@ -1,0 +1,168 @@
+"""What a file may cost: only regular files are opened, and sizes are checked before memory is asked for."""
+
+from __future__ import annotations
+
+import csv
+import lzma
+import os
+import stat
+import struct
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import BinaryIO, Final
+
+#: The environment variable that sets how many bytes the arrays of one file may take.
+VARIABLE: Final = "HCAL_MAX_BYTES"
+#: Without it: this share of the machine's memory (or of the process's own limit, where that is less) …
+SHARE: Final = 0.5
+#: … and what is larger than FREE may be at most EXPANSION times the file it came from.
+FREE: Final = 256 * 2**20
+EXPANSION: Final = 200
+
+#: What parsers of foreign formats raise when the bytes make no sense.
+BROKEN: Final = (
+    ValueError, OSError, EOFError, SyntaxError, TypeError, KeyError, IndexError,
+    OverflowError, MemoryError, RecursionError, NotImplementedError, RuntimeError,
+    struct.error, zlib.error, lzma.LZMAError, csv.Error, zipfile.BadZipFile, tokenize.TokenError,
+)  # fmt: skip
+
+
+def max_bytes() -> int:
+    """Return how many bytes the arrays read from one file may take in memory.
+
+    Returns
+    -------
+    int
+        The environment variable ``HCAL_MAX_BYTES`` where it is set, else half of the memory there is.
+
+    Examples
+    --------
+    >>> max_bytes() > 0
+    True
+    """
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return int(SHARE * _memory())
+    if not text.strip().isdecimal() or int(text) <= 0:
+        raise ValueError(f"{VARIABLE} must be a number of bytes, got {text!r}")
+    return int(text)
+
+
+def _memory() -> int:
+    """Return the bytes this process may hope for: physical memory, or its own limit where that is less."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        total = 8 * 2**30
+    try:
+        import resource
+    except ImportError:
+        return total
+    own = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return total if own == resource.RLIM_INFINITY else min(total, own)
+
+
+def check_bytes(name: str, wanted: int, held: int) -> None:
+    """Refuse, before anything is allocated, what would take more memory than the limits allow.
+
+    Parameters
+    ----------
+    name : str
+        Of the file, for the message.
+    wanted : int
+        Bytes that the arrays would take.
+    held : int
+        Bytes of the file itself.
+
+    Examples
+    --------
+    >>> check_bytes("a.npz", 8_000, 500)
+    >>> check_bytes("a.npz", 10**18, 500)
+    Traceback (most recent call last):
+    ...
+    ValueError: a.npz would take 1000000000.0 GB in memory, over the limit of ...
+    """
+    limit = max_bytes()
+    if wanted > limit:
+        raise ValueError(
+            f"{name} would take {_gigabytes(wanted)} in memory, over the limit of {_gigabytes(limit)}; "
+            f"{VARIABLE} sets another"
+        )
+    if wanted > FREE and wanted > EXPANSION * held and VARIABLE not in os.environ:
+        raise ValueError(
+            f"{name} would take {_gigabytes(wanted)} in memory, {wanted // max(held, 1):,} times the file; "
+            f"if that is meant, set {VARIABLE}"
+        )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count / 1e6:.1f} MB"
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; refuse pipes, devices, sockets and folders without waiting.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    binary file
+
+    Examples
+    --------
+    >>> open_regular(Path("none.npz"))
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: no such file: none.npz
+    """
+    try:
+        _check_regular(path, path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"no such file: {path}") from None
+    # Not blocking: between the two looks the name may have become a pipe that nobody writes to.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    try:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)
+    except ValueError:
+        file.close()
+        raise
+    return file
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{path} is a directory")
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is not a regular file: pipes and devices are not read")
+
+
+def size_of(file: BinaryIO) -> int:
+    """Return the bytes of an open file.
+
+    Examples
+    --------
+    >>> with open_regular(Path(__file__)) as file:
+    ...     size_of(file) > 1000
+    True
+    """
+    return os.fstat(file.fileno()).st_size
+
+
+def one_line(text: object, length: int = 240) -> str:
+    """Return a message on one line and of bounded length, whatever a foreign parser made of it.
+
+    Examples
+    --------
+    >>> one_line("first\\n   second")
+    'first second'
+    >>> len(one_line("x" * 10**6))
+    240
+    """
+    cut = " ".join(str(text)[: 16 * length].split())
+    cut = "".join(c if c.isprintable() else "?" for c in cut)
+    return cut if len(cut) <= length else cut[: length - 1] + "…"

@@ -1,0 +1,197 @@
+"""A few threads for kernels that release the GIL (no OpenMP, so nothing to oversubscribe), and the threads of
+others: BLAS and torch are held to one where ours do the work."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+# Below this many events a second thread costs more than it brings.
+PARALLEL_EVENTS = 100_000
+
+
+def thread_count() -> int:
+    """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on.
+
+    Examples
+    --------
+    >>> thread_count() >= 1
+    True
+    """
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(int(granted), available)) if granted.isdigit() else available
+
+
+_NAME = "hcal-worker"
+
+
+@cache
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """One pool a process: the threads of a parent do not exist in its fork."""
+    return ThreadPoolExecutor(workers, thread_name_prefix=_NAME)
+
+
+def _in_worker() -> bool:
+    """Whether this is a thread of the pool, which must not wait for the pool."""
+    return threading.current_thread().name.startswith(_NAME)
+
+
+def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
+    """Return ``work(item)`` for every item, in order; in threads if there is enough to do.
+
+    What is computed does not depend on the number of threads.
+
+    Parameters
+    ----------
+    work : callable
+    items : sequence
+    events : int
+        How many array entries all items together stand for.
+
+    Returns
+    -------
+    list of results
+
+    Examples
+    --------
+    >>> each(len, ["a", "bc"], events=1)
+    [1, 2]
+    """
+    if len(items) < 2 or events < PARALLEL_EVENTS or thread_count() == 1 or _in_worker():
+        return [work(item) for item in items]
+    return list(_pool(thread_count(), os.getpid()).map(work, items))
+
+
+def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -> list[tuple[int, int]]:
+    """Cut range(n) into one part a thread, or one part where n is small.
+
+    Parameters
+    ----------
+    n : int
+    snap : callable, optional
+        Moves a cut up to the next place where cutting is allowed.
+    grain : int
+        How many events one unit of ``n`` stands for.
+
+    Returns
+    -------
+    list of (start, stop)
+
+    Examples
+    --------
+    >>> split(10)
+    [(0, 10)]
+    """
+    parts = thread_count() if n * grain >= PARALLEL_EVENTS else 1
+    cuts = [n * i // parts for i in range(1, parts)]
+    edges = [0, *(snap(c) if snap else c for c in cuts), n]
+    return [(a, b) for a, b in pairwise(edges) if b > a]
+
+
+def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> list[T]:
+    """Run ``work(start, stop)`` on every part, in threads if there is more than one; results in order.
+
+    Parameters
+    ----------
+    work : callable
+    parts : list of (start, stop)
+
+    Returns
+    -------
+    list of results
+
+    Examples
+    --------
+    >>> run_parts(lambda a, b: b - a, [(0, 2), (2, 5)])
+    [2, 3]
+    """
+    if len(parts) == 1 or _in_worker():
+        return [work(*part) for part in parts]
+    return list(_pool(thread_count(), os.getpid()).map(lambda part: work(*part), parts))
+
+
+class _Shared:
+    """A setting of the whole process that many may hold at once: the first sets it, the last undoes it.
+
+    Saved and restored by each holder on its own, the one that came second would restore what the first had
+    set, for ever.
+    """
+
+    def __init__(self, set_it: Callable[[], Callable[[], None]]) -> None:
+        self._set, self._undo, self._holders, self._lock = set_it, lambda: None, 0, threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            if self._holders == 0:
+                self._undo = self._set()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if self._holders == 0:
+                    self._undo()
+
+    def _forked(self) -> None:
+        """The holders are threads of the parent: in its fork there are none."""
+        held, self._holders, self._lock = self._holders, 0, threading.Lock()
+        if held:
+            self._undo()
+
+
+def _limit_blas() -> Callable[[], None]:
+    from threadpoolctl import threadpool_limits
+
+    undo: Callable[[], None] = threadpool_limits(1, user_api="blas").restore_original_limits
+    return undo
+
+
+_blas = _Shared(_limit_blas)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Hold BLAS, in the whole process, to one thread: it would start as many in each of ours.
+
+    Any number of fits may hold it at once; the last to end restores what the first found.
+
+    Examples
+    --------
+    >>> with one_blas_thread(), one_blas_thread():
+    ...     pass
+    """
+    with _blas.held():
+        yield
+
+
+@contextmanager
+def one_openmp_thread() -> Iterator[None]:
+    """Hold the OpenMP loops that THIS thread starts, those of torch among them, to one thread.
+
+    The limit is a variable of the thread (``omp_set_num_threads``), so nobody else notices or can undo it;
+    ``torch.set_num_threads`` would set the whole process.
+
+    Examples
+    --------
+    >>> with one_openmp_thread():
+    ...     pass
+    """
+    import torch  # noqa: F401 - a runtime that is not loaded yet cannot be limited
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="openmp"):
+        yield

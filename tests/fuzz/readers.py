@@ -1,0 +1,300 @@
+"""Mutated data files, thousands of them: each is read, or refused in one line, within memory and time.
+
+    python tests/fuzz/readers.py --count 3000 --seed 0
+
+A worker process reads the files under a limit on its memory; a signal, another error than ValueError or
+OSError, a message of several lines, values that are no numbers, or a slow file is a failure and is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import lzma
+import pickle
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from hcal.data import read_data
+
+#: Beyond what the libraries need; no file here is larger than 100 KB.
+EXTRA_BYTES = 2**29
+SECONDS = 10.0
+_RNG = np.random.default_rng(20240601)
+LOGITS = _RNG.normal(size=(40, 5))
+Y = _RNG.integers(0, 5, size=40)
+TASK = {"logits_cal": LOGITS, "y_cal": Y, "logits_test": LOGITS[::2], "y_test": Y[::2]}
+
+Maker = Callable[[], bytes]
+
+
+def _saved(write: Callable[[io.BytesIO], object]) -> bytes:
+    buffer = io.BytesIO()
+    write(buffer)
+    return buffer.getvalue()
+
+
+def _zip(method: int) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as z:
+        for name, array in TASK.items():
+            z.writestr(f"{name}.npy", _saved(lambda f, a=array: np.save(f, a)))
+    return buffer.getvalue()
+
+
+def _csv(head: str) -> bytes:
+    rows = [",".join(f"{v:.6g}" for v in row) + f",{k}" for row, k in zip(LOGITS, Y, strict=True)]
+    return "\n".join([head, *rows, ""]).encode()
+
+
+def _parquet(compression: str, lists: bool) -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    scores = {"logits": LOGITS.tolist()} if lists else {f"logits_{k}": c for k, c in enumerate(LOGITS.T)}
+    return _saved(lambda f: parquet.write_table(pa.table(scores | {"y": Y}), f, compression=compression))
+
+
+def _safetensors() -> bytes:
+    from safetensors.numpy import save
+
+    return save({"logits": LOGITS.astype(np.float32), "y": Y})
+
+
+def _pickled(protocol: int) -> bytes:
+    pair = ((LOGITS.astype(np.float32), Y[:, None]), (np.asfortranarray(LOGITS), Y.astype(">i4")))
+    return pickle.dumps(pair, protocol=protocol)
+
+
+#: Suffix -> what whole files of it look like.
+SEEDS: dict[str, list[Maker]] = {
+    ".npz": [
+        lambda: _saved(lambda f: np.savez(f, **TASK)),
+        lambda: _saved(lambda f: np.savez_compressed(f, **TASK)),
+        lambda: _zip(zipfile.ZIP_LZMA),
+        lambda: _zip(zipfile.ZIP_BZIP2),
+    ],
+    ".npy": [
+        lambda: _saved(lambda f: np.save(f, LOGITS)),
+        lambda: _saved(lambda f: np.save(f, np.asfortranarray(LOGITS.astype(">f4")))),
+    ],
+    ".csv": [
+        lambda: _csv("logits_0,logits_1,logits_2,logits_3,logits_4,y"),
+        lambda: _csv("a,b,c,d,e,y"),
+    ],
+    ".parquet": [
+        lambda: _parquet("snappy", False),
+        lambda: _parquet("zstd", True),
+        lambda: _parquet("none", True),
+    ],
+    ".safetensors": [_safetensors],
+    ".p": [
+        *(lambda p=p: _pickled(p) for p in range(6)),
+        lambda: pickle.dumps({"logits": LOGITS.tolist(), "y": Y}),
+        lambda: zlib.compress(_pickled(4)),
+        lambda: lzma.compress(_pickled(4)),
+    ],
+}
+_INTERESTING = [
+    0,
+    1,
+    2,
+    7,
+    8,
+    2**7,
+    2**15,
+    2**16 - 1,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**40,
+    2**62,
+    2**63,
+    2**64 - 1,
+]
+
+
+def mutate(data: bytes, rng: np.random.Generator) -> bytes:
+    """Return a broken copy: bytes changed, sizes exaggerated, parts cut, repeated, swapped or dropped."""
+    out = bytearray(data)
+    for _ in range(int(rng.integers(1, 5))):
+        place = int(rng.integers(0, max(len(out), 1)))
+        # Half of the blows fall on the first or the last 300 bytes, where the headers are.
+        if rng.random() < 0.5 and len(out) > 600:
+            place = int(rng.integers(0, 300)) if rng.random() < 0.5 else len(out) - int(rng.integers(1, 300))
+        out = _BLOWS[int(rng.integers(len(_BLOWS)))](out, place, rng)
+    return bytes(out)
+
+
+def _flip(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
+    if out:
+        out[place] ^= 1 << int(rng.integers(8))
+    return out
+
+
+def _byte(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
+    out[place : place + 1] = bytes([int(rng.integers(256))])
+    return out
+
+
+def _size(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
+    width, order = rng.choice([2, 4, 8]), rng.choice(["little", "big"])
+    value = _INTERESTING[int(rng.integers(len(_INTERESTING)))] % 2 ** (8 * int(width))
+    out[place : place + width] = value.to_bytes(int(width), str(order))  # type: ignore[arg-type]
+    return out
+
+
+def _digit(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
+    """Make a number in the text around a place longer: a shape, an index, an offset."""
+    for i in range(place, min(place + 200, len(out))):
+        if 48 <= out[i] <= 57:
+            out[i:i] = b"9" * int(rng.integers(1, 20))
+            break
+    return out
+
+
+def _cut(out: bytearray, place: int, _rng: np.random.Generator) -> bytearray:
+    return out[:place]
+
+
+def _drop(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
+    del out[place : place + int(rng.integers(1, 64))]
+    return out
+
+
+def _repeat(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
+    size, times = int(rng.integers(1, 200)), int(rng.integers(1, 100))
+    out[place:place] = out[place : place + size] * times
+    return out
+
+
+def _noise(out: bytearray, place: int, rng: np.random.Generator) -> bytearray:
+    out[place : place + 16] = rng.bytes(16)
+    return out
+
+
+_BLOWS = (_flip, _byte, _size, _digit, _cut, _drop, _repeat, _noise)
+
+
+# -- reading, in a process that may die -------------------------------------------------------------
+
+
+def judge(path: Path) -> str:
+    """Return ``read``, ``refused``, or what is wrong with the way a file was met."""
+    start = time.monotonic()
+    try:
+        data = read_data(path, part="cal", kind="logits")
+        problem = "" if data.values.dtype.kind in "biuf" else f"values of {data.values.dtype}"
+        verdict = "read"
+    except (ValueError, OSError) as error:
+        text = str(error)
+        problem = (
+            "" if "\n" not in text and len(text) < 600 and path.name in text else f"message {text[:300]!r}"
+        )
+        verdict = "refused"
+    except Exception as error:
+        problem, verdict = f"{type(error).__name__}: {str(error)[:200]}", "failed"
+    seconds = time.monotonic() - start
+    if not problem and seconds > SECONDS:
+        problem = f"took {seconds:.0f} s"
+    return problem or verdict
+
+
+def _work(connection: Connection) -> None:
+    import resource
+
+    import pyarrow.parquet  # noqa: F401
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + EXTRA_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    while (path := connection.recv()) is not None:
+        connection.send(judge(path))
+
+
+class Worker:
+    """A reader in a process of its own; a new one where the old one died."""
+
+    def __init__(self) -> None:
+        self.context = get_context("spawn")
+        self.start()
+
+    def start(self) -> None:
+        self.here, there = self.context.Pipe()
+        self.process = self.context.Process(target=_work, args=(there,), daemon=True)
+        self.process.start()
+        there.close()
+
+    def read(self, path: Path) -> str:
+        self.here.send(path)
+        try:
+            if self.here.poll(6 * SECONDS):
+                return str(self.here.recv())
+            self.process.kill()
+            problem = f"no answer in {6 * SECONDS:.0f} s"
+        except EOFError:
+            self.process.join()
+            problem = f"the process died with {self.process.exitcode}"
+        self.start()
+        return problem
+
+    def stop(self) -> None:
+        self.here.send(None)
+        self.process.join()
+        self.here.close()
+
+
+def run(
+    count: int, seed: int, keep: Path, formats: list[str] | None = None
+) -> tuple[Counter[str], list[str]]:
+    """Read ``count`` mutated files; return what happened, and the failures, whose files lie in ``keep``."""
+    rng = np.random.default_rng(seed)
+    suffixes = list(SEEDS)
+    whole = {suffix: [make() for make in SEEDS[suffix]] for suffix in suffixes}
+    happened: Counter[str] = Counter()
+    failures: list[str] = []
+    worker = Worker()
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(count):
+            suffix = suffixes[i % len(suffixes)]
+            data = whole[suffix][int(rng.integers(len(whole[suffix])))]
+            path = Path(folder) / f"f{suffix}"
+            path.write_bytes(mutate(data, rng))
+            verdict = worker.read(path)
+            happened[f"{suffix} {verdict}" if verdict in ("read", "refused") else f"{suffix} FAILED"] += 1
+            if verdict not in ("read", "refused"):
+                kept = keep / f"case-{seed}-{i}{suffix}"
+                keep.mkdir(parents=True, exist_ok=True)
+                kept.write_bytes(path.read_bytes())
+                failures.append(f"{kept}: {verdict}")
+    worker.stop()
+    return happened, failures
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="where failing files go")
+    options = parser.parse_args(arguments)
+    happened, failures = run(options.count, options.seed, options.keep)
+    for what, times in sorted(happened.items()):
+        print(f"{what:<24}{times:6d}")
+    print("\n".join(failures) or "no failures")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

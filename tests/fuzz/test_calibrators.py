@@ -1,0 +1,74 @@
+"""The short form of the fuzzer of methods, and every case that once failed."""
+
+from __future__ import annotations
+
+import pytest
+
+import calibrators
+import hcal
+from calibrators import Case
+
+#: What the fuzzer found; the last number draws the rows.
+FOUND = [
+    # One class present: a curvature of 0 had no unit.
+    Case("beta", 10, 3, "normal", "one class", "none", "plain", "logits", 4),
+    Case("beta", 5, 12, "saturated", "one class", "counts", "plain", "logits", 7),
+    # Weights times scores below the smallest float.
+    Case("gp", 3, 5, "tiny", "right", "far apart", "column-major", "logits", 543),
+    # Probabilities an ulp apart have one logarithm: the argmax moved to the earlier class.
+    Case("diag", 3, 12, "last bits", "right", "far apart", "column-major", "probs", 1654),
+    Case("uncal", 5, 12, "last bits", "one class", "one row only", "float32", "probs", 1909),
+]
+#: Of the issue: scores that gave NaN in most methods, differences that overflow.
+EXTREME = ("subnormal", "largest floats", "mixed scales")
+METHODS = [name for name in hcal.list_calibrators() if name != "h"]
+
+
+@pytest.mark.parametrize("case", FOUND, ids=str)
+def test_what_was_found_stays_right(case: Case) -> None:
+    calibrators.check(case)
+
+
+@pytest.mark.parametrize("scores", EXTREME)
+@pytest.mark.parametrize("name", METHODS)
+def test_extreme_scores(name: str, scores: str) -> None:
+    calibrators.check(Case(name, 10, 3, scores, "any", "none", "plain", "logits", 1))
+
+
+@pytest.mark.parametrize("number", [n for n in range(80) if n % 12])
+def test_properties(number: int) -> None:
+    calibrators.check(calibrators.draw_case(number, seed=2))
+
+
+def test_the_fuzzer_says_what_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibrators, "_check_probabilities", lambda *_: 1 / 0)
+    assert calibrators.main(["--count", "2"]) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_ten_rows_of_twelve_classes_do_not_take_long() -> None:
+    """Newton ran off along features of rounding size, 100 steps in each of 245 fits (29 s): counted here."""
+    import warnings
+
+    import numpy as np
+
+    from hcal.solvers import fit_map
+
+    steps = []
+    original = fit_map.newton
+
+    def counted(*args, **kwargs):  # type: ignore[no-untyped-def]
+        solved = original(*args, **kwargs)
+        steps.append(solved.iterations)
+        return solved
+
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(10, 12)) * 100, rng.integers(0, 12, 10)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", hcal.CalibrationWarning)
+        patch.setattr(fit_map, "newton", counted)
+        hcal.make_calibrator("dir").fit(z, y)
+    assert len(steps) == 245
+    assert sum(steps) < 3000  # 7,200 before
