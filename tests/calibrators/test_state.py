@@ -71,7 +71,7 @@ def test_declarations_are_whole(name: str) -> None:
         assert {rule.name for rule in spec.rules} <= spec.names
         assert all(field.what for field in spec.fields)
         used = {s for f in spec.fields for d in f.dims for s in str(d) if s.isalpha()}
-        assert used <= {"K", *spec.sizes}
+        assert used <= {"K", "E", *spec.sizes}
 
 
 @pytest.mark.parametrize("preserve", ["accuracy", "order", None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -296,14 +297,14 @@ def _within(header: Any, arrays: Arrays, rng: Rng) -> str:
     spec = choose_spec(method.state_specs, header["params"], set(arrays))
     share = rng.choice([0.2, 1.0])
     for declared in spec.fields:
-        if rng.random() < share:
-            name = declared.name
+        name = declared.name
+        if name in arrays and rng.random() < share:
             arrays[name] = _drawn(declared, np.shape(arrays[name]), header["n_classes"], rng)
     return "within the declaration"
 
 
 def _drawn(declared: Any, shape: tuple[int, ...], n_classes: int, rng: Rng) -> Any:
-    symbols = {"K": n_classes, "P": shape[0] if shape else 0}
+    symbols = dict.fromkeys(string.ascii_uppercase, shape[0] if shape else 0) | {"K": n_classes}
     low, high = (
         float(size_of(b, symbols)) if isinstance(b, str) else float(b) for b in (declared.low, declared.high)
     )

@@ -11,7 +11,7 @@ from hcal.calibrators.state import LARGE32, Arrays, Field, Rule, Sizes, StateSpe
 
 _KNOTS, _FEATURES = 16, 6
 #: Bounds of what multiplies margins, so that their product stays finite in float32: g, and κ.
-STEEPEST, MOST_KAPPA = 1e15, 1e8
+STEEPEST, MOST_KAPPA = 1e12, 1e8
 
 
 def _small(name: str, what: str, *dims: str | int, low: float = -LARGE32) -> Field:

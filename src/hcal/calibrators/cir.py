@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import Array, Curve, apply_curves, default_floor, fit_curves, line
+from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, line
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.inputs import InputKind
@@ -39,6 +39,7 @@ class CenteredIsotonicRegression(Calibrator):
     name = "cir"
     title = "Centered isotonic regression"
     weighted = True
+    state_specs = (CURVES,)
 
     def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
         self.floor = floor

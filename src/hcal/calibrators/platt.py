@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray
 from hcal.ops import Ops
@@ -44,6 +45,9 @@ class PlattScaling(Calibrator):
     name = "platt"
     title = "Platt scaling"
     weighted = True
+    state_specs = (
+        StateSpec((Field("intercept", "of each event", ("E",)), Field("slope", "of each event", ("E",)))),
+    )
 
     def __init__(self, *, smooth: bool = True, input: InputKind = "logits") -> None:
         self.smooth = smooth

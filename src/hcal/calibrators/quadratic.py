@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.state import Field, Rule, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray
 
@@ -45,6 +46,18 @@ class QuadraticScaling(Calibrator):
     name = "quadratic"
     title = "Quadratic scaling"
     weighted = True
+    state_specs = (
+        StateSpec(
+            (
+                Field("height", "at the low end", ("E",)),
+                Field("low_slope", "at the low end", ("E",)),
+                Field("high_slope", "at the high end", ("E",)),
+                Field("low", "least log-odds seen", ("E",)),
+                Field("high", "greatest log-odds seen", ("E",)),
+            ),
+            rules=(Rule("high", "not lie below low", lambda s, _: bool((s["high"] >= s["low"]).all())),),
+        ),
+    )
 
     def __init__(self, *, input: InputKind = "logits") -> None:
         self.input = input

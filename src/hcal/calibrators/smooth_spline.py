@@ -9,9 +9,10 @@ from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators._log_odds import events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, logistic, platt_targets
-from hcal.calibrators._one_vs_rest import Curve, columns, fit_curves
+from hcal.calibrators._one_vs_rest import CURVES, Curve, columns, fit_curves
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators.state import LARGE32, Arrays, Field, Rule, Sizes, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray
 
@@ -24,6 +25,24 @@ _KNOTS = 12
 _STEPS = 8
 #: Penalties tried, in units of (range of the log-odds)³ on the mean log-loss.
 _PENALTIES = 10.0 ** np.arange(-8.0, -1.0)
+
+
+def _apart_in_each(state: Arrays, _: Sizes) -> bool:
+    near = np.flatnonzero(~(np.diff(state["knots"]) >= _CLOSEST)) + 1
+    return bool(np.isin(near, state["offsets"]).all())
+
+
+# Knots nearer than this would make a slope that is not a number.
+_CLOSEST = 1e-100
+_CURVES = StateSpec(
+    (
+        Field("offsets", "event k owns offsets[k] to offsets[k+1]", ("E+1",), 0, "P", "int64", "not falling"),
+        Field("knots", "log-odds, event after event", ("P",), -LARGE32, LARGE32),
+        Field("values", "calibrated log-odds there", ("P",), -LARGE32, LARGE32),
+    ),
+    {"P": ("points of all curves", 0)},
+    (CURVES.rules[0], Rule("knots", f"rise by at least {_CLOSEST:g} within an event", _apart_in_each)),
+)
 
 
 class SmoothSpline(Calibrator):
@@ -55,6 +74,7 @@ class SmoothSpline(Calibrator):
     name = "smooth_spline"
     title = "Smoothing spline of the log-odds"
     weighted = True
+    state_specs = (_CURVES,)
 
     def __init__(self, *, knots: int = _KNOTS, input: InputKind = "logits") -> None:
         self.knots = knots

@@ -40,8 +40,9 @@ class Field:
     what : str
         Its meaning, in a few words.
     dims : tuple of str or int
-        The shape, in numbers and in symbols: ``"K"`` is the number of classes, any other symbol a size that
-        the first array which has it decides; sums and products such as ``"K+1"`` are allowed.
+        The shape, in numbers and in symbols: ``"K"`` is the number of classes, ``"E"`` that of one-vs-rest
+        events (K, but 1 of two classes), any other symbol a size that the first array which has it decides;
+        sums and products such as ``"K+1"`` are allowed.
     low, high : float or str
         Every value lies in [low, high]; a bound may be in symbols too.
     dtype : {"float64", "int64"}
@@ -143,7 +144,7 @@ def check_state(spec: StateSpec, state: Arrays, n_classes: int) -> None:
         raise ValueError(f"{missing[0]!r} is missing")
     if extra:
         raise ValueError(f"{extra[0][:80]!r} is not an array of this method")
-    sizes = {"K": n_classes}
+    sizes = {"K": n_classes, "E": n_classes if n_classes > 2 else 1}
     there = [f for f in spec.fields if f.name in state]
     for each in there:
         _check_shape(each, state[each.name], sizes, spec.sizes)

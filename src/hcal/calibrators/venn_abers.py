@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,14 @@ from hcal.calibrators._log_odds import events, log_odds
 from hcal.calibrators._one_vs_rest import Array, columns, normalise
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators.state import Arrays, Field, Rule, Sizes, StateSpec
 from hcal.folds import kfold
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
+
+
+def _whole(name: str, size: str) -> Callable[[Arrays, Sizes], bool]:
+    return lambda s, n: bool(s[name][0] == 0 and s[name][-1] == n[size])
 
 
 class VennAbers(Calibrator):
@@ -51,6 +57,23 @@ class VennAbers(Calibrator):
     title = "Venn-Abers"
     weighted = True
     cross_fitted = True
+    state_specs = (
+        StateSpec(
+            (
+                Field("low_knots", "where p0 changes, event after event, fold after fold", ("P",)),
+                Field("low", "p0 from there on", ("P",), 0, 1),
+                Field("high_knots", "where p1 changes", ("Q",)),
+                Field("high", "p1 up to there", ("Q",), 1e-200, 1),
+                Field("low_offsets", "which of low are whose", ("F*E+1",), 0, "P", "int64", "not falling"),
+                Field("high_offsets", "which of high are whose", ("F*E+1",), 0, "Q", "int64", "not falling"),
+            ),
+            {"P": ("steps of p0", 0), "Q": ("steps of p1", 0), "F": ("folds", 1)},
+            (
+                Rule("low_offsets", "begin with 0 and end with P", _whole("low_offsets", "P")),
+                Rule("high_offsets", "begin with 0 and end with Q", _whole("high_offsets", "Q")),
+            ),
+        ),
+    )
 
     def __init__(self, *, folds: int = 1, random_state: int = 0, input: InputKind = "logits") -> None:
         self.folds = folds
@@ -113,7 +136,7 @@ def _fit_all(odds: Array, y: IntArray, weight: Array | None, parts: list[IntArra
                 found[name].append(array)
     state: State = {name: np.concatenate(arrays) for name, arrays in found.items()}
     for name in ("low", "high"):
-        state[f"{name}_offsets"] = np.cumsum([0, *map(len, found[name])])
+        state[f"{name}_offsets"] = np.cumsum([0, *map(len, found[name])], dtype=np.int64)
     return state
 
 
