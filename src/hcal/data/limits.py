@@ -10,6 +10,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -101,7 +102,7 @@ def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{count / 1e6:.1f} MB"
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; refuse pipes, devices, sockets and folders without waiting.
 
     Parameters

@@ -214,7 +214,7 @@ def _text_of_python_2(data: memoryview | bytes) -> str:
 def _quoted(line: bytes) -> str:
     if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
         raise pickle.UnpicklingError("a text without its quotes")
-    raw, _ = codecs.escape_decode(line[1:-1])  # type: ignore[attr-defined]
+    raw, _ = codecs.escape_decode(line[1:-1])
     return _text_of_python_2(raw)
 
 

@@ -59,7 +59,7 @@ def row_hashes(scores: NDArray[Any]) -> NDArray[np.uint64]:
     return out
 
 
-def _mix(x: NDArray[Any]) -> NDArray[Any]:
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spread every bit over all 64 (the finaliser of splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -300,7 +300,7 @@ def _values_of(source: Any, column: str) -> int:
         for c in range(metadata.num_columns)
         if metadata.schema.column(c).path.split(".")[0] == column
     ]
-    return max(sum(counts), metadata.num_rows)
+    return int(max(sum(counts), metadata.num_rows))
 
 
 def _stack(key: str, table: Any, columns: list[str]) -> NDArray[Any]:
