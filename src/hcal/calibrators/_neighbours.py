@@ -74,7 +74,7 @@ class Neighbours:
             fresh = np.flatnonzero(share != before)
             pointer = np.searchsorted(row[fresh], np.arange(m + 1))
             change = csr_array(((share - before)[fresh], column[fresh], pointer), shape=(m, n))
-            total += change @ self.error
+            total += np.asarray(change @ self.error)
             before = share
             means[i] = total / count
         return means
