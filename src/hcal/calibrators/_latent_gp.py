@@ -15,6 +15,7 @@ Float64 = NDArray[np.float64]
 
 _JITTER = 1e-6
 _LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow
+_ABOVE_ZERO = 1e-100  # of s, whose logarithm is taken
 _BLOCK_EVENTS = 65_536
 _CACHED_EVENTS = 16_384
 
@@ -68,7 +69,7 @@ class _Tabulated:
 
 def _unpack(theta: Float64, m: int) -> tuple[Float64, Float64, Float64, Float64]:
     positive = np.logaddexp(0, theta)
-    return theta[:m], positive[m : 2 * m], theta[2 * m : 3 * m], positive[3 * m :] + _LEAST
+    return theta[:m], positive[m : 2 * m] + _ABOVE_ZERO, theta[2 * m : 3 * m], positive[3 * m :] + _LEAST
 
 
 def _lower(z: Float64, length: float, variance: float, noise: float) -> tuple[Float64, Float64]:

@@ -14,6 +14,7 @@ Array = NDArray[np.float64]
 
 _CLIP = 1e-30
 _BLOCK_DISTANCES = 8_000_000  # distances held at once
+_AT_THRESHOLD = 1e-13
 _ROUNDING = 1e-11  # relative; matrix products of other shapes sum in another order
 
 
@@ -73,7 +74,7 @@ class Neighbours:
             fresh = np.flatnonzero(share != before)
             pointer = np.searchsorted(row[fresh], np.arange(m + 1))
             change = csr_array(((share - before)[fresh], column[fresh], pointer), shape=(m, n))
-            total += change @ self.error
+            total += np.asarray(change @ self.error)
             before = share
             means[i] = total / count
         return means
@@ -114,4 +115,6 @@ def subtract_error(queries: FloatArray, error: Array, threshold: float) -> Array
     array([[0.4, 0.3, 0.1]])
     """
     moved = queries - error
-    return np.where((queries <= threshold) | (moved <= threshold), queries, moved)
+    # Rounding must not decide at the threshold: an error that takes all of p leaves 1e-17 or 0.
+    least = threshold + _AT_THRESHOLD
+    return np.where((queries <= least) | (moved <= least), queries, moved)

@@ -45,7 +45,8 @@ def top_hits(logits: FloatArray, y: IntArray) -> Float64:
     array([1. , 0.5])
     """
     best = logits.max(axis=1)
-    return (logits[np.arange(len(y)), y] == best) / np.count_nonzero(logits == best[:, None], axis=1)
+    ties = np.count_nonzero(logits == best[:, None], axis=1)
+    return np.asarray((logits[np.arange(len(y)), y] == best) / ties, dtype=np.float64)
 
 
 def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntArray:

@@ -197,7 +197,7 @@ def _equal(logits: FloatArray, y: IntArray, a: IntArray, b: IntArray) -> NDArray
         z, other = _without_constant(logits[a[part]]), _without_constant(logits[b[part]])
         spread = np.minimum(-z.min(axis=1, initial=0), 1.0)  # scores may be of any unit, also a tiny one
         same[part] &= np.abs(z - other).max(axis=1, initial=0) <= _COPY * spread
-    return same
+    return np.asarray(same)
 
 
 def _without_constant(logits: FloatArray) -> Float64:
@@ -301,7 +301,7 @@ def fold_parts(
     group = np.empty(len(y), dtype=np.int64)
     group[order] = np.cumsum(~copy) - 1
     _, first, group = np.unique(group, return_index=True, return_inverse=True)
-    total = np.bincount(group, weights=mass)
+    total: Float64 = np.bincount(group, weights=mass).astype(np.float64)
     discrete = are_discrete(logits[first], y[first], total)
     if discrete:  # every row as it stands, counts one by one
         first, group, total = np.arange(len(y)), np.arange(len(y)), mass
