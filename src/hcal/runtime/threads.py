@@ -190,8 +190,9 @@ def one_openmp_thread() -> Iterator[None]:
     >>> with one_openmp_thread():
     ...     pass
     """
-    import torch  # noqa: F401 - a runtime that is not loaded yet cannot be limited
+    import torch
     from threadpoolctl import threadpool_limits
 
+    torch.get_num_threads()  # sets this thread up where it is new: later, that would undo the limit
     with threadpool_limits(1, user_api="openmp"):
         yield
