@@ -128,7 +128,8 @@ class _Shared:
     """
 
     def __init__(self, set_it: Callable[[], Callable[[], None]]) -> None:
-        self._set, self._undo, self._holders, self._lock = set_it, lambda: None, 0, threading.Lock()
+        self._set, self._holders, self._lock = set_it, 0, threading.Lock()
+        self._undo: Callable[[], None] = lambda: None
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
