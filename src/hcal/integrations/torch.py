@@ -204,7 +204,7 @@ class CalibrationHead(nn.Module):
         structure = state_dict.get(f"{prefix}_extra_state")
         if structure is None and any(f"{prefix}c{i}" in state_dict for i in range(self.n_constants)):
             errors.append(
-                f"{prefix or 'head'}: the state dict holds the constants of a calibrator, not its structure "
+                f"{prefix or 'head'}: the state dict holds a calibrator's constants but not its structure "
                 "(an older hcal wrote it): make the module from the calibrator's own file and save it again"
             )
             return

@@ -128,7 +128,8 @@ class _Shared:
     """
 
     def __init__(self, set_it: Callable[[], Callable[[], None]]) -> None:
-        self._set, self._undo, self._holders, self._lock = set_it, lambda: None, 0, threading.Lock()
+        self._set, self._holders, self._lock = set_it, 0, threading.Lock()
+        self._undo: Callable[[], None] = lambda: None
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
@@ -190,8 +191,9 @@ def one_openmp_thread() -> Iterator[None]:
     >>> with one_openmp_thread():
     ...     pass
     """
-    import torch  # noqa: F401 - a runtime that is not loaded yet cannot be limited
+    import torch
     from threadpoolctl import threadpool_limits
 
+    torch.get_num_threads()  # sets this thread up where it is new: later, that would undo the limit
     with threadpool_limits(1, user_api="openmp"):
         yield

@@ -1,0 +1,244 @@
+"""The runtime: kernels kept in a folder of one's own or nowhere, limits on threads that hold, weak orders."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import hcal
+from conftest import ROOT, synthetic
+from hcal.maps import Temperature, build_map, table
+from hcal.runtime import jit as jit_module
+from hcal.runtime.jit import compiled, writable_by_others
+from hcal.runtime.threads import one_blas_thread
+from hcal.solvers.adam import AdamSettings, nll_objective, train
+from hcal.solvers.monitors import nll
+
+needs_numba = pytest.mark.skipif(not compiled(), reason="needs numba: the extra 'fast'")
+posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are those of POSIX")
+
+
+def doubled(x):
+    return x + x
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A process that has said nothing yet, and a folder of its own for kernels."""
+    import numba
+
+    monkeypatch.setattr(jit_module, "_said", threading.Event())
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+@needs_numba
+def test_kernels_are_kept_in_the_folder_that_the_user_names(fresh: Path) -> None:
+    kernel = jit_module.jit()(doubled)
+    assert kernel(2) == 4
+    assert list(fresh.rglob("*.nbi"))
+
+
+@needs_numba
+@posix
+def test_kernels_are_not_kept_where_others_can_write(fresh: Path) -> None:
+    """The cache is pickle: a file that somebody else put there would be run."""
+    fresh.mkdir()
+    fresh.chmod(0o777)
+    with pytest.warns(UserWarning, match="others can write to .*kernels") as caught:
+        kernels = [jit_module.jit()(doubled) for _ in range(3)]
+    assert len(caught) == 1
+    assert [k(2) for k in kernels] == [4, 4, 4]
+    assert not list(fresh.rglob("*.nb*"))
+
+
+@needs_numba
+def test_where_nothing_can_be_written_kernels_are_compiled_anew(fresh: Path, monkeypatch) -> None:
+    from numba.core.dispatcher import Dispatcher
+
+    def refuse(self):
+        raise RuntimeError("cannot cache function 'doubled': no locator available")
+
+    monkeypatch.setattr(Dispatcher, "enable_caching", refuse)
+    with pytest.warns(UserWarning, match=r"no folder can be written to.*NUMBA_CACHE_DIR") as caught:
+        assert [jit_module.jit()(doubled)(2) for _ in range(2)] == [4, 4]
+    assert len(caught) == 1
+
+
+@needs_numba
+def test_a_full_disk_is_no_reason_to_fail(fresh: Path, monkeypatch) -> None:
+    from numba.core.caching import IndexDataCacheFile
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, "save", full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        assert jit_module.jit()(doubled)(2) == 4
+
+
+@needs_numba
+@posix
+def test_a_read_only_install_and_home() -> None:
+    """A hardened container: the library belongs to somebody else, and there is no home to write to."""
+    with tempfile.TemporaryDirectory(prefix="hcal-install-") as folder:
+        place = Path(folder)
+        shutil.copytree(ROOT / "src/hcal", place / "hcal", ignore=shutil.ignore_patterns("__pycache__"))
+        for path in (*place.rglob("*"), place):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        code = (
+            "import numpy as np, hcal; from hcal.objective import loss_and_grad; import hcal.maps._compiled;"
+            "print(hcal.__file__, loss_and_grad(np.full((4, 2), 0.5, 'f'), np.zeros(4, int), window=2)[0])"
+        )
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))}
+        environment |= {"PYTHONPATH": folder, "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        got = subprocess.run(
+            [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True,
+            preexec_fn=_obey_modes,
+        )  # fmt: skip
+        for path in (place, *place.rglob("*")):
+            path.chmod(0o755)
+    assert got.returncode == 0, got.stderr
+    assert got.stdout.startswith(folder)
+    assert got.stderr.count("not kept on disk") == 1
+
+
+def _obey_modes() -> None:
+    """Take from root the right to write where modes forbid it (CAP_DAC_OVERRIDE); others do not have it."""
+    if os.geteuid() == 0:
+        drop, override = 24, 1
+        ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
+
+
+@posix
+def test_whose_folder_it_is(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    assert writable_by_others(own) is None
+    own.chmod(0o777)
+    assert writable_by_others(own) == own
+    own.chmod(0o1777)  # sticky keeps others from renaming, not from adding
+    assert writable_by_others(own) == own
+    inner = own / "inner"
+    inner.mkdir(mode=0o700)
+    assert writable_by_others(inner) is None
+    own.chmod(0o777)  # whoever may rename `inner` may put another in its place
+    assert writable_by_others(inner) == own
+    if os.geteuid() == 0:
+        os.chown(own, 12345, -1)
+        own.chmod(0o755)
+        assert writable_by_others(own) == own
+        assert writable_by_others(own, trusted={12345}) is None
+
+
+def blas_threads() -> list[int]:
+    return [lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"]
+
+
+def test_the_last_holder_restores_blas_not_the_first() -> None:
+    """A, B in, A, B out: saved and restored one by one, B would leave what A had set."""
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        assert 2 in before
+        first, second = one_blas_thread(), one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert set(blas_threads()) == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == before
+
+
+def test_concurrent_fits_leave_threads_as_they_were() -> None:
+    torch_before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with threadpool_limits(2, user_api="blas"), ThreadPoolExecutor(3) as pool:
+            before = blas_threads()
+            fits = [pool.submit(_fit, seed) for seed in range(3)]
+            results = [f.result() for f in fits]
+            assert blas_threads() == before
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(torch_before)
+    for seed, probs in enumerate(results):
+        np.testing.assert_array_equal(probs, _fit(seed))
+
+
+def _fit(seed: int) -> np.ndarray:
+    logits, y = synthetic(60, 3, seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hcal.CalibrationWarning)
+        return hcal.HCalibrator().fit(logits, y).predict_proba(logits)
+
+
+def test_training_limits_its_own_thread_only() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        seen: list[int] = []
+        running, looked = threading.Event(), threading.Event()
+
+        def tick() -> None:
+            seen.append(torch.get_num_threads())
+            running.set()
+            assert looked.wait(60)
+
+        x, y = torch.log_softmax(torch.randn(20, 3), 1), torch.zeros(20, dtype=torch.int64)
+        keywords = {"monitor": nll, "select": {"nll": nll}, "settings": AdamSettings(epochs=2), "tick": tick}
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(train, Temperature(), x, y, nll_objective, **keywords)
+            assert running.wait(60)
+            assert torch.get_num_threads() == 2
+            looked.set()
+            done.result()
+            assert pool.submit(torch.get_num_threads).result() == 2
+        assert set(seen) == {1}
+    finally:
+        torch.set_num_threads(before)
+
+
+def grads(new: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad((new(x) * torch.arange(x.shape[1])).sum(), list(new.parameters())))
+
+
+def test_an_order_is_kept_as_long_as_its_tensor_and_no_longer(monkeypatch) -> None:
+    made = []
+    plain = table.orders._make
+    monkeypatch.setattr(table.orders, "_make", lambda *a: made.append(1) or plain(*a))
+    x = torch.log_softmax(torch.randn(50, 4, dtype=torch.float64), 1)
+    new, held = build_map("piecewise-100", x, init="published", seed=1), len(table.orders)
+    for _ in range(3):
+        grads(new, x)
+    assert (len(made), len(table.orders)) == (1, held + 1)
+    x.sub_(1.0)  # the same tensor, another content
+    grads(new, x)
+    assert len(made) == 2
+    del x
+    gc.collect()
+    assert len(table.orders) == held
+
+
+def test_orders_of_threads_do_not_mix() -> None:
+    xs = [torch.log_softmax(torch.randn(40, 4, dtype=torch.float64) * i, 1) for i in range(1, 13)]
+    new = build_map("piecewise-100", xs[0], init="published", seed=1)
+    expected = [grads(new, x) for x in xs]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            for one, other in zip(pool.map(lambda x: grads(new, x), xs), expected, strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
