@@ -1,7 +1,8 @@
 """Ablations as configurations: a name, and the parameters of the trained maps that it changes.
 
 Run one with ``python -m studies ablations objective --tasks FOLDER --out FILE``. Every configuration is
-trained once and gives three methods, one for each selector of the paper: ``NAME/top``, ``NAME/class``, ``NAME/nll``.
+trained once and gives three methods, one for each selector of the paper: ``NAME/top``, ``NAME/class``,
+``NAME/nll``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from hcal.bench.cell import Job, inverted_rows, run_job
-from hcal.bench.methods import resolve_methods
 from hcal.bench.paper_fit import SharedPaperFit
 from hcal.bench.synthetic import make_synthetic
 from hcal.bench.tasks import TaskRef
@@ -96,7 +95,7 @@ def test_a_parameter_of_the_objective_matters() -> None:
 
 def test_a_job_with_shared_training_fills_every_cell() -> None:
     ref = TaskRef("t", "synthetic", "temperature-k3-n200")
-    methods = [m for m in resolve_methods("ablation:weighting") if m.group == "weights-uniform"]
+    methods = [m for m in ablation_methods("weighting") if m.group == "weights-uniform"]
     cut = {"epochs": 5, "maps": ("piecewise-10",)}
     small = tuple(replace(m, params={**m.params, **cut}) for m in methods)
     cells = list(run_job(Job(ref, small, 0, ("nll",), before={"nll": 1.0})))
