@@ -220,4 +220,5 @@ def _evaluate(odds: Array, knots: Array, values: Array) -> Array:
     if len(knots) == 1:
         return inside
     first, last = (np.diff(values)[[0, -1]] / np.diff(knots)[[0, -1]]).tolist()
-    return inside + first * np.minimum(odds - knots[0], 0) + last * np.maximum(odds - knots[-1], 0)
+    below, above = np.minimum(odds - knots[0], 0), np.maximum(odds - knots[-1], 0)
+    return np.asarray(inside + first * below + last * above, dtype=np.float64)

@@ -164,7 +164,8 @@ def _added(mass: Array, hits: Array, label: float) -> Array:
     left, right = np.arange(len(mass)), np.arange(1, len(w))
 
     def slope(i: IntArray, j: IntArray) -> Array:
-        return (s[j] - s[i] + label) / (w[j] - w[i] + 1)
+        steepness: Array = (s[j] - s[i] + label) / (w[j] - w[i] + 1)
+        return steepness
 
     while True:
         now = slope(left, right)
