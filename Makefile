@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 STAMP  := $(VENV)/.stamp
 WORKERS ?= 2
+TRITON  ?= triton==3.9.0
 COUNT   ?= 2000
 SEED    ?= 0
 # One thread per test worker: two workers with two OpenMP threads each would fight for two cores.
@@ -26,6 +27,8 @@ $(STAMP)-test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
 	$(PIP) install -c constraints.txt -e '.[all,test]'
+	# The GPU kernels run in Triton's interpreter here; a CUDA build of torch brings a Triton of its own.
+	@$(BIN)/python -c "import triton" 2>/dev/null || [ "$$(uname)" != Linux ] || $(PIP) install $(TRITON)
 	@touch $@
 
 demo: $(STAMP)-run  ## train a network, calibrate it, show before and after
