@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
-from hcal import inputs
+from hcal import fingerprint, inputs
 from hcal.metrics.summary import Scores, score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -128,6 +128,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self._remember(fitted, x.shape[1])
         try:
             self._score_fit(x, labels, weight)
+            fingerprint.remember(self, x, labels)
         except BaseException:
             self._forget()
             raise
