@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hcal.calibrators import list_calibrators, make_calibrator
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.h import HCalibrator
-    from hcal.certificates import Certificate, certify
+    from hcal.certificates import Certificate, Monitor, certify
     from hcal.comparison import compare
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.integrations.onnx import export_onnx
@@ -40,7 +40,7 @@ _LAZY = {
     "list_metrics": "hcal.metrics",
     "certify": "hcal.certificates",
     "Certificate": "hcal.certificates",
-    "Monitor": "hcal.certificates.monitor",
+    "Monitor": "hcal.certificates",
     "compare": "hcal.comparison",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
@@ -52,6 +52,7 @@ _LAZY = {
     # submodules
     "bench": "",
     "calibrators": "",
+    "certificates": "",
     "integrations": "",
     "maps": "",
     "metrics": "",

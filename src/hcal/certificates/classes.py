@@ -87,8 +87,8 @@ class ClassCertificates:
 def class_tolerance(frequency: Vector, tolerance: float) -> Vector:
     """Return the tolerance of a class in proportion to the spread of its own label: 2·√(π(1 − π))·tolerance.
 
-    At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be small
-    for a common class may be all there is to say about a rare one.
+    At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be
+    small for a common class may be all there is to say about a rare one.
 
     Parameters
     ----------

@@ -9,7 +9,10 @@ import numpy as np
 from hcal.certificates.event import EventCertificate
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from hcal.certificates.monitor import Monitor
 
 _BLUE, _RED, _GREY = "#2166ac", "#b2182b", "#8c8c8c"
 
@@ -81,3 +84,25 @@ def _windows(ax: Any, event: EventCertificate) -> None:
         fontsize=9,
         loc="left",
     )
+
+
+def draw_evidence(monitor: Monitor, ax: Axes | None = None) -> Axes:
+    """Draw the evidence of every family over the rows, on a logarithmic axis."""
+    if ax is None:
+        ax = pyplot().subplots(figsize=(7.2, 3.6), layout="constrained")[1]
+    history = monitor.history
+    for i, (family, colour) in enumerate(zip(monitor.events, (_BLUE, "#4d9221", "#c51b7d"), strict=False)):
+        ax.plot(history[:, 0], history[:, 1 + i], color=colour, linewidth=1.3, label=family)
+    ax.axhline(-np.log10(monitor.level), color="black", linewidth=0.9, linestyle="--", label="alarm")
+    ax.axhline(0, color=_GREY, linewidth=0.8, linestyle=":")
+    if monitor.alarm is not None:
+        ax.axvline(monitor.alarm.row, color=_RED, linewidth=1.0)
+        ax.set_title(
+            f"alarm at row {monitor.alarm.row:,}: {monitor.alarm.event}, {monitor.alarm.direction}",
+            fontsize=10,
+        )
+    else:
+        ax.set_title(f"no alarm in {monitor.n:,} rows", fontsize=10)
+    ax.set(xlabel="rows", ylabel="log₁₀ evidence against calibration")
+    ax.legend(fontsize=8, frameon=False)
+    return ax

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proven about a fixed predictor by n fresh rows. ``print`` it, ``plot`` it, or take ``to_dict()``.
+    """What n fresh rows prove about a fixed predictor. ``print`` it, ``plot`` it, or take ``to_dict()``.
 
     Attributes
     ----------

@@ -242,8 +242,9 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
 
 def _reason(share: float, name: str) -> str:
     return (
-        f"no certificate: about {share:.0%} of the rows that {name!r} learned from are among these rows, and on "
-        "its own rows a calibrator proves nothing. Use other rows, or out-of-fold predictions (out_of_fold=True)"
+        f"no certificate: about {share:.0%} of the rows that {name!r} learned from are among these rows, and "
+        "on its own rows a calibrator proves nothing. Use other rows, or out-of-fold predictions "
+        "(out_of_fold=True)"
     )
 
 

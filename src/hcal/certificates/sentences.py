@@ -41,8 +41,8 @@ def tell(certificate: Certificate) -> list[str]:
     """Return the sentences of a certificate, the most important first."""
     c = certificate
     lines = [
-        f"{c.n:,} rows, {c.k} classes. All of this holds at once with probability {share(c.level)}, if these rows "
-        "are independent of each other and were not used to make the predictor."
+        f"{c.n:,} rows, {c.k} classes. All of this holds at once with probability {share(c.level)}, if these "
+        "rows are independent of each other and were not used to make the predictor."
     ]
     for event in c.events.values():
         lines += event_sentences(event, c.tolerance)
@@ -102,7 +102,8 @@ def refutation_sentence(event: EventCertificate) -> str:
                 "Refuted: exact calibration (by the cumulative curve; no single window is proven to be off)."
             )
         return "Nothing is refuted: every window may be exactly right."
-    return f"Refuted: calibration to within h is false for every h below {found.at_least:.4f}: {_window(found, event.name)}."
+    words = _window(found, event.name)
+    return f"Refuted: calibration to within h is false for every h below {found.at_least:.4f}: {words}."
 
 
 def _window(found: Refutation, event: str) -> str:
@@ -113,8 +114,8 @@ def _window(found: Refutation, event: str) -> str:
     if event != "top label":
         too = f"stated too {'high' if found.direction == 'over' else 'low'}"
     return (
-        f"the {found.rows:,} rows with probabilities from {low:.3g} to {high:.3g} state {share(found.stated)}, "
-        f"the truth is {side} {share(end)} ({too})"
+        f"the {found.rows:,} rows with probabilities from {low:.3g} to {high:.3g} state "
+        f"{share(found.stated)}, the truth is {side} {share(end)} ({too})"
     )
 
 
@@ -124,10 +125,10 @@ def assumed_sentence(event: EventCertificate) -> str:
     if found is None:
         return ""
     if found.contradicted:
-        return "The assumption that the truth never falls as the probability rises is itself refuted by these rows."
+        return "The assumption that the truth never falls as the probability rises is itself refuted here."
     return (
-        f"If the truth never falls as the probability rises (an assumption): the whole curve lies in its band, "
-        f"and the ECE is at most {points(found.error)}."
+        "If the truth never falls as the probability rises (an assumption), the whole curve lies in its "
+        f"band, and the ECE is at most {points(found.error)}."
     )
 
 
@@ -162,11 +163,11 @@ def gain_sentence(gain: Gain) -> str:
     """Return the certified gain over the baseline; about the population, not these rows."""
     if gain.at_least > 0:
         return (
-            f"Against the baseline, the Brier score improves by at least {gain.at_least:.4f} in the population "
-            f"(here {gain.before:.4f} → {gain.after:.4f})."
+            f"Against the baseline, the Brier score improves by at least {gain.at_least:.4f} in the "
+            f"population (here {gain.before:.4f} → {gain.after:.4f})."
         )
     if gain.at_most < 0:
-        return f"The baseline is better: its Brier score is lower by at least {-gain.at_most:.4f} in the population."
+        return f"The baseline is better: its Brier score is lower by at least {-gain.at_most:.4f}."
     return (
         f"No gain over the baseline is proven: the Brier score changes by {-gain.at_most:+.4f} to "
         f"{-gain.at_least:+.4f} (negative is better)."

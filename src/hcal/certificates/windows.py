@@ -148,7 +148,7 @@ def _level(table: EventTable, level: int) -> tuple[IntArray, IntArray, Vector]:
 def variance_bound(windows: Windows) -> float:
     """Return an upper bound on Σ q(1 − q) that holds whenever the windows' intervals do.
 
-    In each window Σ q(1 − q) ≤ m·q̄(1 − q̄) (Jensen), so every level's partition gives a bound; the least counts.
+    In each window Σ q(1 − q) ≤ m·q̄(1 − q̄) (Jensen): every level's partition gives a bound; the least counts.
 
     Parameters
     ----------
