@@ -201,17 +201,21 @@ def report(
         Path | None, typer.Option("--names", help="a text file with one class name a line")
     ] = None,
     ci: Annotated[float, typer.Option("--ci", help="level of intervals and bands")] = 0.95,
+    positive: Annotated[str | None, typer.Option(help="the positive class of two, name or number")] = None,
+    group: Annotated[str | None, typer.Option(help="a column of the file: judge every group")] = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Write one HTML page that shows whether the probabilities can be trusted."""
     with console.friendly():
+        from hcal.cli.certify import read_groups
         from hcal.cli.report import write
 
         _needs_directory(output)
         calibrator, data = _calibrator_and_data(model, file, input, labels)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
-            verdict = write(output, data, calibrator, names=names, ci=ci)
+            groups = None if group is None else read_groups(data, group)
+            verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive, groups=groups)
         for alarm in verdict.alarms:
             console.say("warning", "yellow", alarm)
         if json:

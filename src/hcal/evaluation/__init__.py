@@ -10,6 +10,7 @@ from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.diagram import Curve, Reliability, reliability
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.evaluation.run import coinciding_rows, evaluate
+from hcal.evaluation.standing import Standing, Statement
 
 __all__ = [
     "Curve",
@@ -17,6 +18,8 @@ __all__ = [
     "Evaluation",
     "Reliability",
     "Result",
+    "Standing",
+    "Statement",
     "coinciding_rows",
     "collapse_reasons",
     "evaluate",
