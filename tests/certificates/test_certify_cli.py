@@ -53,7 +53,7 @@ def test_rows_of_the_fit_are_refused_on_the_command_line(task: tuple[Path, Path]
         told = _run("certify", tmp_path / name, "--model", model, code=1)
         assert "no certificate" in told
         assert "learned from" in told
-    assert "off by more than" in _run("certify", tmp_path / "same.npz")  # without the model: another predictor
+    assert "off by more than" in _run("certify", tmp_path / "same.npz")  # without the model
 
 
 def test_a_missing_group_is_named(task: tuple[Path, Path]) -> None:

@@ -58,7 +58,7 @@ def next_steps(content: Content, verdict: Verdict) -> list[str]:
             "change predicted classes can repair what one that preserves them cannot; more calibration rows "
             "help where classes are rare."
         )
-    if standing is not None and standing.knowledge.status != "proven":
+    if verdict.grade == "care":
         steps.append("Work on the model itself: no calibrator adds knowledge that the scores do not have.")
     if verdict.grade in ("good", "care"):
         steps.append("Set thresholds from the table below; they hold on rows like these.")
@@ -84,7 +84,7 @@ def _risk(tails: Tails) -> str:
     """Draw how often the most confident rows are wrong, against their share, with its certified band."""
     risk, low, high = 1 - tails.observed, 1 - tails.high, 1 - tails.low
     top = max(float(np.ceil(20 * min(high.max(), 1.0)) / 20), 0.05)
-    frame = Frame(52, 10, 290, 200, y_range=(0, top))
+    frame = Frame(52, 10, 280, 200, y_range=(0, top))
     parts = [
         svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
     ]

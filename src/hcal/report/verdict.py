@@ -25,8 +25,8 @@ RULE = (
     "tolerance, and NLL is better than that of the base rates. Not safe: some window of neighbours is proven "
     "to be off by more than the tolerance, or a class's mean by more than its own; or NLL is worse than that "
     f"of the base rates, or more than {100 * WORSE:.0f} % worse than before calibration; or the predictor "
-    "has collapsed. With care: within tolerance, but not shown to know more than the base rates. Else it cannot "
-    "be told."
+    "has collapsed. With care: within tolerance, but not shown to know more than the base rates. Else it "
+    "cannot be told."
 )
 
 
