@@ -65,7 +65,7 @@ def _mix(x: Hashes) -> Hashes:
 
 def _centred(x: FloatArray) -> FloatArray:
     """Logits up to the constant of each row, which means nothing."""
-    return x - x.max(axis=1, keepdims=True)
+    return np.asarray(x - x.max(axis=1, keepdims=True))
 
 
 def remember(calibrator: Calibrator, x: FloatArray, y: IntArray) -> None:
@@ -101,7 +101,7 @@ def _outputs(calibrator: Calibrator, x: FloatArray, rows: NDArray[np.intp]) -> H
     if not len(rows):
         return np.empty(0, dtype=np.uint64)
     found, times = np.unique(hash_rows(_shown(calibrator._predict_blocks(x[rows]))), return_counts=True)
-    return found[times == 1]
+    return np.asarray(found[times == 1])
 
 
 def _shown(probs: FloatArray) -> FloatArray:

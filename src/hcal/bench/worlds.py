@@ -12,9 +12,15 @@ import numpy as np
 from hcal.certificates.event import EventCertificate
 from hcal.certificates.table import EventTable, table_of_rows
 from hcal.metrics.sample import Vector
-from hcal.numerics import IntArray, softmax
+from hcal.numerics import IntArray
+from hcal.numerics import softmax as _softmax
 
 World = Callable[[int, int, np.random.Generator], tuple[Vector, Vector]]
+
+
+def softmax(z: Vector) -> Vector:
+    """Return softmax in float64."""
+    return np.asarray(_softmax(z), dtype=np.float64)
 
 
 def _logits(n: int, k: int, rng: np.random.Generator) -> Vector:
@@ -164,4 +170,4 @@ def smooth_error(truth: EventTable, knots: int = 40) -> float:
     cost = np.bincount(left, gap * (1 - part), size) + np.bincount(left + 1, gap * part, size)
     step = np.eye(size)[1:] - np.eye(size)[:-1]
     found = linprog(-cost, np.concatenate([step, -step]), np.tile(np.diff(at), 2), bounds=(-1, 1))
-    return float(-found.fun)
+    return -float(found.fun or 0.0)

@@ -97,7 +97,7 @@ def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDAr
         low, high = np.maximum(against - tolerance, _TINY), np.minimum(against + tolerance, 1 - _TINY)
         against = np.clip(q, low, high)
     won, lost = np.log(q / against), np.log1p((against - q) / (1 - against))
-    return np.where(np.asarray(c, dtype=bool)[..., None], won, lost)
+    return np.asarray(np.where(np.asarray(c, dtype=bool)[..., None], won, lost))
 
 
 def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:

@@ -35,7 +35,7 @@ def kl(c: ArrayLike, q: ArrayLike) -> Vector:
     with np.errstate(divide="ignore", invalid="ignore"):
         hit = np.where(c > 0, c * np.log(c / q), 0.0)
         miss = np.where(c < 1, (1 - c) * np.log1p((q - c) / (1 - q)), 0.0)
-    return np.maximum(hit + miss, 0.0)
+    return np.asarray(np.maximum(hit + miss, 0.0))
 
 
 def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:

@@ -136,27 +136,27 @@ def certify_classes(
     -------
     ClassCertificates
     """
-    rows, kept, refutations, hardest = [], {}, {}, (0.0, 0.0, None)
+    rows: list[tuple[float, ...]] = []
+    kept: dict[int, EventCertificate] = {}
+    refutations: dict[int, Refutation] = {}
+    hardest: tuple[float, float, EventCertificate | None] = (0.0, 0.0, None)
     for k, table in zip(classes.tolist(), tables, strict=True):
         found = certify_event(f"class {k}", table, failure=failure / len(classes), assume=assume)
-        frequency = float(table.prefix[1][-1] / table.n)
-        limit = float(class_tolerance(np.array(frequency), tolerance))
+        base = float(table.prefix[1][-1] / table.n)
+        limit = float(class_tolerance(np.array(base), tolerance))
         hardest = max(hardest, (found.smooth / limit, limit, found), key=lambda h: h[0])
-        rows.append((frequency, float(table.prefix[0][-1] / table.n), *found.overall, found.smooth,
+        rows.append((base, float(table.prefix[0][-1] / table.n), *found.overall, found.smooth,
                      found.band.reach, found.at_least, found.exact_refuted))  # fmt: skip
         if found.refutation is not None:
             refutations[k] = found.refutation
         kept[k] = found
         if len(kept) > keep:
             del kept[min(kept, key=lambda j: (kept[j].at_least, kept[j].smooth))]
-    columns = np.asarray(rows, dtype=np.float64).T
+    frequency, stated, low, high, smooth, reach, at_least, refuted = np.asarray(rows, dtype=np.float64).T
     return ClassCertificates(
-        classes,
-        *columns,
-        refutations=refutations,
-        kept=kept,
-        needed=_needed(*hardest),
-    )
+        classes, frequency, stated, low, high, smooth, reach, at_least, refuted, refutations, kept,
+        _needed(*hardest),
+    )  # fmt: skip
 
 
 def _needed(ratio: float, limit: float, found: EventCertificate | None) -> int | None:

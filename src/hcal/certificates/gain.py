@@ -100,4 +100,4 @@ def _bets(x: Vector, failure: float) -> Vector:
     mean = (0.5 + np.cumsum(x)) / (seen + 1)
     spread = (0.25 + np.cumsum((x - mean) ** 2)) / (seen + 1)
     before = np.concatenate([[0.25], spread[:-1]])
-    return np.sqrt(2 * np.log(1 / failure) / (n * before))
+    return np.asarray(np.sqrt(2 * np.log(1 / failure) / (n * before)))

@@ -118,7 +118,7 @@ def bin_of(p: NDArray[np.floating]) -> NDArray[np.int32]:
     upper = p > 0.5
     small = np.where(upper, 1 - p, p).astype(np.float32)  # 1 − p is exact above one half
     index = np.maximum((small.view(np.int32) >> _SHIFT) - (_HALF - _SIDE), 0)
-    return np.where(upper, 2 * _SIDE - index, index).astype(np.int32)
+    return np.asarray(np.where(upper, 2 * _SIDE - index, index), dtype=np.int32)
 
 
 def bin_edges() -> tuple[Vector, Vector]:

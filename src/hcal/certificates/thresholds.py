@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -91,7 +92,7 @@ def risk_coverage(table: EventTable, failure: float) -> Tails:
     return _tails(table, table.low[first[::-1]], first[::-1], failure)
 
 
-def _tails(table: EventTable, at: Vector, first: Vector, failure: float) -> Tails:
+def _tails(table: EventTable, at: Vector, first: Any, failure: float) -> Tails:
     rows = table.n - table.ends[first]
     happened = table.prefix[1][-1] - table.prefix[1][first]
     some = np.maximum(rows, 1)

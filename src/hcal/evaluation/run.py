@@ -101,7 +101,7 @@ def evaluate(
         raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
     wanted = ci is not None if test is None else test
     proof = _proof(s, wanted, ci, groups, positive, random_state)
-    summary = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
+    summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
     return Evaluation(
         results={n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()},
         n=s.n,

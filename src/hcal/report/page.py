@@ -256,7 +256,7 @@ def _mapping(content: Content) -> str:
 def _classes(content: Content) -> str:
     final = content.final.by_class
     proven = _proven(content)
-    order = np.lexsort([[-c.error for c in final.curves], -proven])
+    order = np.lexsort((np.array([-c.error for c in final.curves]), -proven))
     stamps = "".join(_stamp(content, int(k), place) for place, k in enumerate(order))
     many = len(order) > _SHOWN
     lead = (

@@ -68,8 +68,8 @@ def _headline(content: Content, grade: Grade) -> str:
         rows = f"{content.final.metrics.n:,} rows"
         return f"Cannot be told from {rows} whether these probabilities can be relied on"
     return {
-        "good": f"Safe to use: {after[0].lower() + after[1:]} to be within "
-        f"{100 * TOLERANCE:.0f} points of what it says",
+        "good": f"Safe to use: {after[0].lower() + after[1:]} is proven to be within "
+        f"{100 * TOLERANCE:.0f} points of what it says, on average",
         "care": "Usable with care: calibrated, but not shown to know more than the base rates",
         "bad": "Do not rely on these probabilities",
     }[grade]
