@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hcal.calibrators import list_calibrators, make_calibrator
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.h import HCalibrator
+    from hcal.certificates import Certificate, Monitor, certify
     from hcal.comparison import compare
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.integrations.onnx import export_onnx
@@ -37,6 +38,9 @@ _LAZY = {
     "make_calibrator": "hcal.calibrators",
     "list_calibrators": "hcal.calibrators",
     "list_metrics": "hcal.metrics",
+    "certify": "hcal.certificates",
+    "Certificate": "hcal.certificates",
+    "Monitor": "hcal.certificates",
     "compare": "hcal.comparison",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
@@ -48,6 +52,7 @@ _LAZY = {
     # submodules
     "bench": "",
     "calibrators": "",
+    "certificates": "",
     "integrations": "",
     "maps": "",
     "metrics": "",
@@ -57,11 +62,14 @@ _LAZY = {
 
 __all__ = [
     "CalibrationWarning",
+    "Certificate",
     "Evaluation",
     "HCalibrationLoss",
     "HCalibrator",
+    "Monitor",
     "__version__",
     "bench",
+    "certify",
     "compare",
     "evaluate",
     "export_onnx",

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
+from hcal import fingerprint as calibration_rows
 from hcal import inputs
 from hcal.calibrators._floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
@@ -133,7 +134,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         labels = inputs.check_labels(y, *x.shape)
         weight = self._check_weight(sample_weight, len(x))
         self._warn_of_weight(weight)
-        rows = fingerprint(x)
+        rows, given = fingerprint(x), (x, labels)
         x, labels, weight = arrange(bounded(x), labels, weight, merge=self.weighted)
         floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
         fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
@@ -143,6 +144,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self.info_ = {**self.info_, "fitted_on": rows}
         try:
             self._score_fit(x, labels, weight)
+            calibration_rows.remember(self, *given)
         except BaseException:
             self._forget()
             raise

@@ -204,17 +204,21 @@ def report(
         Path | None, typer.Option("--names", help="a text file with one class name a line")
     ] = None,
     ci: Annotated[float, typer.Option("--ci", help="level of intervals and bands")] = 0.95,
+    positive: Annotated[str | None, typer.Option(help="the positive class of two, name or number")] = None,
+    group: Annotated[str | None, typer.Option(help="a column of the file: judge every group")] = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Write one HTML page that shows whether the probabilities can be trusted."""
     with console.friendly():
+        from hcal.cli.certify import read_groups
         from hcal.cli.report import write
 
         _check_output(output, file, model, labels, names)
         calibrator, data = _calibrator_and_data(model, file, input, labels)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
-            verdict = write(output, data, calibrator, names=names, ci=ci)
+            groups = None if group is None else read_groups(data, group)
+            verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive, groups=groups)
         for alarm in verdict.alarms:
             console.say("warning", "yellow", alarm)
         if json:
@@ -224,6 +228,89 @@ def report(
             console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
             console.out().print("\n".join(verdict.sentences), markup=False)
             console.out().print(f"\nwrote [bold]{console.name(output)}[/]: open it in any browser")
+
+
+@app.command(
+    epilog=_examples(
+        "hcal certify test.npz --model model.hcal", "hcal certify test.npz --group site --plot proof.png"
+    )
+)
+def certify(
+    file: DataArg,
+    model: ModelOpt = None,
+    level: Annotated[float, typer.Option(help="probability with which all of it holds")] = 0.95,
+    group: Annotated[
+        str | None, typer.Option("--group", help="a column of the file: certify every group")
+    ] = None,
+    assume: Annotated[
+        str | None, typer.Option("--assume", help="monotone: add what follows if accuracy never falls")
+    ] = None,
+    positive: Annotated[int, typer.Option("--positive", help="the class to certify of two")] = 1,
+    plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
+    input: InputOpt = None,
+    labels: LabelsOpt = None,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
+    with console.friendly():
+        from hcal.cli.certify import certify_file, save_picture
+
+        if plot is not None:
+            _check_output(plot, file, model)
+        calibrator, data = _calibrator_and_data(model, file, input, labels)
+        with console.working(f"certifying {_shape(data)}", quiet=quiet or json):
+            certificate = certify_file(
+                data, calibrator, level=level, group=group, assume=assume, positive=positive
+            )
+        if plot is not None:
+            save_picture(certificate.plot(), plot)
+        if json:
+            console.print_json(certificate.to_dict())
+        elif not quiet:
+            console.out().print(certificate)
+
+
+@app.command(epilog=_examples("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json"))
+def watch(
+    files: Annotated[list[Path], typer.Argument(help="batches in the order of time", metavar="FILE...")],
+    model: ModelOpt = None,
+    level: Annotated[
+        float, typer.Option("--level", help="probability of a false alarm, over all time")
+    ] = 0.05,
+    tolerance: Annotated[float, typer.Option("--tolerance", help="how far off is no reason to alarm")] = 0.0,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="go on from this file, if it exists, and write it")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="write the evidence over time, .png")] = None,
+    input: InputOpt = None,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Watch batches of predictions and labels: is the model still calibrated?"""
+    with console.friendly():
+        from hcal.certificates import Monitor
+        from hcal.cli.certify import save_picture, watch_batch
+
+        for path in (state, plot):
+            if path is not None:
+                _check_output(path, *files, model)
+        known = state is not None and state.exists()
+        monitor = Monitor.load(state) if known else Monitor(level, tolerance)  # type: ignore[arg-type]
+        for file in files:
+            calibrator, data = _calibrator_and_data(model, file, input, None)
+            watch_batch(monitor, data, calibrator)
+            if not quiet and not json:
+                console.out().print(f"{file.name}: {monitor}", markup=False)
+        if state is not None:
+            monitor.save(state)
+        if plot is not None:
+            save_picture(monitor.plot().figure, plot)
+        if json:
+            alarm = None if monitor.alarm is None else vars(monitor.alarm)
+            console.print_json({"rows": monitor.n, "log_evidence": monitor.log_evidence, "alarm": alarm})
+        if monitor.alarm is not None:
+            raise typer.Exit(3)  # 1 is an error, 2 a wrong command
 
 
 @app.command(epilog=_examples("hcal demo", "hcal demo --method ts --output /tmp/demo"))

@@ -177,5 +177,7 @@ def _draw(measured: Measured) -> None:
     sides = [("before", measured.raw), ("after", measured.probs)]
     for title, probs in sides if measured.before is not None else [("", measured.probs)]:
         out.print()
-        out.print(diagram.draw(hcal.reliability(probs, measured.y, bins=10)[0], title=title))
+        out.print(
+            diagram.draw(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
+        )
     out.print(f"[dim]{diagram.LEGEND}[/]")

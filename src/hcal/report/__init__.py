@@ -37,6 +37,8 @@ def measure_report(
     calibration: Any = None,
     notes: Sequence[str] = (),
     ci: float = 0.95,
+    positive: int = 1,
+    groups: Any = None,
 ) -> Content:
     """Measure what a report shows, before and (with a calibrator) after calibration.
 
@@ -58,6 +60,10 @@ def measure_report(
         More alarms.
     ci : float
         Level of intervals and bands.
+    positive : int
+        The positive class of two.
+    groups : array-like of shape (N,), optional
+        A group of each row: a section on groups, the worst first.
 
     Returns
     -------
@@ -80,8 +86,9 @@ def measure_report(
         told.append(text)
     where = source or Source(kind=kind)
     return gather(
-        raw, labels, probs, calibrator=calibrator, source=where, names=class_names, notes=told, ci=ci
-    )
+        raw, labels, probs, calibrator=calibrator, source=where, names=class_names, notes=told, ci=ci,
+        positive=positive, groups=groups,
+    )  # fmt: skip
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +74,7 @@ class Content:
     notes: tuple[str, ...]
     ci: float
     created: str
+    positive: int = 1
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -96,6 +98,8 @@ def gather(
     names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     ci: float = 0.95,
+    positive: int = 1,
+    groups: Any = None,
 ) -> Content:
     """Measure everything that the report shows.
 
@@ -114,6 +118,10 @@ def gather(
         What a reader must know, shown as alarms.
     ci : float
         Level of intervals and bands.
+    positive : int
+        The positive class of two.
+    groups : array-like of shape (N,), optional
+        A group of each row.
 
     Returns
     -------
@@ -129,13 +137,14 @@ def gather(
         y=y,
         counts=np.bincount(y, minlength=k).astype(np.int64),
         names=tuple(names) if names is not None else tuple(f"class {i}" for i in range(k)),
-        before=_side(raw, y, None, wanted, ci),
-        after=None if probs is None else _side(probs, y, raw, wanted, ci),
+        before=_side(raw, y, None, wanted, ci, positive, groups),
+        after=None if probs is None else _side(probs, y, raw, wanted, ci, positive, groups),
         calibrator=calibrator,
         changed=0 if probs is None else int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum()),
         notes=tuple(told),
         ci=ci,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        positive=positive,
         versions=_versions(),
     )
 
@@ -147,13 +156,21 @@ def _affordable(n: int, k: int) -> tuple[list[str], list[str]]:
     return [name for name in METRICS if name not in costly], costly
 
 
-def _side(probs: FloatArray, y: IntArray, raw: FloatArray | None, wanted: list[str], ci: float) -> Side:
+def _side(
+    probs: FloatArray,
+    y: IntArray,
+    raw: FloatArray | None,
+    wanted: list[str],
+    ci: float,
+    positive: int,
+    groups: Any,
+) -> Side:
     return Side(
         probs=probs,
-        headline=hcal.evaluate(probs, y, HEADLINE, ci, baseline=raw, test=False),
+        headline=hcal.evaluate(probs, y, HEADLINE, ci, baseline=raw, groups=groups, positive=positive),
         metrics=hcal.evaluate(probs, y, wanted, baseline=raw),
-        by_width=hcal.reliability(probs, y, ci=ci),
-        by_mass=hcal.reliability(probs, y, binning="equal-mass", ci=ci),
+        by_width=hcal.reliability(probs, y, level="top-label", ci=ci),
+        by_mass=hcal.reliability(probs, y, level="top-label", binning="equal-mass", ci=ci),
         by_class=hcal.reliability(probs, y, level="class-wise", ci=ci),
     )
 
