@@ -14,12 +14,12 @@ from scipy.optimize import approx_fprime
 import hcal
 from conftest import TASKS, load_task, synthetic
 from hcal.calibrators import make_calibrator
-from hcal.calibrators._default import CANDIDATES, fit_candidates, out_of_fold
-from hcal.calibrators._default.choose import judge, pick
-from hcal.calibrators._default.keep import join
-from hcal.calibrators._default.model import from_state, predict_model, to_state
-from hcal.calibrators._default.refine import _compress, _Problem, apply_refined, fit_refined
-from hcal.calibrators._default.rows import fit_scaler
+from hcal.calibrators.h.fit import CANDIDATES, fit_candidates, out_of_fold
+from hcal.calibrators.h.judge import judge, pick
+from hcal.calibrators.h.keep import join
+from hcal.calibrators.h.model import from_state, predict_model, to_state
+from hcal.calibrators.h.refine import _compress, _Problem, apply_refined, fit_refined
+from hcal.calibrators.h.rows import fit_scaler
 from hcal.numerics import softmax
 
 # -- promises on real data ------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from hypothesis.extra.numpy import arrays
 
 import hcal
 from conftest import synthetic
-from hcal.calibrators._default import fit_candidates
-from hcal.calibrators._default.model import Model, predict_into, predict_model, predict_plain
-from hcal.calibrators._default.refine import KNOTS
+from hcal.calibrators.h.fit import fit_candidates
+from hcal.calibrators.h.model import Model, predict_into, predict_model, predict_plain
+from hcal.calibrators.h.refine import KNOTS
 
 pytest.importorskip("numba")
 
@@ -120,7 +120,7 @@ def test_equal_logits_get_equal_probabilities_wherever_they_stand(dtype: str) ->
 
 
 def test_knots_are_where_the_table_has_its_cells() -> None:
-    from hcal.calibrators._default._compiled import CELL
+    from hcal.calibrators.h._compiled import CELL
 
     np.testing.assert_array_equal(np.round(KNOTS / CELL), KNOTS / CELL)
 
@@ -129,6 +129,6 @@ def test_without_numba_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = synthetic(300, 6)
     cal = hcal.HCalibrator().fit(z, y)
     fused = cal.predict_proba(z.astype(np.float32))
-    monkeypatch.setattr("hcal.calibrators._default.model.compiled", lambda: False)
-    monkeypatch.setattr("hcal.calibrators.h.compiled", lambda: False)
+    monkeypatch.setattr("hcal.calibrators.h.model.compiled", lambda: False)
+    monkeypatch.setattr("hcal.calibrators.h.calibrator.compiled", lambda: False)
     np.testing.assert_allclose(cal.predict_proba(z.astype(np.float32)), fused, atol=TOLERANCE["float32"])

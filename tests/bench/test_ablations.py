@@ -19,8 +19,8 @@ from hcal.bench.published_piecewise import PublishedPiecewise, _module, publishe
 from hcal.bench.synthetic import make_synthetic
 from hcal.bench.tasks import TaskRef
 from hcal.bench.trained import TrainedMaps, _brier, _leave_out
-from hcal.calibrators import _paper
 from hcal.calibrators.h import HCalibrator
+from hcal.calibrators.h import paper as _paper
 from hcal.metrics import brier
 from hcal.objective.loss import HCalibrationLoss
 

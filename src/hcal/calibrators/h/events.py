@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from hcal.calibrators._default.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
+from hcal.calibrators.h.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
 from hcal.numerics import FloatArray, IntArray
 from hcal.solvers.lbfgs import lbfgs
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from hcal.calibrators._default.events import Curve, Rest, fit_curve, fit_rest, top_odds
-from hcal.calibrators._default.keep import join
-from hcal.calibrators._default.refine import Refined, apply_refined, fit_refined, identity_refined
-from hcal.calibrators._default.rows import N_FEATURES, Float64, blocks
+from hcal.calibrators.h.events import Curve, Rest, fit_curve, fit_rest, top_odds
+from hcal.calibrators.h.keep import join
+from hcal.calibrators.h.refine import Refined, apply_refined, fit_refined, identity_refined
+from hcal.calibrators.h.rows import N_FEATURES, Float64, blocks
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.kernels import compiled
 from hcal.objective.threads import each
@@ -33,7 +33,7 @@ class Model(NamedTuple):
         A second, one-dimensional correction of what the first left.
     rest : Rest
     lift : float or None
-        λ of :mod:`hcal.calibrators._default.keep`; None lets the argmax change.
+        λ of :mod:`hcal.calibrators.h.keep`; None lets the argmax change.
     """
 
     refined: Refined
@@ -68,7 +68,7 @@ def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """
     if not compiled():
         return predict_plain(model, logits, out)
-    from hcal.calibrators._default.fused import predict_fused
+    from hcal.calibrators.h.fused import predict_fused
 
     return predict_fused(model, np.ascontiguousarray(logits), out)
 

@@ -1,6 +1,6 @@
 """The default calibrator in the operations of :mod:`hcal.ops`, for PyTorch and ONNX.
 
-The same stages as :mod:`hcal.calibrators._default.model`, line by line; tests compare the two.
+The same stages as :mod:`hcal.calibrators.h.model`, line by line; tests compare the two.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from hcal.calibrators._default.events import Curve
-from hcal.calibrators._default.keep import JUST_BELOW
-from hcal.calibrators._default.model import Model
-from hcal.calibrators._default.refine import KNOTS, Refined
-from hcal.calibrators._default.rows import FAR, TINY
+from hcal.calibrators.h.events import Curve
+from hcal.calibrators.h.keep import JUST_BELOW
+from hcal.calibrators.h.model import Model
+from hcal.calibrators.h.refine import KNOTS, Refined
+from hcal.calibrators.h.rows import FAR, TINY
 from hcal.ops import Ops
 
 

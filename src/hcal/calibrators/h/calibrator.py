@@ -102,7 +102,7 @@ class HCalibrator(Calibrator):
         logits = logits.astype(np.float64, copy=False)
         if self.protocol == "paper":
             return self._fit_paper(logits, y, sample_weight)
-        from hcal.calibrators._default import fit_default
+        from hcal.calibrators.h.fit import fit_default
 
         return fit_default(
             logits,
@@ -116,7 +116,7 @@ class HCalibrator(Calibrator):
     def _fit_paper(
         self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None
     ) -> Fitted:
-        from hcal.calibrators._paper import PaperSettings, fit_paper
+        from hcal.calibrators.h.paper import PaperSettings, fit_paper
         from hcal.solvers.adam import AdamSettings
 
         if sample_weight is not None:
@@ -148,14 +148,14 @@ class HCalibrator(Calibrator):
             self._predict_default(x, out)
 
     def _predict_default(self, logits: FloatArray, out: FloatArray) -> None:
-        from hcal.calibrators._default import predict_default
+        from hcal.calibrators.h.fit import predict_default
 
         predict_default(self.state_, logits, self.preserve, out)
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         if self.protocol == "paper":
             return graph_map(self.state_, ops, x)
-        from hcal.calibrators._default import graph_default
+        from hcal.calibrators.h.fit import graph_default
 
         return graph_default(self.state_, ops, x)
 

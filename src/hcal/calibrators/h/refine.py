@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._default.rows import Float64, Scaler, blocks, few, fit_scaler, look
+from hcal.calibrators.h.rows import Float64, Scaler, blocks, few, fit_scaler, look
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.threads import each
 from hcal.solvers.lbfgs import lbfgs

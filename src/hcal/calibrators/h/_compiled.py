@@ -1,6 +1,6 @@
 """Prediction of the default calibrator compiled by numba: all stages of a few rows while they are in cache.
 
-The same formulas as :mod:`hcal.calibrators._default.model`, stage by stage; tests compare the two. Values of
+The same formulas as :mod:`hcal.calibrators.h.model`, stage by stage; tests compare the two. Values of
 a class have the width of the logits; sums over many of them, and everything that exists once a row, are
 float64. What a row gets depends on that row alone, to the last bit. Kernels release the GIL.
 """
@@ -281,7 +281,7 @@ def _sums(margin: Array, e: Array, half: Array, top: Array, far: Any, x: Array) 
 
 @_jit
 def _features(x: Array, count: int, n_classes: int, floor: float) -> None:
-    """Sums become the six features; see :func:`hcal.calibrators._default.rows.features`."""
+    """Sums become the six features; see :func:`hcal.calibrators.h.rows.features`."""
     for i in range(count):
         log_z = _log(x[1, i])
         x[0, i] = _log(1.0 + x[0, i])
@@ -339,7 +339,7 @@ def _odds(e: Array, count: int, top: Array, tiny: float, odds: Array) -> None:
 
 @_jit
 def _correct(odds: Array, count: int, x: Array, knots: Array, scaler: Array, weights: Array) -> None:
-    """The curve of :class:`hcal.calibrators._default.events.Curve` without its class term, in place."""
+    """The curve of :class:`hcal.calibrators.h.events.Curve` without its class term, in place."""
     z, change = np.empty(count), np.empty(count)
     mean, deviation, low, high = scaler[0], scaler[1], scaler[2], scaler[3]
     for i in range(count):
@@ -401,7 +401,7 @@ def _keep_first(p: Array, top: int) -> None:
 
 @_jit
 def _held(q: float, largest: float, lift: float, just_below: float, n_classes: int) -> tuple[float, float]:
-    """P(top) and the weight of the even share; see :mod:`hcal.calibrators._default.keep`."""
+    """P(top) and the weight of the even share; see :mod:`hcal.calibrators.h.keep`."""
     if lift < 0 or q >= just_below * largest * (1.0 - q):
         return q, 0.0
     middle = 0.5 * (q + largest * (1.0 - q))

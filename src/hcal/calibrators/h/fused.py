@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hcal.calibrators._default._compiled import CELL, Stages, predict_rows
-from hcal.calibrators._default.keep import JUST_BELOW
-from hcal.calibrators._default.refine import KNOTS
-from hcal.calibrators._default.rows import FAR, TINY
+from hcal.calibrators.h._compiled import CELL, Stages, predict_rows
+from hcal.calibrators.h.keep import JUST_BELOW
+from hcal.calibrators.h.refine import KNOTS
+from hcal.calibrators.h.rows import FAR, TINY
 from hcal.numerics import FloatArray
 from hcal.objective.threads import run_parts, split
 
 if TYPE_CHECKING:
-    from hcal.calibrators._default.model import Model
+    from hcal.calibrators.h.model import Model
 
 
 def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from hcal.calibrators._default.choose import Verdict, judge, pick
-from hcal.calibrators._default.graph import graph_model
-from hcal.calibrators._default.model import (
+from hcal.calibrators.base import Fitted, Preserves
+from hcal.calibrators.h.graph import graph_model
+from hcal.calibrators.h.judge import Verdict, judge, pick
+from hcal.calibrators.h.model import (
     Model,
     fit_events,
     fit_refined,
@@ -29,9 +30,8 @@ from hcal.calibrators._default.model import (
     see,
     to_state,
 )
-from hcal.calibrators._default.refine import Refined
-from hcal.calibrators._default.rows import Float64
-from hcal.calibrators.base import Fitted, Preserves
+from hcal.calibrators.h.refine import Refined
+from hcal.calibrators.h.rows import Float64
 from hcal.folds import kfold
 from hcal.numerics import FloatArray, IntArray
 from hcal.objective.threads import each

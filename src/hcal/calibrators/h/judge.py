@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._default.rows import Float64
+from hcal.calibrators.h.rows import Float64
 from hcal.numerics import IntArray
 
 WINDOW = 200
