@@ -97,7 +97,8 @@ def test_probs_in_place_of_logits(task: tuple[np.ndarray, ...]) -> None:
     of_probs = hcal.compare(p, y, p_test, y_test, methods=["hb", "ts"], input="probs")
     of_logits = hcal.compare(*task, methods=["hb", "ts"])
     assert of_probs["hb"]["nll"] == pytest.approx(of_logits["hb"]["nll"], rel=1e-12)
-    assert of_probs["ts"]["nll"] == pytest.approx(of_logits["ts"]["nll"], rel=1e-9)
+    # The few test probabilities below half the smallest calibration one are drawn up to the floor.
+    assert of_probs["ts"]["nll"] == pytest.approx(of_logits["ts"]["nll"], rel=1e-6)
 
 
 def test_warns_when_rows_coincide(task: tuple[np.ndarray, ...]) -> None:

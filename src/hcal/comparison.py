@@ -251,7 +251,8 @@ def _predictions(calibrator: Calibrator, task: _Task) -> tuple[FloatArray, float
     fit_s = predict_s = 0.0
     for rows, held in task.folds or everything:
         # The input was checked and turned into logits once; a method that was told probs sees their logs.
-        cal = clone(calibrator).set_params(input="logits")
+        kind = "logits" if calibrator.input == "logits" else "log_probs"
+        cal = clone(calibrator).set_params(input=kind)
         start = time.perf_counter()
         cal.fit(task.fit[rows], task.fit_y[rows])
         fitted = time.perf_counter()

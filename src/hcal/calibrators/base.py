@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
+from hcal.calibrators._floor import apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.metrics.summary import Scores, score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
@@ -83,6 +84,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     cross_fitted: ClassVar[bool] = False
     #: Methods that work row by row may take float32 as it is; all others compute in float64.
     native_float32: ClassVar[bool] = False
+    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``_floor.py``).
+    floored: ClassVar[bool] = True
 
     input: inputs.InputKind
     state_: State
@@ -122,7 +125,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         labels = inputs.check_labels(y, *x.shape)
         weight = self._check_weight(sample_weight, len(x))
         x, labels, weight = arrange(x, labels, weight, merge=self.weighted)
-        fitted = self._fit(self._working(x), labels, weight)
+        floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
+        fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
+        if floor is not None:
+            fitted.state["input_floor"] = floor
         self._remember(fitted, x.shape[1])
         try:
             self._score_fit(x, labels, weight)
@@ -198,8 +204,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _predict_blocks(self, x: FloatArray) -> FloatArray:
         rows = max(1, _BLOCK_EVENTS // x.shape[1])
         out = np.empty(x.shape, dtype=x.dtype)
+        floor = self.state_.get("input_floor")  # files from before 0.2 have none
         for start in range(0, len(x), rows):
-            self._predict_into(x[start : start + rows], out[start : start + rows])
+            self._predict_into(apply_floor(x[start : start + rows], floor), out[start : start + rows])
         return out
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:

@@ -26,6 +26,7 @@ class Uncalibrated(Calibrator):
     title = "Uncalibrated"
     preserves = "order"
     weighted = True
+    floored = False  # "before" is what the classifier said
 
     def __init__(self, *, input: InputKind = "logits") -> None:
         self.input = input

@@ -1,4 +1,4 @@
-"""The whole of ``predict_proba`` in the operations of :mod:`hcal.ops`: input kind, map, argmax kept."""
+"""The whole of ``predict_proba`` in the operations of :mod:`hcal.ops`: kind, floor, map, argmax kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hcal.calibrators._floor import graph_floor
 from hcal.calibrators.base import Calibrator
 from hcal.inputs import InputKind
 from hcal.ops import Ops
@@ -125,7 +126,9 @@ def program(calibrator: Calibrator, ops: Ops, scores: Any, *, eps: float, smalle
     >>> program(cal, NumpyOps(), np.array([[0.0, 2.0]]), eps=2.0**-52, smallest=1e-300).round(6)
     array([[0.25, 0.75]])
     """
-    probs = portable(calibrator)._graph(ops, to_logits(ops, scores, calibrator.input, smallest))
+    method = portable(calibrator)
+    logits = to_logits(ops, scores, calibrator.input, smallest)
+    probs = method._graph(ops, graph_floor(ops, logits, calibrator.state_.get("input_floor")))
     if calibrator.preserves is None:
         return probs
     return keep_top(ops, probs, scores, eps)

@@ -31,8 +31,10 @@ from hcal.numerics import FloatArray, IntArray
 Response = Literal["auto", "decision_function", "predict_proba"]
 Split = tuple[IntArray, IntArray]
 
-#: Trees and neighbours give exact zeros, which are counts too small to show. They become float32's eps.
+#: What a class that a fold never saw gets, relative to the largest, where the scores are margins.
 _FLOOR = float(np.finfo(np.float32).eps)
+#: What a probability of 0 becomes before the logarithm; the calibrator then finds a floor for it.
+_ZERO = float(np.finfo(np.float64).smallest_subnormal)
 
 
 class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
@@ -278,22 +280,29 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         own = None if weight is None else weight[rows]
         first, mass = merge_equal(digests(X)[rows], fold, labels[rows], own)
         calibrator = self._new_calibrator()
+        if self._response(models[0]) == "predict_proba":
+            calibrator.set_params(input="log_probs")  # a zero is then a small number, not minus infinity
         if own is None and not calibrator.weighted:
             first, mass = np.repeat(first, mass.astype(np.int64)), np.ones(len(rows))
         z, y = logits[first], labels[rows][first]
         return calibrator.fit(z, y, None if (mass == 1).all() else mass)
 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
-        """Return scores of shape (N, K) in the order of ``classes_``, as logits."""
+        """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
+        name = self._response(estimator)
+        scores = as_logits(getattr(estimator, name)(X), name)
+        absent = _ZERO if name == "predict_proba" else _FLOOR
+        return align_columns(scores, np.asarray(estimator.classes_), self.classes_, absent)
+
+    def _response(self, estimator: Any) -> str:
+        """Return the name of the method that gives the scores."""
         order = ("decision_function", "predict_proba") if self.response == "auto" else (self.response,)
         name = next((n for n in order if hasattr(estimator, n)), None)
         if name is None:
             raise ValueError(
                 f"{type(estimator).__name__} has no {' or '.join(order)}: there is nothing to calibrate"
             )
-        return align_columns(
-            as_logits(getattr(estimator, name)(X), name), np.asarray(estimator.classes_), self.classes_
-        )
+        return name
 
     def _new_calibrator(self) -> Calibrator:
         if isinstance(self.method, str):
@@ -336,19 +345,23 @@ def as_logits(response: Any, name: str) -> FloatArray:
     """
     scores = np.asarray(response, dtype=np.float64)
     if name == "predict_proba":
-        return np.log(np.maximum(scores, _FLOOR))
+        return np.log(np.maximum(scores, _ZERO))
     if scores.ndim == 1 or scores.shape[1] == 1:
         return np.stack([np.zeros(len(scores)), scores.reshape(-1)], axis=1)
     return scores
 
 
-def align_columns(logits: FloatArray, have: NDArray[Any], want: NDArray[Any]) -> FloatArray:
+def align_columns(
+    logits: FloatArray, have: NDArray[Any], want: NDArray[Any], absent: float = _FLOOR
+) -> FloatArray:
     """Put columns in the order of ``want``; a class that a fold never saw gets a probability near zero.
 
     Parameters
     ----------
     logits : array of shape (N, len(have))
     have, want : arrays of class labels, ``have`` a subset of ``want``
+    absent : float
+        The probability of such a class, as a share of the largest.
 
     Returns
     -------
@@ -366,6 +379,6 @@ def align_columns(logits: FloatArray, have: NDArray[Any], want: NDArray[Any]) ->
         )
     if np.array_equal(have, want):
         return logits
-    out = np.repeat(logits.max(axis=1, keepdims=True) + np.log(_FLOOR), len(want), axis=1)
+    out = np.repeat(logits.max(axis=1, keepdims=True) + np.log(absent), len(want), axis=1)
     out[:, np.searchsorted(want, have)] = logits
     return out

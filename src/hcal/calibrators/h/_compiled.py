@@ -27,6 +27,8 @@ _LEAST = np.float32(-87.0)
 _EVENTS = 4096
 # Sums of so many values are added up in float64: float32 alone would lose digits over very many classes.
 _CHUNK = 4096
+# What ln of a row's scale is kept to, as in :mod:`hcal.calibrators.h.refine`.
+_WIDEST = 30.0
 #: All knots of g are multiples of this: the cell of a margin is a product and a truncation, no search.
 CELL = 0.5
 
@@ -53,6 +55,19 @@ class Stages(NamedTuple):
     tiny: float  # the least Σ e^−refined
     lift: float  # below 0 lets the argmax change
     just_below: float
+    pooled: bool  # whether what follows is used
+    events: float
+    refined: Any
+    cap: Any
+    matrix: Array
+    scale: Any
+    offset: Array
+    prefer: Array
+    last_knots: Array
+    last_scaler: Array
+    last_weights: Array
+    last_classes: Array
+    lowest: Any  # candidates do not say less than e^ this
 
 
 # -- one float; here and not shared, because numba's cache notices changes of this file only ---------------
@@ -170,12 +185,16 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
     rows = max(1, _EVENTS // n)
     margin = np.empty((rows, n), logits.dtype)
     e, half = np.empty_like(margin), np.empty_like(margin)
+    linear = np.empty((rows if form.pooled else 0, n), logits.dtype)
     top, x, odds, q = np.empty(rows, np.int32), np.empty((6, rows)), np.empty(rows), np.empty(rows)
     for begin in range(lo, hi, rows):
         count = min(rows, hi - begin)
         z, p, m = logits[begin : begin + count], out[begin : begin + count], margin[:count]
         flat, flat_e = m.reshape(-1), e[:count].reshape(-1)
         _margins(z, form.beta, form.far, m, top)
+        if form.pooled:
+            _prefer(m, top, form.prefer)
+            _linear(m, form.cap, form.scale, form.matrix, form.offset, linear)
         _roots(flat, flat_e, half.reshape(-1))
         _sums(m, e, half, top, form.far, x)
         _features(x, count, n, form.floor)
@@ -188,11 +207,111 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
         for i in range(count):
             odds[i] += form.classes[top[i]]
         _correct(odds, count, x, form.final_knots, form.final_scaler, form.final_weights)
+        _below_highest(p, top)
+        if form.pooled:
+            _exponentials(p.reshape(-1), flat_e)
+            _blend(p, e, m, linear, odds, top, form)
+            _split_top(p, top, form.lift, odds)
+            _replace_by_exponentials(p.reshape(-1))
+            for i in range(count):
+                odds[i] -= _log(_sum(p[i], p[i, top[i]]))
+            _correct(odds, count, x, form.last_knots, form.last_scaler, form.last_weights)
+            for i in range(count):
+                odds[i] += form.last_classes[top[i]]
+        else:
+            _replace_by_exponentials(p.reshape(-1))
         for i in range(count):
             q[i] = 1.0 / (1.0 + math.exp(-odds[i]))
-        _below_highest(p, top)
-        _replace_by_exponentials(p.reshape(-1))
         _join(p, top, q, form.lift, form.just_below)
+        if form.pooled and form.lift >= 0:
+            _level_ties(z, p)
+
+
+# -- the pool -----------------------------------------------------------------------------------------------
+
+
+@_jit
+def _prefer(margin: Array, top: Array, prefer: Array) -> None:
+    """Of classes that tie on top take the preferred one."""
+    for i in range(len(margin)):
+        m, tied = margin[i], np.int32(0)
+        for k in range(len(m)):
+            tied += np.int32(1) if m[k] == 0 else np.int32(0)
+        if tied > 1:
+            for k in range(len(m)):
+                if m[k] == 0 and prefer[k] > prefer[top[i]]:
+                    top[i] = k
+
+
+@_jit
+def _linear(margin: Array, cap: Any, scale: Any, matrix: Array, offset: Array, out: Array) -> None:
+    """See :func:`hcal.calibrators.h.blend.linear_scores`."""
+    for i in range(len(margin)):
+        m, s = margin[i], out[i]
+        for k in range(len(m)):
+            s[k] = offset[k] - scale * min(m[k], cap)
+        for k in range(len(matrix)):
+            row, total = matrix[k], offset[k] - offset[k]
+            for j in range(len(m)):
+                total += row[j] * min(m[j], cap)
+            s[k] -= total
+
+
+@_jit
+def _blend(p: Array, e: Array, negative: Array, linear: Array, odds: Array, top: Array, form: Stages) -> None:
+    """Scores of the events below the top, less their highest, become those of the pool."""
+    kind = p.dtype.type
+    for i in range(len(p)):
+        s, r, u = p[i], negative[i], linear[i]
+        beyond = math.log(1.0 + math.exp(-abs(odds[i])))
+        lost, won = min(-odds[i], 0.0) - beyond, min(odds[i], 0.0) - beyond
+        rest = kind(lost - math.log(_sum(e[i], e[i, top[i]])))
+        weight, lowest = kind(form.events), form.lowest
+        s[top[i]] = kind(won) - rest
+        for k in range(len(s)):
+            s[k] = u[k] + weight * max(s[k] + rest, lowest) + form.refined * max(r[k], lowest)
+
+
+@_jit
+def _split_top(scores: Array, top: Array, lift: float, odds: Array) -> None:
+    """The top class's score above the highest other one, which the others are then measured from."""
+    for i in range(len(scores)):
+        s = scores[i]
+        if lift < 0:
+            best = 0
+            for k in range(len(s)):
+                if s[k] > s[best]:
+                    best = k
+            top[i] = best
+        own = s[top[i]]
+        s[top[i]] = -np.inf
+        best_rank = rank(s[0])
+        for k in range(len(s)):
+            best_rank = max(best_rank, rank(s[k]))
+        highest = unrank(best_rank)
+        for k in range(len(s)):
+            s[k] -= highest
+        odds[i] = np.float64(own) - np.float64(highest)
+
+
+@_jit
+def _level_ties(logits: Array, probs: Array) -> None:
+    """Classes that tie on top get one probability, their mean."""
+    for i in range(len(logits)):
+        z, p = logits[i], probs[i]
+        best = rank(z[0])
+        for k in range(len(z)):
+            best = max(best, rank(z[k]))
+        highest, tied = unrank(best), np.int32(0)
+        for k in range(len(z)):
+            tied += np.int32(1) if z[k] == highest else np.int32(0)
+        if tied > 1:
+            total = 0.0
+            for k in range(len(z)):
+                total += p[k] if z[k] == highest else 0.0
+            for k in range(len(z)):
+                if z[k] == highest:
+                    p[k] = total / tied
 
 
 # -- all events of a block ----------------------------------------------------------------------------------
@@ -302,7 +421,7 @@ def _scales(x: Array, count: int, scaler: Array, weights: Array, scale: Array) -
             x[j, i] = min(max((x[j, i] - mean) / deviation, low), high)
             scale[i] += weights[j] * x[j, i]
     for i in range(count):
-        scale[i] = math.exp(scale[i])
+        scale[i] = math.exp(min(max(scale[i], -_WIDEST), _WIDEST))
 
 
 @_jit

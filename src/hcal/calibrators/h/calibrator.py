@@ -32,9 +32,12 @@ class HCalibrator(Calibrator):
         calibration set itself, as published.
     select : {"top-label", "class-wise", "nll"}, optional
         The paper protocol's selector: dECE (the default there), CWECE_a or NLL on the calibration set.
-    preserve : {"accuracy", "order", None}
-        What the default protocol must keep: the most probable class, or the order of all classes. The maps
-        of the paper protocol keep the order in any case.
+    preserve : {"auto", "accuracy", "order", None}
+        What the default protocol must keep. ``"auto"``: with two classes the ranking of the rows (the
+        probability rises strictly with the score; which side of ½ a row falls on may change, and is
+        reported), with more the most probable class. ``"accuracy"``: the most probable class, with two
+        classes beside the ranking. ``"order"``: the order of all classes. ``None``: nothing but, with two
+        classes, the ranking. The maps of the paper protocol keep the order in any case.
     input : {"logits", "probs", "log_probs"}
     device : str, optional
         Where the paper protocol trains, e.g. ``"cuda"``; by default the CPU. The default protocol works on
@@ -74,7 +77,7 @@ class HCalibrator(Calibrator):
         *,
         protocol: Protocol = "default",
         select: Select | None = None,
-        preserve: Preserves = "accuracy",
+        preserve: Preserves | Literal["auto"] = "auto",
         input: InputKind = "logits",
         device: str | None = None,
         random_state: int = 0,
@@ -95,7 +98,15 @@ class HCalibrator(Calibrator):
     @property
     def preserves(self) -> Preserves:  # type: ignore[override]
         """What the fitted probabilities keep of the scores: "order", "accuracy" or None."""
-        return "order" if self.protocol == "paper" else self.preserve
+        if self.protocol == "paper":
+            return "order"
+        return self._promise(getattr(self, "n_classes_", None))
+
+    def _promise(self, n_classes: int | None) -> Preserves:
+        """Return what is kept of each row's classes."""
+        if self.preserve == "auto":
+            return None if n_classes == 2 else "accuracy"
+        return self.preserve
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         self._check_parameters()
@@ -108,8 +119,7 @@ class HCalibrator(Calibrator):
             logits,
             y,
             sample_weight,
-            preserve=self.preserve,
-            random_state=self.random_state,
+            preserve=self._promise(logits.shape[1]),
             verbose=self.verbose,
         )
 
@@ -150,7 +160,7 @@ class HCalibrator(Calibrator):
     def _predict_default(self, logits: FloatArray, out: FloatArray) -> None:
         from hcal.calibrators.h.fit import predict_default
 
-        predict_default(self.state_, logits, self.preserve, out)
+        predict_default(self.state_, logits, self.preserves, out)
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         if self.protocol == "paper":
@@ -163,7 +173,7 @@ class HCalibrator(Calibrator):
         allowed: dict[str, tuple[Any, ...]] = {
             "protocol": ("default", "paper"),
             "select": (None, "top-label", "class-wise", "nll"),
-            "preserve": ("accuracy", "order", None),
+            "preserve": ("auto", "accuracy", "order", None),
             "loss": ("paper", "published"),
         }
         for parameter, values in allowed.items():

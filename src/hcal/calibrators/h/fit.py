@@ -1,147 +1,181 @@
-"""The default protocol: ONE calibrator for top-label, class-wise, canonical and proper scores at once.
+"""The default protocol: candidates are fitted, pooled by what they said out of fold, and the promise is kept.
 
-Three stages (refine, events, keep), each a module here, and a judge that compares what the stages add, out of
-fold, by a criterion that holds a proper score beside the windowed h-errors. docs/default.md tells what each
-part bought.
+docs/default.md tells what each part bought.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from hcal.calibrators.base import Fitted, Preserves
-from hcal.calibrators.h.graph import graph_model
-from hcal.calibrators.h.judge import Verdict, judge, pick
+from hcal.calibrators.h.binary import fit_two, is_table, predict_two
+from hcal.calibrators.h.blend import split_top, top_class
+from hcal.calibrators.h.candidates import Candidates, Setting, blend, fit_candidates, new_setting, scores
+from hcal.calibrators.h.events import Curve, fit_curve
+from hcal.calibrators.h.graph import graph_model, graph_two
+from hcal.calibrators.h.judge import Verdict, judge
+from hcal.calibrators.h.keep import join
 from hcal.calibrators.h.model import (
     Model,
-    fit_events,
     fit_refined,
     from_state,
-    identity_refined,
-    plain_model,
+    no_curve,
     predict_into,
-    predict_model,
     predict_plain,
-    see,
     to_state,
 )
-from hcal.calibrators.h.refine import Refined
+from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.rows import Float64
-from hcal.folds import kfold
-from hcal.numerics import FloatArray, IntArray
+from hcal.calibrators.row_order import are_discrete, deal
+from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective.threads import each
 from hcal.ops import Ops
 from hcal.solvers.progress import progress
-from hcal.solvers.temperature import solve_temperature
 
-__all__ = ["CANDIDATES", "fit_candidates", "fit_default", "graph_default", "predict_default"]
+__all__ = ["fit_default", "graph_default", "out_of_fold", "pool", "predict_default"]
 
-#: What may be chosen under each promise, the richest first: of equals, the first wins.
-CANDIDATES: dict[Preserves, list[str]] = {
-    "accuracy": ["classes-0", "classes-0.5", "classes-1", "refined", "temperature", "identity"],
-    "order": ["events", "refined", "temperature", "identity"],
-    None: ["free", "classes-0", "refined", "temperature", "identity"],
-}
 _FOLDS = 5
-#: Candidates are judged on at most this many events (rows × classes); the chosen one is fitted on all rows.
-_JUDGED_EVENTS = 5_000_000
+#: Candidates are fitted out of fold on at most this many events (rows × classes), and weighed on so many.
+_HELD_EVENTS, _WEIGHED_EVENTS = 5_000_000, 1_000_000
 #: From this many rows on, stage 1 (about twenty numbers) is fitted once and shared by the folds.
 _SHARED_ROWS = 3000
+#: Rows below which the curve of the pooled top-label event is drawn to none.
+_ENOUGH = 5000.0
+#: How the argmax may be kept, the first of equals: see :mod:`hcal.calibrators.h.keep`.
+LIFTS = (0.0, 0.5, 1.0)
 
 
-def fit_candidates(
-    logits: FloatArray, y: IntArray, weight: Float64, *, classes: bool = True, refined: Refined | None = None
-) -> dict[str, Model]:
-    """Fit every candidate on the same rows.
+class Held(NamedTuple):
+    """What candidates said of rows that they were not fitted on.
 
-    Parameters
+    Attributes
     ----------
     logits : array of shape (N, K)
     y, weight : arrays of shape (N,)
-    classes : bool
-        Whether single classes may be told apart; if not, the order of all classes is kept.
-    refined : Refined, optional
-        A first stage that is already fitted.
-
-    Returns
-    -------
-    dict of str to Model
-
-    Examples
-    --------
-    >>> z, y = np.array([[0.0, 2.0]] * 40), np.array([1, 1, 1, 0] * 10)
-    >>> sorted(fit_candidates(z, y, np.ones(40)))[:3]
-    ['classes-0', 'classes-0.5', 'classes-1']
+    scores : array of shape (J, N, K)
     """
-    k = logits.shape[1]
-    beta = float(refined.beta) if refined is not None else solve_temperature(logits, y, weight).beta
-    refined = fit_refined(logits, y, weight)[0] if refined is None else refined
-    seen = see(refined, logits, y)
-    events = fit_events(refined, seen, y, weight, classes=classes)
-    richest = {"events": events}
-    if classes:
-        richest = {f"classes-{lift:g}": events._replace(lift=lift) for lift in (0.0, 0.5, 1.0)}
-        richest["free"] = events._replace(lift=None)
-    return {
-        **richest,
-        "refined": plain_model(refined, k),
-        "temperature": plain_model(identity_refined(beta), k),
-        "identity": plain_model(identity_refined(1.0), k),
-    }
+
+    logits: FloatArray
+    y: IntArray
+    weight: Float64
+    scores: Float64
 
 
 def out_of_fold(
     logits: FloatArray,
     y: IntArray,
     weight: Float64,
-    seed: int,
-    *,
-    classes: bool = True,
+    setting: Setting,
     tick: Callable[[int], None] = lambda steps: None,
-) -> tuple[dict[str, Verdict], dict[str, Float64]]:
-    """Judge every candidate on rows that it was not fitted on; ``tick`` hears of every fold.
+) -> Held:
+    """Fit every candidate without each fold and let it score the fold; ``tick`` hears of every fold.
+
+    Rows come as :func:`hcal.calibrators.row_order.arrange` leaves them: "the first" are a sample.
+    """
+    limit = max(_HELD_EVENTS // logits.shape[1], 1)
+    logits, y, weight = logits[:limit], y[:limit], weight[:limit]
+    shared = fit_refined(logits, y, weight)[0] if len(y) >= _SHARED_ROWS else None
+
+    def one_fold(held: Float64) -> tuple[IntArray, Float64]:
+        left = weight - held
+        rows, out = np.flatnonzero(left > 1e-9 * weight), np.flatnonzero(held)
+        fitted = fit_candidates(logits[rows], y[rows], left[rows], setting, shared)
+        found = scores(fitted, logits[out])
+        tick(1)
+        return out, found
+
+    folds = deal(y, weight, _FOLDS, discrete=are_discrete(logits, y, weight))
+    found = each(one_fold, list(folds), events=logits.size)
+    rows = np.concatenate([out for out, _ in found])
+    mass = np.concatenate([held[out] for held, (out, _) in zip(folds, found, strict=True)])
+    return Held(logits[rows], y[rows], mass, np.concatenate([s for _, s in found], axis=1))
+
+
+class Pool(NamedTuple):
+    """The weights of the candidates (J,), the pooled top-label event's curve, and how the argmax is kept."""
+
+    share: Float64
+    last: Curve
+    lift: float | None
+
+
+def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, Any]]:
+    """Weigh the candidates, correct the pooled top-label event, and choose how to keep the argmax.
+
+    Parameters
+    ----------
+    held : Held
+    setting : Setting
+    free : bool
+        Whether the argmax may change.
 
     Returns
     -------
-    dict of str to Verdict, dict of str to array of shape (N,)
-        The verdicts, and whether each candidate's argmax was right on each judged row.
-
-    Examples
-    --------
-    >>> z, y = np.array([[0.0, 2.0]] * 40), np.array([1, 1, 1, 0] * 10)
-    >>> out_of_fold(z, y, np.ones(40), 0)[0]["temperature"].accuracy
-    0.75
+    Pool, dict
+        The second: what was seen, for the user.
     """
-    rows = _judged_rows(len(y), logits.shape[1], seed)
-    logits, y, weight = logits[rows], y[rows], weight[rows]
-    shared = fit_refined(logits, y, weight)[0] if len(y) >= _SHARED_ROWS else None
+    share = _weigh(held)
+    pooled = np.tensordot(share, held.scores, 1)
+    top = pooled.argmax(axis=1) if free else top_class(held.logits, setting.prefer)
+    odds, rest = split_top(pooled, top)
+    hit = (top == held.y).astype(np.float64)
+    none, k = np.zeros((len(top), 0)), held.logits.shape[1]
+    told_apart = setting.classes and not free
+    last = fit_curve(odds, none, top, hit, held.weight, k, classes=told_apart, enough=_ENOUGH)
+    q = expit(last(odds, none, top))
+    base = judge(softmax(held.logits), held.y, held.weight)
+    lifts: tuple[float | None, ...] = (None,) if free else LIFTS
+    verdicts = each(
+        lambda lift: judge(join(q, rest, top, lift), held.y, held.weight), list(lifts), events=rest.size
+    )
+    best = int(np.argmin([v.against(base) for v in verdicts]))
+    info = _facts(share, setting, base, dict(zip(lifts, verdicts, strict=True)), lifts[best])
+    if not free and setting.classes:
+        info["argmax_advice"] = _advice(pooled.argmax(axis=1) == held.y, hit > 0, held.weight)
+    return Pool(share, last, lifts[best]), info
 
-    def one_fold(fold: tuple[IntArray, IntArray]) -> dict[str, FloatArray]:
-        rows, test = fold
-        models = fit_candidates(logits[rows], y[rows], weight[rows], classes=classes, refined=shared)
-        found = {name: predict_model(model, logits[test]) for name, model in models.items()}
-        tick(1)
-        return found
 
-    folds = list(kfold(len(y), min(_FOLDS, len(y)), seed=seed))
-    held: dict[str, Float64] = {}
-    for (_, test_rows), found in zip(folds, each(one_fold, folds, events=logits.size), strict=True):
-        for name, probs in found.items():
-            held.setdefault(name, np.empty(logits.shape))[test_rows] = probs
-    judged = each(lambda probs: judge(probs, y, weight), list(held.values()), events=held["identity"].size)
-    verdicts = dict(zip(held, judged, strict=True))
-    hits = {name: (probs.argmax(axis=1) == y).astype(np.float64) for name, probs in held.items()}
-    return verdicts, hits
+def _weigh(held: Held) -> Float64:
+    step = -(-held.scores[0].size // _WEIGHED_EVENTS)
+    return log_linear_weights(
+        np.ascontiguousarray(held.scores[:, ::step]), held.y[::step], held.weight[::step]
+    )
 
 
-def _judged_rows(n: int, k: int, seed: int) -> IntArray:
-    limit = max(_JUDGED_EVENTS // k, 1)
-    return np.arange(n) if n <= limit else np.sort(np.random.default_rng(seed).permutation(n)[:limit])
+def _facts(
+    share: Float64,
+    setting: Setting,
+    base: Verdict,
+    verdicts: Mapping[float | None, Verdict],
+    lift: float | None,
+) -> dict[str, Any]:
+    return {
+        "candidates": dict(zip(setting.names, share.tolist(), strict=True)),
+        "lift": lift,
+        "criterion": {str(key): verdict.against(base) for key, verdict in verdicts.items()},
+        "held_out": {"identity": base._asdict(), "pool": verdicts[lift]._asdict()},
+    }
+
+
+def _advice(free: NDArray[np.bool_], kept: NDArray[np.bool_], weight: Float64) -> dict[str, Any]:
+    """Say whether letting the argmax change would raise accuracy, by rows out of fold."""
+    won, lost = (float(weight @ (a & ~b)) for a, b in ((free, kept), (kept, free)))
+    # McNemar: under "no difference" the discordant rows are a fair coin; three deviations of it.
+    clear = won - lost > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0)
+    before, after = (float(np.average(hits, weights=weight)) for hits in (kept, free))
+    words = (
+        f"keeping the argmax costs accuracy: held-out rows give {after:.4f} where it may change and "
+        f"{before:.4f} where it is kept; preserve=None lets it change"
+        if clear
+        else "Keeping the argmax costs no accuracy that held-out rows can show."
+    )
+    return {"recommended": bool(clear), "accuracy": {"kept": before, "free": after}, "words": words}
 
 
 def fit_default(
@@ -150,106 +184,71 @@ def fit_default(
     sample_weight: NDArray[np.float64] | None,
     *,
     preserve: Preserves,
-    random_state: int,
     verbose: bool,
 ) -> Fitted:
-    """Judge the candidates out of fold, then fit the best on all rows."""
-    logits, y, weight = _weighted(logits, y, sample_weight)
+    """Pool the candidates out of fold, then fit each on all rows."""
+    weight = _counted(logits, y, sample_weight)
+    if logits.shape[1] == 2:
+        folds = deal(y, weight, _FOLDS, discrete=are_discrete(logits, y, weight)) if _enough(weight) else None
+        return fit_two(logits, y, weight, folds, crossing=preserve is not None)
     # The threads here are ours; BLAS would start as many in each.
     with (
         threadpool_limits(1, user_api="blas"),
         progress("h-calibration", _FOLDS + 2, verbose=verbose) as advance,
     ):
-        chosen, info = _choose(logits, y, weight, preserve, random_state, advance)
-        advance(1)
-        model, converged, message = _fit_one(chosen, logits, y, weight)
-        advance(1)
-    return Fitted(to_state(model), converged, message, {"protocol": "default", "map": chosen, **info})
+        return _fit_many(logits, y, weight, preserve, advance)
 
 
-def _choose(
-    logits: FloatArray,
-    y: IntArray,
-    weight: Float64,
-    preserve: Preserves,
-    seed: int,
-    tick: Callable[[int], None],
-) -> tuple[str, dict[str, Any]]:
-    """Return the name of the best candidate, and what was seen of all."""
-    if len(y) < 2 * _FOLDS:
-        return "temperature", {}
-    allowed = CANDIDATES[preserve]
-    verdicts, hits = out_of_fold(logits, y, weight, seed, classes=preserve != "order", tick=tick)
-    chosen = pick(verdicts, "identity", allowed)
-    info = _facts(verdicts, allowed, chosen)
-    if preserve == "accuracy":
-        info["argmax_advice"] = _advice(verdicts, hits, chosen)
-    return chosen, info
-
-
-def _weighted(
-    logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None
-) -> tuple[FloatArray, IntArray, Float64]:
-    """Return the rows that count, with their weights."""
-    if weight is None:
-        return logits, y, np.ones(len(y))
-    keep = weight > 0
-    return logits[keep], y[keep], weight[keep]
-
-
-def _fit_one(name: str, logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Model, bool, str]:
+def _fit_many(
+    logits: FloatArray, y: IntArray, weight: Float64, preserve: Preserves, advance: Callable[[int], None]
+) -> Fitted:
     k = logits.shape[1]
-    if name == "identity":
-        return plain_model(identity_refined(1.0), k), True, ""
-    if name == "temperature":
-        solved = solve_temperature(logits, y, weight)
-        return plain_model(identity_refined(solved.beta), k), solved.converged, solved.message
+    setting = new_setting(y, weight, k, classes=preserve != "order")
+    if _enough(weight):
+        held = out_of_fold(logits, y, weight, setting, advance)
+        chosen, info = pool(held, setting, free=preserve is None)
+    else:
+        temperature = np.array([float(name == "temperature") for name in setting.names])
+        chosen = Pool(temperature, no_curve(0, k), None if preserve is None else 0.0)
+        info = {"candidates": dict(zip(setting.names, temperature.tolist(), strict=True))}
+    advance(1)
     refined, converged, message = fit_refined(logits, y, weight)
-    if name == "refined":
-        return plain_model(refined, k), converged, message
-    model = fit_events(refined, see(refined, logits, y), y, weight, classes=name != "events")
-    lift = (
-        {"free": None, "events": 0.0}[name] if name in ("free", "events") else float(name.partition("-")[2])
-    )
-    return model._replace(lift=lift), converged, message
+    model = assemble(fit_candidates(logits, y, weight, setting, refined), chosen)
+    advance(1)
+    return Fitted(to_state(model), converged, message, {"protocol": "default", "map": "pool", **info})
 
 
-def _facts(verdicts: dict[str, Verdict], allowed: list[str], chosen: str) -> dict[str, Any]:
-    base = verdicts["identity"]
-    return {
-        "candidates": {name: verdicts[name].against(base) for name in allowed},
-        "held_out": {name: verdicts[name]._asdict() for name in ("identity", chosen)},
-    }
+def assemble(fitted: Candidates, chosen: Pool) -> Model:
+    """Return the model of candidates and their pool."""
+    return fitted.model._replace(blend=blend(fitted, chosen.share), last=chosen.last, lift=chosen.lift)
 
 
-def _advice(verdicts: dict[str, Verdict], hits: dict[str, Float64], chosen: str) -> dict[str, Any]:
-    """Say whether letting the argmax change would raise accuracy and lower the error, out of fold."""
-    free, kept, base = verdicts["free"], verdicts[chosen], verdicts["identity"]
-    won = float((hits["free"] > hits[chosen]).sum())
-    lost = float((hits["free"] < hits[chosen]).sum())
-    # McNemar: under "no difference" the discordant rows are a fair coin.
-    clear = won - lost > 2.0 * np.sqrt(max(won + lost, 1.0))
-    better = free.against(base) < kept.against(base)
-    advice = {
-        "recommended": bool(clear and better),
-        "accuracy": {"kept": kept.accuracy, "free": free.accuracy},
-        "criterion": {"kept": kept.against(base), "free": free.against(base)},
-    }
-    advice["words"] = (
-        f"Letting the argmax change would raise held-out accuracy from {kept.accuracy:.4f} to "
-        f"{free.accuracy:.4f} and lower the error from {kept.against(base):.3f} to "
-        f"{free.against(base):.3f} of the uncalibrated one: "
-        "consider preserve=None."
-        if advice["recommended"]
-        else "Keeping the argmax costs nothing that held-out rows can show."
-    )
-    return advice
+def _enough(weight: Float64) -> bool:
+    return len(weight) >= _FOLDS and float(weight.sum()) >= 2 * _FOLDS
+
+
+def _counted(logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> Float64:
+    """Return weights that sum to the number of rows that tell something new.
+
+    A row that weighs ten, or comes ten times, is one observation and not ten, unless scores are discrete and come
+    again by themselves. Weights that sum to less than that stay as they are: they count rows.
+    """
+    if weight is None:
+        return np.ones(len(y))
+    total = float(weight.sum())
+    if are_discrete(logits, y, weight):
+        return weight
+    rows = total**2 / float(weight @ weight)
+    return np.asarray(weight * min(1.0, rows / total))
 
 
 def predict_default(
     state: Mapping[str, NDArray[Any]], logits: FloatArray, preserve: Preserves, out: FloatArray
 ) -> None:
     """Write the probabilities of a fitted state into ``out``."""
+    if is_table(state):
+        predict_two(state, logits, out)
+        return
     # Compiled exponentials are good to 2 ulp and may invert two neighbours; numpy's segments may not.
     predict = predict_plain if preserve == "order" else predict_into
     predict(from_state(state), logits, out)
@@ -257,4 +256,4 @@ def predict_default(
 
 def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
     """Return what :func:`predict_default` does, in the operations of :mod:`hcal.ops`."""
-    return graph_model(from_state(state), ops, x)
+    return graph_two(state, ops, x) if is_table(state) else graph_model(from_state(state), ops, x)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hcal.calibrators.h._compiled import CELL, Stages, predict_rows
+from hcal.calibrators.h.blend import FLOOR, no_blend
 from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.refine import KNOTS
 from hcal.calibrators.h.rows import FAR, TINY
@@ -31,6 +32,8 @@ def stages(model: Model, dtype: Any) -> Stages:
     values, scalar = model.refined.values, np.dtype(dtype).type
     slope = (np.diff(values) / np.diff(KNOTS))[segment]
     curve, final = model.curve, model.final
+    blend = no_blend(len(curve.classes)) if model.blend is None else model.blend
+    last = final if model.last is None else model.last
     return Stages(
         intercept=(values[segment] - slope * KNOTS[segment]).astype(dtype),
         slope=slope.astype(dtype),
@@ -51,4 +54,17 @@ def stages(model: Model, dtype: Any) -> Stages:
         tiny=float(np.finfo(dtype).tiny),
         lift=-1.0 if model.lift is None else float(model.lift),
         just_below=JUST_BELOW,
+        pooled=model.blend is not None,
+        events=float(blend.events),
+        refined=scalar(blend.refined),
+        cap=scalar(blend.cap),
+        matrix=np.ascontiguousarray(blend.matrix, dtype=dtype),
+        scale=scalar(blend.scale),
+        offset=blend.bias.astype(dtype),
+        prefer=blend.prefer,
+        last_knots=last.knots,
+        last_scaler=last.scaler,
+        last_weights=last.weights,
+        last_classes=last.classes,
+        lowest=scalar(-FLOOR),
     )

@@ -5,36 +5,102 @@ The same stages as :mod:`hcal.calibrators.h.model`, line by line; tests compare 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hcal.calibrators.h.blend import FLOOR, Blend
 from hcal.calibrators.h.events import Curve
 from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.model import Model
-from hcal.calibrators.h.refine import KNOTS, Refined
+from hcal.calibrators.h.refine import KNOTS, WIDEST, Refined
 from hcal.calibrators.h.rows import FAR, TINY
 from hcal.ops import Ops
 
 
+def graph_two(state: Mapping[str, NDArray[Any]], ops: Ops, logits: Any) -> Any:
+    """Return probabilities (..., 2) of float64 logits (..., 2): the table of two classes."""
+    gap = ops.matmul(logits, ops.const([[-1.0], [1.0]]))
+    odds = ops.piecewise(gap, state["table.knots"], state["table.values"])
+    signed = ops.matmul(odds, ops.const([[-1.0, 1.0]]))
+    return _sigmoid(ops, signed)
+
+
 def graph_model(model: Model, ops: Ops, logits: Any) -> Any:
     """Return probabilities (..., K) of float64 logits (..., K)."""
-    is_top = ops.top(logits)
+    is_top = _top(model, ops, logits)
     k = len(model.rest.bias)
     margin = ops.minimum((ops.max(logits) - logits) * float(model.refined.beta), FAR)
     x = _standard(model.refined, ops, _features(ops, margin, is_top, k))
     scale = _dot(ops, x, model.refined.weights)
-    refined = ops.piecewise(margin, KNOTS, model.refined.values) * ops.exp(scale)
+    refined = ops.piecewise(margin, KNOTS, model.refined.values) * ops.exp(ops.clip(scale, -WIDEST, WIDEST))
     below = ops.sum(ops.where(is_top, refined * 0.0, ops.exp(refined * -1.0)))
     odds = ops.log(ops.maximum(below, float(np.finfo(np.float64).tiny))) * -1.0
     odds = _curve(model.curve, ops, odds, x, is_top)
     odds = _curve(model.final, ops, odds, [], is_top)
-    q = _sigmoid(ops, odds)
     scores = ops.const(model.rest.bias) - refined * float(model.rest.kappa)
+    if model.blend is not None:
+        return _pooled(model, model.blend, ops, logits, margin, refined, odds, scores, is_top)
+    return _joined(model, ops, _sigmoid(ops, odds), scores, is_top)
+
+
+def _joined(model: Model, ops: Ops, q: Any, scores: Any, is_top: Any) -> Any:
+    """Return probabilities from P(top) and the scores of the other classes."""
     rest = ops.softmax(ops.where(is_top, scores * 0.0 - 1e300, scores))
     if model.lift is not None:
-        q, rest = _keep(ops, q, rest, is_top, k, model.lift)
+        q, rest = _keep(ops, q, rest, is_top, len(model.rest.bias), model.lift)
     return ops.where(is_top, q + rest * 0.0, rest * (q * -1.0 + 1.0))
+
+
+def _top(model: Model, ops: Ops, logits: Any) -> Any:
+    if model.blend is None:
+        return ops.top(logits)
+    prefer = ops.const(model.blend.prefer) + logits * 0.0
+    return ops.top(ops.where(logits < ops.max(logits), logits * 0.0 - 1.0, prefer))
+
+
+def _pooled(
+    model: Model,
+    blend: Blend,
+    ops: Ops,
+    logits: Any,
+    margin: Any,
+    refined: Any,
+    odds: Any,
+    scores: Any,
+    is_top: Any,
+) -> Any:
+    """Return what :func:`hcal.calibrators.h.model.pooled_scores` and the last curve make of the stages."""
+    below = ops.log_softmax(ops.where(is_top, scores * 0.0 - 1e300, scores))
+    events = ops.where(is_top, _log_sigmoid(ops, odds) + scores * 0.0, below + _log_sigmoid(ops, odds * -1.0))
+    x = ops.minimum(margin, float(blend.cap)) * -1.0
+    pooled = x * float(blend.scale) + ops.const(blend.bias)
+    if blend.matrix.size:
+        pooled = pooled + ops.matmul(x, ops.const(blend.matrix.T))
+    pooled = pooled + ops.maximum(events, -FLOOR) * float(blend.events)
+    pooled = pooled - ops.minimum(refined, FLOOR) * float(blend.refined)
+    top = ops.top(pooled) if model.lift is None else is_top
+    others = ops.where(top, pooled * 0.0 - 1e300, pooled)
+    highest = ops.max(others)
+    own = ops.sum(ops.where(top, pooled, pooled * 0.0))
+    left = own - highest - ops.log(ops.sum(ops.exp(others - highest)))
+    assert model.last is not None
+    q = _sigmoid(ops, _curve(model.last, ops, left, [], top))
+    probs = _joined(model, ops, q, pooled, top)
+    if model.lift is None:
+        return probs
+    # Classes that tie on top get one probability: see hcal.calibrators.h.blend.level_ties.
+    lower, none = logits < ops.max(logits), probs * 0.0
+    shared = ops.sum(ops.where(lower, none, probs)) / ops.sum(ops.where(lower, none, none + 1.0))
+    return ops.where(lower, probs, shared + none)
+
+
+def _log_sigmoid(ops: Ops, odds: Any) -> Any:
+    """Return ln σ(odds), exact on both sides."""
+    size = ops.maximum(odds, odds * -1.0)
+    return ops.minimum(odds, 0.0) - ops.log(ops.exp(size * -1.0) + 1.0)
 
 
 def _features(ops: Ops, margin: Any, is_top: Any, k: int) -> list[Any]:

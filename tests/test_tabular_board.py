@@ -1,0 +1,80 @@
+"""The board of tables scores as the stored peers were scored, and its page is made from its results."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from conftest import DATA
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = DATA / "tabular"
+
+
+@pytest.fixture(scope="module")
+def board() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tabular_board", ROOT / "studies" / "tabular_board.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.data
+def test_scores_of_the_uncalibrated_rows_are_the_stored_ones(board: ModuleType) -> None:
+    """Same definitions as the peers: all six digits that are stored, on all 96 tasks."""
+    if not TABLES.exists():
+        pytest.skip("needs the shared data: ../shared/data/tabular or HCAL_DATA")
+    stored = {r["task"]: r for r in board.read(TABLES / "peers.csv") if r["method"] == "uncal"}
+    assert len(stored) == 96
+    for task, row in stored.items():
+        _, _, probs, y = board.load(task)
+        found = board.score(probs, y)
+        for name in ("logloss", "infinite", "brier", "accuracy", "auc", "ece"):
+            if row[name]:
+                assert float(f"{found[name]:.6g}") == pytest.approx(float(row[name]), rel=2e-6), (task, name)
+        # Many naive Bayes rows tie at the top; which bin takes which then depends on the sort.
+        if not task.endswith("gnb"):
+            assert found["dce"] == pytest.approx(float(row["dce"]), abs=1e-6), task
+
+
+def test_the_odds_show_a_ranking_that_rounding_hides(board: ModuleType) -> None:
+    tiny = np.array([1e-20, 1e-18, 1e-19, 1e-17])
+    y = np.array([1, 0, 1, 0])
+    found = board.score(np.stack([tiny, 1 - tiny], axis=1), y)
+    assert found["auc"] == 0.5
+    assert found["auc_odds"] == 1.0
+
+
+def test_win_rate_counts_strictly_worse_opponents(board: ModuleType) -> None:
+    assert board.win_rates({"a": 0.2, "b": 0.3}, {"a": {"x": 0.2, "y": 0.4}, "b": {"x": 0.1, "y": 0.3}}) == {
+        "a": 0.5,
+        "b": 0.0,
+    }
+
+
+def test_a_failed_fit_loses_against_everybody(board: ModuleType) -> None:
+    row = {"task": "a", "by": "hcal", "method": "m", "error": "no", "brier": ""}
+    assert board.values([row], "brier", by="hcal") == {"a": {"m": np.inf}}
+    assert board.win_rate(np.inf, [1.0, 2.0]) == 0
+
+
+def test_intervals_draw_data_sets_not_tasks(board: ModuleType) -> None:
+    rates = {f"t{i}": float(i % 2) for i in range(200)}
+    one = board.interval(rates, {t: t for t in rates})
+    two = board.interval(rates, {t: f"d{int(v)}" for t, v in rates.items()})
+    assert one[1] - one[0] < 0.2
+    assert two == (0.0, 1.0)
+
+
+def test_methods_with_parameters_are_told_apart(board: ModuleType) -> None:
+    assert board.split_methods("ts,h:preserve=none,random_state=1") == [
+        "ts",
+        "h:preserve=none,random_state=1",
+    ]
+    assert board.make("h:preserve=none,random_state=1").get_params()["preserve"] is None
