@@ -213,7 +213,22 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         weight = inputs.check_weight(sample_weight, n_rows)
         if weight is not None and not self.weighted:
             raise ValueError(f"{self.name!r} does not support sample_weight")
+        if weight is not None:
+            self._warn_of_weights(weight)
         return weight
+
+    def _warn_of_weights(self, weight: NDArray[np.float64]) -> None:
+        """Say what a weight is where the sum of weights cannot be meant as a number of rows."""
+        total, rows = float(weight.sum()), int((weight > 0).sum())
+        whole = bool((weight == np.rint(weight)).all())
+        if total < rows / 2 or (total > 2 * rows and not whole):
+            warnings.warn(
+                f"{self.name}: sample_weight sums to {total:.6g} over {rows} rows. Weights count rows: "
+                f"the fit learns as from {total:.6g} rows. To weigh rows against each other only, multiply "
+                "by len(w) / w.sum()",
+                CalibrationWarning,
+                stacklevel=4,
+            )
 
     def _remember(self, fitted: Fitted, n_classes: int) -> None:
         self.state_ = fitted.state

@@ -19,8 +19,8 @@ from hcal.numerics import FloatArray, IntArray, log_softmax
 
 Float64 = NDArray[np.float64]
 
-#: Keys are compared on a grid of this step: rounding moves a log-probability by 1e-13 at most, and rows nearer
-#: to each other than the grid are ordered by the keys that follow.
+#: Keys are compared on a grid of this step: rounding moves a log-probability by 1e-13 at most, and rows
+#: nearer to each other than the grid are ordered by the keys that follow.
 _GRID = 2.0**-30
 #: Rows whose logits, without their constant, differ by no more than this are copies.
 _COPY = 1e-9
@@ -28,6 +28,9 @@ _COPY = 1e-9
 _BLOCK = 2_000_000
 #: Share of the mass of repeated scores that may carry two labels before scores are taken to be discrete.
 _MIXED = 0.02
+#: Effective share (Σm)²/Σm² of the distinct scores below which a few of them hold most rows, as saturated
+#: scores do and weights or resampled rows do not (exponential weights: 0.5, a bootstrap: 0.8).
+_UNEVEN = 0.1
 
 
 class Rows(NamedTuple):
@@ -70,7 +73,7 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
     """
     if weight is not None and not (weight > 0).all():
         logits, y, weight = logits[weight > 0], y[weight > 0], weight[weight > 0]
-    order, copy = content_order(logits, y)
+    order, copy = content_order(logits, y, weight)
     if merge and copy.any():
         first = np.flatnonzero(~copy)
         mass = np.ones(len(y)) if weight is None else weight[order]
@@ -83,7 +86,9 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
     return Rows(logits[order], y[order], None if weight is None else weight[shuffle])
 
 
-def content_order(logits: FloatArray, y: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+def content_order(
+    logits: FloatArray, y: IntArray, weight: Float64 | None = None
+) -> tuple[IntArray, NDArray[np.bool_]]:
     """Return the order of rows by content (N,), and which of them repeat the one before (N,).
 
     Examples
@@ -98,7 +103,9 @@ def content_order(logits: FloatArray, y: IntArray) -> tuple[IntArray, NDArray[np
     tied = np.ones(max(n - 1, 0), dtype=bool)
     for key in keys:
         tied &= key[order[1:]] == key[order[:-1]]
-    _sort_ties(order, tied, logits, y)
+    if tied.any():
+        classes = _class_order(logits, y, weight)
+        _sort_ties(order, tied, logits, y, classes)
     copy = np.zeros(n, dtype=bool)
     pairs = np.flatnonzero(tied)
     copy[pairs + 1] = _equal(logits, y, order[pairs], order[pairs + 1])
@@ -121,15 +128,33 @@ def _keys(logits: FloatArray, y: IntArray) -> tuple[IntArray, ...]:
     return tuple(np.rint(np.arcsinh(v) / _GRID).astype(np.int64) for v in (square, top, own))
 
 
-def _sort_ties(order: IntArray, tied: NDArray[np.bool_], logits: FloatArray, y: IntArray) -> None:
-    """Sort runs of equal keys by label and logits, in place."""
+def _class_order(logits: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
+    """Return the classes by their mass in scores and labels (K,), so that their numbers do not matter."""
+    n, k = logits.shape
+    mass = np.bincount(y, weights=weight, minlength=k).astype(np.float64)
+    step = max(1, _BLOCK // k)
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        p = np.exp(log_softmax(logits[part].astype(np.float64)))
+        mass += p.sum(axis=0) if weight is None else weight[part] @ p
+    # Sums of the same rows in another order differ in their last digits.
+    return np.argsort(np.round(mass / mass.sum(), 10), kind="stable")
+
+
+def _sort_ties(
+    order: IntArray, tied: NDArray[np.bool_], logits: FloatArray, y: IntArray, classes: IntArray
+) -> None:
+    """Sort runs of equal keys by label and logits, classes in the given order, in place."""
+    rank = np.argsort(classes)
     edge = np.flatnonzero(np.diff(np.concatenate(([False], tied, [False])).astype(np.int8)))
     for start, stop in zip(edge[::2], edge[1::2] + 1, strict=True):
         run = order[start:stop]
         z = _without_constant(logits[run])
         if (np.abs(z - z[0]) <= _COPY).all() and (y[run] == y[run[0]]).all():
             continue
-        order[start:stop] = run[np.lexsort((*np.rint(z / _GRID).T[::-1], y[run]))]
+        order[start:stop] = run[
+            np.lexsort((*np.rint(np.arcsinh(z[:, classes]) / _GRID).T[::-1], rank[y[run]]))
+        ]
 
 
 def _equal(logits: FloatArray, y: IntArray, a: IntArray, b: IntArray) -> NDArray[np.bool_]:
@@ -152,7 +177,8 @@ def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
     """Return whether equal scores are independent rows (a forest of 100 trees has 101 values), not copies.
 
     Copies of a row bear its label. Where rows that share their scores often bear different ones, the scores
-    are discrete: they come again because there are few of them.
+    are discrete: they come again because there are few of them. So they are where a few scores hold most rows
+    (a forest that is sure of a thousand rows says the same of all).
 
     Parameters
     ----------
@@ -171,11 +197,12 @@ def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
     mass = np.bincount(group, weights=weight[order])
     labels = np.bincount(group)  # merged rows of one score differ by label
     repeated = mass[mass > 1.0].sum()
-    return bool(labels.max(initial=0) > 1 and mass[labels > 1].sum() > _MIXED * repeated)
+    mixed = labels.max(initial=0) > 1 and mass[labels > 1].sum() > _MIXED * repeated
+    return bool(mixed or mass.sum() ** 2 < _UNEVEN * len(mass) * float(mass @ mass))
 
 
 def deal(y: IntArray, weight: Float64, n_folds: int, *, discrete: bool = False) -> Float64:
-    """Return how much of every row each fold holds out, shape (n_folds, M); a column sums to the row's weight.
+    """Return how much of each row every fold holds out (n_folds, M); a column sums to the row's weight.
 
     The rows of each class are dealt in turn, in the order in which they stand (:func:`arrange` made it a
     random one). A row and its copies fall into one fold; where scores are discrete, whole counts of a row are
@@ -190,7 +217,9 @@ def deal(y: IntArray, weight: Float64, n_folds: int, *, discrete: bool = False) 
     array([[1., 1., 1.],
            [0., 2., 0.]])
     """
-    by_class = np.argsort(y, kind="stable")
+    # Classes in the order in which they come: their numbers do not matter.
+    _, first, which = np.unique(y, return_index=True, return_inverse=True)
+    by_class = np.argsort(first[which], kind="stable")
     mass = weight[by_class]
     count = np.maximum(np.floor(mass), 1.0) if discrete else np.ones(len(mass))
     start = (np.cumsum(count) - count) % n_folds  # going on where the last row stopped keeps folds equal

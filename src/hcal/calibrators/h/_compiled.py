@@ -224,7 +224,7 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
             q[i] = 1.0 / (1.0 + math.exp(-odds[i]))
         _join(p, top, q, form.lift, form.just_below)
         if form.pooled and form.lift >= 0:
-            _level_ties(z, p)
+            _level_ties(z, p, form.just_below)
 
 
 # -- the pool -----------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def _split_top(scores: Array, top: Array, lift: float, odds: Array) -> None:
 
 
 @_jit
-def _level_ties(logits: Array, probs: Array) -> None:
+def _level_ties(logits: Array, probs: Array, just_below: float) -> None:
     """Classes that tie on top get one probability, their mean."""
     for i in range(len(logits)):
         z, p = logits[i], probs[i]
@@ -306,12 +306,36 @@ def _level_ties(logits: Array, probs: Array) -> None:
         for k in range(len(z)):
             tied += np.int32(1) if z[k] == highest else np.int32(0)
         if tied > 1:
-            total = 0.0
-            for k in range(len(z)):
-                total += p[k] if z[k] == highest else 0.0
-            for k in range(len(z)):
-                if z[k] == highest:
-                    p[k] = total / tied
+            _level(z, p, highest, tied, just_below)
+
+
+@_jit
+def _level(z: Array, p: Array, highest: Any, tied: int, just_below: float) -> None:
+    """See :func:`hcal.calibrators.h.blend.level_ties`."""
+    n, on_top, below, most, first = len(z), 0.0, 0.0, 0.0, -1
+    for k in range(n):
+        if z[k] == highest:
+            on_top += p[k]
+            first = k if first < 0 else first
+        else:
+            below += p[k]
+            most = max(most, np.float64(p[k]))
+    level, mean = on_top / tied, below / max(n - tied, 1)
+    w = min(max((most - level * just_below) / max(most - mean, 1e-300), 0.0), 1.0)
+    if mean >= level * just_below:
+        level = 1.0 / (tied + (n - tied) * just_below)
+        mean, w = level * just_below, 1.0
+    for k in range(n):
+        p[k] = level if z[k] == highest else (1.0 - w) * p[k] + w * mean
+    best = 0
+    for k in range(n):
+        if p[k] > p[best]:
+            best = k
+    if best != first:
+        above = np.nextafter(p[best], p.dtype.type(2.0))
+        for k in range(n):
+            if z[k] == highest:
+                p[k] = above
 
 
 # -- all events of a block ----------------------------------------------------------------------------------

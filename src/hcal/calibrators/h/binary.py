@@ -26,8 +26,8 @@ from hcal.solvers.temperature import Temperature, solve_temperature
 _PLACES = 4096
 #: Points of the grid by mass, and evenly over the range.
 _BY_MASS, _EVEN = 192, 65
-#: A fitted function rises at least so fast, in units of temperature scaling's or, where that is flatter still, of
-#: a hundredth a standard deviation of the scores: nothing is tied.
+#: A fitted function rises at least so fast, in units of temperature scaling's or, where that is flatter,
+#: of a hundredth a standard deviation of the scores: nothing is tied.
 _LEAST_RISE, _FLATTEST = 1e-3, 1e-2
 _NEWTON = 60
 #: Log-odds beyond this are this.
@@ -133,17 +133,20 @@ def draw(counts: Counts, at: Float64) -> tuple[Line, Temperature]:
     beta, mass = solved.beta, counts.total
     t = beta * counts.u
     center, spread = _moments(t, mass)
-    middle = (np.cumsum(mass) - 0.5 * mass) / mass.sum()
-    order = np.interp(np.linspace(0.01, 0.99, 99), middle, (t - center) / spread)
-    slope = _LEAST_RISE * max(beta, _FLATTEST / _moments(counts.u, mass)[1])
-    return Line(counts, beta, t, beta * at, center, spread, order, slope * (at - at.mean())), solved
+    some = mass > 0
+    middle = (np.cumsum(mass[some]) - 0.5 * mass[some]) / mass.sum()
+    order = np.interp(np.linspace(0.01, 0.99, 99), middle, (t[some] - center) / spread)
+    middle_u, spread_u = _moments(counts.u, mass)
+    least = _LEAST_RISE * max(beta, _FLATTEST / spread_u) * (at - middle_u)
+    return Line(counts, beta, t, beta * at, center, spread, order, least), solved
 
 
 def _moments(values: Float64, mass: Float64) -> tuple[float, float]:
-    """Return the mean and the standard deviation, which is 1 where all values are one."""
-    mean = float(np.average(values, weights=mass))
-    deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=mass)))
-    return mean, deviation if deviation > 1e-9 * (1.0 + abs(mean)) else 1.0
+    """Return the mean and the standard deviation, which is not 0 where all values are one."""
+    unit = float(np.abs(values).max()) or 1.0  # squares of huge scores would overflow
+    mean = float(np.average(values / unit, weights=mass))
+    deviation = float(np.sqrt(np.average((values / unit - mean) ** 2, weights=mass)))
+    return mean * unit, deviation * unit if deviation > 1e-9 else unit
 
 
 def _temperature(counts: Counts) -> Temperature:
@@ -185,7 +188,7 @@ class Regression:
 
 @dataclass(frozen=True)
 class Steps:
-    """Isotonic regression, each step drawn to temperature scaling by so many pseudo-rows and joined by lines."""
+    """Isotonic regression, each step drawn to temperature scaling by some pseudo-rows and joined by lines."""
 
     name: str
     pseudo: float
@@ -232,16 +235,14 @@ def logistic(offset: Float64, x: Float64, mass: Float64, ridge: Float64) -> Floa
         hessian = (x * (total * p * (1 - p))[:, None]).T @ x
         hessian[np.diag_indices_from(hessian)] += 2 * ridge + 1e-10 * (1 + hessian.diagonal())
         step = np.linalg.solve(hessian, gradient)
-        size = 1.0
-        while size > 1e-8 and not loss(theta - size * step) <= value:
+        expected, size = float(gradient @ step), 1.0
+        # Close to the end the loss cannot tell a gain from rounding, and a full step needs no proof.
+        while size > 1e-8 and expected > 1e-7 and not loss(theta - size * step) < value:
             size *= 0.5
-        if size <= 1e-8:
-            break
         theta = theta - size * step
-        now = loss(theta)
-        if value - now <= 1e-12 * (1 + abs(value)):
+        if expected < 1e-16 or size <= 1e-8:
             break
-        value = now
+        value = loss(theta)
     return theta
 
 
@@ -350,7 +351,7 @@ def fit_table(
 
 
 def _with_ends(knots: Float64, values: Float64, beta: float) -> Table:
-    """Rise strictly, and beyond the grid no faster than on average in the outer half nor than temperature scaling."""
+    """Rise strictly; beyond the grid no faster than in its outer half, nor than temperature scaling."""
     step = np.maximum(np.diff(values), 1e-12 * (1.0 + np.abs(values[1:])))
     values = values[0] + np.concatenate([[0.0], np.cumsum(step)])
     half, reach = len(knots) // 2, knots[-1] - knots[0]
@@ -443,13 +444,31 @@ def fit_two(
         "promise": "accuracy" if crossing else "ranking",
         "changed_sides": float(weight @ moved),
         "crossing": float(np.interp(0.0, table.values, table.knots)),
+        "warnings": one_class(np.bincount(y, weights=weight, minlength=2)),
+        "absent_classes": np.flatnonzero(np.bincount(y, minlength=2) == 0).tolist(),
     }
     state = {"table.knots": table.knots, "table.values": table.values}
     return Fitted(state, solved.converged, solved.message, info)
 
 
+def one_class(mass: Float64) -> list[str]:
+    """Return a sentence where all labels are one class (mass of every class, (K,)).
+
+    Examples
+    --------
+    >>> one_class(np.array([0.0, 5.0]))
+    ['every label is class 1: nothing can be learned of the other classes']
+    """
+    present = np.flatnonzero(mass)
+    if len(present) != 1:
+        return []
+    return [f"every label is class {present[0]}: nothing can be learned of the other classes"]
+
+
 def _odds(logits: FloatArray) -> Float64:
-    return np.asarray(logits[:, 1].astype(np.float64) - logits[:, 0].astype(np.float64))
+    """Return z₁ − z₀ (N,); what is all but a subnormal number is 0, because its inverse is none."""
+    u = logits[:, 1].astype(np.float64) - logits[:, 0].astype(np.float64)
+    return np.where(np.abs(u) < 1e-290, 0.0, u)
 
 
 def is_table(state: Mapping[str, NDArray[Any]]) -> bool:

@@ -1,8 +1,8 @@
 """The pool of more than two classes, as one set of scores: what a linear map, the curve and the events add.
 
-A log-linear pool multiplies its candidates. Those that are linear in the margins (the identity, temperature, vector
-and matrix scaling) become one matrix; the refined margins and the events add theirs. The pooled top-label event is
-then corrected by a curve of its own, fitted out of fold.
+A log-linear pool multiplies its candidates. Those that are linear in the margins (the identity, temperature,
+vector and matrix scaling) become one matrix; the refined margins and the events add theirs. The pooled
+top-label event is then corrected by a curve of its own, fitted out of fold.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import log_expit
 
 from hcal.calibrators.h.events import Rest
+from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.rows import Float64
 from hcal.numerics import FloatArray, IntArray
 
@@ -139,10 +140,32 @@ def top_class(logits: FloatArray, prefer: Float64 | None) -> IntArray:
 
 
 def level_ties(probs: FloatArray, logits: FloatArray) -> None:
-    """Give classes that tie on top one probability, their mean, in place."""
+    """Give classes that tie on top one probability, their mean, and draw others below it, in place.
+
+    Others above the mean are drawn to their own mean as far as it needs; where that is above too, all classes
+    get the same but for a hair.
+
+    Examples
+    --------
+    >>> probs = np.array([[0.5, 0.1, 0.35, 0.05]])
+    >>> level_ties(probs, np.array([[1.0, 1.0, 0.0, 0.0]]))
+    >>> probs.round(4)
+    array([[0.3, 0.3, 0.3, 0.1]])
+    """
     rows = np.flatnonzero(tied_on_top(logits))
-    if rows.size:
-        part = logits[rows]
-        tied = part == part.max(axis=1, keepdims=True)
-        mean = np.sum(probs[rows], axis=1, where=tied, dtype=np.float64) / tied.sum(axis=1)
-        probs[rows] = np.where(tied, mean[:, None].astype(probs.dtype), probs[rows])
+    if not rows.size:
+        return
+    part, p = logits[rows], probs[rows].astype(np.float64)
+    tied = part == part.max(axis=1, keepdims=True)
+    n_tied = tied.sum(axis=1)
+    n_other = np.maximum(tied.shape[1] - n_tied, 1)
+    level = np.sum(p, axis=1, where=tied) / n_tied
+    mean = np.sum(p, axis=1, where=~tied) / n_other
+    highest = np.max(p, axis=1, where=~tied, initial=0.0)
+    under = mean >= level * JUST_BELOW
+    level = np.where(under, 1.0 / (n_tied + (tied.shape[1] - n_tied) * JUST_BELOW), level)
+    mean = np.where(under, level * JUST_BELOW, mean)
+    w = np.clip((highest - level * JUST_BELOW) / np.maximum(highest - mean, 1e-300), 0.0, 1.0)
+    w = np.where(under, 1.0, w)[:, None]
+    others = (1.0 - w) * p + w * mean[:, None]
+    probs[rows] = np.where(tied, level[:, None], others)

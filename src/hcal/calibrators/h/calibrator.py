@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators.base import Calibrator, Fitted, Preserves
+from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
 from hcal.numerics import FloatArray, IntArray
@@ -122,6 +123,11 @@ class HCalibrator(Calibrator):
             preserve=self._promise(logits.shape[1]),
             verbose=self.verbose,
         )
+
+    def _warn(self, fitted: Fitted) -> None:
+        super()._warn(fitted)
+        for words in fitted.info.get("warnings", []):
+            warnings.warn(f"{self.name}: {words}", CalibrationWarning, stacklevel=3)
 
     def _fit_paper(
         self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None

@@ -1,4 +1,4 @@
-"""What is pooled when there are more than two classes: each candidate fitted on some rows, as scores of others."""
+"""What is pooled with more than two classes: candidates fitted on some rows, as scores of others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from hcal.calibrators.h.blend import FLOOR, Blend, event_scores, top_class
 from hcal.calibrators.h.events import top_odds
 from hcal.calibrators.h.model import Model, fit_events, fit_refined, see
 from hcal.calibrators.h.refine import Refined, refine
-from hcal.calibrators.h.rows import Float64, look
+from hcal.calibrators.h.rows import Float64, blocks, look
 from hcal.maps import scaling
-from hcal.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.objective.threads import each
 
 #: Up to so many classes vector and matrix scaling are candidates: their K² numbers need rows.
 MATRIX_CLASSES = 32
@@ -30,7 +31,7 @@ class Setting(NamedTuple):
     cap : float
         Temperature-scaled margins beyond this count as this in linear candidates: ln(K(N + 1)).
     prefer : array of shape (K,)
-        The mass of every class, which decides between classes that tie on top.
+        The mass of every class in labels and scores, which decides between classes that tie on top.
     """
 
     classes: bool
@@ -54,16 +55,19 @@ class Setting(NamedTuple):
         ]
 
 
-def new_setting(y: IntArray, weight: Float64, n_classes: int, *, classes: bool) -> Setting:
+def new_setting(logits: FloatArray, y: IntArray, weight: Float64, *, classes: bool) -> Setting:
     """Return the setting of calibration rows.
 
     Examples
     --------
-    >>> new_setting(np.array([0, 2]), np.ones(2), 3, classes=True).prefer
-    array([1., 0., 1.])
+    >>> new_setting(np.zeros((2, 4)), np.array([0, 2]), np.ones(2), classes=True).prefer
+    array([1.5, 0.5, 1.5, 0.5])
     """
-    mass = np.bincount(y, weights=weight, minlength=n_classes)
-    return Setting(classes, float(np.log(n_classes * (weight.sum() + 1.0))), mass)
+    n, k = logits.shape
+    mass = np.bincount(y, weights=weight, minlength=k)
+    parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks(n, k), events=logits.size)
+    prefer = np.round(mass + np.sum(parts, axis=0), 9)  # sums of other orders differ in their last digits
+    return Setting(classes, float(np.log(k * (weight.sum() + 1.0))), prefer)
 
 
 class Candidates(NamedTuple):
@@ -99,7 +103,7 @@ def fit_candidates(
     Examples
     --------
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
-    >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(y, np.ones(40), 3, classes=True))
+    >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(z, y, np.ones(40), classes=True))
     >>> fitted.vector.shape, fitted.matrix.shape
     ((6,), (12,))
     """
@@ -152,7 +156,7 @@ def blend(fitted: Candidates, share: Float64) -> Blend:
     Examples
     --------
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
-    >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(y, np.ones(40), 3, classes=True))
+    >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(z, y, np.ones(40), classes=True))
     >>> float(blend(fitted, np.array([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])).scale)
     1.0
     """

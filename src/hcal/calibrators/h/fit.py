@@ -14,7 +14,7 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from hcal.calibrators.base import Fitted, Preserves
-from hcal.calibrators.h.binary import fit_two, is_table, predict_two
+from hcal.calibrators.h.binary import fit_two, is_table, one_class, predict_two
 from hcal.calibrators.h.blend import split_top, top_class
 from hcal.calibrators.h.candidates import Candidates, Setting, blend, fit_candidates, new_setting, scores
 from hcal.calibrators.h.events import Curve, fit_curve
@@ -134,11 +134,15 @@ def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, A
     verdicts = each(
         lambda lift: judge(join(q, rest, top, lift), held.y, held.weight), list(lifts), events=rest.size
     )
-    best = int(np.argmin([v.against(base) for v in verdicts]))
+    best = _first_of_equals([v.against(base) for v in verdicts])
     info = _facts(share, setting, base, dict(zip(lifts, verdicts, strict=True)), lifts[best])
     if not free and setting.classes:
         info["argmax_advice"] = _advice(pooled.argmax(axis=1) == held.y, hit > 0, held.weight)
     return Pool(share, last, lifts[best]), info
+
+
+def _first_of_equals(criteria: list[float], slack: float = 0.02) -> int:
+    return next(i for i, value in enumerate(criteria) if value <= min(criteria) + slack)
 
 
 def _weigh(held: Held) -> Float64:
@@ -178,6 +182,11 @@ def _advice(free: NDArray[np.bool_], kept: NDArray[np.bool_], weight: Float64) -
     return {"recommended": bool(clear), "accuracy": {"kept": before, "free": after}, "words": words}
 
 
+def _of_advice(info: dict[str, Any]) -> list[str]:
+    advice = info.get("argmax_advice", {"recommended": False})
+    return [advice["words"]] if advice["recommended"] else []
+
+
 def fit_default(
     logits: FloatArray,
     y: IntArray,
@@ -203,7 +212,7 @@ def _fit_many(
     logits: FloatArray, y: IntArray, weight: Float64, preserve: Preserves, advance: Callable[[int], None]
 ) -> Fitted:
     k = logits.shape[1]
-    setting = new_setting(y, weight, k, classes=preserve != "order")
+    setting = new_setting(logits, y, weight, classes=preserve != "order")
     if _enough(weight):
         held = out_of_fold(logits, y, weight, setting, advance)
         chosen, info = pool(held, setting, free=preserve is None)
@@ -211,6 +220,9 @@ def _fit_many(
         temperature = np.array([float(name == "temperature") for name in setting.names])
         chosen = Pool(temperature, no_curve(0, k), None if preserve is None else 0.0)
         info = {"candidates": dict(zip(setting.names, temperature.tolist(), strict=True))}
+    mass = np.bincount(y, weights=weight, minlength=k)
+    info["warnings"] = [*one_class(mass), *_of_advice(info)]
+    info["absent_classes"] = np.flatnonzero(mass == 0).tolist()
     advance(1)
     refined, converged, message = fit_refined(logits, y, weight)
     model = assemble(fit_candidates(logits, y, weight, setting, refined), chosen)
@@ -230,8 +242,8 @@ def _enough(weight: Float64) -> bool:
 def _counted(logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> Float64:
     """Return weights that sum to the number of rows that tell something new.
 
-    A row that weighs ten, or comes ten times, is one observation and not ten, unless scores are discrete and come
-    again by themselves. Weights that sum to less than that stay as they are: they count rows.
+    A row that weighs ten, or comes ten times, is one observation and not ten, unless scores are discrete and
+    come again by themselves. Weights that sum to less than that stay as they are: they count rows.
     """
     if weight is None:
         return np.ones(len(y))

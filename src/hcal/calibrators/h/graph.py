@@ -91,10 +91,23 @@ def _pooled(
     probs = _joined(model, ops, q, pooled, top)
     if model.lift is None:
         return probs
-    # Classes that tie on top get one probability: see hcal.calibrators.h.blend.level_ties.
-    lower, none = logits < ops.max(logits), probs * 0.0
-    shared = ops.sum(ops.where(lower, none, probs)) / ops.sum(ops.where(lower, none, none + 1.0))
-    return ops.where(lower, probs, shared + none)
+    return _level_ties(ops, probs, logits < ops.max(logits), len(model.rest.bias))
+
+
+def _level_ties(ops: Ops, probs: Any, lower: Any, k: int) -> Any:
+    """Return what :func:`hcal.calibrators.h.blend.level_ties` does; ``lower`` marks classes not on top."""
+    none = probs * 0.0
+    one = none + 1.0
+    tied = ops.sum(ops.where(lower, none, one))
+    level = ops.sum(ops.where(lower, none, probs)) / tied
+    mean = ops.sum(ops.where(lower, probs, none)) / ops.maximum(tied * -1.0 + k, 1.0)
+    highest = ops.max(ops.where(lower, probs, none))
+    under = mean < level * JUST_BELOW  # the usual case
+    flat = one / (tied + (tied * -1.0 + k) * JUST_BELOW)
+    w = ops.clip((highest - level * JUST_BELOW) / ops.maximum(highest - mean, 1e-300), 0.0, 1.0)
+    others = ops.where(under, probs * (w * -1.0 + 1.0) + mean * w, flat * JUST_BELOW)
+    levelled = ops.where(lower, others, ops.where(under, level + none, flat))
+    return ops.where(tied < none + 1.5, probs, levelled)
 
 
 def _log_sigmoid(ops: Ops, odds: Any) -> Any:

@@ -1,9 +1,9 @@
 """The judge: held-out predictions are compared at every level at once, and no single noisy term decides.
 
-criterion = mean over three levels of ln(error + noise): proper scores (NLL and Brier), the windowed h-error of the
-top-label event, and that of the class-wise events ((T̃₁ − T̃₂)/T̃₃ of Thm 7, root mean square over windows, less its
-noise). Each error stands beside the noise of its own estimate: an error of 0 is not infinitely good, a base of 0
-divides nothing, and a term that is all noise says nothing.
+criterion = mean over three levels of ln(error + noise): proper scores (NLL and Brier), the windowed h-error
+of the top-label event, and that of the class-wise events ((T̃₁ − T̃₂)/T̃₃ of Thm 7, root mean square over
+windows, less its noise). Each error stands beside the noise of its own estimate: an error of 0 is not
+infinitely good, a base of 0 divides nothing, and a term that is all noise says nothing.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW
 
 
 def _h_errors(p: Float64, occurred: Float64, weight: Float64, window: int) -> tuple[Float64, Float64]:
-    """Return the error of each row of events p (E, N) with marks (E, N), and its deviation by chance, (E,) each."""
+    """Return the error of each row of events p (E, N) with marks (E, N), and how far it is off by chance."""
     order = np.argsort(p, axis=1, kind="stable")
     m = min(window, p.shape[1])
     w, q = weight[order], np.take_along_axis(p, order, axis=1)

@@ -1,9 +1,9 @@
 """The pool: candidates are averaged, with weights by what they said of rows that they had not seen.
 
-A log-linear pool multiplies candidates, p ∝ Π p_j^{a_j}. Its weights are a small convex problem in the held-out
-likelihood, they need not sum to one (so a pool of timid candidates is not timid), and a pool of maps that are
-linear in the scores is one such map. A mixture, p = Σ a_j p_j, is safer where a candidate may be far off in
-single places: it serves two classes, where it costs nothing to predict.
+A log-linear pool multiplies candidates, p ∝ Π p_j^{a_j}. Its weights are a small convex problem in the
+held-out likelihood; they need not sum to one, so a pool of timid candidates is not timid, and a pool of maps
+that are linear in the scores is one such map. A mixture, p = Σ a_j p_j, is safer where a candidate may be far
+off in single places: it serves two classes, where it costs nothing to predict.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def log_linear_weights(log_p: Float64, y: IntArray, weight: Float64) -> Float64:
     Examples
     --------
     >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
-    >>> log_linear_weights(np.stack([good, -good]), np.array([0, 1] * 40 + [1, 0] * 10), np.ones(100)).round(1)
+    >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
+    >>> log_linear_weights(np.stack([good, -good]), y, np.ones(100)).round(1)
     array([0.9, 0. ])
     """
     n_candidates = len(log_p)
