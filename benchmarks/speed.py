@@ -182,8 +182,8 @@ def step_rows(size: str) -> Iterator[Row]:
 
 def default_step(logits: np.ndarray, y: np.ndarray) -> Time:
     """Value and gradient of the default's largest problem, stage 1, on all rows."""
-    from hcal.calibrators._default.refine import _compress, _Problem
-    from hcal.calibrators._default.rows import fit_scaler
+    from hcal.calibrators.h.refine import _compress, _Problem
+    from hcal.calibrators.h.rows import fit_scaler
 
     weight = np.ones(len(y))
     seen, label, counts, feature = _compress(logits.astype(np.float64), y, 1.0)
@@ -222,8 +222,8 @@ def paper_rows(size: str) -> Iterator[Row]:
 
 def predict_rows(size: str) -> Iterator[Row]:
     """The richest candidate, whatever would be chosen: on synthetic rows that is often the identity."""
-    from hcal.calibrators._default import fit_candidates
-    from hcal.calibrators._default.model import to_state
+    from hcal.calibrators.h.fit import fit_candidates
+    from hcal.calibrators.h.model import to_state
 
     n, k = SIZES[size]
     logits, y = problem(n, k)
@@ -290,7 +290,7 @@ def growth(path: Path) -> None:
         return lambda: loss_and_grad(probs, y)
 
     def candidates(count: int) -> Callable[[], object]:
-        from hcal.calibrators._paper import PaperSettings, fit_paper
+        from hcal.calibrators.h.paper import PaperSettings, fit_paper
         from hcal.solvers.adam import AdamSettings
 
         logits, y = problem(5000, 10)

@@ -99,9 +99,9 @@ def predictions(method: str, cal: np.ndarray, y: np.ndarray, test: np.ndarray) -
 
 def ablations(cal: np.ndarray, y: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
     """The default's parts: each candidate forced; judged by NLL alone; trained with the h objective added."""
-    from hcal.calibrators._default import CANDIDATES, fit_candidates, out_of_fold
-    from hcal.calibrators._default.model import predict_model
     from hcal.calibrators.base import _keep_argmax
+    from hcal.calibrators.h.fit import CANDIDATES, fit_candidates, out_of_fold
+    from hcal.calibrators.h.model import predict_model
 
     weight = np.ones(len(y))
     models = {
@@ -125,9 +125,9 @@ def with_h(model: Any, logits: np.ndarray, y: np.ndarray, window: int = 500) -> 
     """Refit the last curve of P(top) by NLL plus the windowed error of the top-label event (weight 1)."""
     from scipy.special import expit
 
-    from hcal.calibrators._default.events import _design
-    from hcal.calibrators._default.model import see
-    from hcal.calibrators._default.rows import Scaler
+    from hcal.calibrators.h.events import _design
+    from hcal.calibrators.h.model import see
+    from hcal.calibrators.h.rows import Scaler
     from hcal.solvers.lbfgs import lbfgs
 
     seen = see(model.refined, logits, y)

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from hcal import metrics
-from hcal.calibrators._paper import PaperSettings, fit_paper
+from hcal.calibrators.h.paper import PaperSettings, fit_paper
 from hcal.maps.predict import predict_map
 from hcal.numerics import log_softmax
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import hcal
-from hcal.calibrators._paper import PaperSettings, fit_paper
+from hcal.calibrators.h.paper import PaperSettings, fit_paper
 from hcal.io import SCHEMA
 from hcal.solvers.adam import AdamSettings
 

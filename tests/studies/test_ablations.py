@@ -15,8 +15,8 @@ from hcal.bench.cell import Job, inverted_rows, run_job
 from hcal.bench.paper_fit import SharedPaperFit
 from hcal.bench.synthetic import make_synthetic
 from hcal.bench.tasks import TaskRef
-from hcal.calibrators import _paper
 from hcal.calibrators.h import HCalibrator
+from hcal.calibrators.h import paper as _paper
 from hcal.metrics import brier
 from hcal.objective.loss import HCalibrationLoss
 from studies.ablations import ABLATIONS, SELECTORS, ablation_methods

@@ -29,7 +29,7 @@ def _registry() -> dict[str, type[Calibrator]]:
             continue
         loaded = importlib.import_module(f"{__name__}.{module.name}")
         for cls in vars(loaded).values():
-            if _is_method(cls) and cls.__module__ == loaded.__name__:
+            if _is_method(cls) and f"{cls.__module__}.".startswith(f"{loaded.__name__}."):
                 found[cls.name] = cls
     return dict(sorted(found.items()))
 

@@ -29,6 +29,9 @@ _COPY = 1e-9
 _BLOCK = 2_000_000
 #: Share of the mass of repeated scores that may carry two labels before scores are taken to be discrete.
 _MIXED = 0.02
+#: Effective share (Σm)²/Σm² of the distinct scores below which a few of them hold most rows, as saturated
+#: scores do and weights or resampled rows do not (exponential weights: 0.5, a bootstrap: 0.8).
+_UNEVEN = 0.1
 
 
 class Rows(NamedTuple):
@@ -211,7 +214,8 @@ def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
     """Return whether equal scores are independent rows (a forest of 100 trees has 101 values), not copies.
 
     Copies of a row bear its label. Where rows that share their scores often bear different ones, the scores
-    are discrete: they come again because there are few of them.
+    are discrete: they come again because there are few of them. So they are where a few scores hold most rows
+    (a forest that is sure of a thousand rows says the same of all).
 
     Parameters
     ----------
@@ -230,7 +234,8 @@ def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
     mass = np.bincount(group, weights=weight[order])
     labels = np.bincount(group)  # merged rows of one score differ by label
     repeated = mass[mass > 1.0].sum()
-    return bool(labels.max(initial=0) > 1 and mass[labels > 1].sum() > _MIXED * repeated)
+    mixed = labels.max(initial=0) > 1 and mass[labels > 1].sum() > _MIXED * repeated
+    return bool(mixed or mass.sum() ** 2 < _UNEVEN * len(mass) * float(mass @ mass))
 
 
 def deal(y: IntArray, weight: Float64, n_folds: int, *, discrete: bool = False) -> Float64:

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from hcal.certificates.table import _HALF, _SHIFT, _SIDE, BINS
-from hcal.objective.threads import each
+from hcal.runtime.threads import each
 
 #: Classes whose bins stay in the cache together.
 _CHUNK = 48

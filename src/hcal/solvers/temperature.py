@@ -36,6 +36,10 @@ class Temperature:
     evaluations: int = 0
 
 
+#: Rows whose logits differ by less than this are constant: 1/T would overflow before they said anything.
+_CONSTANT = 1e-290
+
+
 def _blocks(n_rows: int, n_classes: int) -> Iterator[slice]:
     rows = max(1, _BLOCK_EVENTS // n_classes)
     for start in range(0, n_rows, rows):
@@ -278,7 +282,7 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     1.098612
     """
     scale = logit_scale(logits)
-    if scale == 0:
+    if scale < _CONSTANT:
         return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
     derivatives = nll_derivatives(logits, y, weight, unit=scale)
     if derivatives(0.0)[0] >= 0:

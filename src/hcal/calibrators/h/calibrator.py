@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._h_state import STATES
-from hcal.calibrators.base import Calibrator, Fitted, Preserves
+from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.calibrators.h.state import STATES
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
 from hcal.numerics import FloatArray, IntArray
@@ -33,9 +34,12 @@ class HCalibrator(Calibrator):
         calibration set itself, as published.
     select : {"top-label", "class-wise", "nll"}, optional
         The paper protocol's selector: dECE (the default there), CWECE_a or NLL on the calibration set.
-    preserve : {"accuracy", "order", None}
-        What the default protocol must keep: the most probable class, or the order of all classes. The maps
-        of the paper protocol keep the order in any case.
+    preserve : {"auto", "accuracy", "order", None}
+        What the default protocol must keep. ``"auto"``: with two classes the ranking of the rows (the
+        probability rises strictly with the score; which side of ½ a row falls on may change, and is
+        reported), with more the most probable class. ``"accuracy"``: the most probable class, with two
+        classes beside the ranking. ``"order"``: the order of all classes. ``None``: nothing but, with two
+        classes, the ranking. The maps of the paper protocol keep the order in any case.
     input : {"logits", "probs", "log_probs"}
     device : str, optional
         Where the paper protocol trains, e.g. ``"cuda"``; by default the CPU. The default protocol works on
@@ -67,7 +71,6 @@ class HCalibrator(Calibrator):
     name = "h"
     title = "h-calibration"
     weighted = True
-    cross_fitted = True
     native_float32 = True
     state_specs = STATES
 
@@ -76,7 +79,7 @@ class HCalibrator(Calibrator):
         *,
         protocol: Protocol = "default",
         select: Select | None = None,
-        preserve: Preserves = "accuracy",
+        preserve: Preserves | Literal["auto"] = "auto",
         input: InputKind = "logits",
         device: str | None = None,
         random_state: int = 0,
@@ -97,32 +100,47 @@ class HCalibrator(Calibrator):
     @property
     def preserves(self) -> Preserves:  # type: ignore[override]
         """What the fitted probabilities keep of the scores: "order", "accuracy" or None."""
-        return "order" if self.protocol == "paper" else self.preserve
+        if self.protocol == "paper":
+            return "order"
+        return self._promise(getattr(self, "n_classes_", None))
+
+    def _promise(self, n_classes: int | None) -> Preserves:
+        """Return what is kept of each row's classes."""
+        if self.preserve == "auto":
+            return None if n_classes == 2 else "accuracy"
+        return self.preserve
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         self._check_parameters()
         logits = logits.astype(np.float64, copy=False)
         if self.protocol == "paper":
             return self._fit_paper(logits, y, sample_weight)
-        from hcal.calibrators._default import fit_default
+        from hcal.calibrators.h.fit import fit_default
 
         return fit_default(
             logits,
             y,
             sample_weight,
-            preserve=self.preserve,
-            random_state=self.random_state,
+            preserve=self._promise(logits.shape[1]),
             verbose=self.verbose,
         )
+
+    def _warn(self, fitted: Fitted) -> None:
+        super()._warn(fitted)
+        for words in fitted.info.get("warnings", []):
+            warnings.warn(f"{self.name}: {words}", CalibrationWarning, stacklevel=3)
 
     def _fit_paper(
         self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None
     ) -> Fitted:
-        from hcal.calibrators._paper import PaperSettings, fit_paper
+        from hcal.calibrators.h.paper import PaperSettings, fit_paper
         from hcal.solvers.adam import AdamSettings
 
-        if sample_weight is not None:
-            raise ValueError('protocol="paper" takes a sample_weight of integers only, as repetitions')
+        if sample_weight is not None:  # the published training knows rows, not weights
+            if not (sample_weight == np.rint(sample_weight)).all():
+                raise ValueError('protocol="paper" takes a sample_weight of integers only, as repetitions')
+            times = sample_weight.astype(np.int64)
+            logits, y = np.repeat(logits, times, axis=0), np.repeat(y, times)
         select = self.select or "top-label"
         settings = PaperSettings((select,), self.loss, adam=AdamSettings(batch_size=self.batch_size))
         return fit_paper(
@@ -150,14 +168,14 @@ class HCalibrator(Calibrator):
             self._predict_default(x, out)
 
     def _predict_default(self, logits: FloatArray, out: FloatArray) -> None:
-        from hcal.calibrators._default import predict_default
+        from hcal.calibrators.h.fit import predict_default
 
-        predict_default(self.state_, logits, self.preserve, out)
+        predict_default(self.state_, logits, self.preserves, out)
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         if self.protocol == "paper":
             return graph_map(self.state_, ops, x)
-        from hcal.calibrators._default import graph_default
+        from hcal.calibrators.h.fit import graph_default
 
         return graph_default(self.state_, ops, x)
 
@@ -165,7 +183,7 @@ class HCalibrator(Calibrator):
         allowed: dict[str, tuple[Any, ...]] = {
             "protocol": ("default", "paper"),
             "select": (None, "top-label", "class-wise", "nll"),
-            "preserve": ("accuracy", "order", None),
+            "preserve": ("auto", "accuracy", "order", None),
             "loss": ("paper", "published"),
         }
         for parameter, values in allowed.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._default.rows import Float64
+from hcal.calibrators.h.rows import Float64
 from hcal.numerics import FloatArray, IntArray
 
 #: A held top class leads by this factor, so that no tie is left to the order of the classes.

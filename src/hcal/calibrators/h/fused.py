@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hcal.calibrators._default._compiled import CELL, Stages, predict_rows
-from hcal.calibrators._default.keep import JUST_BELOW
-from hcal.calibrators._default.refine import KNOTS
-from hcal.calibrators._default.rows import FAR, N_FEATURES, TINY, narrowed
+from hcal.calibrators.h._compiled import CELL, Stages, predict_rows
+from hcal.calibrators.h.blend import FLOOR, no_blend
+from hcal.calibrators.h.keep import JUST_BELOW
+from hcal.calibrators.h.refine import KNOTS
+from hcal.calibrators.h.rows import FAR, N_FEATURES, TINY, narrowed
 from hcal.numerics import FloatArray
 from hcal.runtime.threads import run_parts, split
 
 if TYPE_CHECKING:
-    from hcal.calibrators._default.model import Model
+    from hcal.calibrators.h.model import Model
 
 
 def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
@@ -38,6 +39,16 @@ def _check_shapes(model: Model, logits: FloatArray, out: FloatArray) -> None:
         "final.weights": (final.weights, 2 + len(final.knots)),
         "rest.bias": (model.rest.bias, k),
     }
+    if model.blend is not None and model.last is not None:
+        last = model.last
+        expected |= {
+            "blend.matrix": (model.blend.matrix.reshape(-1), k * k if model.blend.matrix.size else 0),
+            "blend.bias": (model.blend.bias, k),
+            "blend.prefer": (model.blend.prefer, k),
+            "last.scaler": (last.scaler, 4),
+            "last.weights": (last.weights, 2 + len(last.knots)),
+            "last.classes": (last.classes, k),
+        }
     for name, (array, size) in expected.items():
         if array.shape != (size,):
             raise ValueError(f"{name!r} has shape {array.shape}, {k} classes need ({size},)")
@@ -54,6 +65,8 @@ def stages(model: Model, dtype: Any) -> Stages:
     values, scalar = model.refined.values, np.dtype(dtype).type
     slope = (np.diff(values) / np.diff(KNOTS))[segment]
     curve, final = model.curve, model.final
+    blend = no_blend(len(curve.classes)) if model.blend is None else model.blend
+    last = final if model.last is None else model.last
     return Stages(
         intercept=(values[segment] - slope * KNOTS[segment]).astype(dtype),
         slope=slope.astype(dtype),
@@ -70,9 +83,21 @@ def stages(model: Model, dtype: Any) -> Stages:
         final_knots=final.knots,
         final_scaler=final.scaler,
         final_weights=final.weights,
-        most_log_scale=model.refined.most_log_scale(),
         floor=TINY,
         tiny=float(np.finfo(dtype).tiny),
         lift=-1.0 if model.lift is None else float(model.lift),
         just_below=JUST_BELOW,
+        pooled=model.blend is not None,
+        events=float(blend.events),
+        refined=scalar(blend.refined),
+        cap=scalar(blend.cap),
+        matrix=np.ascontiguousarray(blend.matrix, dtype=dtype),
+        scale=scalar(blend.scale),
+        offset=blend.bias.astype(dtype),
+        prefer=blend.prefer,
+        last_knots=last.knots,
+        last_scaler=last.scaler,
+        last_weights=last.weights,
+        last_classes=last.classes,
+        lowest=scalar(-FLOOR),
     )

@@ -9,10 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from hcal.calibrators._default.events import Curve, Rest, fit_curve, fit_rest, top_odds
-from hcal.calibrators._default.keep import join
-from hcal.calibrators._default.refine import Refined, apply_refined, fit_refined, identity_refined
-from hcal.calibrators._default.rows import N_FEATURES, Float64, blocks
+from hcal.calibrators.h.blend import (
+    Blend,
+    blended,
+    event_scores,
+    level_ties,
+    linear_scores,
+    split_top,
+    top_class,
+)
+from hcal.calibrators.h.events import Curve, Rest, fit_curve, fit_rest, top_odds
+from hcal.calibrators.h.keep import join
+from hcal.calibrators.h.refine import Refined, apply_refined, fit_refined, identity_refined, refine
+from hcal.calibrators.h.rows import N_FEATURES, Float64, blocks, look
 from hcal.numerics import FloatArray, IntArray
 from hcal.runtime.jit import compiled
 from hcal.runtime.threads import each
@@ -33,7 +42,11 @@ class Model(NamedTuple):
         A second, one-dimensional correction of what the first left.
     rest : Rest
     lift : float or None
-        λ of :mod:`hcal.calibrators._default.keep`; None lets the argmax change.
+        λ of :mod:`hcal.calibrators.h.keep`; None lets the argmax change.
+    blend : Blend, optional
+        The pool; models of version 0.1 have none and end with their events.
+    last : Curve, optional
+        The correction of the pooled top-label event.
     """
 
     refined: Refined
@@ -41,6 +54,8 @@ class Model(NamedTuple):
     final: Curve
     rest: Rest
     lift: float | None
+    blend: Blend | None = None
+    last: Curve | None = None
 
 
 def predict_model(model: Model, logits: FloatArray) -> FloatArray:
@@ -68,7 +83,7 @@ def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """
     if not compiled():
         return predict_plain(model, logits, out)
-    from hcal.calibrators._default.fused import predict_fused
+    from hcal.calibrators.h.fused import predict_fused
 
     return predict_fused(model, np.ascontiguousarray(logits), out)
 
@@ -85,12 +100,53 @@ def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """
 
     def fill(part: slice) -> None:
-        top, margin, x = apply_refined(model.refined, logits[part])
-        odds = model.curve(top_odds(margin, top), x, top)
-        q = expit(model.final(odds, x[:, :0], top))
-        out[part] = join(q, model.rest(margin, top), top, model.lift)
+        out[part] = (
+            _events_alone(model, logits[part]) if model.blend is None else _pooled(model, logits[part])
+        )
 
     each(fill, blocks(len(logits), logits.shape[1], _CACHED), events=logits.size)
+
+
+def _events_alone(model: Model, logits: FloatArray) -> FloatArray:
+    top, margin, x = apply_refined(model.refined, logits)
+    odds = model.curve(top_odds(margin, top), x, top)
+    q = expit(model.final(odds, x[:, :0], top))
+    return join(q, model.rest(margin, top), top, model.lift)
+
+
+def pooled_scores(model: Model, logits: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Return the top classes (N,) and the scores of the pool (N, K).
+
+    Examples
+    --------
+    >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
+    >>> stage = fit_refined(z, y, np.ones(40))[0]
+    >>> model = fit_events(stage, see(stage, z, y), y, np.ones(40), classes=True)
+    >>> pooled_scores(model._replace(blend=no_blend(3)), z[:1])[1].argmax()
+    1
+    """
+    blend = model.blend
+    assert blend is not None
+    top = top_class(logits, blend.prefer)
+    rows = look(logits, float(model.refined.beta), top)
+    linear = linear_scores(blend, rows.margin)
+    refined, x = refine(model.refined, rows)
+    odds = model.final(model.curve(top_odds(refined, top), x, top), x[:, :0], top)
+    events = event_scores(odds, model.rest, refined, top)
+    return top, blended(blend, linear, events, refined)
+
+
+def _pooled(model: Model, logits: FloatArray) -> FloatArray:
+    assert model.last is not None
+    top, scores = pooled_scores(model, logits)
+    if model.lift is None:
+        top = scores.argmax(axis=1)
+    odds, rest = split_top(scores, top)
+    q = expit(model.last(odds, np.zeros((len(odds), 0)), top))
+    probs = join(q, rest, top, model.lift)
+    if model.lift is not None:
+        level_ties(probs, logits)
+    return probs
 
 
 def plain_model(refined: Refined, n_classes: int) -> Model:
@@ -102,10 +158,17 @@ def plain_model(refined: Refined, n_classes: int) -> Model:
     0.0
     """
     rest = Rest(np.array(1.0), np.zeros(n_classes))
-    return Model(refined, _no_curve(N_FEATURES, n_classes), _no_curve(0, n_classes), rest, 0.0)
+    return Model(refined, no_curve(N_FEATURES, n_classes), no_curve(0, n_classes), rest, 0.0)
 
 
-def _no_curve(n_features: int, n_classes: int) -> Curve:
+def no_curve(n_features: int, n_classes: int) -> Curve:
+    """Return the curve that corrects nothing.
+
+    Examples
+    --------
+    >>> no_curve(0, 2)(np.array([1.5]), np.zeros((1, 0)), np.array([0]))
+    array([1.5])
+    """
     scaler = np.array([0.0, 1.0, -1.0, 1.0])
     return Curve(np.zeros(0), scaler, np.zeros(2 + n_features), np.zeros(n_classes))
 
@@ -123,18 +186,8 @@ class Seen(NamedTuple):
     margin: Float64
     n_classes: int
 
-    def part(self, rows: IntArray) -> Seen:
-        """Return the same for some of the rows."""
-        inside = np.zeros(len(self.top), dtype=bool)
-        inside[rows] = True
-        order = np.flatnonzero(inside)
-        margin = self.margin[inside[self.lost]]
-        return Seen(
-            self.top[order], self.x[order], self.odds[order], self.lost[order], margin, self.n_classes
-        )
 
-
-def see(refined: Refined, logits: FloatArray, y: IntArray) -> Seen:
+def see(refined: Refined, logits: FloatArray, y: IntArray, prefer: Float64 | None = None) -> Seen:
     """Apply stage 1 to the calibration rows, block by block.
 
     Examples
@@ -143,11 +196,12 @@ def see(refined: Refined, logits: FloatArray, y: IntArray) -> Seen:
     array([ True])
     """
 
-    def look(part: slice) -> tuple[IntArray, Float64, Float64, Float64]:
-        top, margin, x = apply_refined(refined, logits[part])
+    def look_at(part: slice) -> tuple[IntArray, Float64, Float64, Float64]:
+        rows = look(logits[part], float(refined.beta), top_class(logits[part], prefer))
+        (margin, x), top = refine(refined, rows), rows.top
         return top, x, top_odds(margin, top), np.asarray(margin[top != y[part]], dtype=np.float64)
 
-    parts = each(look, blocks(len(logits), logits.shape[1], 4 * _CACHED), events=logits.size)
+    parts = each(look_at, blocks(len(logits), logits.shape[1], 4 * _CACHED), events=logits.size)
     top, x, odds, margin = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Seen(top, x, odds, top != y, margin, logits.shape[1])
 
@@ -174,6 +228,8 @@ def fit_events(refined: Refined, seen: Seen, y: IntArray, weight: Float64, *, cl
 
 
 _PARTS: dict[str, Any] = {"refined": Refined, "curve": Curve, "final": Curve, "rest": Rest}
+#: Parts that models of version 0.1 do not have.
+_POOLED: dict[str, Any] = {"blend": Blend, "last": Curve}
 
 
 def to_state(model: Model) -> dict[str, NDArray[Any]]:
@@ -184,9 +240,10 @@ def to_state(model: Model) -> dict[str, NDArray[Any]]:
     >>> sorted(to_state(plain_model(identity_refined(1.0), 2)))[:3]
     ['curve.classes', 'curve.knots', 'curve.scaler']
     """
+    parts = [*_PARTS, *(part for part in _POOLED if getattr(model, part) is not None)]
     state = {
         f"{part}.{key}": np.asarray(value, dtype=np.float64)
-        for part in _PARTS
+        for part in parts
         for key, value in getattr(model, part)._asdict().items()
     }
     state["lift"] = np.array(np.nan if model.lift is None else model.lift)
@@ -201,8 +258,9 @@ def from_state(state: Mapping[str, NDArray[Any]]) -> Model:
     >>> from_state(to_state(plain_model(identity_refined(2.0), 2))).refined.beta
     array(2.)
     """
+    known = {**_PARTS, **(_POOLED if "blend.events" in state else {})}
     parts = {
-        part: kind(**{key: state[f"{part}.{key}"] for key in kind._fields}) for part, kind in _PARTS.items()
+        part: kind(**{key: state[f"{part}.{key}"] for key in kind._fields}) for part, kind in known.items()
     }
     lift = float(state["lift"])
     return Model(**parts, lift=None if np.isnan(lift) else lift)
@@ -215,7 +273,9 @@ __all__ = [
     "fit_refined",
     "from_state",
     "identity_refined",
+    "no_curve",
     "plain_model",
+    "pooled_scores",
     "predict_into",
     "predict_model",
     "predict_plain",

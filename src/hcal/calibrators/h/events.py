@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from hcal.calibrators._default.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
+from hcal.calibrators.h.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
 from hcal.numerics import FloatArray, IntArray
 from hcal.solvers.lbfgs import lbfgs
 
@@ -67,7 +67,15 @@ def top_odds(margin: FloatArray, top: IntArray) -> Float64:
 
 
 def fit_curve(
-    odds: Float64, x: Float64, top: IntArray, hit: Float64, weight: Float64, n_classes: int, *, classes: bool
+    odds: Float64,
+    x: Float64,
+    top: IntArray,
+    hit: Float64,
+    weight: Float64,
+    n_classes: int,
+    *,
+    classes: bool,
+    enough: float = 1000.0,
 ) -> Curve:
     """Fit the log-odds of the top-label event by penalised logistic regression around ``odds``.
 
@@ -80,6 +88,8 @@ def fit_curve(
     top, hit, weight : arrays of shape (N,)
     classes : bool
         Whether predicted classes get terms of their own.
+    enough : float
+        Rows below which the ridge grows.
 
     Returns
     -------
@@ -99,7 +109,7 @@ def fit_curve(
     total, n = float(weight.sum()), design.shape[1]
     # The constant is all but free: a small ridge stops it where every label is right, or every one wrong.
     ridge = np.concatenate([[0.01], np.full(n - 1, _RIDGE), np.full(n_classes, _CLASS_RIDGE * n_classes)])
-    ridge *= few(total) / total
+    ridge *= few(total, enough) / total
 
     def loss(theta: Float64) -> tuple[float, Float64]:
         terms = theta[n:]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._default.rows import FAR, Float64, Scaler, blocks, few, fit_scaler, look
+from hcal.calibrators.h.rows import Float64, Rows, Scaler, blocks, few, fit_scaler, look
 from hcal.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
@@ -24,8 +24,9 @@ _EXACT = 24
 _ITERATIONS = 100
 #: Entries of a block of rows: while they are sorted, and while the compressed problem is evaluated.
 _SORTED, _ROWS_EVENTS = 500_000, 60_000
-#: Refined margins end here: times the largest κ that a state may have they are finite in float32.
-_FARTHEST = 1e28
+#: |ln| of a row's scale and of a slope of g, and of what a feature may add to the former: beyond, rows decide
+#: nothing any more, and numbers overflow.
+WIDEST, _STEEPEST, _STRONGEST = 30.0, 7.0, 3.0
 # Ridge on the change of log-slope from segment to segment, and on the feature weights, in units of 1/N.
 _SMOOTH, _RIDGE = 1.0, 1.0
 
@@ -45,11 +46,20 @@ class Refined(NamedTuple):
         """Return the scaler of the features."""
         return Scaler(self.mean, self.deviation, self.low, self.high)
 
-    def most_log_scale(self) -> float:
-        """Return the cut of a row's log-scale that keeps refined margins finite in float32."""
-        slope = (self.values[-1] - self.values[-2]) / (KNOTS[-1] - KNOTS[-2])
-        farthest = float(self.values[-1] + slope * (FAR - KNOTS[-1]))
-        return float(np.log(_FARTHEST / max(farthest, 1.0)))
+
+def refine(stage: Refined, rows: Rows) -> tuple[FloatArray, Float64]:
+    """Return refined margins (N, K) and standardised features (N, F) of rows at the stage's temperature.
+
+    Examples
+    --------
+    >>> refine(identity_refined(1.0), look(np.array([[3.0, 0.0, 1.0]]), 1.0))[0]
+    array([[0., 3., 2.]])
+    """
+    x = stage.scaler()(rows.feature)
+    margin = curve(stage.values, rows.margin)
+    scale = np.exp(np.clip(x @ stage.weights, -WIDEST, WIDEST))
+    margin *= scale.astype(margin.dtype)[:, None]
+    return margin, x
 
 
 def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, FloatArray, Float64]:
@@ -62,11 +72,7 @@ def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, FloatAr
     array([[0., 3., 2.]])
     """
     rows = look(logits, float(stage.beta))
-    x = stage.scaler()(rows.feature)
-    margin = curve(stage.values, rows.margin)
-    scale = np.exp(np.minimum(x @ stage.weights, stage.most_log_scale()))
-    margin *= scale.astype(margin.dtype)[:, None]
-    return rows.top, margin, x
+    return rows.top, *refine(stage, rows)
 
 
 def curve(values: Float64, margin: FloatArray) -> FloatArray:
@@ -140,7 +146,15 @@ def fit_refined(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Refin
     seen, label, counts, feature = _compress(logits, y, beta)
     scaler = fit_scaler(feature, weight)
     problem = _Problem(seen, label, counts, scaler(feature), weight)
-    solution = lbfgs(problem, np.zeros(problem.size), max_iterations=_ITERATIONS, tolerance=1e-6, gain=1e-9)
+    limit = np.where(np.arange(problem.size) < len(KNOTS) - 1, _STEEPEST, _STRONGEST)
+    solution = lbfgs(
+        problem,
+        np.zeros(problem.size),
+        bounds=list(zip((-limit).tolist(), limit.tolist(), strict=True)),
+        max_iterations=_ITERATIONS,
+        tolerance=1e-6,
+        gain=1e-9,
+    )
     log_slope, weights = problem.split(solution.theta)
     values = np.concatenate([[0.0], np.cumsum(np.exp(log_slope) * np.diff(KNOTS))])
     return Refined(np.array(beta), values, weights, *scaler), solved.converged, solved.message
@@ -246,7 +260,7 @@ class _Block(NamedTuple):
         g = slope[self.segment]
         g *= self.beyond
         g += start[self.segment]
-        scale = np.exp(self.x @ c)
+        scale = np.exp(np.clip(self.x @ c, -WIDEST, WIDEST))
         lo = g[:, :-1] * -scale[:, None]
         lo += self.log_counts
         peak = lo.max(axis=1, keepdims=True)

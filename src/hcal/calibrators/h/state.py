@@ -12,6 +12,8 @@ from hcal.calibrators.state import LARGE32, Arrays, Field, Rule, Sizes, StateSpe
 _KNOTS, _FEATURES = 16, 6
 #: Bounds of what multiplies margins, so that their product stays finite in float32: g, and κ.
 STEEPEST, MOST_KAPPA = 1e12, 1e8
+#: Bound of the weights of the pool.
+MOST_WEIGHT = 1e6
 
 
 def _small(name: str, what: str, *dims: str | int, low: float = -LARGE32) -> Field:
@@ -81,6 +83,31 @@ _EVENTS = (
 )
 
 
+_POOL = _curve(
+    "last", "the pool's correction", "Q", 0, _small("last.classes", "one term a predicted class", "K")
+) + StateSpec(
+    (
+        Field("blend.events", "weight of the events", low=0, high=MOST_WEIGHT),
+        Field("blend.refined", "weight of the refined margins", low=0, high=MOST_WEIGHT),
+        Field("blend.cap", "margins count up to it in the linear part", low=0, high=1e12),
+        Field("blend.matrix", "the linear part, or nothing", ("L", "L"), -MOST_WEIGHT, MOST_WEIGHT),
+        Field("blend.scale", "of the margins, in the linear part", low=-MOST_WEIGHT, high=MOST_WEIGHT),
+        _small("blend.bias", "of the classes", "K"),
+        _small("blend.prefer", "of tied classes the highest is on top", "K"),
+    ),
+    {"L": ("K, or 0 without a matrix", 0)},
+    (Rule("blend.matrix", "be K × K or empty", lambda s, n: n["L"] in (0, n["K"])),),
+)
+_TWO = StateSpec(
+    (
+        Field("table.knots", "log-odds of class 1", ("P",), -LARGE32, LARGE32, order="increasing"),
+        Field("table.values", "calibrated log-odds there", ("P",), -LARGE32, LARGE32, order="increasing"),
+    ),
+    {"P": ("knots", 2)},
+    where={"protocol": ("default",)},
+)
+
+
 def _default(lift: Field, *preserve: str | None) -> StateSpec:
     return _EVENTS + StateSpec((lift,), where={"protocol": ("default",), "preserve": preserve})
 
@@ -103,9 +130,7 @@ _ENSEMBLE = StateSpec(
     {"M": ("members", 1)},
     where=_PAPER,
 )
-STATES = (
-    _default(Field("lift", "λ of the kept argmax", low=0, high=1), "accuracy", "order"),
-    _default(Field("lift", "λ, or NaN: the argmax may change", low=0, high=1, nan=True), None),
-    _TABLE,
-    _ENSEMBLE,
-)
+_KEPT = _default(Field("lift", "λ of the kept argmax", low=0, high=1), "auto", "accuracy", "order")
+_FREE = _default(Field("lift", "λ, or NaN: the argmax may change", low=0, high=1, nan=True), None)
+#: Models of version 0.1 end with their events; later ones pool them, and have one table for two classes.
+STATES = (_KEPT, _KEPT + _POOL, _FREE, _FREE + _POOL, _TWO, _TABLE, _ENSEMBLE)

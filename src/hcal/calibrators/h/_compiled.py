@@ -1,6 +1,6 @@
 """Prediction of the default calibrator compiled by numba: all stages of a few rows while they are in cache.
 
-The same formulas as :mod:`hcal.calibrators._default.model`, stage by stage; tests compare the two. Values of
+The same formulas as :mod:`hcal.calibrators.h.model`, stage by stage; tests compare the two. Values of
 a class have the width of the logits; sums over many of them, and everything that exists once a row, are
 float64. What a row gets depends on that row alone, to the last bit. Kernels release the GIL.
 """
@@ -28,6 +28,8 @@ _LEAST = np.float32(-87.0)
 _EVENTS = 4096
 # Sums of so many values are added up in float64: float32 alone would lose digits over very many classes.
 _CHUNK = 4096
+# What ln of a row's scale is kept to, as in :mod:`hcal.calibrators.h.refine`.
+_WIDEST = 30.0
 #: All knots of g are multiples of this: the cell of a margin is a product and a truncation, no search.
 CELL = 0.5
 
@@ -50,11 +52,23 @@ class Stages(NamedTuple):
     final_knots: Array
     final_scaler: Array
     final_weights: Array
-    most_log_scale: float  # cut of a row's log-scale, so that all stays finite
     floor: float  # inside the logarithms of the features
     tiny: float  # the least Σ e^−refined
     lift: float  # below 0 lets the argmax change
     just_below: float
+    pooled: bool  # whether what follows is used
+    events: float
+    refined: Any
+    cap: Any
+    matrix: Array
+    scale: Any
+    offset: Array
+    prefer: Array
+    last_knots: Array
+    last_scaler: Array
+    last_weights: Array
+    last_classes: Array
+    lowest: Any  # candidates do not say less than e^ this
 
 
 # -- one float; here and not shared, because numba's cache notices changes of this file only ---------------
@@ -172,17 +186,21 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
     rows = max(1, _EVENTS // n)
     margin = np.empty((rows, n), logits.dtype)
     e, half = np.empty_like(margin), np.empty_like(margin)
+    linear = np.empty((rows if form.pooled else 0, n), logits.dtype)
     top, x, odds, q = np.empty(rows, np.int32), np.empty((6, rows)), np.empty(rows), np.empty(rows)
     for begin in range(lo, hi, rows):
         count = min(rows, hi - begin)
         z, p, m = logits[begin : begin + count], out[begin : begin + count], margin[:count]
         flat, flat_e = m.reshape(-1), e[:count].reshape(-1)
         _margins(z, form.beta, form.far, m, top)
+        if form.pooled:
+            _prefer(m, top, form.prefer)
+            _linear(m, form.cap, form.scale, form.matrix, form.offset, linear)
         _roots(flat, flat_e, half.reshape(-1))
         _sums(m, e, half, top, form.far, x)
         _features(x, count, n, form.floor)
         _curve(flat, form.intercept, form.slope)
-        _scales(x, count, form.scaler, form.weights, form.most_log_scale, q)
+        _scales(x, count, form.scaler, form.weights, q)
         _scores(m, q, form.kappa, form.bias, p)
         _exponentials(flat, flat_e)
         _odds(e, count, top, form.tiny, odds)
@@ -190,11 +208,135 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
         for i in range(count):
             odds[i] += form.classes[top[i]]
         _correct(odds, count, x, form.final_knots, form.final_scaler, form.final_weights)
+        _below_highest(p, top)
+        if form.pooled:
+            _exponentials(p.reshape(-1), flat_e)
+            _blend(p, e, m, linear, odds, top, form)
+            _split_top(p, top, form.lift, odds)
+            _replace_by_exponentials(p.reshape(-1))
+            for i in range(count):
+                odds[i] -= _log(_sum(p[i], p[i, top[i]]))
+            _correct(odds, count, x, form.last_knots, form.last_scaler, form.last_weights)
+            for i in range(count):
+                odds[i] += form.last_classes[top[i]]
+        else:
+            _replace_by_exponentials(p.reshape(-1))
         for i in range(count):
             q[i] = 1.0 / (1.0 + math.exp(-odds[i]))
-        _below_highest(p, top)
-        _replace_by_exponentials(p.reshape(-1))
         _join(p, top, q, form.lift, form.just_below)
+        if form.pooled and form.lift >= 0:
+            _level_ties(z, p, form.just_below)
+
+
+# -- the pool -----------------------------------------------------------------------------------------------
+
+
+@_jit
+def _prefer(margin: Array, top: Array, prefer: Array) -> None:
+    """Of classes that tie on top take the preferred one."""
+    for i in range(len(margin)):
+        m, tied = margin[i], np.int32(0)
+        for k in range(len(m)):
+            tied += np.int32(1) if m[k] == 0 else np.int32(0)
+        if tied > 1:
+            for k in range(len(m)):
+                if m[k] == 0 and prefer[k] > prefer[top[i]]:
+                    top[i] = k
+
+
+@_jit
+def _linear(margin: Array, cap: Any, scale: Any, matrix: Array, offset: Array, out: Array) -> None:
+    """See :func:`hcal.calibrators.h.blend.linear_scores`."""
+    for i in range(len(margin)):
+        m, s = margin[i], out[i]
+        for k in range(len(m)):
+            s[k] = offset[k] - scale * min(m[k], cap)
+        for k in range(len(matrix)):
+            row, total = matrix[k], offset[k] - offset[k]
+            for j in range(len(m)):
+                total += row[j] * min(m[j], cap)
+            s[k] -= total
+
+
+@_jit
+def _blend(p: Array, e: Array, negative: Array, linear: Array, odds: Array, top: Array, form: Stages) -> None:
+    """Scores of the events below the top, less their highest, become those of the pool."""
+    kind = p.dtype.type
+    for i in range(len(p)):
+        s, r, u = p[i], negative[i], linear[i]
+        beyond = math.log(1.0 + math.exp(-abs(odds[i])))
+        lost, won = min(-odds[i], 0.0) - beyond, min(odds[i], 0.0) - beyond
+        rest = kind(lost - math.log(_sum(e[i], e[i, top[i]])))
+        weight, lowest = kind(form.events), form.lowest
+        s[top[i]] = kind(won) - rest
+        for k in range(len(s)):
+            s[k] = u[k] + weight * max(s[k] + rest, lowest) + form.refined * max(r[k], lowest)
+
+
+@_jit
+def _split_top(scores: Array, top: Array, lift: float, odds: Array) -> None:
+    """The top class's score above the highest other one, which the others are then measured from."""
+    for i in range(len(scores)):
+        s = scores[i]
+        if lift < 0:
+            best = 0
+            for k in range(len(s)):
+                if s[k] > s[best]:
+                    best = k
+            top[i] = best
+        own = s[top[i]]
+        s[top[i]] = -np.inf
+        best_rank = rank(s[0])
+        for k in range(len(s)):
+            best_rank = max(best_rank, rank(s[k]))
+        highest = unrank(best_rank)
+        for k in range(len(s)):
+            s[k] -= highest
+        odds[i] = np.float64(own) - np.float64(highest)
+
+
+@_jit
+def _level_ties(logits: Array, probs: Array, just_below: float) -> None:
+    """Classes that tie on top get one probability, their mean."""
+    for i in range(len(logits)):
+        z, p = logits[i], probs[i]
+        best = rank(z[0])
+        for k in range(len(z)):
+            best = max(best, rank(z[k]))
+        highest, tied = unrank(best), np.int32(0)
+        for k in range(len(z)):
+            tied += np.int32(1) if z[k] == highest else np.int32(0)
+        if tied > 1:
+            _level(z, p, highest, tied, just_below)
+
+
+@_jit
+def _level(z: Array, p: Array, highest: Any, tied: int, just_below: float) -> None:
+    """See :func:`hcal.calibrators.h.blend.level_ties`."""
+    n, on_top, below, most, first = len(z), 0.0, 0.0, 0.0, -1
+    for k in range(n):
+        if z[k] == highest:
+            on_top += p[k]
+            first = k if first < 0 else first
+        else:
+            below += p[k]
+            most = max(most, np.float64(p[k]))
+    level, mean = on_top / tied, below / max(n - tied, 1)
+    w = min(max((most - level * just_below) / max(most - mean, 1e-300), 0.0), 1.0)
+    if mean >= level * just_below:
+        level = 1.0 / (tied + (n - tied) * just_below)
+        mean, w = level * just_below, 1.0
+    for k in range(n):
+        p[k] = level if z[k] == highest else (1.0 - w) * p[k] + w * mean
+    best = 0
+    for k in range(n):
+        if p[k] > p[best]:
+            best = k
+    if best != first:
+        above = np.nextafter(p[best], p.dtype.type(2.0))
+        for k in range(n):
+            if z[k] == highest:
+                p[k] = above
 
 
 # -- all events of a block ----------------------------------------------------------------------------------
@@ -283,7 +425,7 @@ def _sums(margin: Array, e: Array, half: Array, top: Array, far: Any, x: Array) 
 
 @_jit
 def _features(x: Array, count: int, n_classes: int, floor: float) -> None:
-    """Sums become the six features; see :func:`hcal.calibrators._default.rows.features`."""
+    """Sums become the six features; see :func:`hcal.calibrators.h.rows.features`."""
     for i in range(count):
         log_z = _log(x[1, i])
         x[0, i] = _log(1.0 + x[0, i])
@@ -295,7 +437,7 @@ def _features(x: Array, count: int, n_classes: int, floor: float) -> None:
 
 
 @_jit
-def _scales(x: Array, count: int, scaler: Array, weights: Array, most: float, scale: Array) -> None:
+def _scales(x: Array, count: int, scaler: Array, weights: Array, scale: Array) -> None:
     """Standardise the features; the factor of each row's margins."""
     scale[:] = 0.0
     for j in range(len(weights)):
@@ -304,7 +446,7 @@ def _scales(x: Array, count: int, scaler: Array, weights: Array, most: float, sc
             x[j, i] = min(max((x[j, i] - mean) / deviation, low), high)
             scale[i] += weights[j] * x[j, i]
     for i in range(count):
-        scale[i] = math.exp(min(scale[i], most))
+        scale[i] = math.exp(min(max(scale[i], -_WIDEST), _WIDEST))
 
 
 @_jit
@@ -341,7 +483,7 @@ def _odds(e: Array, count: int, top: Array, tiny: float, odds: Array) -> None:
 
 @_jit
 def _correct(odds: Array, count: int, x: Array, knots: Array, scaler: Array, weights: Array) -> None:
-    """The curve of :class:`hcal.calibrators._default.events.Curve` without its class term, in place."""
+    """The curve of :class:`hcal.calibrators.h.events.Curve` without its class term, in place."""
     z, change = np.empty(count), np.empty(count)
     mean, deviation, low, high = scaler[0], scaler[1], scaler[2], scaler[3]
     for i in range(count):
@@ -403,7 +545,7 @@ def _keep_first(p: Array, top: int) -> None:
 
 @_jit
 def _held(q: float, largest: float, lift: float, just_below: float, n_classes: int) -> tuple[float, float]:
-    """P(top) and the weight of the even share; see :mod:`hcal.calibrators._default.keep`."""
+    """P(top) and the weight of the even share; see :mod:`hcal.calibrators.h.keep`."""
     if lift < 0 or q >= just_below * largest * (1.0 - q):
         return q, 0.0
     middle = 0.5 * (q + largest * (1.0 - q))

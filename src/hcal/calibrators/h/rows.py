@@ -39,13 +39,15 @@ class Rows(NamedTuple):
     feature: Float64
 
 
-def look(logits: FloatArray, beta: float) -> Rows:
+def look(logits: FloatArray, beta: float, top: IntArray | None = None) -> Rows:
     """Return margins and features of logits at inverse temperature β.
 
     Parameters
     ----------
     logits : array of shape (N, K)
     beta : float
+    top : array of shape (N,), optional
+        Which of the highest classes counts as the top one; by default the first.
 
     Returns
     -------
@@ -56,7 +58,7 @@ def look(logits: FloatArray, beta: float) -> Rows:
     >>> look(np.array([[2.0, 0.0, 1.0]]), 0.5).margin
     array([[0. , 1. , 0.5]])
     """
-    top = logits.argmax(axis=1)
+    top = logits.argmax(axis=1) if top is None else top
     margin = logits[np.arange(len(top)), top][:, None] - logits
     margin *= narrowed(beta, logits.dtype)
     np.minimum(margin, logits.dtype.type(FAR), out=margin)
@@ -193,15 +195,15 @@ def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
-def few(total: float) -> float:
-    """Return how much stronger ridges are on few rows: 1 from a thousand rows on, 1000/N below.
+def few(total: float, enough: float = 1000.0) -> float:
+    """Return how much stronger ridges are on few rows: 1 from enough rows on, enough/N below.
 
     Examples
     --------
     >>> few(5000.0), few(200.0)
     (1.0, 5.0)
     """
-    return max(1.0, 1000.0 / total)
+    return max(1.0, enough / total)
 
 
 def prefixed(prefix: str, values: Any) -> dict[str, NDArray[Any]]:
