@@ -14,8 +14,9 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.certificates import Certificate, Monitor, refuse_scores_of_the_fit
 from hcal.cli.evaluate import own_probs
-from hcal.cli.report import seen_before
-from hcal.files import DataFile, read_arrays
+from hcal.cli.report import same_file
+from hcal.data import DataFile, read_arrays
+from hcal.evaluation import learned_from
 
 
 def certify_file(
@@ -50,7 +51,7 @@ def certify_file(
     options: dict[str, Any] = {"level": level, "groups": groups, "assume": assume, "positive": positive}
     if calibrator is None:
         return hcal.certify(raw, y, **options)
-    told = seen_before(calibrator, data)
+    told = learned_from(calibrator, data.values) + same_file(calibrator, data)
     if told:
         raise ValueError(f"no certificate: {told[0]}")
     refuse_scores_of_the_fit(calibrator, data.values, y)
