@@ -345,8 +345,11 @@ def test_a_collapsed_predictor_raises_the_alarm() -> None:
 def test_rows_seen_in_calibration_raise_the_alarm() -> None:
     logits, y = synthetic(300)
     calibrator = hcal.make_calibrator("ts").fit(logits, y)
-    content = measure_report(logits, y, calibrator, calibration=logits)
-    assert any("learned from" in alarm for alarm in judge(content).alarms)
+    for options in ({"calibration": logits}, {}):  # told, or recognised by what the calibrator remembers
+        verdict = judge(measure_report(logits, y, calibrator, **options))
+        assert sum("learned from" in alarm for alarm in verdict.alarms) == 1
+        assert verdict.grade == "few"
+        assert verdict.headline == "Cannot be told from rows that the calibrator learned from"
 
 
 # -- the command ------------------------------------------------------------------------------------

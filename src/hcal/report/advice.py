@@ -44,7 +44,9 @@ def next_steps(content: Content, verdict: Verdict) -> list[str]:
     file = escape(content.source.name if content.source.checksum else "test.npz")
     standing = content.final.headline.standing
     steps = []
-    if verdict.grade == "few" and standing is not None:
+    if content.seen:
+        steps.append(f"Judge it on other rows: <code>hcal report {file} --model model.hcal -o r.html</code>.")
+    elif verdict.grade == "few" and standing is not None:
         rows = standing.tolerance.rows
         many = f"about {rows:,} labelled rows" if rows else "more labelled rows"
         steps.append(f"Collect {many} and ask again: <code>hcal certify {file} --model model.hcal</code>.")
