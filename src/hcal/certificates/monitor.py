@@ -267,7 +267,8 @@ class Monitor:
 
         The product of capitals of independent streams is a martingale again: the alarm keeps its level. It is
         the evidence against "both streams are calibrated", and this monitor goes on from there. Streams
-        that share rows must not be merged. An earlier alarm of either stream stays.
+        that share rows must not be merged. An earlier alarm of either stream stays; it had
+        that stream's own level.
 
         Parameters
         ----------

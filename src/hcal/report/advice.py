@@ -86,7 +86,7 @@ def _risk(tails: Tails) -> str:
     """Draw how often the most confident rows are wrong, against their share, with its certified band."""
     risk, low, high = 1 - tails.observed, 1 - tails.high, 1 - tails.low
     top = max(float(np.ceil(20 * min(high.max(), 1.0)) / 20), 0.05)
-    frame = Frame(52, 10, 280, 200, y_range=(0, top))
+    frame = Frame(62, 10, 272, 200, y_range=(0, top))
     parts = [
         svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
     ]
