@@ -6,7 +6,9 @@ from html import escape
 
 import numpy as np
 
+from hcal.certificates import Certificate
 from hcal.certificates.sentences import points
+from hcal.certificates.table import EventTable
 from hcal.certificates.thresholds import Tails, risk_coverage, threshold_table
 from hcal.report import svg
 from hcal.report.charts import percent
@@ -29,7 +31,7 @@ def what_now(content: Content, verdict: Verdict) -> str:
         f"{percent(content.ci, 0)}; so are all points of the curve."
     )
     steps = "".join(f"<li>{step}</li>" for step in next_steps(content, verdict))
-    table = _thresholds(threshold_table(certificate.top.table, failure))
+    table = _thresholds(*_threshold_event(content, certificate), failure)
     curve = _risk(risk_coverage(certificate.top.table, failure))
     body = (
         f'<ol class="steps">{steps}</ol><div class="pair"><div>{table}</div>'
@@ -68,7 +70,17 @@ def next_steps(content: Content, verdict: Verdict) -> list[str]:
     return steps
 
 
-def _thresholds(tails: Tails) -> str:
+def _threshold_event(content: Content, certificate: Certificate) -> tuple[EventTable, str]:
+    """What a threshold is set on: the positive class of two, the top label of more; and what then happens."""
+    if len(content.names) == 2 and certificate.classes is not None:
+        name = content.names[content.positive]
+        return certificate.classes.kept[content.positive].table, f"truly {name}"
+    assert certificate.top is not None  # evaluate always asks for it
+    return certificate.top.table, "right"
+
+
+def _thresholds(table: EventTable, happened: str, failure: float) -> str:
+    tails = threshold_table(table, failure)
     rows = "".join(
         f"<tr><td>{at:g}</td><td>{percent(share)}</td><td>{percent(low)} – {percent(high)}</td></tr>"
         for at, share, low, high, n in zip(
@@ -76,7 +88,7 @@ def _thresholds(tails: Tails) -> str:
         )
         if n > 0
     )
-    head = "<tr><th>at or above</th><th>of rows</th><th>right (certified)</th></tr>"
+    head = f"<tr><th>at or above</th><th>of rows</th><th>{escape(happened)} (certified)</th></tr>"
     return (
         f'<div class="scroll"><table class="numbers"><caption>Thresholds</caption>{head}{rows}</table></div>'
     )
