@@ -61,7 +61,7 @@ def one_set(world: str, k: int, n: int, number: int) -> dict[str, float]:
         "markov_width": markov_reach(n, 1 - LEVEL),
         "class_fails": 0.0,
     }
-    if number < 50:
+    if number < 10:
         found["bootstrap_width"], found["bootstrap_fails"] = _bootstrap(p, c, truth, rng)
     for j in range(k) if k > 2 else (1,):
         each = certify_event("class", f[:, j], (y == j), failure=(1 - LEVEL) / (k if k > 2 else 1))
@@ -108,6 +108,7 @@ def cells(sets: int, workers: int, ks: tuple[int, ...], ns: tuple[int, ...]) -> 
                       f"smooth {told['smooth']:.4f} width {told['overall_width']:.4f} "
                       f"markov {told['markov_width']:.3f} bootstrap {told.get('bootstrap_width', 0):.4f}",
                       flush=True)  # fmt: skip
+                write([r for r in rows if r[1:4] == (world, k, n)])  # a long run may be stopped
     return rows
 
 
