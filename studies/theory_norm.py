@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.synthetic import Kind, make_synthetic
-from hcal.numerics import one_hot, softmax
 from hcal.objective.weights import window_weights
+from hcal.runtime.numerics import one_hot, softmax
 from studies.theory import Check
 
 Array = NDArray[np.float64]

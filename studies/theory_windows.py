@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.synthetic import make_synthetic
-from hcal.numerics import one_hot
 from hcal.objective.windows import exact_statistics, sliding_means
+from hcal.runtime.numerics import one_hot
 from studies.theory import Check
 
 Array = NDArray[np.float64]

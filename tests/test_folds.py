@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hcal.folds import kfold
+from hcal.data.folds import kfold
 
 
 def test_plain_folds_match_scikit_learn() -> None:

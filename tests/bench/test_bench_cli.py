@@ -116,5 +116,5 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert "the same command continues" in said
     # A cell that was just being started may complain from inside multiprocessing; nothing of ours may.
     assert "KeyboardInterrupt" not in said
-    assert 'hcal/bench/cli.py"' not in said
+    assert 'hcal/cli/bench.py"' not in said
     assert 0 < len(read_results(out).cells) < 60

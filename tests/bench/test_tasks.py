@@ -19,7 +19,7 @@ from hcal.bench.tasks import (
     download_paper_task,
     find_tasks,
 )
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 
 def write_npz(path: Path, n: int = 30, k: int = 3, kind: str = "logits") -> None:

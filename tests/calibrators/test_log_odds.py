@@ -251,7 +251,7 @@ def test_the_interval_between_rows_is_that_of_a_new_row() -> None:
 
 
 def test_cross_merges_by_geometric_means() -> None:
-    from hcal.folds import kfold
+    from hcal.data.folds import kfold
 
     score, y = binary(90)
     got = fit("venn_abers", score, y, folds=3).predict_proba(score)[:, 1]

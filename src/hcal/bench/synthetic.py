@@ -20,7 +20,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import IntArray, softmax
+from hcal.runtime.numerics import IntArray, softmax
 
 Kind = Literal["calibrated", "temperature", "class_bias", "non_monotone", "label_shift", "long_tail"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

@@ -12,8 +12,8 @@ import numpy as np
 from hcal.certificates.event import EventCertificate
 from hcal.certificates.table import EventTable, table_of_rows
 from hcal.metrics.sample import Vector
-from hcal.numerics import IntArray
-from hcal.numerics import softmax as _softmax
+from hcal.runtime.numerics import IntArray
+from hcal.runtime.numerics import softmax as _softmax
 
 World = Callable[[int, int, np.random.Generator], tuple[Vector, Vector]]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.maps.monotone import Cells
-from hcal.numerics import IntArray, softmax
+from hcal.runtime.numerics import IntArray, softmax
 
 Float64 = NDArray[np.float64]
 

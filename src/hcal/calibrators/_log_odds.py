@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.calibrators._one_vs_rest import Array, columns, normalise
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 #: Learns the numbers of one curve from log-odds, marks [y = k] and weights (N,), and whether it converged.
 FitEvent = Callable[[Array, Array, Array | None], tuple[Array, bool]]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from hcal.numerics import FloatArray, IntArray, one_hot
+from hcal.runtime.numerics import FloatArray, IntArray, one_hot
 
 Array = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import State
 from hcal.calibrators.state import Field, StateSpec
-from hcal.numerics import NOTHING, FloatArray, IntArray, centred
-from hcal.ops import Ops
+from hcal.runtime.numerics import NOTHING, FloatArray, IntArray, centred
+from hcal.runtime.ops import Ops
 
 Float64 = NDArray[np.float64]
 
@@ -72,7 +72,7 @@ def to_predict_graph(state: State, ops: Ops, x: Any, n_classes: int) -> Any:
 
     Examples
     --------
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> to_predict_graph(MARK, NumpyOps(), np.array([[1.0, 3.0]]), 2)
     array([[-1.,  1.]])
     """

@@ -12,9 +12,9 @@ from hcal.calibrators.base import Fitted, State
 from hcal.calibrators.row_order import Part, fold_parts
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.maps import scaling
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import Ridge, fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.selection import select

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import State
 from hcal.calibrators.state import Arrays, Field, Rule, Sizes, StateSpec
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 Array = NDArray[np.float64]
 #: Knots and values of the curve of one class.

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.state import STEEP, Field, StateSpec
-from hcal.numerics import FloatArray, IntArray, log_softmax, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, log_softmax, softmax
 
 Float64 = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.maps.scaling import Map
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import Ridge, fit_map, loss_of
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox, proximal_gradient

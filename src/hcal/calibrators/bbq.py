@@ -19,7 +19,7 @@ from hcal.calibrators._one_vs_rest import (
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 

@@ -10,7 +10,7 @@ from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, de
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 
 class CenteredIsotonicRegression(Calibrator):

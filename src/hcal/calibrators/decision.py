@@ -13,7 +13,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.row_order import Part, class_ranks, fold_parts
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, one_hot, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, one_hot, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.temperature import solve_temperature
 

@@ -14,9 +14,9 @@ from hcal.calibrators.row_order import Part, fold_parts
 from hcal.calibrators.state import STEEP, Arrays, Field, Rule, Sizes, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.monotone import Cells, apply_table, cells_over, monotone_net, tabulate
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.selection import Selection, select

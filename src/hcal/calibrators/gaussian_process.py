@@ -20,7 +20,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.monotone import Cells
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.temperature import logit_scale

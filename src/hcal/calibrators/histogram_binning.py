@@ -18,7 +18,7 @@ from hcal.calibrators._one_vs_rest import (
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 

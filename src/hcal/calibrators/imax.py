@@ -10,7 +10,7 @@ from hcal.calibrators._one_vs_rest import FLOOR, MOST, Array, default_floor, nor
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 _EPS = float(np.finfo(np.float64).eps)
 _ITERATIONS = 200

@@ -12,8 +12,8 @@ from hcal.calibrators._normal_form import MARK, MARKED, to_fit, to_predict, to_p
 from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 
 Float64 = NDArray[np.float64]
 

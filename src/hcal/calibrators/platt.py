@@ -12,8 +12,8 @@ from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.ops import Ops
 
 Array = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, Rule, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 Array = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import NOTHING, FloatArray, IntArray, log_softmax
+from hcal.runtime.numerics import NOTHING, FloatArray, IntArray, log_softmax
 
 Float64 = NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from hcal.calibrators._one_vs_rest import (
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 _CLIP = 1e-12
 # The L2 penalty of C = 1e10: no shrinkage in effect, but a finite optimum where a class is separable.

@@ -14,7 +14,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import LARGE32, Arrays, Field, Rule, Sizes, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 Array = NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from hcal.calibrators._one_vs_rest import (
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 
 class SplineCalibration(Calibrator):

@@ -15,9 +15,9 @@ from hcal.calibrators._one_vs_rest import Array, columns, normalise
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import Arrays, Field, Rule, Sizes, StateSpec
-from hcal.folds import kfold
+from hcal.data.folds import kfold
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 
 def _whole(name: str, size: str) -> Callable[[Arrays, Sizes], bool]:

@@ -351,7 +351,7 @@ class Monitor:
         ----------
         path : path-like
         """
-        from hcal.io import atomic_path
+        from hcal.data.atomic import atomic_path
 
         with atomic_path(path) as temporary:
             temporary.write_text(json.dumps(self.state, allow_nan=False), encoding="utf-8")

@@ -14,7 +14,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
 from hcal.data import DataFile
 from hcal.evaluation import Evaluation
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import hcal
-from hcal import demo, io
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
-from hcal.cli import console, diagram
+from hcal.calibrators.files import save
+from hcal.cli import console, demo, diagram
 from hcal.cli.report import write
 from hcal.data import read_data
+from hcal.data.atomic import atomic_path
 from hcal.metrics.summary import score_probs
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 
@@ -36,7 +37,7 @@ def tell(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -> No
     digits.save(folder / "digits.npz")
     with console.fitting(calibrator, f"calibrating it with {method}", quiet=silent):
         calibrator.fit(digits.logits_cal, digits.y_cal)
-    io.save(calibrator, folder / "model.hcal")
+    save(calibrator, folder / "model.hcal")
     raw, y = softmax(digits.logits_test), digits.y_test
     probs = calibrator.predict_proba(digits.logits_test)
     files = ["digits.npz", "model.hcal", *_pictures(folder, raw, probs, y), "report.html"]
@@ -109,5 +110,5 @@ def _plot(path: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> None:
         diagram = hcal.reliability(p, y)
         draw_curve(diagram[0], diagram.ci, axis)
         axis.set_title(f"{title}: ECE {diagram[0].error:.3f}")
-    with io.atomic_path(path) as temporary:
+    with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130)

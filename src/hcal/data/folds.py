@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.inputs import to_numpy
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 Fold = tuple[IntArray, IntArray]
 

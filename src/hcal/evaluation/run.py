@@ -20,7 +20,7 @@ from hcal.metrics.resampling import SPREAD_RESAMPLES, Method, bootstrap, interva
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 
 def evaluate(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 
 def content_folds(

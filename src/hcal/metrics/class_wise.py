@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hcal.metrics.bins import check_bins
 from hcal.metrics.kmeans import cluster_columns
 from hcal.metrics.sample import Entries, Sample, Vector, as_sample
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 
 @dataclass(frozen=True)

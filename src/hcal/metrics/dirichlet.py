@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 Matrix = NDArray[np.float64]
 

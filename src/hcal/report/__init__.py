@@ -19,9 +19,9 @@ from typing import Any
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.evaluation import coincidence, learned_from
-from hcal.numerics import softmax
 from hcal.report.content import Content, Source, gather
 from hcal.report.page import render
+from hcal.runtime.numerics import softmax
 
 __all__ = ["Content", "Source", "build_report", "measure_report", "write_page", "write_report"]
 
@@ -145,7 +145,7 @@ def write_page(path: str | os.PathLike[str], content: Content) -> None:
     path : path-like
     content : Content
     """
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     with atomic_path(Path(path)) as temporary:
         temporary.write_text(render(content), encoding="utf-8")
