@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.runtime.numerics import IntArray, softmax
+from hcal.runtime.numerics import Float64, IntArray, softmax
 
-Kind = Literal["calibrated", "temperature", "class_bias", "non_monotone", "label_shift", "long_tail"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-Array = NDArray[np.float64]
+Distortion = Literal["calibrated", "temperature", "class_bias", "non_monotone", "label_shift", "long_tail"]
+KINDS: Final[tuple[Distortion, ...]] = get_args(Distortion)
 
 
 @dataclass(frozen=True)
@@ -39,16 +37,16 @@ class SyntheticTask:
         The probabilities the labels were drawn from.
     """
 
-    logits_cal: Array
+    logits_cal: Float64
     y_cal: IntArray
-    true_cal: Array
-    logits_test: Array
+    true_cal: Float64
+    logits_test: Float64
     y_test: IntArray
-    true_test: Array
+    true_test: Float64
 
 
 def make_synthetic(
-    kind: Kind,
+    kind: Distortion,
     *,
     n_classes: int = 10,
     n_cal: int = 3000,
@@ -99,21 +97,21 @@ def make_synthetic(
     )
 
 
-def _posterior(likelihood: Array, prior: Array) -> Array:
+def _posterior(likelihood: Float64, prior: Float64) -> Float64:
     return softmax(likelihood + np.log(prior)).astype(np.float64, copy=False)
 
 
-def _priors(kind: Kind, k: int, strength: float) -> tuple[Array, Array]:
+def _priors(kind: Distortion, k: int, strength: float) -> tuple[Float64, Float64]:
     """Return the class priors of the calibration and the test part."""
-    flat: Array = np.full(k, 1.0 / k)
+    flat: Float64 = np.full(k, 1.0 / k)
     weights = np.arange(1, k + 1, dtype=np.float64) ** -strength
-    tail: Array = np.asarray(weights / weights.sum(), dtype=np.float64)
+    tail: Float64 = np.asarray(weights / weights.sum(), dtype=np.float64)
     if kind == "label_shift":
         return tail, flat
     return (tail, tail) if kind == "long_tail" else (flat, flat)
 
 
-def _draw(n: int, prior: Array, rng: np.random.Generator) -> tuple[Array, IntArray]:
+def _draw(n: int, prior: Float64, rng: np.random.Generator) -> tuple[Float64, IntArray]:
     """Return log-likelihood logits s·x (N, K), without the prior, and labels (N,)."""
     k = len(prior)
     # Separation grows with K so that accuracy stays between about 0.75 and 0.85.
@@ -124,7 +122,7 @@ def _draw(n: int, prior: Array, rng: np.random.Generator) -> tuple[Array, IntArr
     return separation * x, y
 
 
-def _distort(kind: Kind, logits: Array, bias: Array, strength: float) -> Array:
+def _distort(kind: Distortion, logits: Float64, bias: Float64, strength: float) -> Float64:
     """Return what the classifier shows, given the right logits (N, K)."""
     if kind in ("temperature", "long_tail"):
         return logits * (1 + 1.2 * strength)

@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators.base import State
 from hcal.calibrators.state import Field, StateSpec
-from hcal.runtime.numerics import NOTHING, FloatArray, IntArray, centred
+from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, centred
 from hcal.runtime.ops import Ops
-
-Float64 = NDArray[np.float64]
 
 #: Marks states whose method was fitted on centred logits; files of hcal 0.1 lack it.
 MARK: State = {"centred": np.array(1, dtype=np.int64)}

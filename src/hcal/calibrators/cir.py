@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, line
+from hcal.calibrators._one_vs_rest import CURVES, Curve, apply_curves, default_floor, fit_curves, line
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 
 
 class CenteredIsotonicRegression(Calibrator):
@@ -54,7 +54,7 @@ class CenteredIsotonicRegression(Calibrator):
         return apply_curves(self.state_, softmax(logits), line)
 
 
-def _centered(p: Array, hit: Array, weight: Array | None) -> Curve:
+def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, mass, hits = pool_equal(p, hit, weight)
     values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
     first = np.flatnonzero(np.concatenate([[True], values[1:] > values[:-1]]))

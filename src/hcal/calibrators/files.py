@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.params import check_params
 from hcal.calibrators.registry import get_calibrator, list_calibrators
-from hcal.data.model_file import Arrays, one_line, read_model, write_model
+from hcal.data.model_file import read_model, reason, write_model
 
 #: The most classes a file may speak of.
 MOST_CLASSES = 10_000_000
@@ -70,18 +70,18 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     name = header.get("name")
     if isinstance(name, str) and name not in list_calibrators():
         raise ValueError(
-            f"{path} holds a model of the method {name[:60]!r}, which is not registered here: import its module "
-            "and call hcal.register(its class) first, or upgrade hcal if the method is newer than this one"
+            f"{path} holds a model of the method {name[:60]!r}, which is not registered here: import its "
+            "module and call hcal.register(its class) first, or upgrade hcal if the method is newer"
         )
     try:
         return _rebuild(header, state)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a whole hcal model file ({one_line(error)})") from None
+        raise ValueError(f"{path} is not a whole hcal model file ({reason(error)})") from None
     except ValueError as error:
-        raise ValueError(f"{path} is not a sound hcal model file: {one_line(error)}") from None
+        raise ValueError(f"{path} is not a sound hcal model file: {reason(error)}") from None
 
 
-def _rebuild(header: dict[str, Any], state: Arrays) -> Calibrator:
+def _rebuild(header: dict[str, Any], state: State) -> Calibrator:
     _check_header(header)
     method = get_calibrator(header["name"])
     calibrator = method(**check_params(method, method.upgrade_params(header["params"])))

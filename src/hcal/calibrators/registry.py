@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, TypeVar
 import hcal.calibrators as package
 from hcal.calibrators.base import Calibrator
 
-Method = TypeVar("Method", bound=type[Calibrator])
+_Method = TypeVar("_Method", bound=type[Calibrator])
 #: A name goes into command lines, CSV files and tables.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _registered: dict[str, type[Calibrator]] = {}
@@ -41,7 +41,7 @@ def _methods() -> dict[str, type[Calibrator]]:
     return dict(sorted({**_shipped(), **_registered}.items()))
 
 
-def register(cls: Method) -> Method:
+def register(cls: _Method) -> _Method:
     """Add a method that is defined elsewhere: it then saves, loads, benchmarks and reports as ours do.
 
     Parameters

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
+from hcal.runtime.numerics import Float64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 BLOCK = 128
 _CASH = 0.5
 _SCHEMA = 1
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Gamblers:
         self.start = np.zeros(n_events)
         self.gained = np.zeros((n_events, n_bets + 1))
 
-    def path(self, logs: Array) -> Array:
+    def path(self, logs: Float64) -> Float64:
         """Add payoffs of shape (rows, C, E), all of one block; return log-capitals, shape (rows, C)."""
         cash = np.zeros((*logs.shape[:2], 1))
         run = self.gained + np.cumsum(np.concatenate([logs, cash], axis=2), axis=0)
@@ -101,7 +101,7 @@ class _Gamblers:
         return event, int(bets.argmax())
 
 
-def _log_mean(logs: Array, weights: Array) -> Array:
+def _log_mean(logs: Float64, weights: Float64) -> Float64:
     """Logarithm of Σ weights·exp(logs) over the last axis."""
     top = logs.max(axis=-1, keepdims=True)
     with np.errstate(under="ignore"):
@@ -207,7 +207,7 @@ class Monitor:
         sizes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
         self._gamblers = {f: _Gamblers(sizes[f], len(FAMILIES[f])) for f in self.events}
 
-    def _block(self, p: Array, y: NDArray[np.int64]) -> None:
+    def _block(self, p: Float64, y: NDArray[np.int64]) -> None:
         paths = np.stack(
             [_log_average(self._gamblers[f].path(self._logs(f, p, y))) for f in self.events], axis=1
         )
@@ -221,7 +221,7 @@ class Monitor:
                 gamblers.deal(1 / (self.n // BLOCK + 1))
             self._history.append((self.n, *(float(v) for v in paths[-1] / np.log(10))))
 
-    def _logs(self, family: str, p: Array, y: NDArray[np.int64]) -> Array:
+    def _logs(self, family: str, p: Float64, y: NDArray[np.int64]) -> Float64:
         if family == "vector":
             return log_vector_payoffs(p, y)[:, None]
         if family == "top-label":
@@ -233,7 +233,7 @@ class Monitor:
             claims, marks = p, y[:, None] == np.arange(self.n_classes)
         return log_payoffs(claims, marks, FAMILIES[family], self.tolerance)
 
-    def _describe(self, row: int, families: Array, log_evidence: float) -> Alarm:
+    def _describe(self, row: int, families: Float64, log_evidence: float) -> Alarm:
         family = self.events[int(families.argmax())]
         event, bet = self._gamblers[family].leader()
         name = {"top-label": "top label", "vector": "whole vector"}.get(family, f"class {event}")
@@ -256,7 +256,7 @@ class Monitor:
         return float(np.exp(min(self.log_evidence, 700.0)))
 
     @property
-    def history(self) -> Array:
+    def history(self) -> Float64:
         """Rows, and log₁₀ of the evidence of each family, at the end of every block."""
         return np.array(self._history, dtype=np.float64).reshape(-1, 1 + len(self.events))
 
@@ -402,7 +402,7 @@ class Monitor:
         return draw_evidence(self, ax)
 
 
-def _log_average(logs: Array) -> Array:
+def _log_average(logs: Float64) -> Float64:
     """Logarithm of the mean of exp(logs) over the last axis."""
     logs = np.asarray(logs)
     return _log_mean(logs, np.full(logs.shape[-1], 1 / logs.shape[-1]))

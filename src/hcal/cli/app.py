@@ -325,9 +325,9 @@ def demo(
 ) -> None:
     """Train an over-confident network on digits, calibrate it, show before and after."""
     with console.friendly():
-        from hcal.cli.story import tell
+        from hcal.cli.story import run_demo
 
-        tell(output, method=method, seed=seed, quiet=quiet, json=json)
+        run_demo(output, method=method, seed=seed, quiet=quiet, json=json)
 
 
 # -- shared by the commands -----------------------------------------------------------------------

@@ -178,6 +178,6 @@ def _draw(measured: Measured) -> None:
     for title, probs in sides if measured.before is not None else [("", measured.probs)]:
         out.print()
         out.print(
-            diagram.draw(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
+            diagram.draw_text(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
         )
     out.print(f"[dim]{diagram.LEGEND}[/]")

@@ -18,7 +18,7 @@ from hcal.runtime.numerics import FloatArray, IntArray, softmax
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 
 
-def tell(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -> None:
+def run_demo(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -> None:
     """Train, calibrate, show and write.
 
     Parameters
@@ -73,14 +73,14 @@ def _show(
         f"[bold red]{before['mean_confidence']:.1%}[/]: over-confident by "
         f"{100 * (before['mean_confidence'] - before['accuracy']):.1f} points.\n"
     )
-    out.print(diagram.draw(hcal.reliability(raw, y, bins=10)[0], title="before"))
+    out.print(diagram.draw_text(hcal.reliability(raw, y, bins=10)[0], title="before"))
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
     out.print(
         f"\n{calibrator.title} learned from {demo.CAL_ROWS:,} other pictures. {same}, "
         f"and now it says [bold green]{after['mean_confidence']:.1%}[/].\n"
     )
-    out.print(diagram.draw(hcal.reliability(probs, y, bins=10)[0], title="after"))
+    out.print(diagram.draw_text(hcal.reliability(probs, y, bins=10)[0], title="after"))
     out.print(f"[dim]{diagram.LEGEND}[/]\n")
     out.print(console.before_after(before, after, title="on the test rows"))
     out.print(f"\nwrote {', '.join(f'[bold]{console.name(folder / name)}[/]' for name in files)}")

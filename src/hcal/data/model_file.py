@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal._version import __version__
+from hcal.data.arrays import Arrays
 from hcal.data.atomic import atomic_path
+from hcal.data.limits import one_line
 
 #: Raised when the layout of a saved calibrator changes; older numbers stay readable for ever.
 #: 2: a checksum, and scalars of shape (), is new; the arrays are those of 1.
@@ -28,8 +30,6 @@ MOST_HEADER = 16_000_000
 # An array that stands where a method has none: the container must hold one.
 _PLACEHOLDER = "_empty"
 _CONTAINER, _CHECKSUM = "hcal", "sha256"
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
         header = _parse(metadata[_CONTAINER])
         schema = header["schema"]
     except (KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not an hcal model file ({one_line(error)})") from None
+        raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
         raise ValueError(
             f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
@@ -124,10 +124,15 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     return header, arrays if schema >= 2 else _from_schema_1(arrays)
 
 
-def one_line(error: BaseException) -> str:
-    """Return what an error says in one line, however much of the file it repeats."""
-    text = " ".join((str(error) if isinstance(error, ValueError) else repr(error)).split())
-    return text if len(text) <= 300 else text[:297] + "..."
+def reason(error: BaseException) -> str:
+    """Return what an error says in one line, however much of the file it repeats.
+
+    Examples
+    --------
+    >>> reason(KeyError("name"))
+    "KeyError('name')"
+    """
+    return one_line(error if isinstance(error, ValueError) else repr(error), 300)
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
