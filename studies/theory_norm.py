@@ -76,7 +76,7 @@ def draw_worlds(
     >>> draw_worlds("temperature", "fixed", n=200, draws=3, window=50).h.shape
     (3,)
     """
-    task = make_synthetic(kind, n_classes=k, n_test=n, seed=seed)
+    task = make_synthetic(kind, n_classes=k, n_test=n, random_state=seed)
     true = task.true_test.ravel()
     inverse_t = np.geomspace(0.1, 2.5, 81)
     probs = np.array([softmax(b * task.logits_test).ravel() for b in inverse_t])

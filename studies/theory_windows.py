@@ -23,7 +23,7 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
     >>> check_theorem_5(draws=3).column("M")[:3]
     [10, 20, 50]
     """
-    task = make_synthetic("temperature", n_classes=10, n_test=4000, seed=seed)
+    task = make_synthetic("temperature", n_classes=10, n_test=4000, random_state=seed)
     true = task.true_test
     order = np.argsort(true.ravel(), kind="stable")
     rng = np.random.default_rng(seed)

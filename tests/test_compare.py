@@ -113,7 +113,7 @@ def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
     z, y, *_ = task
     table = hcal.compare(z, y, methods=["hb"], folds=4, stratify=True, random_state=3)
     out = np.empty_like(z)
-    for fit, held in kfold(len(z), 4, seed=3, stratify=y):
+    for fit, held in kfold(len(z), 4, random_state=3, stratify=y):
         out[held] = hcal.make_calibrator("hb").fit(z[fit], y[fit]).predict_proba(z[held])
     assert table["hb"]["nll"] == hcal.metrics.nll(out, y)
 

@@ -25,7 +25,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of a small run that the command wrote."""
     folder = tmp_path_factory.mktemp("tasks")
     for i, kind in enumerate(("temperature", "class_bias")):
-        t = make_synthetic(kind, n_classes=3, n_cal=300, n_test=300, seed=i)  # type: ignore[arg-type]
+        t = make_synthetic(kind, n_classes=3, n_cal=300, n_test=300, random_state=i)  # type: ignore[arg-type]
         np.savez(
             folder / f"{kind}.npz",
             logits_cal=t.logits_cal,

@@ -52,7 +52,7 @@ def make_synthetic(
     n_cal: int = 3000,
     n_test: int = 5000,
     strength: float = 1.0,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> SyntheticTask:
     """Draw a task with known true probabilities.
 
@@ -66,7 +66,7 @@ def make_synthetic(
         Rows of the two parts.
     strength : float
         How much of the fault; 0 leaves the classifier calibrated (on the calibration prior).
-    seed : int
+    random_state : int
 
     Returns
     -------
@@ -82,7 +82,7 @@ def make_synthetic(
         raise ValueError(f"unknown kind {kind!r}; valid kinds: {', '.join(KINDS)}")
     if n_classes < 2 or n_cal < 1 or n_test < 1:
         raise ValueError(f"need n_classes >= 2 and rows in both parts, got {n_classes}, {n_cal}, {n_test}")
-    rng = np.random.default_rng([seed, n_classes, KINDS.index(kind)])
+    rng = np.random.default_rng([random_state, n_classes, KINDS.index(kind)])
     prior_cal, prior_test = _priors(kind, n_classes, strength)
     bias = rng.normal(size=n_classes) * 1.5 * strength if kind == "class_bias" else np.zeros(n_classes)
     cal, y_cal = _draw(n_cal, prior_cal, rng)
@@ -144,7 +144,7 @@ def parse_synthetic(text: str) -> SyntheticTask:
     (100, 5)
     """
     kind, *options = text.split("-")
-    keys = {"k": "n_classes", "n": "n_cal", "s": "seed"}
+    keys = {"k": "n_classes", "n": "n_cal", "s": "random_state"}
     try:
         numbers = {keys[o[0]]: int(o[1:]) for o in options}
     except (KeyError, ValueError, IndexError):

@@ -21,7 +21,7 @@ from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
 from hcal.calibrators import calibration_rows
-from hcal.calibrators._floor import FLOOR_SPEC, apply_floor, learn_floor
+from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
 from hcal.data.provenance import fingerprint
@@ -94,7 +94,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     state_specs: ClassVar[tuple[StateSpec, ...]] = ()
     #: Ranges of the numeric parameters that prediction uses: a file cannot ask for more.
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``_floor.py``).
+    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``floor.py``).
     floored: ClassVar[bool] = True
 
     input: inputs.InputKind

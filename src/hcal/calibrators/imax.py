@@ -126,7 +126,7 @@ def one_vs_rest_log_odds(logits: FloatArray) -> Float64:
     return np.asarray(odds, dtype=np.float64)
 
 
-def seed_centres(odds: Float64, n_centres: int, seed: int) -> Float64:
+def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
     """Choose starting representatives by greedy k-means++ under the log-odds divergence; return them sorted.
 
     Each new centre is the best of 2 + ⌊ln B⌋ candidates drawn with probability proportional to the distance
@@ -136,7 +136,7 @@ def seed_centres(odds: Float64, n_centres: int, seed: int) -> Float64:
     ----------
     odds : array of shape (n,)
     n_centres : int
-    seed : int
+    random_state : int
 
     Returns
     -------
@@ -147,7 +147,7 @@ def seed_centres(odds: Float64, n_centres: int, seed: int) -> Float64:
     >>> seed_centres(np.array([-3.0, 3.0]), 2, 0)
     array([-3.,  3.])
     """
-    rng = np.random.RandomState(seed)
+    rng = np.random.RandomState(random_state)
     if odds.size > _SEEDING_EVENTS:
         odds = odds[rng.randint(odds.size, size=_SEEDING_EVENTS)]
     trials = 2 + int(np.log(n_centres))

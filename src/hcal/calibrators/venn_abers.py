@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.calibrators._floor import apply_floor
 from hcal.calibrators._log_odds import events, log_odds
 from hcal.calibrators._one_vs_rest import columns, normalise
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.floor import apply_floor
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.data.folds import kfold
@@ -85,7 +85,7 @@ class VennAbers(Calibrator):
             raise ValueError(f"folds must be at least 1, got {self.folds!r}")
         parts = [np.arange(len(y))]
         if min(self.folds, len(y)) > 1:
-            dealt = kfold(len(y), min(self.folds, len(y)), seed=self.random_state, stratify=y)
+            dealt = kfold(len(y), min(self.folds, len(y)), random_state=self.random_state, stratify=y)
             parts = [held for _, held in dealt]
         return Fitted(_fit_all(log_odds(logits), y, sample_weight, parts))
 

@@ -327,7 +327,7 @@ def demo(
     with console.friendly():
         from hcal.cli.story import run_demo
 
-        run_demo(output, method=method, seed=seed, quiet=quiet, json=json)
+        run_demo(output, method=method, random_state=seed, quiet=quiet, json=json)
 
 
 # -- shared by the commands -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hcal.runtime.numerics import FloatArray, IntArray, softmax
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 
 
-def run_demo(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -> None:
+def run_demo(folder: Path, *, method: str, random_state: int, quiet: bool, json: bool) -> None:
     """Train, calibrate, show and write.
 
     Parameters
@@ -26,14 +26,14 @@ def run_demo(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -
     folder : Path
         Made where it does not exist: ``digits.npz``, ``model.hcal``, ``reliability.png``, ``report.html``.
     method : str
-    seed : int
+    random_state : int
     quiet, json : bool
     """
     silent = quiet or json
     calibrator = make_calibrator(method)
     folder.mkdir(parents=True, exist_ok=True)
     with console.working("training a network on scikit-learn's digits", quiet=silent):
-        digits = demo.train_digits(seed)
+        digits = demo.train_digits(random_state)
     digits.save(folder / "digits.npz")
     with console.fitting(calibrator, f"calibrating it with {method}", quiet=silent):
         calibrator.fit(digits.logits_cal, digits.y_cal)

@@ -130,7 +130,7 @@ def _task(
     folds: int | None,
     stratify: bool,
     groups: Any,
-    seed: int,
+    random_state: int,
 ) -> _Task:
     fit, _ = inputs.check_logits(cal_logits, input=input)
     fit_y = inputs.check_labels(cal_y, *fit.shape)
@@ -140,7 +140,9 @@ def _task(
         if folds is None:
             raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
         task = _Task(fit, fit_y, fit, fit_y)
-        task.folds = kfold(len(fit), folds, seed=seed, stratify=fit_y if stratify else None, groups=groups)
+        task.folds = kfold(
+            len(fit), folds, random_state=random_state, stratify=fit_y if stratify else None, groups=groups
+        )
         return task
     if folds is not None or groups is not None:
         raise ValueError("folds and groups divide the calibration part; with a test part leave them out")

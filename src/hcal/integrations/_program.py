@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hcal.calibrators._floor import graph_floor
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.floor import graph_floor
 from hcal.inputs import InputKind
 from hcal.runtime.ops import Ops
 

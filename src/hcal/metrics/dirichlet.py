@@ -92,7 +92,7 @@ def _kernel_blocks(
         yield rows, p[rows], kernel
 
 
-def dkde_spread(s: Sample, groups: int = 20, seed: int = 0) -> tuple[float, float]:
+def dkde_spread(s: Sample, groups: int = 20, random_state: int = 0) -> tuple[float, float]:
     """Return the standard error of dkde_ce, and how much the noise of the labels in π adds to it.
 
     The standard error comes from leaving out one of ``groups`` random groups of rows at a time, as neighbours
@@ -103,7 +103,7 @@ def dkde_spread(s: Sample, groups: int = 20, seed: int = 0) -> tuple[float, floa
     ----------
     s : Sample
         Without weights.
-    groups, seed : int
+    groups, random_state : int
 
     Returns
     -------
@@ -118,7 +118,7 @@ def dkde_spread(s: Sample, groups: int = 20, seed: int = 0) -> tuple[float, floa
     True
     """
     groups = min(groups, s.n)
-    group = np.random.default_rng(seed).permutation(s.n) % groups
+    group = np.random.default_rng(random_state).permutation(s.n) % groups
     cell = group * s.k + s.y
     columns = np.argsort(cell, kind="stable")
     present, starts = np.unique(cell[columns], return_index=True)
