@@ -12,7 +12,7 @@ Float64 = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Differences of logits below this are none: an inverse temperature for them would overflow.
-NOTHING = 1e-301
+NOTHING = 1e-280
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
