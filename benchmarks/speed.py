@@ -32,8 +32,8 @@ import torch
 
 import hcal
 from hcal.maps import build_map
-from hcal.numerics import log_softmax, softmax
 from hcal.objective.kernels import loss_and_grad
+from hcal.runtime.numerics import log_softmax, softmax
 from hcal.runtime.threads import thread_count
 from hcal.solvers.adam import threads_for
 

@@ -14,7 +14,7 @@ import torch
 import hcal
 from conftest import load_task, synthetic
 from hcal.evaluation import coinciding_rows
-from hcal.numerics import log_softmax, softmax
+from hcal.runtime.numerics import log_softmax, softmax
 
 LOGITS, Y = synthetic(400, 4)
 P = softmax(LOGITS)

@@ -122,7 +122,7 @@ def test_the_demo_sentence_of_the_readme(demo: dict[str, dict[str, float]]) -> N
     assert match
     assert float(match[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
     assert float(match[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
-    from hcal.demo import CAL_ROWS
+    from hcal.cli.demo import CAL_ROWS
 
     assert f"learns from {CAL_ROWS:,} other rows" in README
 

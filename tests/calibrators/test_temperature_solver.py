@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 
 import hcal
 from conftest import synthetic
-from hcal.numerics import log_softmax
+from hcal.runtime.numerics import log_softmax
 from hcal.solvers.temperature import solve_increasing, solve_temperature
 
 

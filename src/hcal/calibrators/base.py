@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 
-from hcal import fingerprint as calibration_rows
 from hcal import inputs
-from hcal.calibrators import prior
+from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators._floor import FLOOR_SPEC, apply_floor, learn_floor
+from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
 from hcal.data.provenance import fingerprint
 from hcal.metrics.summary import Scores, score_probs
-from hcal.numerics import FloatArray, IntArray, bounded, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
 
 Preserves = Literal["order", "accuracy"] | None
 State = dict[str, NDArray[Any]]
@@ -72,7 +72,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     Subclasses set ``name``, ``title`` and ``preserves`` and write ``_fit`` and ``_predict``. The constructor
     only stores its arguments (scikit-learn's rule), all of them keyword-only, ``input`` among them.
-    A method that can run in PyTorch and ONNX also writes ``_graph(ops, x)``: the same map in :mod:`hcal.ops`.
+    A method that can run in PyTorch and ONNX also writes ``_graph(ops, x)``: the same map in
+    :mod:`hcal.runtime.ops`.
 
     Attributes
     ----------
@@ -96,7 +97,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     state_specs: ClassVar[tuple[StateSpec, ...]] = ()
     #: Ranges of the numeric parameters that prediction uses: a file cannot ask for more.
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``_floor.py``).
+    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``floor.py``).
     floored: ClassVar[bool] = True
 
     input: inputs.InputKind
@@ -375,7 +376,7 @@ def _keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
     """Where rounding made the top class tie with an earlier one, lift it by one unit in the last place.
 
     A strictly increasing map cannot change the argmax; a float can: two logits one ulp apart may get equal
-    probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.halves`.
+    probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.runtime.halves`.
     """
     top = logits.argmax(axis=1)
     rows = np.flatnonzero(probs.argmax(axis=1) != top)

@@ -9,7 +9,6 @@ from sklearn.isotonic import isotonic_regression
 from hcal.calibrators._one_vs_rest import (
     CURVES,
     ROUNDED,
-    Array,
     Curve,
     apply_curves,
     default_floor,
@@ -20,7 +19,7 @@ from hcal.calibrators._one_vs_rest import (
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 
 class CenteredIsotonicRegression(Calibrator):
@@ -65,7 +64,7 @@ class CenteredIsotonicRegression(Calibrator):
         return apply_curves(self.state_, probabilities(logits, self.state_), line)
 
 
-def _centered(p: Array, hit: Array, weight: Array | None) -> Curve:
+def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, mass, hits = pool_equal(p, hit, weight)
     values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
     first = np.flatnonzero(np.concatenate([[True], values[1:] > values[:-1]]))

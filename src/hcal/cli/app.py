@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hcal._version import __version__
-from hcal.cli import console
+from hcal.cli import bench, console
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -85,8 +83,8 @@ def fit(
 ) -> None:
     """Learn a calibrator from scores and labels of held-out rows."""
     with console.friendly():
-        from hcal import io
         from hcal.calibrators import make_calibrator
+        from hcal.calibrators.files import save
         from hcal.cli.report import origin
         from hcal.data import read_data
 
@@ -96,7 +94,7 @@ def fit(
         with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
         calibrator.info_["fitted_on"] |= origin(data)
-        io.save(calibrator, output)
+        save(calibrator, output)
         if json:
             console.print_json(
                 {"model": str(output), "method": method, "converged": calibrator.converged_,
@@ -141,12 +139,12 @@ def apply(
 ) -> None:
     """Turn new scores into calibrated probabilities."""
     with console.friendly():
-        from hcal import io
+        from hcal.calibrators.files import load
         from hcal.data import can_write, write_probs
 
         can_write(output)
         _check_output(output, model, file)
-        calibrator = io.load(model)
+        calibrator = load(model)
         data = _read_for(calibrator, model, file, kind=input)
         with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
             calibrator = _for_prior(calibrator, prior, data.values)
@@ -345,9 +343,9 @@ def demo(
 ) -> None:
     """Train an over-confident network on digits, calibrate it, show before and after."""
     with console.friendly():
-        from hcal.cli.story import tell
+        from hcal.cli.story import run_demo
 
-        tell(output, method=method, seed=seed, quiet=quiet, json=json)
+        run_demo(output, method=method, random_state=seed, quiet=quiet, json=json)
 
 
 # -- shared by the commands -----------------------------------------------------------------------
@@ -356,12 +354,12 @@ def demo(
 def _calibrator_and_data(
     model: Path | None, file: Path, kind: str | None, labels: Path | None
 ) -> tuple[Calibrator | None, DataFile]:
-    from hcal import io
+    from hcal.calibrators.files import load
     from hcal.data import read_data
 
     if model is None:
         return None, read_data(file, kind=kind, labels=labels)
-    calibrator = io.load(model)
+    calibrator = load(model)
     return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels)
 
 
@@ -417,10 +415,4 @@ def _check_output(output: Path, *read: Path | None) -> None:
     console.refuse_inputs(output, *read)
 
 
-def _mount_bench() -> None:
-    """Add ``hcal bench …`` where the benchmark package brings its commands."""
-    if find_spec("hcal.bench.cli") is not None:
-        app.add_typer(import_module("hcal.bench.cli").app, name="bench")
-
-
-_mount_bench()
+app.add_typer(bench.app, name="bench")

@@ -14,7 +14,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
 from hcal.data import DataFile
 from hcal.evaluation import Evaluation
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,6 @@ def _draw(measured: Measured) -> None:
     for title, probs in sides if measured.before is not None else [("", measured.probs)]:
         out.print()
         out.print(
-            diagram.draw(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
+            diagram.draw_text(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
         )
     out.print(f"[dim]{diagram.LEGEND}[/]")

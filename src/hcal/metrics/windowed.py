@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
-Events = Literal["canonical", "class-wise", "top-label"]
+EventFamily = Literal["canonical", "class-wise", "top-label"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def hce(
     y: Any = None,
     *,
     sample_weight: Any = None,
-    events: Events = "canonical",
+    events: EventFamily = "canonical",
     window: int = 200,
     debias: bool = True,
 ) -> float:
@@ -95,7 +95,7 @@ def h_error(
     y: Any = None,
     *,
     sample_weight: Any = None,
-    events: Events = "canonical",
+    events: EventFamily = "canonical",
     window: int = 200,
     se: bool = True,
 ) -> HError:

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hcal import fingerprint, inputs
+from hcal import inputs
+from hcal.calibrators import calibration_rows
 from hcal.calibrators.base import Calibrator
 from hcal.evaluation import coincidence, coinciding_rows, learned_from
-from hcal.numerics import IntArray, softmax
 from hcal.report.content import Content, Source, gather
 from hcal.report.page import render
+from hcal.runtime.numerics import IntArray, softmax
 
 __all__ = ["Content", "Source", "build_report", "measure_report", "write_page", "write_report"]
 
@@ -97,7 +98,7 @@ def measure_report(
 
 def _seen(calibrator: Calibrator, scores: Any, y: IntArray) -> float:
     x, _ = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)
-    return fingerprint.share_seen(calibrator, x, y)
+    return calibration_rows.share_seen(calibrator, x, y)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
@@ -154,7 +155,7 @@ def write_page(path: str | os.PathLike[str], content: Content) -> None:
     path : path-like
     content : Content
     """
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     with atomic_path(Path(path)) as temporary:
         temporary.write_text(render(content), encoding="utf-8")

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import NOTHING, FloatArray, IntArray
+from hcal.runtime.numerics import NOTHING, FloatArray, IntArray
 from hcal.runtime.threads import each
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.

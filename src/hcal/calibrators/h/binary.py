@@ -20,7 +20,7 @@ from hcal.calibrators.base import Fitted
 from hcal.calibrators.h.blend import FLOOR
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.rows import Float64
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.solvers.temperature import Temperature, solve_temperature
 
 #: Distinct log-odds that are kept apart; beyond so many, neighbours are counted together.

@@ -12,9 +12,9 @@ from hcal.calibrators.base import PRIOR, CalibrationWarning, Calibrator, Fitted,
 from hcal.calibrators.h.state import STATES
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
-from hcal.numerics import FloatArray, IntArray
-from hcal.ops import Ops
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.ops import Ops
 
 Protocol = Literal["default", "paper"]
 Select = Literal["top-label", "class-wise", "nll"]

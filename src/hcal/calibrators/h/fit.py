@@ -33,8 +33,8 @@ from hcal.calibrators.h.model import (
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.rows import Float64
 from hcal.calibrators.row_order import are_discrete, deal
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.runtime.progress import progress
 from hcal.runtime.threads import each
 
@@ -267,5 +267,5 @@ def predict_default(
 
 
 def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
-    """Return what :func:`predict_default` does, in the operations of :mod:`hcal.ops`."""
+    """Return what :func:`predict_default` does, in the operations of :mod:`hcal.runtime.ops`."""
     return graph_two(state, ops, x) if is_table(state) else graph_model(from_state(state), ops, x)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 from hcal.solvers.lbfgs import lbfgs
 
 #: Ridge that draws log-linear weights to where they start, a candidate, in units of rows.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.data.provenance import mix, row_hashes
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
