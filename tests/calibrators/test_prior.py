@@ -11,7 +11,7 @@ import hcal
 from conftest import load_task
 from hcal.calibrators.prior import estimate_frequencies
 from hcal.integrations._program import program
-from hcal.ops import NumpyOps
+from hcal.runtime.ops import NumpyOps
 
 
 def drawn(n: int, frequencies: list[float], seed: int) -> tuple[np.ndarray, np.ndarray]:

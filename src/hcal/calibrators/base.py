@@ -21,7 +21,6 @@ from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
 from hcal.calibrators import calibration_rows, prior
-from hcal.calibrators._floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray
+from hcal.runtime.ops import Ops
 
 Float64 = NDArray[np.float64]
 _STEPS = 10_000
@@ -70,11 +70,11 @@ def shift(probs: FloatArray, ratio: Float64) -> None:
 
 
 def graph_shift(ops: Ops, probs: Any, ratio: Float64 | None) -> Any:
-    """Return :func:`shift` in the operations of :mod:`hcal.ops`.
+    """Return :func:`shift` in the operations of :mod:`hcal.runtime.ops`.
 
     Examples
     --------
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> graph_shift(NumpyOps(), np.array([[0.5, 0.5]]), np.log([1.0, 3.0]))
     array([[0.25, 0.75]])
     """

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hcal.calibrators._floor import graph_floor
 from hcal.calibrators.base import PRIOR, Calibrator
 from hcal.calibrators.floor import graph_floor
 from hcal.calibrators.prior import graph_shift
