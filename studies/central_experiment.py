@@ -1,13 +1,13 @@
 """The paper's central experiment, in full: does the h objective beat its rivals, all else equal?
 
-``python -m studies.central_experiment --data FOLDER --out FILE`` trains every objective (h, NLL, Brier, focal,
-label smoothing) on the paper's twelve maps, from the published and from the identity start, with three seeds,
+``python -m studies.central_experiment --data FOLDER --out FILE`` trains every objective (h, NLL, Brier,
+focal, label smoothing) on the paper's twelve maps, from the published and from the identity start, with three seeds,
 with the published schedule and without its early stop, and keeps the best map and epoch by the same three
 selectors. It needs torch and numpy alone, uses a GPU where there is one, and continues a file that is there:
 with ``--minutes`` it ends in time and is called again.
 
-Rows: one for each task, objective, schedule, start, seed and selector (``map`` says which map was chosen), and
-with ``--all-maps FILE`` one for each map as well.
+Rows: one for each task, objective, schedule, start, seed and selector (``map`` says which map was chosen),
+and with ``--all-maps FILE`` one for each map as well.
 """
 
 from __future__ import annotations
@@ -175,10 +175,11 @@ def candidates(members: Sequence[Member], init: Init, seed: int) -> list[Member]
     found: dict[str, Member] = {}
     for member in members:
         s = member.start
-        stands = s.map.startswith("piecewise") or (s.map.startswith("ensemble") and init == "identity")
-        if stands and (s.map.startswith("piecewise") or s.init == init):
-            found[s.map] = member
-        elif not stands and (s.init, s.seed) == (init, seed):
+        family = s.map.partition("-")[0]
+        same = family == "piecewise" or (
+            s.init == init and (s.seed == seed or (family == "ensemble" and init == "identity"))
+        )
+        if same:
             found[s.map] = member
     return list(found.values())
 

@@ -93,7 +93,7 @@ def tcwece(probs: Tensor, y: Tensor) -> Tensor:
     >>> tcwece(torch.tensor([[0.25, 0.75]], dtype=torch.float64), torch.tensor([1])).item()
     0.125
     """
-    n, k = probs.shape
+    k = probs.shape[1]
     row, column = torch.nonzero(probs > 1 / k, as_tuple=True)
     value = probs[row, column].double()
     hit = (y[row] == column).double()
