@@ -26,13 +26,9 @@ from numpy.typing import NDArray
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
 from hcal.runtime.numerics import FloatArray, IntArray
 
-<<<<<<< HEAD
-EventFamily = Literal["canonical", "class-wise", "top-label"]
-=======
-Events = Literal["class-wise", "pooled", "top-label"]
+EventFamily = Literal["class-wise", "pooled", "top-label"]
 #: Names that pooled events had: the first claimed more than they see.
 _OLD_NAMES: Final = ("canonical", "atomic")
->>>>>>> other
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,7 @@ def hce(
     y: Any = None,
     *,
     sample_weight: Any = None,
-<<<<<<< HEAD
-    events: EventFamily = "canonical",
-=======
-    events: Events = "class-wise",
->>>>>>> other
+    events: EventFamily = "class-wise",
     window: int = 200,
     debias: bool = True,
 ) -> float:
@@ -154,11 +146,7 @@ def h_error(
     y: Any = None,
     *,
     sample_weight: Any = None,
-<<<<<<< HEAD
-    events: EventFamily = "canonical",
-=======
-    events: Events = "class-wise",
->>>>>>> other
+    events: EventFamily = "class-wise",
     window: int = 200,
     se: bool = True,
 ) -> HError:
@@ -368,7 +356,9 @@ def _class_windows(s: Sample, window: int, se: bool) -> list[_Sums]:
     if s.k == 2:
         column = np.ascontiguousarray(s.data.probs[:, 1], dtype=np.float64)
         order = np.argsort(column, kind="stable")
-        return [_windows(_Listed(column[order], (s.y[order] == 1).astype(np.float64), order), s.n, window, se)]
+        return [
+            _windows(_Listed(column[order], (s.y[order] == 1).astype(np.float64), order), s.n, window, se)
+        ]
     step = max(1, BLOCK // s.n)
     for first in range(0, s.k, step):
         columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
