@@ -127,7 +127,7 @@ def hce_pooled(
     return hce(probs, y, sample_weight=sample_weight, events="pooled", window=window, debias=debias)
 
 
-def _checked(events: Any) -> Events:
+def _checked(events: Any) -> EventFamily:
     if events in _OLD_NAMES:
         warnings.warn(
             f"events={events!r} is called 'pooled' now: the classes are sorted together, and what is wrong in "
@@ -136,7 +136,7 @@ def _checked(events: Any) -> Events:
             stacklevel=4,
         )
         return "pooled"
-    if events not in get_args(Events):
+    if events not in get_args(EventFamily):
         raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
     return events  # type: ignore[no-any-return]
 
