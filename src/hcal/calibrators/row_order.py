@@ -165,7 +165,7 @@ def _equal(logits: FloatArray, y: IntArray, a: IntArray, b: IntArray) -> NDArray
         part = slice(start, start + step)
         gap = _without_constant(logits[a[part]]) - _without_constant(logits[b[part]])
         same[part] &= (np.abs(gap) <= _COPY).all(axis=1)
-    return same
+    return np.asarray(same)
 
 
 def _without_constant(logits: FloatArray) -> Float64:

@@ -413,7 +413,7 @@ def fit_two(
     return Fitted(state, solved.converged, solved.message, info)
 
 
-def one_class(mass: Float64) -> list[str]:
+def one_class(mass: NDArray[Any]) -> list[str]:
     """Return a sentence where all labels are one class (mass of every class, (K,)).
 
     Examples
