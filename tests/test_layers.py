@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from helpers import ROOT
 
 PACKAGE = ROOT / "src" / "hcal"
 #: What all may use and none owns. ``runtime`` uses nothing of the package, ``inputs`` only ``runtime``.
@@ -36,7 +36,7 @@ FACADE_USERS = {"cli"}
 #: (file, module): why a private name of another room is imported. None should be.
 PRIVATE_ALLOWED: dict[tuple[str, str], str] = {}
 
-OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest"}
+OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest", "helpers"}
 
 
 def room_of(path: Path) -> str:

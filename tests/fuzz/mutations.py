@@ -100,7 +100,7 @@ def _fitted() -> list[Model]:
     import tempfile
     import warnings
 
-    from conftest import synthetic
+    from helpers import synthetic
 
     found = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

@@ -85,7 +85,7 @@ def probabilities(logits: FloatArray, state: State = ROUNDED) -> FloatArray:
     return ten_digits(probs) if "rounded" in state else probs
 
 
-def ten_digits(x: FloatArray) -> FloatArray:
+def ten_digits(x: FloatArray) -> Float64:
     """Return numbers rounded to ten digits: what is equal but for rounding is equal.
 
     Examples
@@ -94,7 +94,7 @@ def ten_digits(x: FloatArray) -> FloatArray:
     True
     """
     mantissa, exponent = np.frexp(x)
-    return np.ldexp(np.rint(mantissa * _DIGITS), exponent) / _DIGITS
+    return np.asarray(np.ldexp(np.rint(mantissa * _DIGITS), exponent) / _DIGITS, dtype=np.float64)
 
 
 def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
