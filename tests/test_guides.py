@@ -1,7 +1,7 @@
 """The guides, followed to the letter: their files in a copy of the project, and our tests on them.
 
-A code block whose first line is ``# path`` is that file. Nothing else of the copy is touched but the row of the
-registry that the guide on metrics says.
+A code block whose first line is ``# path`` is that file. Nothing else of the copy is touched but the
+registry, by the row that the guide on metrics says.
 """
 
 from __future__ import annotations
