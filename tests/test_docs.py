@@ -160,3 +160,23 @@ def test_method_cards_say_what_the_code_does() -> None:
         assert rows[name] == expected, name
         assert f"## `{name}`: {method.title}" in page
     wait_for_release(set(hcal.list_calibrators()) - set(rows), "a card in docs/method-cards.md")
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = (p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.name != "README.md")
+    missing = [page for page in pages if f": {page}\n" not in listed]
+    assert missing == [], "decisions: run python tools/navigation.py; other pages: mkdocs.yml"
+
+
+def test_the_map_of_the_code_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "hcal"
+    walks = text[text.index("## A walk") :]
+    for path in set(re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", walks)):
+        assert (package / path).is_file(), path
+    for room, files in re.findall(r"^\| `([a-z]+/)` \|[^|]*\| (.*) \|$", text, re.MULTILINE):
+        for name in re.findall(r"`([\w/]+\.py)`", files):
+            assert (package / room / name).is_file(), room + name
+    rooms = {p.name for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert rooms == {room[:-1] for room in re.findall(r"^\| `([a-z]+/)`", text, re.MULTILINE)}
