@@ -127,6 +127,13 @@ def apply(
         Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
     ],
     input: InputOpt = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            help="class frequencies of the new rows, with commas; or 'estimate' from their scores",
+        ),
+    ] = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -140,6 +147,7 @@ def apply(
         calibrator = load(model)
         data = _read_for(calibrator, model, file, kind=input)
         with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
+            calibrator = _for_prior(calibrator, prior, data.values)
             probs = calibrator.predict_proba(data.values)
         write_probs(output, probs, data.y)
         confidence = float(probs.max(axis=1).mean())
@@ -151,6 +159,19 @@ def apply(
                 f"wrote [bold]{console.name(output)}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
                 f"mean confidence {confidence:.4f}"
             )
+
+
+def _for_prior(calibrator: Any, prior: str | None, scores: Any) -> Any:
+    """Return the calibrator for the class frequencies that --prior names."""
+    if prior is None:
+        return calibrator
+    if prior == "estimate":
+        return calibrator.with_prior_from(scores)
+    try:
+        frequencies = [float(part) for part in prior.split(",")]
+    except ValueError:
+        raise ValueError(f"--prior takes numbers with commas, or 'estimate', got {prior!r}") from None
+    return calibrator.with_prior(frequencies)
 
 
 @app.command(epilog=_examples("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json"))

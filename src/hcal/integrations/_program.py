@@ -6,8 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hcal.calibrators.base import Calibrator
+from hcal.calibrators.base import PRIOR, Calibrator
 from hcal.calibrators.floor import graph_floor
+from hcal.calibrators.prior import graph_shift
 from hcal.inputs import InputKind
 from hcal.runtime.ops import Ops
 
@@ -130,5 +131,5 @@ def program(calibrator: Calibrator, ops: Ops, scores: Any, *, eps: float, smalle
     logits = to_logits(ops, scores, calibrator.input, smallest)
     probs = method._graph(ops, graph_floor(ops, logits, calibrator.state_.get("input_floor")))
     if calibrator.preserves is None:
-        return probs
+        return graph_shift(ops, probs, calibrator.state_.get(PRIOR))
     return keep_top(ops, probs, scores, eps)

@@ -372,7 +372,7 @@ def _less(mass: Float64, held: Float64) -> Float64:
 
 
 def _shares(odds: Float64, mass: Float64) -> Float64:
-    """Return the weights (J,) of candidates with held-out log-odds (J, G), mass (2, G) of each class there."""
+    """Return the weights (J,) of candidates with held-out log-odds (J, G) where mass (2, G) lies."""
     odds = np.clip(odds, -FLOOR, FLOOR)
     both = np.stack([-0.5 * odds, 0.5 * odds], axis=2)
     y, weight = np.repeat([0, 1], odds.shape[1]), mass.ravel()

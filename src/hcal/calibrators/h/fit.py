@@ -160,7 +160,7 @@ def _facts(
     lift: float | None,
 ) -> dict[str, Any]:
     return {
-        "candidates": dict(zip(setting.names, share.tolist(), strict=True)),
+        "candidates": dict(zip(setting.names, share.tolist(), strict=False)),
         "lift": lift,
         "criterion": {str(key): verdict.against(base) for key, verdict in verdicts.items()},
         "held_out": {"identity": base._asdict(), "pool": verdicts[lift]._asdict()},

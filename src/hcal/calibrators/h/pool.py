@@ -22,8 +22,8 @@ _HALFWAY, _ROWS_A_PSEUDO_ROW = 2000.0, 200.0
 def log_linear_weights(log_p: Float64, y: IntArray, weight: Float64, *, lean: bool = False) -> Float64:
     """Return the weights (J,), each at least 0, of the log-linear pool of best held-out likelihood.
 
-    With few rows they are nearly equal; with ``lean`` the first candidate is preferred the more, the more rows
-    there are, and others must earn their weight by more than a hair of likelihood.
+    With few rows they are nearly equal; with ``lean`` the first candidate is preferred the more, the more
+    rows there are, and others must earn their weight by more than a hair of likelihood.
 
     Parameters
     ----------
