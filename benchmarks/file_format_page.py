@@ -34,9 +34,11 @@ K is the number of classes, E that of one-vs-rest events: K, but 1 of two classe
 """
 
 
-def page() -> str:
-    """Return the page."""
-    return "\n".join([_HEAD, *(_method(name) for name in list_calibrators())])
+def page(names: list[str] | None = None) -> str:
+    """Return the page, of all methods or of some."""
+    return "\n".join(
+        [_HEAD, *(_method(name) for name in list_calibrators() if names is None or name in names)]
+    )
 
 
 def _method(name: str) -> str:

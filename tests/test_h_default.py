@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import approx_fprime
 
 import hcal
-from conftest import TASKS, load_task, synthetic
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.h.candidates import blend, fit_candidates, new_setting, scores
 from hcal.calibrators.h.fit import out_of_fold
@@ -23,6 +22,7 @@ from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.refine import _compress, _Problem, apply_refined, fit_refined
 from hcal.calibrators.h.rows import fit_scaler
 from hcal.runtime.numerics import softmax
+from helpers import TASKS, load_task, synthetic
 
 # -- promises on real data ------------------------------------------------------------------------------
 

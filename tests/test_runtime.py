@@ -21,13 +21,13 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import hcal
-from conftest import ROOT, synthetic
 from hcal.maps import Temperature, build_map, table
 from hcal.runtime import jit as jit_module
 from hcal.runtime.jit import compiled, writable_by_others
 from hcal.runtime.threads import one_blas_thread
 from hcal.solvers.adam import AdamSettings, nll_objective, train
 from hcal.solvers.monitors import nll
+from helpers import ROOT, synthetic
 
 needs_numba = pytest.mark.skipif(not compiled(), reason="needs numba: the extra 'fast'")
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are those of POSIX")

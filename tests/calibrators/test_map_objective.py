@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from conftest import synthetic
 from hcal.calibrators._critics import critic_gain
 from hcal.calibrators._latent_gp import TabulatedElbo, line_centres, start_parameters
 from hcal.calibrators.ensemble_temperature import simplex_quadratic
@@ -18,6 +17,7 @@ from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.newton import newton
 from hcal.solvers.proximal import group_lasso_prox, lasso_prox, mcp_prox, proximal_gradient
 from hcal.solvers.scan import minimise_scalar
+from helpers import synthetic
 
 N, K = 60, 4
 MAPS = {

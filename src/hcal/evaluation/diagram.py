@@ -27,7 +27,7 @@ Binning = Literal["equal-width", "equal-mass"]
 
 
 @dataclass(frozen=True)
-class Curve:
+class ReliabilityCurve:
     """One reliability curve; arrays have shape (bins,), NaN where a bin is empty.
 
     Attributes
@@ -73,7 +73,7 @@ class Reliability:
     ('positive', array([0. , nan, nan, 0.5, nan]))
     """
 
-    curves: tuple[Curve, ...]
+    curves: tuple[ReliabilityCurve, ...]
     level: str
     ci: float
     n: int
@@ -81,7 +81,7 @@ class Reliability:
     def __len__(self) -> int:
         return len(self.curves)
 
-    def __getitem__(self, i: int) -> Curve:
+    def __getitem__(self, i: int) -> ReliabilityCurve:
         return self.curves[i]
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,7 +194,9 @@ def reliability(
     return Reliability(tuple(curves), level, ci, s.n)
 
 
-def _curve(title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: Binning, ci: float) -> Curve:
+def _curve(
+    title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: Binning, ci: float
+) -> ReliabilityCurve:
     edges = np.linspace(0, 1, bins + 1)
     if binning == "equal-mass":
         edges = np.quantile(p, edges)
@@ -208,7 +210,7 @@ def _curve(title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: 
         predicted, observed, size = sum_p / w, sum_e / w, w**2 / square
     low, high = consistency_band(predicted, size, ci)
     gap = np.nansum(np.abs(sum_p - sum_e)) / s.total
-    return Curve(title, edges, w, predicted, observed, low, high, float(gap))
+    return ReliabilityCurve(title, edges, w, predicted, observed, low, high, float(gap))
 
 
 def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:
