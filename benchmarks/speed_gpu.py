@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from hcal.maps import build_map
-from hcal.objective._torch import families_loss, fused, gather_events, spread_grad
-from hcal.objective.events import resolve
+from hcal.objective._torch import families_loss
+from hcal.objective.events import Pooled
 from hcal.objective.loss import HCalibrationLoss
 from hcal.objective.settings import ObjectiveSettings
+from hcal.runtime.fused import fused
 from hcal.solvers import monitors
 from hcal.solvers.adam import AdamSettings, train
 from hcal.solvers.captured import CapturedEpoch, can_capture
@@ -54,10 +55,9 @@ def timed(call: Callable[[], object], repeats: int = 20) -> float:
 
 def plain_loss(probs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The objective by plain torch operations, whatever is installed."""
-    families = resolve("atomic", probs.shape[1])
-    loss, grad = families_loss(*gather_events(probs, y, families), ObjectiveSettings(), True)
-    assert grad is not None
-    return loss, spread_grad(grad, probs, families)
+    events = Pooled().gather(probs, y)
+    loss, grad = families_loss(events.q, events.marks, ObjectiveSettings(), True)
+    return loss, Pooled().scatter(grad, probs, events)
 
 
 def check() -> None:

@@ -96,7 +96,7 @@ class PublishedPiecewise(Calibrator):
             monitor=ece_ew,
             select={self.select: SELECTORS[self.select]},
             settings=AdamSettings(epochs=self.epochs),
-            seed=self.random_state,
+            random_state=self.random_state,
         )
         info = {"epoch": done.best[self.select].epoch, "loss_curve": done.losses}
         return Fitted({"slopes": new.slopes().detach().numpy().astype(np.float64)}, info=info)

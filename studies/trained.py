@@ -116,7 +116,14 @@ class TrainedMaps(Calibrator):
             new = build_map(name, x, init=self.init, seed=seed).to(where, x.dtype)
             settings = AdamSettings(epochs=self.epochs, plateau=self.plateau, patience=self.patience)
             done = train(
-                new, x, labels, objective, monitor=ece_ew, select=SELECTORS, settings=settings, seed=seed
+                new,
+                x,
+                labels,
+                objective,
+                monitor=ece_ew,
+                select=SELECTORS,
+                settings=settings,
+                random_state=seed,
             )
             for select, best in done.best.items():
                 if select not in choices or best.score < choices[select][0]:
@@ -133,12 +140,12 @@ class TrainedMaps(Calibrator):
 
     def _objective(self, n_classes: int) -> Loss:
         from hcal.objective.loss import HCalibrationLoss
-        from hcal.solvers.adam import nll_objective
+        from hcal.objective.torch_loss import torch_brier, torch_nll
 
         if self.objective == "nll":
-            return nll_objective
+            return torch_nll
         if self.objective == "brier":
-            return _brier
+            return torch_brier
         if self.objective != "h":
             raise ValueError(f"objective must be 'h', 'nll' or 'brier', got {self.objective!r}")
         loss = HCalibrationLoss(self.window, self.epsilon, self.scale, weighting=self.weighting)
@@ -166,11 +173,6 @@ class TrainedMaps(Calibrator):
         from hcal.maps import predict_map
 
         return predict_map(self.state_, logits)
-
-
-def _brier(probs: Tensor, y: Tensor) -> Tensor:
-    own = probs.gather(1, y[:, None])[:, 0]
-    return ((probs * probs).sum(dim=1) - 2 * own + 1).mean()
 
 
 def _leave_out(

@@ -15,9 +15,10 @@ from hcal.calibrators._paper import PaperSettings, fit_paper
 from hcal.calibrators.base import CalibrationWarning
 from hcal.maps import PAPER_MAPS, Temperature, predict_map
 from hcal.numerics import softmax
+from hcal.objective.torch_loss import torch_nll
 from hcal.runtime.progress import progress
 from hcal.solvers import monitors
-from hcal.solvers.adam import AdamSettings, nll_objective, train
+from hcal.solvers.adam import AdamSettings, train
 
 FEW = ("piecewise-10", "monotonic-5", "ensemble-4")
 
@@ -90,7 +91,7 @@ def test_early_stop_and_schedule():
         Temperature(),
         x,
         y,
-        nll_objective,
+        torch_nll,
         monitor=monitors.nll,
         select={"nll": monitors.nll},
         settings=settings,

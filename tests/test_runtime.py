@@ -23,10 +23,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import hcal
 from conftest import ROOT, synthetic
 from hcal.maps import Temperature, build_map, table
+from hcal.objective.torch_loss import torch_nll
 from hcal.runtime import jit as jit_module
 from hcal.runtime.jit import compiled, writable_by_others
 from hcal.runtime.threads import one_blas_thread
-from hcal.solvers.adam import AdamSettings, nll_objective, train
+from hcal.solvers.adam import AdamSettings, train
 from hcal.solvers.monitors import nll
 
 needs_numba = pytest.mark.skipif(not compiled(), reason="needs numba: the extra 'fast'")
@@ -202,7 +203,7 @@ def test_training_limits_its_own_thread_only() -> None:
         x, y = torch.log_softmax(torch.randn(20, 3), 1), torch.zeros(20, dtype=torch.int64)
         keywords = {"monitor": nll, "select": {"nll": nll}, "settings": AdamSettings(epochs=2), "tick": tick}
         with ThreadPoolExecutor(1) as pool:
-            done = pool.submit(train, Temperature(), x, y, nll_objective, **keywords)
+            done = pool.submit(train, Temperature(), x, y, torch_nll, **keywords)
             assert running.wait(60)
             assert torch.get_num_threads() == 2
             looked.set()

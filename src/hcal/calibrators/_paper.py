@@ -126,7 +126,7 @@ def _train_one(
         monitor=ece_ew,
         select={s: SELECTORS[s] for s in settings.select},
         settings=settings.adam,
-        seed=seed,
+        random_state=seed,
         tick=lambda: advance(1),
     )
     return _Candidate(name, new, trained)

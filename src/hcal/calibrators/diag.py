@@ -19,6 +19,7 @@ from hcal.objective import proper
 from hcal.ops import Ops
 from hcal.solvers.fit_map import fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution
+from hcal.solvers.methods import Lbfgs
 from hcal.solvers.selection import Selection, select
 from hcal.solvers.temperature import logit_scale
 
@@ -137,17 +138,14 @@ class DiagonalOrderPreserving(Calibrator):
         def fit(size: int, fold: _Fold, _: Solution | None) -> Solution:
             part = fold.fit
             best = _Best(lambda theta: held_out_nll(theta, fold.held))
-            solved = fit_map(
-                monotone_net(size, cells, self.random_state),
-                nll,
-                x[part.rows],
-                y[part.rows],
-                part.weight,
+            solver = Lbfgs(
                 max_iterations=self.max_iterations,
                 tolerance=1e-6,
                 gain=1e-9,
                 watch=best.watch if self.early_stopping and fold.held is not fold.fit else None,
             )
+            family = monotone_net(size, cells, self.random_state)
+            solved = fit_map(family, nll, solver, x[part.rows], y[part.rows], part.weight)
             if best.theta is None:
                 return solved
             return Solution(best.theta, solved.value, True, "", solved.iterations)

@@ -2,7 +2,7 @@
 
 The network is evaluated at the midpoints of equal cells, never at the events: its values are the slopes of a
 piecewise linear function, which a look-up then applies to every logit. Same protocol as
-:mod:`hcal.maps.scaling`, so any objective can be fitted with it.
+:mod:`hcal.maps.protocol`, so any objective can be fitted with it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.maps.scaling import Map, Pullback, log_softmax_vjp
-from hcal.objective.proper import Gradient
+from hcal.maps.protocol import Map, Pullback, log_softmax_vjp
+from hcal.runtime.gradients import Gradient
 
 Float64 = NDArray[np.float64]
 

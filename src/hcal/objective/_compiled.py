@@ -32,6 +32,19 @@ _jit = jit()
 _fast = jit(fastmath={"reassoc", "contract", "nsz"})
 
 
+def families_loss(
+    q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool
+) -> tuple[float, Array | None]:
+    """Return the mean loss over the rows of events q (F, n), and its gradient (F, n)."""
+    grad = np.empty(q.shape, dtype=q.dtype) if need_grad else None
+    loss, share = 0.0, 1 / len(q)
+    for row in range(len(q)):
+        own = None if grad is None else grad[row]
+        p, o = np.ascontiguousarray(q[row]), np.ascontiguousarray(marks[row])
+        loss += family_loss(p, o, s, own, share) / len(q)
+    return loss, grad
+
+
 def family_loss(
     p: Array, marks: Array, s: ObjectiveSettings, grad: Array | None, factor: float = 1.0
 ) -> float:

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.numerics import IntArray
-from hcal.objective.proper import Gradient, Objective, OneEntry
+from hcal.objective.protocol import Objective
+from hcal.runtime.gradients import Gradient, OneEntry
 
 Float64 = NDArray[np.float64]
 

@@ -15,13 +15,14 @@ Loss = Callable[[Float64], tuple[float, Float64]]
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a solver stopped, and why."""
+    """Where a solver stopped, and why; ``record`` is what a solver has to tell beyond that."""
 
     theta: Float64
     value: float
     converged: bool
     message: str
     iterations: int
+    record: Any = None
 
 
 def lbfgs(
