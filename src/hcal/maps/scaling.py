@@ -192,9 +192,7 @@ def beta(n_classes: int) -> Map:
 
 
 def ensemble(n_classes: int) -> Map:
-    """Return w₁ softmax(e^t x) + w₂ softmax(x) + w₃/K; θ = (t, w₁, w₂, w₃). Preserves order for w ≥ 0.
-
-    The weights are free here; a solver with constraints keeps them on the simplex.
+    """Return v₁ softmax(e^t x) + v₂ softmax(x) + v₃/K, v = |w|/Σ|w|; θ = (t, w₁, w₂, w₃). Preserves order.
 
     Parameters
     ----------
@@ -211,18 +209,20 @@ def ensemble(n_classes: int) -> Map:
     """
 
     def vjp(theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
-        b = float(np.exp(theta[0]))
+        b, size = float(np.exp(theta[0])), float(np.abs(theta[1:]).sum())
+        share = np.abs(theta[1:]) / size
         scaled, pull = log_softmax_vjp(b * x)
         parts = np.stack(
             [np.exp(scaled), np.exp(log_softmax_vjp(x.copy())[0]), np.full_like(x, 1 / n_classes)]
         )
-        probs = np.maximum(np.tensordot(theta[1:], parts, 1), np.finfo(np.float64).tiny)
+        probs = np.maximum(np.tensordot(share, parts, 1), np.finfo(np.float64).tiny)
 
         def pullback(g: Gradient) -> Float64:
             d = dense_gradient(g, n_classes) / probs
-            inner = b * np.vdot(pull(theta[1] * d * parts[0]), x)
-            return np.concatenate([[inner], np.tensordot(parts, d, 2)])
+            inner = b * np.vdot(pull(share[0] * d * parts[0]), x)
+            by_share = np.tensordot(parts, d, 2)
+            return np.concatenate([[inner], np.sign(theta[1:]) * (by_share - share @ by_share) / size])
 
         return np.log(probs), pullback
 
-    return Map("ensemble", np.array([0.0, 1.0, 0.0, 0.0]), vjp)
+    return Map("ensemble", np.array([0.0, 1.0, 0.1, 0.1]), vjp)
