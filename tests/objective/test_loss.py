@@ -231,13 +231,13 @@ def test_the_old_name_of_the_pooled_family_stays_readable():
 
 
 @pytest.fixture
-def runner_up():
+def second_guess():
     """A family of a stranger's, as docs/howto/add-an-event-family.md says: one class, one line."""
     from hcal.objective.events import FAMILIES, rows_of
 
     @register_family
-    class RunnerUp(EventFamily):
-        name = "runner-up"
+    class SecondGuess(EventFamily):
+        name = "second-guess"
 
         def gather(self, probs, y):
             second = probs.argsort(1)[:, -2]
@@ -248,16 +248,16 @@ def runner_up():
             out[rows_of(probs), events.index] = gradient[0]
             return out
 
-    yield RunnerUp
-    del FAMILIES["runner-up"]
+    yield SecondGuess
+    del FAMILIES["second-guess"]
 
 
-def test_a_new_family_is_one_class(runner_up):
+def test_a_new_family_is_one_class(second_guess):
     """It works by name in the arrays, the module and the objective, and its gradient is the definition's."""
     from hcal.objective.h import h
 
     p, y = problem(200, 4)
-    keywords = {"window": 10, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "events": "runner-up"}
+    keywords = {"window": 10, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "events": "second-guess"}
     loss, grad = loss_and_grad(p, y, **keywords)
     second = np.sort(p, axis=1)[:, -2]
     hit = p.argsort(1)[:, -2] == y
