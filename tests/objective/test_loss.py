@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hcal
-from hcal.numerics import softmax
 from hcal.objective.definition import families_loss
 from hcal.objective.engines import evaluate
 from hcal.objective.events import EventFamily, Events, Pooled, family_of, register_family
@@ -18,6 +17,7 @@ from hcal.objective.settings import ObjectiveSettings
 from hcal.objective.weights import window_weights
 from hcal.objective.windows import event_probs, sliding_means, sort_events, window_errors
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import softmax
 
 EVENTS = ["pooled", "top-label", "class-wise", 1, [[0, 1], [2]]]
 

@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.maps.protocol import Map
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import Ridge, fit_map
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs, Proximal
 from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox
 from hcal.solvers.temperature import Temperature, solve_temperature
 
-Float64 = NDArray[np.float64]
 Penalty = Literal["ridge", "lasso", "mcp", "group_lasso"]
 
 _LOG_FLOOR = float(np.log(np.finfo(np.float32).tiny))

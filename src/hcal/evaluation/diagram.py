@@ -63,14 +63,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Reliability curves of one predictor: the top label, or every class.
+    """Reliability curves of one predictor: the top label, the positive class, or every class.
 
     Examples
     --------
     >>> import hcal
     >>> diagram = hcal.reliability([[0.2, 0.8], [0.3, 0.7], [0.9, 0.1]], [1, 0, 0], bins=5)
-    >>> diagram.curves[0].observed
-    array([nan, nan, nan, 0.5, 1. ])
+    >>> diagram.level, diagram.curves[0].observed
+    ('positive', array([0. , nan, nan, 0.5, nan]))
     """
 
     curves: tuple[Curve, ...]
@@ -139,11 +139,12 @@ def reliability(
     probs: Any,
     y: Any = None,
     *,
-    level: Literal["top-label", "class-wise"] = "top-label",
+    level: Literal["top-label", "class-wise", "positive"] | None = None,
     bins: int = 15,
     binning: Binning = "equal-width",
     ci: float = 0.95,
     sample_weight: Any = None,
+    positive: int = 1,
 ) -> Reliability:
     """Return the reliability diagram of the predicted class, or one of every class, as data.
 
@@ -151,12 +152,15 @@ def reliability(
     ----------
     probs : array-like of shape (N, K)
     y : array-like of shape (N,)
-    level : {"top-label", "class-wise"}
+    level : {"top-label", "class-wise", "positive"}, optional
+        The positive class of two classes, the top label of more, by default.
     bins : int
     binning : {"equal-width", "equal-mass"}
     ci : float
         Level of the consistency bands.
     sample_weight : array-like of shape (N,), optional
+    positive : int
+        The class of the level ``"positive"``.
 
     Returns
     -------
@@ -167,18 +171,23 @@ def reliability(
     >>> reliability([[0.2, 0.8], [0.3, 0.7]], [1, 1], bins=1).curves[0].predicted
     array([0.75])
     """
-    if level not in ("top-label", "class-wise"):
-        raise ValueError(f"level must be 'top-label' or 'class-wise', got {level!r}")
+    if level not in (None, "top-label", "class-wise", "positive"):
+        raise ValueError(f"level must be 'top-label', 'class-wise' or 'positive', got {level!r}")
     if binning not in ("equal-width", "equal-mass"):
         raise ValueError(f"binning must be 'equal-width' or 'equal-mass', got {binning!r}")
     if not 0 < ci < 1:
         raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
     s = as_sample(probs, y, sample_weight)
     bins = check_bins(bins)
+    if level is None:
+        level = "positive" if s.k == 2 else "top-label"
+    if not 0 <= positive < s.k:
+        raise ValueError(f"positive must be a class of 0..{s.k - 1}, got {positive!r}")
     if level == "top-label":
         curves = [_curve("top label", s.data.conf, s.data.hit, s, bins, binning, ci)]
     else:
-        columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in range(s.k))
+        chosen = [positive] if level == "positive" else range(s.k)
+        columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in chosen)
         curves = [
             _curve(f"class {k}", p, (s.y == k).astype(np.float64), s, bins, binning, ci) for k, p in columns
         ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 #: A probability may exceed 1 by this much, as a sum of classes in float32 does.
 _OVER = 1e-3

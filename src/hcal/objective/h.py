@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import IntArray
 from hcal.objective.checks import check_probs
 from hcal.objective.engines import evaluate
 from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.protocol import Objective
 from hcal.objective.settings import ObjectiveSettings, Weighting
 from hcal.runtime.gradients import Gradient
+from hcal.runtime.numerics import IntArray
 
 Float64 = NDArray[np.float64]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.numerics import FloatArray, IntArray
 from hcal.objective.checks import check_probs
 from hcal.objective.engines import evaluate
 from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.settings import ObjectiveSettings, Weighting
+from hcal.runtime.numerics import FloatArray, IntArray
 
 
 def loss_and_grad(

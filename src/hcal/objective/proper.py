@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import IntArray
 from hcal.objective.protocol import Objective
 from hcal.runtime.gradients import Gradient, OneEntry
+from hcal.runtime.numerics import IntArray
 
 Float64 = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import IntArray
 from hcal.runtime.gradients import Gradient
+from hcal.runtime.numerics import IntArray
 
 Float64 = NDArray[np.float64]
 ValueAndGrad = Callable[[Float64, IntArray, Float64], tuple[float, Gradient]]

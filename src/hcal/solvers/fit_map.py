@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.maps.protocol import Map
-from hcal.numerics import IntArray
 from hcal.objective.protocol import Objective
+from hcal.runtime.numerics import IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import Loss, Solution
 
