@@ -18,7 +18,7 @@ from hcal.maps.base import CalibrationMap, Init
 from hcal.maps.presets import build_map
 from hcal.maps.table import orders
 from hcal.objective.torch_loss import TorchLoss
-from hcal.solvers.monitors import SELECTORS, ece_ew
+from hcal.solvers.monitors import SELECTORS, epoch_ece_ew
 
 _STREAMS = 8
 _LOOK = 25  # epochs between two looks at the stop flags
@@ -125,7 +125,7 @@ class Member:
         with torch.no_grad():
             probs = self.map(self._x)
             scores = torch.stack([s(probs, self._y).double() for s in SELECTORS.values()])
-            self._follow(scores, ece_ew(probs, self._y).double())
+            self._follow(scores, epoch_ece_ew(probs, self._y).double())
 
     def _follow(self, scores: Tensor, watched: Tensor) -> None:
         """Keep the best epochs, halve the learning rate, stop: all without a word to the host."""
@@ -185,7 +185,7 @@ def build_members(
     views: dict[tuple[float, str], Tensor] = {}
     members = []
     for start in starts:
-        new = build_map(start.map, x, init=start.init, seed=start.seed).to(x.device, x.dtype)
+        new = build_map(start.map, x, init=start.init, random_state=start.seed).to(x.device, x.dtype)
         step = float(getattr(new, "step", 0.0))
         view = views.setdefault((step, start.map.partition("-")[0]), x.view(x.shape))
         members.append(Member(start, new, view, y, objective, schedule))
@@ -280,8 +280,8 @@ def scores_of(probs: Tensor, y: Tensor, scores: Mapping[str, TorchLoss]) -> dict
 
     Examples
     --------
-    >>> from hcal.solvers.monitors import nll
-    >>> scores_of(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), {"nll": nll})
+    >>> from hcal.solvers.monitors import epoch_nll
+    >>> scores_of(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), {"nll": epoch_nll})
     {'nll': -0.0}
     """
     values = torch.stack([s(probs, y).double() for s in scores.values()]).tolist()

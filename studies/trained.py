@@ -101,7 +101,7 @@ class TrainedMaps(Calibrator):
 
         from hcal.maps import build_map
         from hcal.solvers.adam import AdamSettings, train
-        from hcal.solvers.monitors import SELECTORS, ece_ew
+        from hcal.solvers.monitors import SELECTORS, epoch_ece_ew
 
         if self.select not in SELECTORS:
             raise ValueError(f"select must be one of {', '.join(SELECTORS)}, got {self.select!r}")
@@ -113,14 +113,14 @@ class TrainedMaps(Calibrator):
         choices: dict[str, tuple[float, Fitted]] = {}
         for number, name in enumerate(self.maps):
             seed = self.random_state + 1000 * number
-            new = build_map(name, x, init=self.init, seed=seed).to(where, x.dtype)
+            new = build_map(name, x, init=self.init, random_state=seed).to(where, x.dtype)
             settings = AdamSettings(epochs=self.epochs, plateau=self.plateau, patience=self.patience)
             done = train(
                 new,
                 x,
                 labels,
                 objective,
-                monitor=ece_ew,
+                monitor=epoch_ece_ew,
                 select=SELECTORS,
                 settings=settings,
                 random_state=seed,

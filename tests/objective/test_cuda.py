@@ -55,7 +55,7 @@ def test_maps(name):
     direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     results = []
     for device in ("cpu", "cuda"):
-        new = build_map(name, x, init="published", seed=1).to(device)
+        new = build_map(name, x, init="published", random_state=1).to(device)
         probs = new(x.to(device))
         (probs * direction.to(device)).sum().backward()
         results.append((probs.detach().cpu(), [p.grad.cpu() for p in new.parameters()]))

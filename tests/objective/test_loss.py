@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import hcal
 from hcal.objective.definition import families_loss
-from hcal.objective.engines import evaluate
-from hcal.objective.events import EventFamily, Events, Pooled, family_of, register_family
+from hcal.objective.engines import evaluate_loss
+from hcal.objective.events import Events, Family, Pooled, family_of, register_family
 from hcal.objective.kernels import loss_and_grad
 from hcal.objective.settings import ObjectiveSettings
 from hcal.objective.weights import window_weights
@@ -29,7 +29,7 @@ def problem(n=300, k=5, seed=0, dtype=np.float64):
 
 def plain(probs, y, *, window, epsilon, norm, weighting, clusters=15):
     """eq:finalloss written down with autograd; only order and weights are detached."""
-    marks = torch.nn.functional.one_hot(y, probs.shape[1]).reshape(-1)
+    marks = torch.nn.functional.marks_of(y, probs.shape[1]).reshape(-1)
     q, order = probs.reshape(-1).sort()
     means = (q - marks[order]).unfold(0, window, 1).mean(1)
     error = (means.abs() - epsilon).clamp_min(0) ** norm
@@ -80,12 +80,12 @@ def test_every_family_on_every_runtime_is_the_definition(events, dtype, n, monke
     for engine in (True, False):
         monkeypatch.setattr("hcal.objective.engines.compiled", lambda engine=engine: engine and compiled())
         for inputs in ((p, y), (torch.from_numpy(p), torch.from_numpy(y))):
-            loss, grad = evaluate(*inputs, s, family, need_grad=True)
+            loss, grad = evaluate_loss(*inputs, s, family, need_grad=True)
             assert float(loss) == pytest.approx(expected, rel=1e-6 if dtype == np.float32 else 1e-9)
             np.testing.assert_allclose(
                 grad, expected_grad, rtol=1e-5, atol=1e-6 * np.abs(expected_grad).max()
             )
-            assert evaluate(*inputs, s, family, need_grad=False)[1] is None
+            assert evaluate_loss(*inputs, s, family, need_grad=False)[1] is None
 
 
 def test_families_are_the_definition():
@@ -236,7 +236,7 @@ def second_guess():
     from hcal.objective.events import FAMILIES, rows_of
 
     @register_family
-    class SecondGuess(EventFamily):
+    class SecondGuess(Family):
         name = "second-guess"
 
         def gather(self, probs, y):

@@ -48,7 +48,7 @@ def expected(value):
     return tuple(value[k] for k in ("loss", "dloss_dscale", "grad_p_l2", "grad_p_sum"))
 
 
-#: Probabilities of exactly 1 in the sets that the values were made of (golden/README); the synthetic has none.
+#: Probabilities of exactly 1 in the sets that the values were made of (golden/README).
 ONES = {"synthetic_600x7": 0, "resnet110_c10_test_first1000": 284, "resnet110_c10_val_5000": 1504}
 #: Loss, dL/ds, norm and sum of dL/dP where the probabilities differ by an ulp; see below.
 ANOTHER_CPU = (5e-5, 2e-5, 1e-3, 3e-2)

@@ -13,8 +13,9 @@ from conftest import synthetic
 from hcal.calibrators._critics import critic_gain
 from hcal.calibrators._latent_gp import TabulatedElbo, line_centres, start_parameters
 from hcal.calibrators.ensemble_temperature import simplex_quadratic
-from hcal.maps import EnsembleLinear, MonotonicNet, PiecewiseLinear, Temperature, scaling
-from hcal.maps.monotone import Cells, apply_table, cells_over, monotone_net
+from hcal.maps import EnsembleLinear, MonotonicNet, PiecewiseLinear, TemperatureMap, scaling
+from hcal.maps.lookup import Cells, apply_cells, cells_over
+from hcal.maps.monotone import monotone_net
 from hcal.maps.protocol import Map
 from hcal.maps.torch_engine import as_map
 from hcal.objective import class_weighted, consistency, proper, soft_binned
@@ -37,17 +38,17 @@ MAPS: dict[str, Map] = {
     "matrix": scaling.matrix(K),
     "beta": scaling.beta(K),
     "ensemble": scaling.ensemble(K),
-    "monotone_net": monotone_net(3, Cells(-8.0, 0.25, 64), seed=1),
-    "torch temperature": as_map(Temperature()),
+    "monotone_net": monotone_net(3, Cells(-8.0, 0.25, 64), random_state=1),
+    "torch temperature": as_map(TemperatureMap()),
     "torch piecewise": as_map(PiecewiseLinear(20)),
-    "torch monotonic": as_map(MonotonicNet(3, mean=-3.0, std=2.0, lowest=-20.0, seed=1, cells=64)),
+    "torch monotonic": as_map(MonotonicNet(3, mean=-3.0, std=2.0, lowest=-20.0, random_state=1, cells=64)),
     "torch ensemble": as_map(EnsembleLinear(3)),
 }
 #: k-means weights and the order of events move without a gradient: h by norm 2 and uniform weights.
 SMOOTH_H = {"window": 12, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "scale": 1.0}
 OBJECTIVES = {
-    "nll": proper.nll(),
-    "brier": proper.brier(),
+    "nll": proper.log_loss(),
+    "brier": proper.brier_loss(),
     "soft_binned": soft_binned.soft_binned(),
     "soft_binned sharp": soft_binned.soft_binned(bins=10, tau=1e-3),
     "consistency": consistency.consistency(),
@@ -56,7 +57,7 @@ OBJECTIVES = {
     "h class-wise": h(**SMOOTH_H, events="class-wise"),
     "h subsets": h(**SMOOTH_H, events=[[0, 1], [2]]),
 }
-#: Value and gradient are those of different functions (class weights, k-means weights): fitted, not differenced.
+#: Their gradient leaves out that weights move (of classes, of windows): fitted, not differenced.
 FIELDS = {"class_weighted_nll": class_weighted.class_weighted_nll(), "h paper": h(window=20, scale=1.0)}
 
 
@@ -113,7 +114,7 @@ def test_any_solver_lowers_any_objective_of_any_map(name: str, objective: str, s
 
 
 @pytest.mark.parametrize("name", ["vector", "torch ensemble"])
-@pytest.mark.parametrize("goal", [proper.nll(), h(window=20)], ids=["nll", "h"])
+@pytest.mark.parametrize("goal", [proper.log_loss(), h(window=20)], ids=["nll", "h"])
 def test_mini_batches_and_newton_or_lbfgs(name: str, goal: Objective) -> None:
     family, (x, y) = MAPS[name], miscalibrated(name)
     value = loss_of(family, goal, x, y)
@@ -125,8 +126,8 @@ def test_mini_batches_and_newton_or_lbfgs(name: str, goal: Objective) -> None:
 def test_proximal_gradient_lowers_and_shrinks(name: str) -> None:
     family, (x, y) = MAPS[name], miscalibrated(name)
     strength = np.full(family.start.size, 0.02)
-    solved = fit_map(family, proper.brier(), Proximal(lasso_prox(strength), 8), x, y)
-    value = loss_of(family, proper.brier(), x, y)
+    solved = fit_map(family, proper.brier_loss(), Proximal(lasso_prox(strength), 8), x, y)
+    value = loss_of(family, proper.brier_loss(), x, y)
     away = np.abs(solved.theta - family.start)
     assert value(solved.theta)[0] + strength @ away < value(family.start)[0]
 
@@ -137,7 +138,7 @@ def test_adam_and_lbfgs_agree_with_weights_and_a_penalty() -> None:
     adam = Adam(AdamSettings(learning_rate=0.05, epochs=400))
     found = [
         fit_map(scaling.vector(K), goal, solver, x, y, w, penalty=ridge)
-        for goal in (proper.nll(), proper.brier())
+        for goal in (proper.log_loss(), proper.brier_loss())
         for solver in (Lbfgs(), adam)
     ]
     assert found[1].theta == pytest.approx(found[0].theta, abs=1e-4)
@@ -148,9 +149,9 @@ def test_adam_and_lbfgs_agree_with_weights_and_a_penalty() -> None:
 def test_one_map_as_module_and_as_formula_is_one_map() -> None:
     """The paper's temperature in torch and the scaling map in numpy: the same fit of the same objective."""
     x, y = miscalibrated("temperature")
-    for goal in (proper.nll(), h(**SMOOTH_H)):
+    for goal in (proper.log_loss(), h(**SMOOTH_H)):
         one = fit_map(scaling.temperature(), goal, Lbfgs(), x, y)
-        two = fit_map(as_map(Temperature()), goal, Lbfgs(), x, y)
+        two = fit_map(as_map(TemperatureMap()), goal, Lbfgs(), x, y)
         assert two.theta == pytest.approx(one.theta, abs=1e-6)
 
 
@@ -167,9 +168,9 @@ def test_the_module_behind_a_map_is_not_changed_and_float32_is_near() -> None:
 def test_newton_says_what_it_does_not_suit() -> None:
     x, y = miscalibrated("vector")
     with pytest.raises(ValueError, match="'brier' has no second derivative"):
-        fit_map(scaling.vector(K), proper.brier(), Newton(), x, y)
+        fit_map(scaling.vector(K), proper.brier_loss(), Newton(), x, y)
     with pytest.raises(ValueError, match="'temperature' has no curvature"):
-        fit_map(scaling.temperature(), proper.nll(), Newton(), x, y)
+        fit_map(scaling.temperature(), proper.log_loss(), Newton(), x, y)
 
 
 def test_h_on_a_class_wise_map_corrects_what_a_temperature_cannot() -> None:
@@ -189,7 +190,7 @@ def test_second_derivatives(name: str) -> None:
     family, (x, y, w) = MAPS[name], scores(name)
     ridge = Ridge(np.full(family.start.size, 0.3), family.start)
     theta = family.start + 0.1 * np.random.default_rng(1).random(family.start.size)
-    loss = loss_of(family, proper.nll(), x, y, w, ridge)
+    loss = loss_of(family, proper.log_loss(), x, y, w, ridge)
     h = 1e-5
     expected = [(loss(theta + h * e)[1] - loss(theta - h * e)[1]) / (2 * h) for e in np.eye(theta.size)]
     full = hessian_of(family, x, w, ridge)(theta)
@@ -216,7 +217,7 @@ def test_the_weight_of_a_class_is_a_constant_in_the_gradient() -> None:
 def test_newton_and_lbfgs_find_the_same_minimum() -> None:
     x, y = synthetic(300, K)
     family, ridge = scaling.matrix(K), Ridge(np.full(K * K + K, 0.01), scaling.matrix(K).start)
-    loss = loss_of(family, proper.nll(), x, y, None, ridge)
+    loss = loss_of(family, proper.log_loss(), x, y, None, ridge)
     by_newton = newton(loss, hessian_of(family, x, None, ridge), family.start)
     by_lbfgs = lbfgs(loss, family.start, tolerance=1e-9, gain=1e-15)
     assert by_newton.converged
@@ -228,7 +229,9 @@ def test_newton_and_lbfgs_find_the_same_minimum() -> None:
 def test_newton_does_not_care_about_units() -> None:
     x, y = synthetic(300, K)
     values = [
-        fit_map(scaling.vector(K), proper.nll(), Newton(), c * x, y, start=scaling.vector(K).start / c).value
+        fit_map(
+            scaling.vector(K), proper.log_loss(), Newton(), c * x, y, start=scaling.vector(K).start / c
+        ).value
         for c in (1e-6, 1.0, 1e6)
     ]
     assert values == pytest.approx([values[1]] * 3, abs=1e-9)
@@ -319,7 +322,7 @@ def test_monotone_table_never_inverts_a_pair() -> None:
     near = np.sort(
         np.concatenate([np.nextafter(cells.edges, -np.inf), cells.edges, rng.normal(size=500) * 20])
     )
-    assert (np.diff(apply_table(near, cells, values)) >= 0).all()
+    assert (np.diff(apply_cells(near, cells, values)) >= 0).all()
 
 
 def test_gradient_of_a_critic_and_of_the_elbo() -> None:

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from hcal.maps.presets import build_map  # noqa: E402
 from hcal.objective.torch_loss import torch_nll  # noqa: E402
 from hcal.solvers.adam import AdamSettings, train  # noqa: E402
-from hcal.solvers.monitors import SELECTORS, ece_ew  # noqa: E402
+from hcal.solvers.monitors import SELECTORS, epoch_ece_ew  # noqa: E402
 from studies import central_experiment as central  # noqa: E402
 from studies.central_losses import OBJECTIVES, SCORES, brier  # noqa: E402
 from studies.central_training import Schedule, Start, build_members, train_together  # noqa: E402
@@ -33,9 +33,9 @@ def test_a_member_is_trained_as_the_library_trains(task: central.Task, name: str
     settings = Schedule(epochs=60, plateau=5, patience=15)
     (member,) = build_members([Start(name, "published", 3)], x, y, OBJECTIVES[objective](), settings)
     train_together([member])
-    new = build_map(name, x, init="published", seed=3).to(x.dtype)
+    new = build_map(name, x, init="published", random_state=3).to(x.dtype)
     done = train(
-        new, x, y, OBJECTIVES[objective](), monitor=ece_ew, select=SELECTORS,
+        new, x, y, OBJECTIVES[objective](), monitor=epoch_ece_ew, select=SELECTORS,
         settings=AdamSettings(epochs=60, plateau=5, patience=15),
     )  # fmt: skip
     for select, choice in member.choices().items():

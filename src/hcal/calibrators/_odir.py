@@ -105,7 +105,7 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64 | None, settings: Settin
     def fit(pair: Pair, part: WeightedRows, previous: Solution | None) -> Solution:
         return fit_map(
             scaling.matrix(k),
-            proper.nll(),
+            proper.log_loss(),
             solver,
             x[part.rows],
             y[part.rows],
@@ -116,9 +116,9 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64 | None, settings: Settin
 
     def score(model: Solution, part: WeightedRows) -> float:
         log_probs = scaling.matrix(k).log_probs(model.theta, x[part.rows])
-        return proper.nll().value_and_grad(log_probs, y[part.rows], unit_weight(part.weight, len(log_probs)))[
-            0
-        ]
+        return proper.log_loss().value_and_grad(
+            log_probs, y[part.rows], unit_weight(part.weight, len(log_probs))
+        )[0]
 
     found = select(grid, folds, fit, score)
     lam, mu = found.chosen

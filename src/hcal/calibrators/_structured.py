@@ -37,7 +37,9 @@ class FirstStage:
         return np.maximum(probs, _LOG_FLOOR, out=probs)
 
 
-def first_stage(logits: FloatArray, y: IntArray, weight: Float64 | None) -> tuple[FirstStage, Temperature]:
+def first_stage(
+    logits: FloatArray, y: IntArray, weight: Float64 | None
+) -> tuple[FirstStage, Temperature]:
     """Fit the temperature; ε = 1/(N + 1).
 
     Examples
@@ -82,9 +84,9 @@ def second_stage(
         # Large problems stop at what no test set could tell apart.
         gain = 1e-12 if x.shape[1] <= 300 else 1e-6
         solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, gain=gain))
-        return fit_map(family, proper.nll(), solver, x, y, weight, penalty=ridge)
+        return fit_map(family, proper.log_loss(), solver, x, y, weight, penalty=ridge)
     proximal = Proximal(_prox(penalty, strength, x.shape[1]), max_iterations)
-    return fit_map(family, proper.nll(), proximal, x, y, weight)
+    return fit_map(family, proper.log_loss(), proximal, x, y, weight)
 
 
 def _prox(penalty: Penalty, strength: Float64, n_classes: int) -> Prox:

@@ -72,7 +72,7 @@ class BetaCalibration(Calibrator):
             tolerance=1e-6,
             gain=1e-7 if x.size > 10**6 else 1e-12,
         )
-        solved = fit_map(scaling.beta(k), proper.nll(), solver, x, own, sample_weight)
+        solved = fit_map(scaling.beta(k), proper.log_loss(), solver, x, own, sample_weight)
         a, b, c = np.split(solved.theta, 3)
         state = {"a": a, "b": b, "c": c, "present": present}
         return Fitted(state, solved.converged, solved.message, {"iterations": solved.iterations})

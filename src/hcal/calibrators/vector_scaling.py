@@ -111,5 +111,5 @@ def _fit_vector(
     family = scaling.vector(x.shape[1])
     first = np.concatenate([np.full(len(centre), beta), beta * centre])
     solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, tolerance=1e-6, gain=1e-6))
-    fit = fit_map(family, proper.nll(), solver, x, y, weight, start=first)
+    fit = fit_map(family, proper.log_loss(), solver, x, y, weight, start=first)
     return fit, centre

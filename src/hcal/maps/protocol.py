@@ -1,7 +1,7 @@
 """What a map is: parameters θ and scores x in, log-probabilities and a pullback out.
 
-A *map* gives, for θ and x, the log-probabilities (N, K) and a function that pulls a gradient in them back to a
-gradient in θ (the vector-Jacobian product). Every objective and every solver asks for no more.
+A *map* gives, for θ and x, the log-probabilities (N, K) and a function that pulls a gradient in them back to
+one in θ (the vector-Jacobian product). Every objective and every solver asks for no more.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.runtime.gradients import Gradient, OneEntry
+from hcal.runtime.numerics import Float64
 
-Float64 = NDArray[np.float64]
 #: Gradient in the log-probabilities ↦ gradient in θ. To be called once: it works in place.
 Pullback = Callable[[Gradient], Float64]
 

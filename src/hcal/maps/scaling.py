@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.maps.protocol import Map, Pullback, log_softmax_vjp
 from hcal.runtime.gradients import Gradient, dense_gradient
-
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64
 
 
 def _gram(spread: Float64, weight: Float64) -> Float64:

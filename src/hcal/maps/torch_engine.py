@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import parameters_to_vector
@@ -14,8 +13,8 @@ from torch.nn.utils import parameters_to_vector
 from hcal.maps.base import CalibrationMap
 from hcal.maps.protocol import Map, Pullback
 from hcal.runtime.gradients import Gradient, dense_gradient
+from hcal.runtime.numerics import Float64
 
-Float64 = NDArray[np.float64]
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -35,8 +34,8 @@ def as_map(module: CalibrationMap, name: str | None = None) -> Map:
 
     Examples
     --------
-    >>> from hcal.maps import Temperature
-    >>> map = as_map(Temperature())
+    >>> from hcal.maps import TemperatureMap
+    >>> map = as_map(TemperatureMap())
     >>> np.exp(map.log_probs(map.start, np.log([[0.2, 0.8]]))).round(6)
     array([[0.2, 0.8]])
     """
@@ -78,7 +77,7 @@ def _device(module: torch.nn.Module) -> torch.device:
 def _named(module: torch.nn.Module, vector: Tensor) -> dict[str, Tensor]:
     """Return the parameters by name as views of a vector."""
     named = dict(module.named_parameters())
-    parts = vector.split([p.numel() for p in named.values()])
+    parts = vector.split([p.numel() for p in named.values()])  # type: ignore[no-untyped-call]
     return {name: part.view_as(p) for (name, p), part in zip(named.items(), parts, strict=True)}
 
 
@@ -141,9 +140,9 @@ def as_module(map: Map, start: Float64 | None = None) -> torch.nn.Module:
 
     Examples
     --------
-    >>> from hcal.maps import Temperature, scaling
-    >>> type(as_module(as_map(Temperature()))).__name__, type(as_module(scaling.temperature())).__name__
-    ('Temperature', 'MapModule')
+    >>> from hcal.maps import TemperatureMap, scaling
+    >>> type(as_module(as_map(TemperatureMap()))).__name__, type(as_module(scaling.temperature())).__name__
+    ('TemperatureMap', 'MapModule')
     """
     if map.module is None:
         return MapModule(map, start)

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from hcal.objective import _by_rank
 from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
 from hcal.runtime.jit import jit
+from hcal.runtime.numerics import Float64
 from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
-Float64 = NDArray[np.float64]
 
 # The window sum is kept at every BLOCK-th window: coarse enough to be free, fine enough that a binary search
 # over the kept sums needs only a short walk to the exact window. REFRESH bounds the drift of a running sum.

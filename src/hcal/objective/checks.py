@@ -12,14 +12,14 @@ from hcal.runtime.numerics import FloatArray, IntArray
 _OVER = 1e-3
 
 
-def check_probs(probs: FloatArray, y: IntArray) -> None:
+def check_arrays(probs: FloatArray, y: IntArray) -> None:
     """Raise ValueError unless probs is (N, K) in [0, 1] and y (N,) in 0..K−1.
 
     Unchecked input is not only wrong: compiled kernels index tables by the bits of a probability.
 
     Examples
     --------
-    >>> check_probs(np.ones((1, 2)), np.array([2]))
+    >>> check_arrays(np.ones((1, 2)), np.array([2]))
     Traceback (most recent call last):
     ...
     ValueError: y must lie in 0..1; its labels range from 2 to 2
@@ -80,7 +80,7 @@ def check_tensors(probs: Any, y: Any) -> None:
     if y.is_floating_point() or y.is_complex():
         raise ValueError(f"y must hold integers 0..K-1, got dtype {y.dtype}")
     if probs.device.type == "cpu":
-        check_probs(probs.numpy(), y.numpy())
+        check_arrays(probs.numpy(), y.numpy())
     elif not (probs.is_cuda and torch.cuda.is_current_stream_capturing()):
         # NaN passes through a minimum; float64 holds every label that can be right
         extremes = torch.stack([v.to(torch.float64) for part in (probs, y) for v in torch.aminmax(part)])

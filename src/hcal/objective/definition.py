@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.objective.settings import EVEN, ObjectiveSettings
 from hcal.objective.weights import window_weights
 from hcal.objective.windows import sliding_means
-
-Array = NDArray[Any]
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, FloatArray
 
 
 def families_loss(
-    q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool = True
+    q: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings, need_grad: bool = True
 ) -> tuple[float, Float64 | None]:
     """Return the mean over rows of eq:finalloss, and its gradient.
 
@@ -44,7 +40,7 @@ def families_loss(
     return loss, np.stack([grad for _, grad in parts]) / len(parts) if need_grad else None
 
 
-def one_family(p: Array, marks: Array, s: ObjectiveSettings) -> tuple[float, Float64]:
+def one_family(p: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings) -> tuple[float, Float64]:
     """Return the loss of events p (n,) with marks (n,), and its gradient (n,).
 
     Sorted by probability and mark; the error of a window is mean(q) − mean(o), and what exceeds ε counts,

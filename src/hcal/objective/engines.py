@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.objective.events import EventFamily
+from hcal.objective.events import Family
 from hcal.objective.settings import ObjectiveSettings
 from hcal.runtime.fused import takes_fused
 from hcal.runtime.jit import compiled
@@ -20,8 +20,8 @@ from hcal.runtime.jit import compiled
 Engine = Callable[[Any, Any, ObjectiveSettings, bool], tuple[Any, Any]]
 
 
-def evaluate(
-    probs: Any, y: Any, settings: ObjectiveSettings, family: EventFamily, need_grad: bool
+def evaluate_loss(
+    probs: Any, y: Any, settings: ObjectiveSettings, family: Family, need_grad: bool
 ) -> tuple[Any, Any]:
     """Return the loss and its gradient (N, K), or None; of input that has been checked.
 
@@ -30,7 +30,7 @@ def evaluate(
     probs : array or tensor of shape (N, K), float32 or float64
     y : array or tensor of shape (N,), int64
     settings : ObjectiveSettings
-    family : EventFamily
+    family : Family
     need_grad : bool
 
     Returns
@@ -40,13 +40,13 @@ def evaluate(
     Examples
     --------
     >>> from hcal.objective.events import Pooled
-    >>> evaluate(np.full((2, 2), 0.5), np.array([0, 1]), ObjectiveSettings(), Pooled(), False)
+    >>> evaluate_loss(np.full((2, 2), 0.5), np.array([0, 1]), ObjectiveSettings(), Pooled(), False)
     (0.0, None)
     """
     if on_host(probs):
         import torch
 
-        loss, grad = evaluate(probs.numpy(), y.numpy(), settings, family, need_grad)
+        loss, grad = evaluate_loss(probs.numpy(), y.numpy(), settings, family, need_grad)
         # its memory is numpy's, which asks for huge pages: the gradient is written in random order, and with
         # small pages the address look-ups alone double the time at 25 million events
         return probs.new_tensor(loss), None if grad is None else torch.from_numpy(grad)

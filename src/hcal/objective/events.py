@@ -1,10 +1,10 @@
 """Which events are constrained: the families of h-𝒜 calibration (def:h-a-calib, eq:top-label-event).
 
 A family is ONE class: it gathers the probabilities q and the marks of its events, and scatters a gradient in
-q back to the probabilities. Engines see nothing else. Each row of q is sorted and windowed on its own, and the
-losses are averaged: ``"pooled"`` is one row of all N·K events (the paper's choice), ``"class-wise"`` has a row
-a class. Families are written once for numpy arrays and torch tensors; :func:`rows_of`, :func:`one_hot` and
-:func:`stack` are what the two do not spell alike.
+q back to the probabilities. Engines see nothing else. Each row of q is sorted and windowed on its own, and
+the losses are averaged: ``"pooled"`` is one row of all N·K events (the paper's choice), ``"class-wise"`` has
+a row a class. Families are written once for numpy arrays and torch tensors; :func:`rows_of`,
+:func:`marks_of` and :func:`stack` are what the two do not spell alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Events(NamedTuple):
     index: Any = None
 
 
-class EventFamily(ABC):
+class Family(ABC):
     """A choice of events. Subclass it, give it a ``name`` and :func:`register_family` it.
 
     Attributes
@@ -56,17 +56,17 @@ class EventFamily(ABC):
 
 
 #: The families by name; their only list.
-FAMILIES: dict[str, type[EventFamily]] = {}
+FAMILIES: dict[str, type[Family]] = {}
 #: Old names that stay readable.
 ALIASES = {"atomic": "pooled"}
 
 
-def register_family(family: type[EventFamily]) -> type[EventFamily]:
+def register_family(family: type[Family]) -> type[Family]:
     """Make a family known by its name; a decorator.
 
     Parameters
     ----------
-    family : subclass of EventFamily
+    family : subclass of Family
         Made without arguments when its name is asked for.
 
     Returns
@@ -85,23 +85,23 @@ def register_family(family: type[EventFamily]) -> type[EventFamily]:
     return family
 
 
-def family_of(events: EventsArgument) -> EventFamily:
+def family_of(events: EventsArgument) -> Family:
     """Return the family that an ``events`` argument asks for.
 
     Parameters
     ----------
-    events : name, class index, list of subsets of classes, or EventFamily
+    events : name, class index, list of subsets of classes, or Family
 
     Returns
     -------
-    EventFamily
+    Family
 
     Examples
     --------
     >>> family_of("atomic"), family_of([{1, 0}, [2]])
     ('pooled', Subsets(subsets=((0, 1), (2,))))
     """
-    if isinstance(events, EventFamily):
+    if isinstance(events, Family):
         return events
     if isinstance(events, str):
         name = ALIASES.get(events, events)
@@ -130,12 +130,12 @@ def rows_of(probs: Any) -> Any:
     return _indices(probs, len(probs))
 
 
-def one_hot(y: Any, probs: Any) -> Any:
+def marks_of(y: Any, probs: Any) -> Any:
     """Return the marks (N, K), true in the column of each row's label.
 
     Examples
     --------
-    >>> one_hot(np.array([1]), np.zeros((1, 2)))
+    >>> marks_of(np.array([1]), np.zeros((1, 2)))
     array([[False,  True]])
     """
     if isinstance(probs, np.ndarray):
@@ -172,7 +172,7 @@ def _indices(like: Any, count: int) -> Any:
 
 
 @register_family
-class Pooled(EventFamily):
+class Pooled(Family):
     """All N·K events "the label is k" in one list: the paper's choice."""
 
     name = "pooled"
@@ -180,7 +180,7 @@ class Pooled(EventFamily):
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return one row of all entries."""
-        return Events(probs.reshape(1, -1), one_hot(y, probs).reshape(1, -1))
+        return Events(probs.reshape(1, -1), marks_of(y, probs).reshape(1, -1))
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return the gradient entry by entry."""
@@ -188,7 +188,7 @@ class Pooled(EventFamily):
 
 
 @register_family
-class TopLabel(EventFamily):
+class TopLabel(Family):
     """The event that the most probable class is the label."""
 
     name = "top-label"
@@ -206,7 +206,7 @@ class TopLabel(EventFamily):
 
 
 @register_family
-class ClassWise(EventFamily):
+class ClassWise(Family):
     """A row a class: N events "the label is k" each."""
 
     name = "class-wise"
@@ -221,7 +221,7 @@ class ClassWise(EventFamily):
 
 
 @dataclass(frozen=True, repr=True)
-class Subsets(EventFamily):
+class Subsets(Family):
     """A row a subset A of classes: N events "the label is in A" each. A class index is one subset of one.
 
     Parameters

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.objective.checks import check_probs
-from hcal.objective.engines import evaluate
+from hcal.objective.checks import check_arrays
+from hcal.objective.engines import evaluate_loss
 from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.protocol import Objective
 from hcal.objective.settings import ObjectiveSettings, Weighting
 from hcal.runtime.gradients import Gradient
-from hcal.runtime.numerics import IntArray
-
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, IntArray
 
 
 def h(
@@ -38,7 +35,7 @@ def h(
     ----------
     window, epsilon, scale, clusters, iterations, weighting, norm
         See :class:`hcal.objective.ObjectiveSettings`.
-    events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or EventFamily
+    events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
 
     Returns
     -------
@@ -58,8 +55,8 @@ def h(
         if np.ptp(weight) > 1e-9 * weight.max():
             raise ValueError("the objective 'h' takes equal weights only: repeat rows instead")
         probs = np.exp(log_probs)
-        check_probs(probs, y)
-        value, grad = evaluate(probs, y, settings, family, need_grad=True)
+        check_arrays(probs, y)
+        value, grad = evaluate_loss(probs, y, settings, family, need_grad=True)
         return float(value), grad * probs
 
     def torch_loss() -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.objective.checks import check_probs
-from hcal.objective.engines import evaluate
+from hcal.objective.checks import check_arrays
+from hcal.objective.engines import evaluate_loss
 from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.settings import ObjectiveSettings, Weighting
 from hcal.runtime.numerics import FloatArray, IntArray
@@ -32,7 +32,7 @@ def loss_and_grad(
     y : array of shape (N,)
     window, epsilon, scale, clusters, iterations, weighting, norm
         See :class:`hcal.objective.ObjectiveSettings`.
-    events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or EventFamily
+    events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
 
     Returns
     -------
@@ -51,6 +51,6 @@ def loss_and_grad(
     """
     settings = ObjectiveSettings(window, epsilon, scale, clusters, iterations, weighting, norm)
     family = family_of(events)
-    check_probs(probs, y)
-    loss, grad = evaluate(probs, y, settings, family, need_grad=True)
+    check_arrays(probs, y)
+    loss, grad = evaluate_loss(probs, y, settings, family, need_grad=True)
     return float(loss), np.ascontiguousarray(grad)

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.objective.checks import check_tensors
-from hcal.objective.engines import evaluate
-from hcal.objective.events import EventFamily, EventsArgument, family_of
+from hcal.objective.engines import evaluate_loss
+from hcal.objective.events import EventsArgument, Family, family_of
 from hcal.objective.settings import ObjectiveSettings, Weighting
 from hcal.runtime.fused import fused
 
@@ -32,7 +32,7 @@ class HCalibrationLoss(torch.nn.Module):
     weighting : {"kmeans", "uniform"}
     norm : {1, 2}
         2: max(|T| − ε, 0)², no root.
-    events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or EventFamily
+    events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
         ``"pooled"`` (once called ``"atomic"``) sorts the events of all classes together; any other family is
         averaged over its members. See docs/howto/add-an-event-family.md.
     iterations : int
@@ -70,7 +70,7 @@ class HCalibrationLoss(torch.nn.Module):
         self.events = family_of(events)
 
     @classmethod
-    def from_settings(cls, settings: ObjectiveSettings, events: EventFamily) -> HCalibrationLoss:
+    def from_settings(cls, settings: ObjectiveSettings, events: Family) -> HCalibrationLoss:
         """Return the loss with the given constants.
 
         Examples
@@ -122,10 +122,8 @@ class _Loss(torch.autograd.Function):
     """Value and gradient are computed together: both need the one sort."""
 
     @staticmethod
-    def forward(
-        ctx: Any, probs: Tensor, y: Tensor, settings: ObjectiveSettings, family: EventFamily
-    ) -> Tensor:
-        loss, grad = evaluate(probs.detach(), y, settings, family, ctx.needs_input_grad[0])
+    def forward(ctx: Any, probs: Tensor, y: Tensor, settings: ObjectiveSettings, family: Family) -> Tensor:
+        loss, grad = evaluate_loss(probs.detach(), y, settings, family, ctx.needs_input_grad[0])
         if grad is not None:
             ctx.save_for_backward(grad)
         return loss.to(probs.dtype)  # type: ignore[no-any-return]

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.objective.protocol import Objective
 from hcal.runtime.gradients import Gradient, OneEntry
-from hcal.runtime.numerics import IntArray
-
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, IntArray
 
 
 def _nll(log_probs: Float64, y: IntArray, weight: Float64) -> tuple[float, Gradient]:
@@ -27,7 +24,7 @@ def _brier(log_probs: Float64, y: IntArray, weight: Float64) -> tuple[float, Gra
     return value, 2 * weight[:, None] * error * probs
 
 
-def nll() -> Objective:
+def log_loss() -> Objective:
     """Return the mean negative log-likelihood.
 
     Returns
@@ -36,14 +33,14 @@ def nll() -> Objective:
 
     Examples
     --------
-    >>> value, grad = nll().value_and_grad(np.log([[0.25, 0.75]]), np.array([1]), np.array([1.0]))
+    >>> value, grad = log_loss().value_and_grad(np.log([[0.25, 0.75]]), np.array([1]), np.array([1.0]))
     >>> round(value, 4), grad.dense(2)
     (0.2877, array([[ 0., -1.]]))
     """
     return Objective("nll", _nll, uses_curvature=True, torch_loss=lambda: _engine("torch_nll"))
 
 
-def brier() -> Objective:
+def brier_loss() -> Objective:
     """Return the Brier score: the mean over rows of the squared error summed over classes.
 
     Returns
@@ -52,7 +49,7 @@ def brier() -> Objective:
 
     Examples
     --------
-    >>> value, grad = brier().value_and_grad(np.log([[0.25, 0.75]]), np.array([1]), np.array([1.0]))
+    >>> value, grad = brier_loss().value_and_grad(np.log([[0.25, 0.75]]), np.array([1]), np.array([1.0]))
     >>> round(value, 4)
     0.125
     """

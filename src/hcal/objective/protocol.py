@@ -6,13 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hcal.runtime.gradients import Gradient
-from hcal.runtime.numerics import IntArray
+from hcal.runtime.numerics import Float64, IntArray
 
-Float64 = NDArray[np.float64]
 ValueAndGrad = Callable[[Float64, IntArray, Float64], tuple[float, Gradient]]
 
 

@@ -35,7 +35,7 @@ def as_loss(objective: Objective) -> TorchLoss:
     Examples
     --------
     >>> from hcal.objective import proper
-    >>> as_loss(proper.brier())(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
+    >>> as_loss(proper.brier_loss())(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
     0.5
     """
     return NumpyLoss(objective) if objective.torch_loss is None else objective.torch_loss()
@@ -52,7 +52,7 @@ class NumpyLoss:
     --------
     >>> from hcal.objective import proper
     >>> probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64, requires_grad=True)
-    >>> NumpyLoss(proper.nll())(probs, torch.tensor([1])).backward()
+    >>> NumpyLoss(proper.log_loss())(probs, torch.tensor([1])).backward()
     >>> probs.grad
     tensor([[-0.0000, -1.3333]], dtype=torch.float64)
     """

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64
 
 
 class OneEntry(NamedTuple):

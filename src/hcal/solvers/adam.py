@@ -17,7 +17,7 @@ from hcal.runtime.threads import one_openmp_thread
 from hcal.solvers.captured import CapturedEpoch, can_capture
 from hcal.solvers.fit_map import Problem
 from hcal.solvers.lbfgs import Solution
-from hcal.solvers.monitors import Monitor
+from hcal.solvers.monitors import EpochScore
 
 _PARALLEL_EVENTS = 2_000_000
 
@@ -94,7 +94,7 @@ class Adam:
     Parameters
     ----------
     settings : AdamSettings
-    monitor : Monitor, optional
+    monitor : EpochScore, optional
         Drives the schedule, the early stop and the choice of the epoch; by default the objective itself.
     random_state : int
         Order of mini-batches.
@@ -111,13 +111,13 @@ class Adam:
     >>> from hcal.solvers.fit_map import fit_map
     >>> x, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
     >>> adam = Adam(AdamSettings(learning_rate=0.05, epochs=300))
-    >>> solved = fit_map(scaling.temperature(), proper.nll(), adam, x, y)
+    >>> solved = fit_map(scaling.temperature(), proper.log_loss(), adam, x, y)
     >>> round(2 * np.exp(solved.theta[0]), 3)  # log 3
     1.099
     """
 
     settings: AdamSettings = field(default_factory=AdamSettings)
-    monitor: Monitor | None = None
+    monitor: EpochScore | None = None
     random_state: int = 0
     device: str = "cpu"
     dtype: Literal["float64", "float32"] = "float64"
@@ -162,7 +162,7 @@ def _loss_of(problem: Problem, module: torch.nn.Module) -> TorchLoss:
     return penalised
 
 
-def _monitor_of(objective: TorchLoss, weight: Tensor | None) -> Monitor:
+def _monitor_of(objective: TorchLoss, weight: Tensor | None) -> EpochScore:
     """Return the objective of the whole training set, without a gradient."""
 
     def monitor(probs: Tensor, y: Tensor) -> Tensor:
@@ -182,8 +182,8 @@ def train(
     y: Tensor,
     objective: TorchLoss,
     *,
-    monitor: Monitor,
-    select: Mapping[str, Monitor],
+    monitor: EpochScore,
+    select: Mapping[str, EpochScore],
     settings: AdamSettings | None = None,
     weight: Tensor | None = None,
     random_state: int = 0,
@@ -200,9 +200,9 @@ def train(
     x, y : tensors of shape (N, K) and (N,)
     objective : callable
         (probabilities, labels) to a differentiable scalar; with ``weight``, (probabilities, labels, weights).
-    monitor : Monitor
+    monitor : EpochScore
         Drives the schedule and the early stop.
-    select : mapping of str to Monitor
+    select : mapping of str to EpochScore
         Each chooses an epoch; the parameters of ``module`` are left at the first one's.
     settings : AdamSettings, optional
     weight : tensor of shape (N,), optional
@@ -217,10 +217,10 @@ def train(
 
     Examples
     --------
-    >>> from hcal.maps import Temperature
+    >>> from hcal.maps import TemperatureMap
     >>> from hcal.objective.torch_loss import torch_nll
     >>> x, y = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1), torch.tensor([1, 1, 1, 0])
-    >>> module, settings = Temperature(), AdamSettings(learning_rate=0.1, epochs=100)
+    >>> module, settings = TemperatureMap(), AdamSettings(learning_rate=0.1, epochs=100)
     >>> done = train(module, x, y, torch_nll, monitor=torch_nll, select={"nll": torch_nll}, settings=settings)
     >>> round(module(x)[0, 1].item(), 2)
     0.75
@@ -290,7 +290,7 @@ class _Epoch:
         objective: TorchLoss,
         s: AdamSettings,
         random_state: int,
-        scores: Sequence[Monitor],
+        scores: Sequence[EpochScore],
     ) -> None:
         self._module, self._x, self._y, self._weight = module, x, y, weight
         self._objective, self._scores = objective, scores

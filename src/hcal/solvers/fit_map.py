@@ -6,15 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.maps.protocol import Map
 from hcal.objective.protocol import Objective
-from hcal.runtime.numerics import IntArray
+from hcal.runtime.numerics import Float64, IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import Loss, Solution
-
-Float64 = NDArray[np.float64]
 
 # Blocks of 256 KiB stay in the cache: a pass at 25000×1000 takes 0.23 s instead of 0.6 s. Matrix products
 # want some rows at least.
@@ -99,7 +96,7 @@ def loss_of(
     --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
-    >>> loss = loss_of(scaling.temperature(), proper.nll(), np.array([[0.0, 0.0]]), np.array([0]))
+    >>> loss = loss_of(scaling.temperature(), proper.log_loss(), np.array([[0.0, 0.0]]), np.array([0]))
     >>> round(loss(np.zeros(1))[0], 4)
     0.6931
     """
@@ -187,7 +184,7 @@ class Problem:
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> map = scaling.temperature()
-    >>> problem = Problem(map, proper.nll(), np.zeros((1, 2)), np.array([0]), None, None, map.start)
+    >>> problem = Problem(map, proper.log_loss(), np.zeros((1, 2)), np.array([0]), None, None, map.start)
     >>> round(problem.loss()(problem.start)[0], 4)
     0.6931
     """
@@ -261,7 +258,7 @@ def fit_map(
     >>> from hcal.objective import proper
     >>> from hcal.solvers.methods import Lbfgs
     >>> x, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
-    >>> solved = fit_map(scaling.temperature(), proper.nll(), Lbfgs(), x, y)
+    >>> solved = fit_map(scaling.temperature(), proper.log_loss(), Lbfgs(), x, y)
     >>> np.exp(scaling.temperature().log_probs(solved.theta, x[:1])).round(4)
     array([[0.25, 0.75]])
     """

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64
+
 Loss = Callable[[Float64], tuple[float, Float64]]
 
 

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.runtime.numerics import Float64
 from hcal.solvers.fit_map import Problem
 from hcal.solvers.lbfgs import Solution, lbfgs
 from hcal.solvers.newton import newton
 from hcal.solvers.proximal import Prox, proximal_gradient
-
-Float64 = NDArray[np.float64]
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
@@ -87,7 +85,7 @@ class NewtonOrLbfgs:
     >>> from hcal.objective import proper
     >>> from hcal.solvers.fit_map import fit_map
     >>> x, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
-    >>> fit_map(scaling.vector(2), proper.nll(), NewtonOrLbfgs(), x, y).converged
+    >>> fit_map(scaling.vector(2), proper.log_loss(), NewtonOrLbfgs(), x, y).converged
     True
     """
 
