@@ -29,7 +29,7 @@ def problem(n=300, k=5, seed=0, dtype=np.float64):
 
 def plain(probs, y, *, window, epsilon, norm, weighting, clusters=15):
     """eq:finalloss written down with autograd; only order and weights are detached."""
-    marks = torch.nn.functional.marks_of(y, probs.shape[1]).reshape(-1)
+    marks = torch.nn.functional.one_hot(y, probs.shape[1]).reshape(-1)
     q, order = probs.reshape(-1).sort()
     means = (q - marks[order]).unfold(0, window, 1).mean(1)
     error = (means.abs() - epsilon).clamp_min(0) ** norm

@@ -4,7 +4,7 @@ A family is ONE class: it gathers the probabilities q and the marks of its event
 q back to the probabilities. Engines see nothing else. Each row of q is sorted and windowed on its own, and
 the losses are averaged: ``"pooled"`` is one row of all N·K events (the paper's choice), ``"class-wise"`` has
 a row a class. Families are written once for numpy arrays and torch tensors; :func:`rows_of`,
-:func:`marks_of` and :func:`stack` are what the two do not spell alike.
+:func:`label_marks` and :func:`stack` are what the two do not spell alike.
 """
 
 from __future__ import annotations
@@ -130,12 +130,12 @@ def rows_of(probs: Any) -> Any:
     return _indices(probs, len(probs))
 
 
-def marks_of(y: Any, probs: Any) -> Any:
+def label_marks(y: Any, probs: Any) -> Any:
     """Return the marks (N, K), true in the column of each row's label.
 
     Examples
     --------
-    >>> marks_of(np.array([1]), np.zeros((1, 2)))
+    >>> label_marks(np.array([1]), np.zeros((1, 2)))
     array([[False,  True]])
     """
     if isinstance(probs, np.ndarray):
@@ -180,7 +180,7 @@ class Pooled(Family):
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return one row of all entries."""
-        return Events(probs.reshape(1, -1), marks_of(y, probs).reshape(1, -1))
+        return Events(probs.reshape(1, -1), label_marks(y, probs).reshape(1, -1))
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return the gradient entry by entry."""

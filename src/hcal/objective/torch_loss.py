@@ -54,7 +54,7 @@ class NumpyLoss:
     >>> probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64, requires_grad=True)
     >>> NumpyLoss(proper.log_loss())(probs, torch.tensor([1])).backward()
     >>> probs.grad
-    tensor([[-0.0000, -1.3333]], dtype=torch.float64)
+    tensor([[ 0.0000, -1.3333]], dtype=torch.float64)
     """
 
     def __init__(self, objective: Objective) -> None:

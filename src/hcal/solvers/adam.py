@@ -112,7 +112,7 @@ class Adam:
     >>> x, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
     >>> adam = Adam(AdamSettings(learning_rate=0.05, epochs=300))
     >>> solved = fit_map(scaling.temperature(), proper.log_loss(), adam, x, y)
-    >>> round(2 * np.exp(solved.theta[0]), 3)  # log 3
+    >>> round(2 * float(np.exp(solved.theta[0])), 3)  # log 3
     1.099
     """
 
