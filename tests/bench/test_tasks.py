@@ -218,9 +218,7 @@ def test_the_how_to_lists_the_papers_tasks() -> None:
         assert f"| `{name}` | {t.dataset} | {t.model} | {t.n_classes} | {t.n_cal} / {t.n_test} |" in page
 
 
-def test_the_papers_files_are_found_by_name_and_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_papers_files_are_found_by_name_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Generated files of the published format and shape, under the published names.
     rng = np.random.default_rng(0)
     for name in ("resnet110_c10", "densenet40_c10"):
@@ -230,7 +228,16 @@ def test_the_papers_files_are_found_by_name_and_run(
             parts.append((logits, (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)[:, None]))
         (tmp_path / f"probs_{name}_logits.p").write_bytes(pickle.dumps(tuple(parts)))
     monkeypatch.setenv("HCAL_PAPER_DATA", str(tmp_path))
-    command = ["bench", "run", "--tasks", "resnet110_c10,densenet40_c10", "--methods", "uncal,ts", "--jobs", "1"]
+    command = [
+        "bench",
+        "run",
+        "--tasks",
+        "resnet110_c10,densenet40_c10",
+        "--methods",
+        "uncal,ts",
+        "--jobs",
+        "1",
+    ]
     out = tmp_path / "r.csv"
     result = CliRunner().invoke(app, [*command, "--metrics", "ece_ew,nll", "--out", str(out)])
     assert result.exit_code == 0, result.output

@@ -74,7 +74,7 @@ def test_pooling_hides_a_class_and_the_class_wise_error_finds_it() -> None:
 
 
 def test_pooling_hides_the_top_label_too() -> None:
-    # The runner-up of one row is as probable as the winner of another, and the two err in opposite directions.
+    # The runner-up of one row is as probable as the winner of another; they err in opposite directions.
     n, rng = 8000, np.random.default_rng(0)
     level = rng.uniform(0.40, 0.48, size=n)
     p = np.stack([level + 0.001, level - 0.001, 1 - 2 * level], axis=1)
