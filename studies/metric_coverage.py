@@ -25,7 +25,7 @@ from joblib import Parallel, delayed
 from hcal.metrics import METRICS, Sample, calibration_test
 from hcal.metrics.resampling import intervals
 from hcal.metrics.windowed import _Pooled, _remove_same_rows, _windows, h_error, signed_root
-from hcal.numerics import log_softmax, softmax
+from hcal.runtime.numerics import log_softmax, softmax
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "metric_coverage.json"

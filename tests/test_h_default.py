@@ -22,7 +22,7 @@ from hcal.calibrators.h.model import from_state, pooled_scores, to_state
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.refine import _compress, _Problem, apply_refined, fit_refined
 from hcal.calibrators.h.rows import fit_scaler
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 # -- promises on real data ------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 import hcal
 from conftest import load_task, synthetic
 from hcal.calibrators.h.judge import Verdict
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 
 def quiet(*args: Any, **params: Any) -> hcal.HCalibrator:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
@@ -141,7 +141,7 @@ def _is_half(origin: Origin) -> bool:
 def _narrow(array: FloatArray, scores: FloatArray, dtype: Any, keep: Any) -> Any:
     import torch
 
-    from hcal.halves import narrow
+    from hcal.runtime.halves import narrow
 
     wide, given = (torch.from_numpy(np.ascontiguousarray(a)) for a in (array, scores))
     return narrow(wide, given, dtype, keep)

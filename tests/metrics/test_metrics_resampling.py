@@ -173,7 +173,7 @@ def test_spread_of_the_dirichlet_error_leaves_groups_out() -> None:
     p, y = draw(90, 4, 7)
     group = np.random.default_rng(3).permutation(90) % 6
     values = np.array([metrics.dkde_ce(p[group != g], y[group != g]) for g in range(6)])
-    se, noise = dkde_spread(Sample(p, y), groups=6, seed=3)
+    se, noise = dkde_spread(Sample(p, y), groups=6, random_state=3)
     assert se == pytest.approx(np.sqrt(5 / 6 * ((values - values.mean()) ** 2).sum()), rel=1e-9)
     # The noise is what labels drawn from the predictions add to the error of their expectation.
     labels = resampling.drawn_labels(Sample(p, y), 400, np.random.default_rng(0))

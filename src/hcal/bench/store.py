@@ -329,7 +329,7 @@ def export_results(results: Results, path: str | os.PathLike[str]) -> None:
     >>> len(read_results(path).cells)
     1
     """
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     keys = sorted(results.cells, key=lambda k: (k.task, method_key(k.method), k.seed))
     rows = [row for key in keys for row in results.cells[key].rows()]

@@ -12,15 +12,14 @@ import numpy as np
 from hcal.certificates.event import EventCertificate
 from hcal.certificates.table import EventTable, table_of_rows
 from hcal.metrics.sample import Vector
-from hcal.numerics import IntArray
-from hcal.numerics import softmax as _softmax
+from hcal.runtime.numerics import IntArray, softmax
 
 World = Callable[[int, int, np.random.Generator], tuple[Vector, Vector]]
 
 
-def softmax(z: Vector) -> Vector:
+def _softmax(z: Vector) -> Vector:
     """Return softmax in float64."""
-    return np.asarray(_softmax(z), dtype=np.float64)
+    return np.asarray(softmax(z), dtype=np.float64)
 
 
 def _logits(n: int, k: int, rng: np.random.Generator) -> Vector:
@@ -32,7 +31,7 @@ def _logits(n: int, k: int, rng: np.random.Generator) -> Vector:
 def _tempered(temperature: float) -> World:
     def world(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
         z = 1.5 * _logits(n, k, rng)
-        return softmax(z), softmax(z / temperature)
+        return _softmax(z), _softmax(z / temperature)
 
     return world
 
@@ -48,7 +47,7 @@ def _with_top(f: Vector, top: Vector) -> Vector:
 
 def _wave(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """A wave with the period of fifteen bins: every bin's mean is right, no prediction is."""
-    f = softmax(1.5 * _logits(n, k, rng))
+    f = _softmax(1.5 * _logits(n, k, rng))
     p = f.max(axis=1)
     return f, _with_top(f, np.clip(p + 0.1 * np.sin(2 * np.pi * 15 * p), 0.01, 0.99))
 
@@ -60,20 +59,20 @@ def _certain(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
 
 def _ties(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """A handful of different predictions, the truth a little elsewhere."""
-    some = softmax(1.5 * _logits(12, k, rng))[rng.integers(0, 12, n)]
+    some = _softmax(1.5 * _logits(12, k, rng))[rng.integers(0, 12, n)]
     return some, 0.9 * some + 0.1 / k
 
 
 def _falling(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """The more confident, the less often right."""
-    f = softmax(1.5 * _logits(n, k, rng))
+    f = _softmax(1.5 * _logits(n, k, rng))
     return f, _with_top(f, np.clip(1.2 - f.max(axis=1), 0.01, 0.99))
 
 
 def _rare(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     """Classes that get rarer and rarer, down to one in thousands; over-confident by T = 1.2."""
     z = 1.2 * _logits(n, k, rng) - np.minimum(np.arange(k) * 6 / max(k - 1, 1), 6)
-    return softmax(z), softmax(z / 1.2)
+    return _softmax(z), _softmax(z / 1.2)
 
 
 #: Name -> world(n, k, rng) -> predictions and truth, shape (n, k) each.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hcal._version import __version__
-from hcal.cli import console
+from hcal.cli import bench, console
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -85,8 +83,8 @@ def fit(
 ) -> None:
     """Learn a calibrator from scores and labels of held-out rows."""
     with console.friendly():
-        from hcal import io
         from hcal.calibrators import make_calibrator
+        from hcal.calibrators.files import save
         from hcal.cli.report import origin
         from hcal.data import read_data
 
@@ -96,7 +94,7 @@ def fit(
         with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
         calibrator.info_["fitted_on"] |= origin(data)
-        io.save(calibrator, output)
+        save(calibrator, output)
         if json:
             console.print_json(
                 {"model": str(output), "method": method, "converged": calibrator.converged_,
@@ -129,19 +127,27 @@ def apply(
         Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
     ],
     input: InputOpt = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            help="class frequencies of the new rows, with commas; or 'estimate' from their scores",
+        ),
+    ] = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Turn new scores into calibrated probabilities."""
     with console.friendly():
-        from hcal import io
+        from hcal.calibrators.files import load
         from hcal.data import can_write, write_probs
 
         can_write(output)
         _check_output(output, model, file)
-        calibrator = io.load(model)
+        calibrator = load(model)
         data = _read_for(calibrator, model, file, kind=input)
         with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
+            calibrator = _for_prior(calibrator, prior, data.values)
             probs = calibrator.predict_proba(data.values)
         write_probs(output, probs, data.y)
         confidence = float(probs.max(axis=1).mean())
@@ -153,6 +159,19 @@ def apply(
                 f"wrote [bold]{console.name(output)}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
                 f"mean confidence {confidence:.4f}"
             )
+
+
+def _for_prior(calibrator: Any, prior: str | None, scores: Any) -> Any:
+    """Return the calibrator for the class frequencies that --prior names."""
+    if prior is None:
+        return calibrator
+    if prior == "estimate":
+        return calibrator.with_prior_from(scores)
+    try:
+        frequencies = [float(part) for part in prior.split(",")]
+    except ValueError:
+        raise ValueError(f"--prior takes numbers with commas, or 'estimate', got {prior!r}") from None
+    return calibrator.with_prior(frequencies)
 
 
 @app.command(epilog=_examples("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json"))
@@ -289,14 +308,11 @@ def watch(
 ) -> None:
     """Watch batches of predictions and labels: is the model still calibrated?"""
     with console.friendly():
-        from hcal.certificates import Monitor
-        from hcal.cli.certify import save_picture, watch_batch
+        from hcal.cli.certify import open_monitor, save_picture, watch_batch
 
-        for path in (state, plot):
-            if path is not None:
-                _check_output(path, *files, model)
-        known = state is not None and state.exists()
-        monitor = Monitor.load(state) if known else Monitor(level, tolerance)  # type: ignore[arg-type]
+        for path in filter(None, (state, plot)):
+            _check_output(path, *files, model)
+        monitor = open_monitor(state, level, tolerance)
         for file in files:
             calibrator, data = _calibrator_and_data(model, file, input, None)
             watch_batch(monitor, data, calibrator)
@@ -327,9 +343,9 @@ def demo(
 ) -> None:
     """Train an over-confident network on digits, calibrate it, show before and after."""
     with console.friendly():
-        from hcal.cli.story import tell
+        from hcal.cli.story import run_demo
 
-        tell(output, method=method, seed=seed, quiet=quiet, json=json)
+        run_demo(output, method=method, random_state=seed, quiet=quiet, json=json)
 
 
 # -- shared by the commands -----------------------------------------------------------------------
@@ -338,12 +354,12 @@ def demo(
 def _calibrator_and_data(
     model: Path | None, file: Path, kind: str | None, labels: Path | None
 ) -> tuple[Calibrator | None, DataFile]:
-    from hcal import io
+    from hcal.calibrators.files import load
     from hcal.data import read_data
 
     if model is None:
         return None, read_data(file, kind=kind, labels=labels)
-    calibrator = io.load(model)
+    calibrator = load(model)
     return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels)
 
 
@@ -399,10 +415,4 @@ def _check_output(output: Path, *read: Path | None) -> None:
     console.refuse_inputs(output, *read)
 
 
-def _mount_bench() -> None:
-    """Add ``hcal bench …`` where the benchmark package brings its commands."""
-    if find_spec("hcal.bench.cli") is not None:
-        app.add_typer(import_module("hcal.bench.cli").app, name="bench")
-
-
-_mount_bench()
+app.add_typer(bench.app, name="bench")

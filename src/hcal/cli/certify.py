@@ -93,6 +93,24 @@ def read_groups(data: DataFile, column: str) -> NDArray[Any]:
     raise ValueError(f"{path.name} has no array {column!r}; it holds: {', '.join(sorted(arrays))}")
 
 
+def open_monitor(state: Path | None, level: float, tolerance: float) -> Monitor:
+    """Return the monitor that a file holds, or a new one.
+
+    Parameters
+    ----------
+    state : Path, optional
+    level, tolerance : float
+        Of a new one.
+
+    Returns
+    -------
+    Monitor
+    """
+    if state is not None and state.exists():
+        return Monitor.load(state)
+    return Monitor(level, tolerance)
+
+
 def watch_batch(monitor: Monitor, data: DataFile, calibrator: Calibrator | None) -> None:
     """Add one file's rows to a monitor, in their order.
 
@@ -108,7 +126,7 @@ def watch_batch(monitor: Monitor, data: DataFile, calibrator: Calibrator | None)
 
 def save_picture(figure: Any, path: Path) -> None:
     """Write a matplotlib figure, atomically, in the format of the extension."""
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

@@ -14,7 +14,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
 from hcal.data import DataFile
 from hcal.evaluation import Evaluation
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Measured:
             }
             if self.before.ci is not None:
                 found["before_intervals"] = _intervals(self.before)
+        if self.result.standing is not None:
+            found["standing"] = self.result.standing.to_dict()
         found |= {"accuracy": self.result.accuracy, "mean_confidence": self.result.mean_confidence}
         return found | {"collapsed": self.result.collapsed, "warnings": [*self.result.warnings, *notes]}
 
@@ -133,6 +135,9 @@ def show(measured: Measured, *, draw: bool) -> None:
     out.print(_table(measured, explain=out.width >= 110 and result.ci is None))
     if measured.before is not None:
         out.print(f"\n{measured.argmax_changed:,} of {result.n:,} predictions changed their class")
+    if result.standing is not None:
+        s = result.standing
+        out.print("\n" + "\n".join(x.words for x in (s.tolerance, s.exact, s.knowledge)), markup=False)
     for warning in result.warnings:
         console.say("warning", "yellow", warning)
     if draw:
@@ -178,6 +183,6 @@ def _draw(measured: Measured) -> None:
     for title, probs in sides if measured.before is not None else [("", measured.probs)]:
         out.print()
         out.print(
-            diagram.draw(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
+            diagram.draw_text(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
         )
     out.print(f"[dim]{diagram.LEGEND}[/]")

@@ -16,11 +16,11 @@ from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.evaluation.standing import stand, vector_test
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
-from hcal.metrics.resampling import SPREAD_RESAMPLES, Method, bootstrap, intervals, percentile
+from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, percentile
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 
 def evaluate(
@@ -34,7 +34,7 @@ def evaluate(
     baseline: Any = None,
     calibration: Any = None,
     test: bool | None = None,
-    interval: Method = "percentile",
+    interval: BootstrapEnds = "percentile",
     n_resamples: int = 1000,
     random_state: int = 0,
     groups: Any = None,

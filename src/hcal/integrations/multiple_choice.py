@@ -18,10 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import CalibrationWarning, Calibrator
 from hcal.inputs import to_numpy
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 
-Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
-Events = Literal["class-wise", "pooled", "top-label"]
+EventFamily = Literal["class-wise", "pooled", "top-label"]
 #: Names that pooled events had: the first claimed more than they see.
 _OLD_NAMES: Final = ("canonical", "atomic")
 
@@ -61,7 +61,7 @@ def hce(
     y: Any = None,
     *,
     sample_weight: Any = None,
-    events: Events = "class-wise",
+    events: EventFamily = "class-wise",
     window: int = 200,
     debias: bool = True,
 ) -> float:
@@ -128,7 +128,7 @@ def hce_pooled(
     return hce(probs, y, sample_weight=sample_weight, events="pooled", window=window, debias=debias)
 
 
-def _checked(events: Any) -> Events:
+def _checked(events: Any) -> EventFamily:
     if events in _OLD_NAMES:
         warnings.warn(
             f"events={events!r} is called 'pooled' now: the classes are sorted together, and what is wrong "
@@ -137,7 +137,7 @@ def _checked(events: Any) -> Events:
             stacklevel=4,
         )
         return "pooled"
-    if events not in get_args(Events):
+    if events not in get_args(EventFamily):
         raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
     return events  # type: ignore[no-any-return]
 
@@ -147,7 +147,7 @@ def h_error(
     y: Any = None,
     *,
     sample_weight: Any = None,
-    events: Events = "class-wise",
+    events: EventFamily = "class-wise",
     window: int = 200,
     se: bool = True,
 ) -> HError:

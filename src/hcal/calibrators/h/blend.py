@@ -16,7 +16,7 @@ from scipy.special import log_expit
 from hcal.calibrators.h.events import Rest
 from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.rows import Float64
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 #: Candidates do not say less than e^−this of a class: one row must not decide the weights of all.
 FLOOR = 30.0

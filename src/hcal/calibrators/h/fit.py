@@ -33,8 +33,8 @@ from hcal.calibrators.h.model import (
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.rows import Float64
 from hcal.calibrators.row_order import are_discrete, deal
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.runtime.progress import progress
 from hcal.runtime.threads import each
 
@@ -120,7 +120,7 @@ def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, A
     Pool, dict
         The second: what was seen, for the user.
     """
-    share = _weigh(held)
+    share = _weigh(held, lean=not free)
     pooled = np.tensordot(share, held.scores, 1)
     top = pooled.argmax(axis=1) if free else top_class(held.logits, setting.prefer)
     odds, rest = split_top(pooled, top)
@@ -145,11 +145,11 @@ def _first_of_equals(criteria: list[float], slack: float = 0.02) -> int:
     return next(i for i, value in enumerate(criteria) if value <= min(criteria) + slack)
 
 
-def _weigh(held: Held) -> Float64:
+def _weigh(held: Held, *, lean: bool) -> Float64:
+    """Weigh the candidates; where the argmax is kept, events are leant on: they are made for it."""
     step = -(-held.scores[0].size // _WEIGHED_EVENTS)
-    return log_linear_weights(
-        np.ascontiguousarray(held.scores[:, ::step]), held.y[::step], held.weight[::step]
-    )
+    part = np.ascontiguousarray(held.scores[:, ::step])
+    return log_linear_weights(part, held.y[::step], held.weight[::step], lean=lean)
 
 
 def _facts(
@@ -160,7 +160,7 @@ def _facts(
     lift: float | None,
 ) -> dict[str, Any]:
     return {
-        "candidates": dict(zip(setting.names, share.tolist(), strict=True)),
+        "candidates": dict(zip(setting.names, share.tolist(), strict=False)),
         "lift": lift,
         "criterion": {str(key): verdict.against(base) for key, verdict in verdicts.items()},
         "held_out": {"identity": base._asdict(), "pool": verdicts[lift]._asdict()},
@@ -267,5 +267,5 @@ def predict_default(
 
 
 def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
-    """Return what :func:`predict_default` does, in the operations of :mod:`hcal.ops`."""
+    """Return what :func:`predict_default` does, in the operations of :mod:`hcal.runtime.ops`."""
     return graph_two(state, ops, x) if is_table(state) else graph_model(from_state(state), ops, x)

@@ -22,8 +22,8 @@ from hcal.calibrators.h.events import Curve, Rest, fit_curve, fit_rest, top_odds
 from hcal.calibrators.h.keep import join
 from hcal.calibrators.h.refine import Refined, apply_refined, fit_refined, identity_refined, refine
 from hcal.calibrators.h.rows import N_FEATURES, Float64, blocks, look
-from hcal.numerics import FloatArray, IntArray
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
 
 #: Events a block of a prediction: about what a core's own cache holds of a few float32 arrays.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64, Rows, Scaler, blocks, few, fit_scaler, look
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.temperature import solve_temperature
@@ -216,7 +216,8 @@ class _Problem:
         both = np.concatenate([seen, label[:, None]], axis=1)
         segment = np.minimum(np.searchsorted(KNOTS, both, side="right") - 1, len(KNOTS) - 2)
         self.total = float(weight.sum())
-        self.strength = few(self.total) / self.total
+        # Margins of labels are 0 where the top class is right.
+        self.strength = few(self.total, float(weight @ (label > 0))) / self.total
         self.size = len(KNOTS) - 1 + x.shape[1]
         self.events = both.size
         log_counts = np.log(counts)

@@ -1,4 +1,8 @@
-"""Files: calibrators as one inert, versioned, checked safetensors file. No pickle anywhere."""
+"""The container of a model file: one inert, versioned, checked safetensors file. No pickle anywhere.
+
+It knows a header (JSON) and arrays, and nothing of methods: those are built again in
+:mod:`hcal.calibrators.files`.
+"""
 
 from __future__ import annotations
 
@@ -14,65 +18,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal._version import __version__
-from hcal.atomic import atomic_path
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.params import check_params
-
-__all__ = ["SCHEMA", "atomic_path", "load", "save"]
+from hcal.data.arrays import Arrays
+from hcal.data.atomic import atomic_path
+from hcal.data.limits import one_line
 
 #: Raised when the layout of a saved calibrator changes; older numbers stay readable for ever.
 #: 2: a checksum, and scalars of shape (), is new; the arrays are those of 1.
 SCHEMA = 2
-#: The most classes a file may speak of.
-MOST_CLASSES = 10_000_000
 #: The most bytes of a file's header: names, parameters, scores and facts of the fit.
 MOST_HEADER = 16_000_000
 # An array that stands where a method has none: the container must hold one.
 _PLACEHOLDER = "_empty"
 _CONTAINER, _CHECKSUM = "hcal", "sha256"
 
-Arrays = dict[str, NDArray[Any]]
 
-
-def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
-    """Write a fitted calibrator to one file: safetensors with a JSON header and a checksum.
+def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write a header and arrays as one file, atomically, with a checksum over both.
 
     Parameters
     ----------
-    calibrator : Calibrator
     path : path-like
+    header : mapping of str to plain values
+        The schema and the version of hcal are added.
+    arrays : mapping of str to array
 
     Examples
     --------
-    >>> import hcal, tempfile
-    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "model.hcal"
-    >>> save(cal, path)
-    >>> bool((load(path).predict_proba([[0.0, 1.0]]) == cal.predict_proba([[0.0, 1.0]])).all())
-    True
+    >>> write_model(path, {"name": "ts"}, {"beta": np.array(0.5)})
+    >>> header, arrays = read_model(path)
+    >>> header["name"], arrays["beta"]
+    ('ts', array(0.5))
     """
     from safetensors.numpy import save as to_bytes
 
-    calibrator._check_fitted()
-    calibrator._check_state()  # a state that could not be read again is not written
-    header = {
-        "schema": SCHEMA,
-        "hcal": __version__,
-        "name": calibrator.name,
-        "params": calibrator.get_params(deep=False),
-        "n_classes": calibrator.n_classes_,
-        "converged": calibrator.converged_,
-        "info": calibrator.info_,
-        "scores": calibrator.scores_,
-    }
-    arrays = {k: np.asarray(v, order="C") for k, v in calibrator.state_.items()}
-    text = json.dumps(header, default=_plain)
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    text = json.dumps({"schema": SCHEMA, "hcal": __version__, **header}, default=_plain)
     if len(text) > MOST_HEADER // 2:
         raise ValueError(f"info_ and params are {len(text)} characters; the limit is {MOST_HEADER // 2}")
-    metadata = {_CONTAINER: text, _CHECKSUM: digest(text, arrays)}
+    metadata = {_CONTAINER: text, _CHECKSUM: digest(text, contiguous)}
     with atomic_path(path) as temporary:
         # Not save_file: it writes a temporary of its own, which a killed process would leave for good.
-        temporary.write_bytes(to_bytes(arrays or {_PLACEHOLDER: np.zeros(1)}, metadata=metadata))
+        temporary.write_bytes(to_bytes(contiguous or {_PLACEHOLDER: np.zeros(1)}, metadata=metadata))
 
 
 def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -100,12 +88,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a parameter of type {type(value).__name__} cannot be saved; use plain values")
 
 
-def load(path: str | os.PathLike[str]) -> Calibrator:
-    """Read a calibrator that :func:`save` wrote, in this or any earlier version.
-
-    The checksum, the header and every array are checked against what the method declares before anything is
-    computed: a file either gives a calibrator whose probabilities are probabilities, or is refused with the
-    name of what is wrong.
+def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
+    """Return the header and the arrays of a model file of this schema or an earlier one, checksum verified.
 
     Parameters
     ----------
@@ -113,11 +97,12 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
 
     Returns
     -------
-    Calibrator
+    (dict, dict of str to array)
+        The arrays as the newest schema has them.
 
     Examples
     --------
-    >>> load("no such file")
+    >>> read_model("no such file")
     Traceback (most recent call last):
     ...
     FileNotFoundError: no such file: no such file
@@ -129,25 +114,25 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
         header = _parse(metadata[_CONTAINER])
         schema = header["schema"]
     except (KeyError, ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not an hcal model file ({_short(error)})") from None
+        raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
         raise ValueError(
             f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
         )
     if schema >= 2 and metadata.get(_CHECKSUM) != digest(metadata[_CONTAINER], arrays):
         raise ValueError(f"{path} is damaged: its checksum is not that of its content")
-    try:
-        return _rebuild(header, arrays if schema >= 2 else _from_schema_1(arrays))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a whole hcal model file ({_short(error)})") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not a sound hcal model file: {_short(error)}") from None
+    return header, arrays if schema >= 2 else _from_schema_1(arrays)
 
 
-def _short(error: BaseException) -> str:
-    """Return what an error says in one line, however much of the file it repeats."""
-    text = " ".join((str(error) if isinstance(error, ValueError) else repr(error)).split())
-    return text if len(text) <= 300 else text[:297] + "..."
+def reason(error: BaseException) -> str:
+    """Return what an error says in one line, however much of the file it repeats.
+
+    Examples
+    --------
+    >>> reason(KeyError("name"))
+    "KeyError('name')"
+    """
+    return one_line(error if isinstance(error, ValueError) else repr(error), 300)
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
@@ -202,37 +187,3 @@ def _from_schema_1(arrays: Arrays) -> Arrays:
     """Return the arrays as schema 2 has them: early files hold a scalar β as an array of one."""
     old = arrays.get("beta")
     return arrays if old is None or old.shape != (1,) else arrays | {"beta": old.reshape(())}
-
-
-def _rebuild(header: dict[str, Any], state: Arrays) -> Calibrator:
-    from hcal.calibrators import get_calibrator
-
-    _check_header(header)
-    method = get_calibrator(header["name"])
-    calibrator = method(**check_params(method, method.upgrade_params(header["params"])))
-    calibrator._remember(Fitted(state, header["converged"], "", header["info"]), header["n_classes"])
-    calibrator._check_state()
-    calibrator.scores_ = header["scores"]
-    return calibrator
-
-
-def _check_header(header: dict[str, Any]) -> None:
-    kinds: dict[str, type] = {
-        "name": str,
-        "params": dict,
-        "n_classes": int,
-        "converged": bool,
-        "info": dict,
-        "scores": dict,
-    }
-    for name, kind in kinds.items():
-        if type(header[name]) is not kind:
-            raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind.__name__}")
-    if not 2 <= header["n_classes"] <= MOST_CLASSES:
-        raise ValueError(f"'n_classes' is {header['n_classes']}, declared is 2 to {MOST_CLASSES}")
-    if not isinstance(header["info"].get("fitted_on", {}), dict):
-        raise ValueError("'info.fitted_on' must be an object")
-    for when in ("before", "after"):
-        scores = header["scores"][when]
-        if not isinstance(scores, dict) or not all(isinstance(v, int | float) for v in scores.values()):
-            raise ValueError(f"'scores.{when}' must be an object of numbers")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.state import Field, StateSpec
-from hcal.numerics import FloatArray
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray
+from hcal.runtime.ops import Ops
 
 #: Below this a probability counts as 0: no data set of any size could tell it from 0.
 TINY = 1e-30
@@ -90,11 +90,11 @@ def apply_floor(log_probs: FloatArray, floor: NDArray[np.float64] | None) -> Flo
 
 
 def graph_floor(ops: Ops, log_probs: Any, floor: NDArray[np.float64] | None) -> Any:
-    """Return :func:`apply_floor` in the operations of :mod:`hcal.ops`.
+    """Return :func:`apply_floor` in the operations of :mod:`hcal.runtime.ops`.
 
     Examples
     --------
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> np.exp(graph_floor(NumpyOps(), np.log([1e-300, 0.01, 0.5]), np.array(0.005))).round(4)
     array([0.005, 0.01 , 0.5  ])
     """

@@ -154,7 +154,7 @@ def table(
 ) -> None:
     """Print the paper's tables from a results file: per metric, AE and ARE, ranks, accuracy."""
     with console.friendly():
-        from hcal.bench.render import render, write_text
+        from hcal.bench.render import render_tables, write_text
         from hcal.bench.store import read_results
         from hcal.bench.tables import all_tables, metric_table
 
@@ -162,7 +162,7 @@ def table(
             console.refuse_inputs(out, results)
         kept = read_results(results).select(_names(tasks), _names(methods))
         tables = [metric_table(kept, m) for m in _names(metric) or []] or all_tables(kept)
-        text = render(tables, format)
+        text = render_tables(tables, format)
         if out:
             write_text(out, text)
         elif format == "terminal":

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.floating[Any]]
+Float64 = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Differences of logits below this are none: an inverse temperature for them would overflow.
-NOTHING = 1e-301
+NOTHING = 1e-280
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:

@@ -17,11 +17,11 @@ from sklearn.base import clone
 
 from hcal import inputs
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
-from hcal.comparison_table import Comparison, MethodResult
+from hcal.data.folds import Fold, kfold
 from hcal.evaluation import coincidence
-from hcal.folds import Fold, kfold
+from hcal.evaluation.comparison_table import Comparison, MethodResult
 from hcal.metrics import Sample, get_metric, list_metrics
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 #: Shown unless the user names others: one top-label error with and one without chance removed, one
 #: class-wise error, and the two proper scores that a class-wise error must never be read without.
@@ -130,7 +130,7 @@ def _task(
     folds: int | None,
     stratify: bool,
     groups: Any,
-    seed: int,
+    random_state: int,
 ) -> _Task:
     fit, _ = inputs.check_logits(cal_logits, input=input)
     fit_y = inputs.check_labels(cal_y, *fit.shape)
@@ -140,7 +140,9 @@ def _task(
         if folds is None:
             raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
         task = _Task(fit, fit_y, fit, fit_y)
-        task.folds = kfold(len(fit), folds, seed=seed, stratify=fit_y if stratify else None, groups=groups)
+        task.folds = kfold(
+            len(fit), folds, random_state=random_state, stratify=fit_y if stratify else None, groups=groups
+        )
         return task
     if folds is not None or groups is not None:
         raise ValueError("folds and groups divide the calibration part; with a test part leave them out")

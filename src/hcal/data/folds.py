@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.inputs import to_numpy
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 Fold = tuple[IntArray, IntArray]
 
 
 def kfold(
-    n_rows: int, n_folds: int, *, seed: int = 0, stratify: Any = None, groups: Any = None
+    n_rows: int, n_folds: int, *, random_state: int = 0, stratify: Any = None, groups: Any = None
 ) -> list[Fold]:
     """Return ``n_folds`` pairs (rows to fit on, rows held out), each sorted ascending.
 
-    Plain: the rows are permuted by ``RandomState(seed)`` and cut into nearly equal consecutive parts.
+    Plain: the rows are permuted by ``RandomState(random_state)`` and cut into nearly equal consecutive parts.
     Stratified: the permuted rows of each class in turn are dealt out one a fold, so that no class differs
     by more than one between folds. Grouped: groups, largest first, each join the smallest fold so far.
 
@@ -28,7 +28,7 @@ def kfold(
     n_rows : int
     n_folds : int
         At least 2, at most the number of rows (or of groups).
-    seed : int
+    random_state : int
     stratify : array-like of shape (N,), optional
         Labels whose shares the folds keep.
     groups : array-like of shape (N,), optional
@@ -40,12 +40,12 @@ def kfold(
 
     Examples
     --------
-    >>> [held_out.tolist() for _, held_out in kfold(5, 2, seed=0)]
+    >>> [held_out.tolist() for _, held_out in kfold(5, 2, random_state=0)]
     [[0, 1, 2], [3, 4]]
     """
     if stratify is not None and groups is not None:
         raise ValueError("folds are stratified or grouped, not both: pass stratify or groups")
-    permutation = np.random.RandomState(seed).permutation(n_rows)  # the published draws
+    permutation = np.random.RandomState(random_state).permutation(n_rows)  # the published draws
     if groups is not None:
         number = _deal_groups(_column(groups, n_rows, "groups"), permutation, _checked(n_rows, n_folds))
     elif stratify is not None:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.io import atomic_path
-from hcal.numerics import FloatArray, IntArray
+from hcal.data.atomic import atomic_path
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import one_openmp_thread
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
@@ -48,12 +48,12 @@ class Digits:
             )
 
 
-def train_digits(seed: int = 0) -> Digits:
+def train_digits(random_state: int = 0) -> Digits:
     """Train the network and return its logits on held-out digits.
 
     Parameters
     ----------
-    seed : int
+    random_state : int
         Of the grain, the split and the training.
 
     Returns
@@ -68,13 +68,13 @@ def train_digits(seed: int = 0) -> Digits:
     from sklearn.datasets import load_digits
 
     pixels, y = load_digits(return_X_y=True)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     order = rng.permutation(len(y))
     pixels, y = pixels[order] / 16, y[order].astype(np.int64)
     train = slice(0, _TRAIN)
     held_out = np.concatenate([_grainy(pixels[_TRAIN:], rng) for _ in range(_LOOKS)])
     with one_openmp_thread():  # for a net this small, threads only wait for one another
-        logits = _train(_grainy(pixels[train], rng), y[train], held_out, seed)
+        logits = _train(_grainy(pixels[train], rng), y[train], held_out, random_state)
     # One axis a look, so that all looks at a digit fall into the same part.
     looks, labels = logits.reshape(_LOOKS, -1, 10), np.tile(y[_TRAIN:], (_LOOKS, 1))
     cal, test = slice(0, _CAL), slice(_CAL, None)
@@ -90,13 +90,13 @@ def _grainy(pixels: NDArray[Any], rng: np.random.Generator) -> NDArray[np.float3
     return (pixels + rng.normal(0, _GRAIN, pixels.shape)).astype(np.float32)
 
 
-def _train(x: NDArray[Any], y: NDArray[Any], held_out: NDArray[Any], seed: int) -> FloatArray:
+def _train(x: NDArray[Any], y: NDArray[Any], held_out: NDArray[Any], random_state: int) -> FloatArray:
     """Train on (x, y) and return logits of held-out rows, leaving torch's global random state as it was."""
     import torch
     from torch import nn
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(random_state)
         net = nn.Sequential(
             nn.Linear(64, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 10)
         )
