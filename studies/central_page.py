@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import numpy as np
 
 from hcal.bench.render import render_tables, write_text
-from hcal.bench.stats import Interval, paired_over_tasks
+from hcal.bench.stats import PairedInterval, paired_over_tasks
 from hcal.bench.style import PALETTE, SUBJECT, save_figure, styled
 from hcal.bench.tables import Row, Table
 from hcal.evaluation.collapse import collapse_reasons
@@ -110,7 +110,7 @@ class Experiment:
 
     def ratio(
         self, rival: str, schedule: str, start: str, level: str, tasks: Sequence[str] | None = None
-    ) -> Interval:
+    ) -> PairedInterval:
         """Return the log-ratio of errors h / rival with its interval over tasks."""
         d = [
             self.log_error(t, "h", schedule, start, level) - self.log_error(t, rival, schedule, start, level)
@@ -160,7 +160,7 @@ class Experiment:
         }
 
 
-def _times(x: Interval) -> str:
+def _times(x: PairedInterval) -> str:
     if math.isnan(x.value):
         return "–"
     if math.isnan(x.low):

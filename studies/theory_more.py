@@ -53,7 +53,7 @@ def check_proposition_1(seed: int = 0) -> Check:
     rng = np.random.default_rng(seed)
     rows = []
     for n_classes in (2, 10, 100):
-        true = make_synthetic("calibrated", n_classes=n_classes, n_test=5000, seed=seed).true_test
+        true = make_synthetic("calibrated", n_classes=n_classes, n_test=5000, random_state=seed).true_test
         first, second = draw_labels(true, rng), draw_labels(true, rng)
         sure = true.max(axis=1) > 0.99
         wrong = float((first != true.argmax(axis=1))[sure].mean())
@@ -157,7 +157,7 @@ def check_degenerate(seed: int = 0) -> Check:
     """
     rows = []
     for n_classes in (2, 10):
-        task = make_synthetic("temperature", n_classes=n_classes, n_test=500, seed=seed)
+        task = make_synthetic("temperature", n_classes=n_classes, n_test=500, random_state=seed)
         probs = np.exp(task.logits_test - np.logaddexp.reduce(task.logits_test, axis=1)[:, None])
         loss = objective(probs, task.y_test, window=1, epsilon=0.0, scale=1.0, weighting="uniform", norm=2)
         rows.append((n_classes, loss, brier(probs, task.y_test) / n_classes))
