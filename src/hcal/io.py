@@ -30,6 +30,8 @@ MOST_HEADER = 16_000_000
 # An array that stands where a method has none: the container must hold one.
 _PLACEHOLDER = "_empty"
 _CONTAINER, _CHECKSUM = "hcal", "sha256"
+# Between the name of a member and that of its array, where a model holds models.
+_OF = "."
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -55,17 +57,13 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
 
     calibrator._check_fitted()
     calibrator._check_state()  # a state that could not be read again is not written
-    header = {
-        "schema": SCHEMA,
-        "hcal": __version__,
-        "name": calibrator.name,
-        "params": calibrator.get_params(deep=False),
-        "n_classes": calibrator.n_classes_,
-        "converged": calibrator.converged_,
-        "info": calibrator.info_,
-        "scores": calibrator.scores_,
-    }
+    header = {"schema": SCHEMA, "hcal": __version__, **_described(calibrator)}
     arrays = {k: np.asarray(v, order="C") for k, v in calibrator.state_.items()}
+    members: Mapping[str, Calibrator] = getattr(calibrator, "members_", {})
+    if members:  # a model of models: their arrays carry the member's name
+        header["members"] = {key: _described(member) for key, member in members.items()}
+        for key, member in members.items():
+            arrays |= {f"{key}{_OF}{k}": np.asarray(v, order="C") for k, v in member.state_.items()}
     text = json.dumps(header, default=_plain)
     if len(text) > MOST_HEADER // 2:
         raise ValueError(f"info_ and params are {len(text)} characters; the limit is {MOST_HEADER // 2}")
@@ -73,6 +71,18 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     with atomic_path(path) as temporary:
         # Not save_file: it writes a temporary of its own, which a killed process would leave for good.
         temporary.write_bytes(to_bytes(arrays or {_PLACEHOLDER: np.zeros(1)}, metadata=metadata))
+
+
+def _described(calibrator: Calibrator) -> dict[str, Any]:
+    """Return what the header says of a calibrator."""
+    return {
+        "name": calibrator.name,
+        "params": calibrator.get_params(deep=False),
+        "n_classes": calibrator.n_classes_,
+        "converged": calibrator.converged_,
+        "info": calibrator.info_,
+        "scores": calibrator.scores_,
+    }
 
 
 def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -206,14 +216,33 @@ def _from_schema_1(arrays: Arrays) -> Arrays:
 
 def _rebuild(header: dict[str, Any], state: Arrays) -> Calibrator:
     from hcal.calibrators import get_calibrator
+    from hcal.calibrators._multiple_choice import MultipleChoiceCalibrator
 
     _check_header(header)
+    if header["name"] == MultipleChoiceCalibrator.name:
+        return _rebuild_members(MultipleChoiceCalibrator, header, state)  # type: ignore[return-value]
     method = get_calibrator(header["name"])
     calibrator = method(**check_params(method, method.upgrade_params(header["params"])))
     calibrator._remember(Fitted(state, header["converged"], "", header["info"]), header["n_classes"])
     calibrator._check_state()
     calibrator.scores_ = header["scores"]
     return calibrator
+
+
+def _rebuild_members(cls: Any, header: dict[str, Any], state: Arrays) -> Any:
+    """Return a model of models; its members are plain ones."""
+    described = header.get("members", {})
+    if type(described) is not dict:
+        raise ValueError(f"'members' is {type(described).__name__}, declared is dict")
+    members = {}
+    for key, each in described.items():
+        if type(each) is not dict or each.get("name") == cls.name:
+            raise ValueError(f"the member {key[:40]!r} is no calibrator")
+        start = f"{key}{_OF}"
+        own = {name.removeprefix(start): a for name, a in state.items() if name.startswith(start)}
+        members[key] = _rebuild(each, own)
+        state = {name: a for name, a in state.items() if not name.startswith(start)}
+    return cls(**check_params(cls, header["params"]))._restore(state, members, header)
 
 
 def _check_header(header: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from hcal.cli import console
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
     from hcal.data import DataFile, Part
+    from hcal.data.lm_eval import OptionScore
 
 app = typer.Typer(
     help="Turn the scores of any trained classifier into probabilities that can be trusted.",
@@ -32,7 +33,16 @@ def _examples(*commands: str) -> str:
 
 
 DataArg = Annotated[
-    Path, typer.Argument(help=".npz .npy .csv .parquet .safetensors or a numpy pickle .p", metavar="FILE")
+    list[Path],
+    typer.Argument(
+        help=".npz .npy .csv .parquet .safetensors, a numpy pickle .p, or .jsonl of lm-evaluation-harness "
+        "(these may be several)",
+        metavar="FILE",
+    ),
+]
+ScoreOpt = Annotated[
+    str,
+    typer.Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information"),
 ]
 InputOpt = Annotated[
     str | None, typer.Option("--input", help="logits, probs or log_probs; needed where the file does not say")
@@ -66,17 +76,25 @@ def _methods(incomplete: str) -> list[str]:
 
 @app.command(
     epilog=_examples(
-        "hcal fit cal.npz -o model.hcal", "hcal fit scores.npy --labels y.npy --input probs -o m.hcal"
+        "hcal fit cal.npz -o model.hcal",
+        "hcal fit scores.npy --labels y.npy --input probs -o m.hcal",
+        "hcal fit samples_*.jsonl -o model.hcal",
     )
 )
 def fit(
     file: DataArg,
     output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write")],
     method: Annotated[
-        str, typer.Option("--method", help="a calibrator by its registry name", autocompletion=_methods)
-    ] = "h",
+        str | None,
+        typer.Option(
+            "--method",
+            help="a calibrator by its registry name \\[default: h; ts for questions]",
+            autocompletion=_methods,
+        ),
+    ] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: ScoreOpt = "sum",
     param: Annotated[
         list[str] | None, typer.Option("--param", help="a parameter of the method, name=value; repeatable")
     ] = None,
@@ -86,13 +104,13 @@ def fit(
     """Learn a calibrator from scores and labels of held-out rows."""
     with console.friendly():
         from hcal import io
-        from hcal.calibrators import make_calibrator
         from hcal.cli.report import origin
         from hcal.data import read_data
 
-        _check_output(output, file, labels)
-        data = read_data(file, part="cal", kind=input, labels=labels)
-        calibrator = make_calibrator(method, **_params(param or []), input=data.kind)
+        _check_output(output, *file, labels)
+        data = read_data(file, part="cal", kind=input, labels=labels, score=_score(score))
+        calibrator = _new_calibrator(method, data, _params(param or []))
+        method = calibrator.name
         with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
         calibrator.info_["fitted_on"] |= origin(data)
@@ -105,6 +123,20 @@ def fit(
             )  # fmt: skip
         elif not quiet:
             _show_fit(calibrator, data, output)
+
+
+def _new_calibrator(method: str | None, data: DataFile, params: dict[str, Any]) -> Calibrator:
+    """Return the method that was asked for; of questions, the one that takes any number of options."""
+    from hcal.calibrators import make_calibrator
+    from hcal.calibrators._multiple_choice import MultipleChoiceCalibrator
+
+    if not data.questions:
+        return make_calibrator(method or "h", **params, input=data.kind)
+    make_calibrator(method or "ts")  # an unknown name is an error now
+    unknown = sorted(set(params) - {"min_questions"})
+    if unknown:
+        raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")
+    return MultipleChoiceCalibrator(method or "ts", **params)  # type: ignore[return-value]
 
 
 def _show_fit(calibrator: Calibrator, data: DataFile, output: Path) -> None:
@@ -129,6 +161,7 @@ def apply(
         Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
     ],
     input: InputOpt = None,
+    score: ScoreOpt = "sum",
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -138,9 +171,9 @@ def apply(
         from hcal.data import can_write, write_probs
 
         can_write(output)
-        _check_output(output, model, file)
+        _check_output(output, model, *file)
         calibrator = io.load(model)
-        data = _read_for(calibrator, model, file, kind=input)
+        data = _read_for(calibrator, model, file, kind=input, score=score)
         with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
             probs = calibrator.predict_proba(data.values)
         write_probs(output, probs, data.y)
@@ -167,6 +200,7 @@ def evaluate(
     ] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: ScoreOpt = "sum",
     diagram: Annotated[bool, typer.Option(help="draw a reliability diagram in the terminal")] = True,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
@@ -177,7 +211,7 @@ def evaluate(
         from hcal.cli.report import same_file
         from hcal.evaluation import learned_from
 
-        calibrator, data = _calibrator_and_data(model, file, input, labels)
+        calibrator, data = _calibrator_and_data(model, file, input, labels, score)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             measured = measure(data, calibrator, _names(metrics), ci)
         notes = learned_from(calibrator, data.values) + same_file(calibrator, data)
@@ -200,6 +234,7 @@ def report(
     model: ModelOpt = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: ScoreOpt = "sum",
     names: Annotated[
         Path | None, typer.Option("--names", help="a text file with one class name a line")
     ] = None,
@@ -211,8 +246,8 @@ def report(
     with console.friendly():
         from hcal.cli.report import write
 
-        _check_output(output, file, model, labels, names)
-        calibrator, data = _calibrator_and_data(model, file, input, labels)
+        _check_output(output, *file, model, labels, names)
+        calibrator, data = _calibrator_and_data(model, file, input, labels, score)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             verdict = write(output, data, calibrator, names=names, ci=ci)
         for alarm in verdict.alarms:
@@ -249,25 +284,26 @@ def demo(
 
 
 def _calibrator_and_data(
-    model: Path | None, file: Path, kind: str | None, labels: Path | None
+    model: Path | None, file: list[Path], kind: str | None, labels: Path | None, score: str
 ) -> tuple[Calibrator | None, DataFile]:
     from hcal import io
     from hcal.data import read_data
 
     if model is None:
-        return None, read_data(file, kind=kind, labels=labels)
+        return None, read_data(file, kind=kind, labels=labels, score=_score(score))
     calibrator = io.load(model)
-    return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels)
+    return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels, score=score)
 
 
 def _read_for(
     calibrator: Calibrator,
     model: Path,
-    file: Path,
+    file: list[Path],
     *,
     kind: str | None,
     labels: Path | None = None,
     part: Part = "test",
+    score: str = "sum",
 ) -> DataFile:
     """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
     from hcal.data import read_data
@@ -275,9 +311,17 @@ def _read_for(
     if kind is not None and kind != calibrator.input:
         raise ValueError(f"{model.name} was fitted on {calibrator.input}, so --input {kind} cannot be right")
     try:
-        return read_data(file, part=part, kind=calibrator.input, labels=labels)
+        return read_data(file, part=part, kind=calibrator.input, labels=labels, score=_score(score))
     except ValueError as error:
         raise ValueError(f"{error} ({model.name} was fitted on {calibrator.input})") from None
+
+
+def _score(name: str) -> OptionScore:
+    from hcal.data.lm_eval import OPTION_SCORES
+
+    if name not in OPTION_SCORES:
+        raise ValueError(f"--score must be one of {', '.join(OPTION_SCORES)}, got {name!r}")
+    return name  # type: ignore[return-value]
 
 
 def _names(metrics: str | None) -> list[str] | None:
@@ -302,7 +346,7 @@ def _params(pairs: list[str]) -> dict[str, Any]:
 
 def _shape(data: DataFile) -> str:
     shape = " × ".join(f"{n:,}" for n in data.values.shape)
-    return f"{data.path.name} ({shape}{f', {data.part} part' if data.part else ''})"
+    return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
 def _check_output(output: Path, *read: Path | None) -> None:

@@ -115,6 +115,7 @@ def learned_from(calibrator: Calibrator | None, scores: Any) -> list[str]:
     fitted_on = {} if calibrator is None else calibrator.info_.get("fitted_on", {})
     if calibrator is None or "rows_sha256" not in fitted_on:
         return []
-    logits, _ = inputs.check_logits(scores, input=calibrator.input)
+    own = getattr(calibrator, "rows", None)  # of questions with different numbers of options
+    logits = inputs.check_logits(scores, input=calibrator.input)[0] if own is None else own(scores)
     same = fitted_on["rows_sha256"] == fingerprint(logits)["rows_sha256"]
     return ["these are the rows that the calibrator learned from: judge it on others"] if same else []

@@ -18,7 +18,7 @@ from hcal.metrics.resampling import SPREAD_RESAMPLES, Method, bootstrap, interva
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
-from hcal.numerics import softmax
+from hcal.probabilities import to_probs
 
 
 def evaluate(
@@ -41,7 +41,8 @@ def evaluate(
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        numpy, torch (CPU or CUDA), pandas or polars.
+        numpy, torch (CPU or CUDA), pandas or polars. A list of rows of different lengths (questions with
+        different numbers of options) is filled up with options of probability 0.
     y : array-like of shape (N,)
         Integer labels 0..K−1.
     metrics : str or list of str, optional
@@ -138,8 +139,7 @@ def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> 
     if isinstance(probs, Sample):
         return probs
     if input != "probs":
-        logits, _ = inputs.check_logits(probs, input=input)
-        probs = softmax(logits)
+        probs = to_probs(probs, input)
     return Sample(probs, y, sample_weight)
 
 

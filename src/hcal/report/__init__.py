@@ -19,7 +19,7 @@ from typing import Any
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.evaluation import coincidence, learned_from
-from hcal.numerics import softmax
+from hcal.probabilities import to_probs
 from hcal.report.content import Content, Source, gather
 from hcal.report.page import render
 
@@ -69,12 +69,12 @@ def measure_report(
     array([1, 1])
     """
     kind = input or ("logits" if calibrator is None else calibrator.input)
-    checked = inputs.check_probs(scores)[0] if kind == "probs" else None
-    raw = softmax(inputs.check_logits(scores, input=kind)[0]) if checked is None else checked
+    own = getattr(calibrator, "uncalibrated", None)  # of questions with different numbers of options
+    raw = to_probs(scores, kind) if own is None else own(scores)
     labels = inputs.check_labels(y, *raw.shape)
     probs = None
     if calibrator is not None:
-        probs = inputs.check_probs(inputs.to_numpy(calibrator.predict_proba(scores))[0])[0]
+        probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
     told = [*notes, *learned_from(calibrator, scores)]
     if calibration is not None and (text := coincidence(calibration, scores)):
         told.append(text)
