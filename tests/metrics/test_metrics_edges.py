@@ -16,6 +16,8 @@ ANY_WEIGHT = (
     "mmce",
     "ks",
     "mce",
+    "smece",
+    "kuiper",
     "cwece_a",
     "cwece_s",
     "cwece_r2",
@@ -29,7 +31,7 @@ ANY_WEIGHT = (
 def test_registry_lists_every_metric_of_the_contract() -> None:
     contract = (
         "ece_ew ece_em ece_r2 dece ace ece_s1 ece_s2 kde_ece mmce ks cwece_a cwece_s cwece_r2 tcwece",
-        "tcwece_k skce dkde_ce nll brier accuracy hce mce",
+        "tcwece_k skce dkde_ce nll brier accuracy hce mce smece kuiper spiegelhalter",
     )
     assert sorted(ALL) == sorted(" ".join(contract).split())
     assert [name for level in metrics.LEVELS for name in metrics.list_metrics(level)] == ALL
