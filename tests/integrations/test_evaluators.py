@@ -92,7 +92,9 @@ def test_torchmetrics_dense_ignored_binary_and_wrong_input() -> None:
         binary.update(torch.tensor([[3.0, 1.0]]), torch.tensor([1]))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # Ignite's own import
 def test_ignite_keeps_it_by_epoch() -> None:
+    pytest.importorskip("ignite")
     from ignite.engine import Engine
 
     from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore, attach
@@ -187,7 +189,7 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
     ("module", "missing", "extra"),
     [
         ("hcal.integrations.torchmetrics", "torchmetrics", "hcal[torchmetrics]"),
-        ("hcal.integrations.mlflow", "mlflow", "hcal[mlflow]"),
+        ("hcal.integrations.mlflow; hcal.integrations.mlflow.log_model(None)", "mlflow", "hcal[mlflow]"),
         ("hcal.integrations.evaluate; hcal.integrations.evaluate.load('nll')", "evaluate", "hcal[evaluate]"),
     ],
 )

@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
-try:
-    import mlflow
-    from mlflow.pyfunc import PythonModel
-except ImportError:
-    raise ImportError("hcal.integrations.mlflow needs MLflow: pip install 'hcal[mlflow]'") from None
-
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.evaluation import Evaluation
 from hcal.io import load, save
 
 __all__ = ["CalibratorModel", "log_evaluation", "log_model"]
+
+_FILE = "calibrator.hcal"
+
+
+def _mlflow() -> Any:
+    try:
+        import mlflow.pyfunc
+    except ImportError:
+        raise ImportError("hcal.integrations.mlflow needs MLflow: pip install 'hcal[mlflow]'") from None
+    return mlflow
 
 
 def log_evaluation(
@@ -45,6 +49,7 @@ def log_evaluation(
     prefix : str
     step : int, optional
     """
+    mlflow = _mlflow()
     values = {
         f"{prefix}/{name}": value for name, value in _values(evaluation).items() if math.isfinite(value)
     }
@@ -67,20 +72,35 @@ def _values(evaluation: Evaluation) -> dict[str, float]:
     return found
 
 
-class CalibratorModel(PythonModel):  # type: ignore[misc]
-    """A calibrator as an MLflow model: scores in, probabilities out, from the file of ``hcal.save``."""
+class CalibratorModel:
+    """A calibrator as MLflow's pyfunc loads it: scores in, probabilities out.
 
-    def load_context(self, context: Any) -> None:
-        """Read the calibrator from the model's artifact."""
-        self.calibrator = load(context.artifacts["calibrator"])
+    Parameters
+    ----------
+    calibrator : Calibrator
+    """
 
-    def predict(self, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> Any:
-        """Return calibrated probabilities of shape (N, K)."""
+    def __init__(self, calibrator: Calibrator) -> None:
+        self.calibrator = calibrator
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+        """Return calibrated probabilities.
+
+        Parameters
+        ----------
+        model_input : array-like of shape (N, K)
+        params : dict, optional
+            MLflow passes it; there are none.
+
+        Returns
+        -------
+        array of shape (N, K)
+        """
         return np.asarray(self.calibrator.predict_proba(np.asarray(model_input)))
 
 
 def log_model(calibrator: Calibrator, name: str = "hcal-calibrator") -> Any:
-    """Log a fitted calibrator as a pyfunc model of the active run.
+    """Log a fitted calibrator as a pyfunc model of the active run: the file of ``hcal.save``, and its reader.
 
     Parameters
     ----------
@@ -92,12 +112,18 @@ def log_model(calibrator: Calibrator, name: str = "hcal-calibrator") -> Any:
     mlflow.models.model.ModelInfo
         ``mlflow.pyfunc.load_model(info.model_uri).predict(scores)`` gives its probabilities.
     """
+    mlflow = _mlflow()
     with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
-        path = Path(folder) / "calibrator.hcal"
+        path = Path(folder) / _FILE
         save(calibrator, path)
         return mlflow.pyfunc.log_model(
             name=name,
-            python_model=CalibratorModel(),
-            artifacts={"calibrator": str(path)},
+            loader_module=__name__,  # a module and a file: no pickle
+            data_path=str(path),
             pip_requirements=[f"hcal=={__version__}"],
         )
+
+
+def _load_pyfunc(path: str) -> CalibratorModel:
+    """Read a logged model; MLflow calls it by this name."""
+    return CalibratorModel(load(path))

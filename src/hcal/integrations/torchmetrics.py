@@ -125,7 +125,6 @@ class CalibrationScore(CalibrationMetrics):
 
     def __init__(self, num_classes: int, metric: str = "ece_ew", **kwargs: Any) -> None:
         super().__init__(num_classes, [metric], **kwargs)
-        self.higher_is_better = metric == "accuracy"
 
     def compute(self) -> torch.Tensor:
         """Return the metric of everything seen.
