@@ -32,8 +32,8 @@ import torch
 
 import hcal
 from hcal.maps import build_map
-from hcal.numerics import log_softmax, softmax
 from hcal.objective.kernels import loss_and_grad
+from hcal.runtime.numerics import log_softmax, softmax
 from hcal.runtime.threads import thread_count
 from hcal.solvers.adam import threads_for
 
@@ -182,8 +182,8 @@ def step_rows(size: str) -> Iterator[Row]:
 
 def default_step(logits: np.ndarray, y: np.ndarray) -> Time:
     """Value and gradient of the default's largest problem, stage 1, on all rows."""
-    from hcal.calibrators._default.refine import _compress, _Problem
-    from hcal.calibrators._default.rows import fit_scaler
+    from hcal.calibrators.h.refine import _compress, _Problem
+    from hcal.calibrators.h.rows import fit_scaler
 
     weight = np.ones(len(y))
     seen, label, counts, feature = _compress(logits.astype(np.float64), y, 1.0)
@@ -221,15 +221,10 @@ def paper_rows(size: str) -> Iterator[Row]:
 
 
 def predict_rows(size: str) -> Iterator[Row]:
-    """The richest candidate, whatever would be chosen: on synthetic rows that is often the identity."""
-    from hcal.calibrators._default import fit_candidates
-    from hcal.calibrators._default.model import to_state
-
+    """The pool, fitted on a part of the rows: what a prediction costs does not depend on the fit."""
     n, k = SIZES[size]
     logits, y = problem(n, k)
-    some, weight = slice(0, 3000), np.ones(min(n, 3000))
-    cal = hcal.HCalibrator().fit(logits[:300], y[:300])
-    cal.state_ = to_state(fit_candidates(logits[some].astype(np.float64), y[some], weight)["classes-0"])
+    cal = hcal.HCalibrator().fit(logits[:3000], y[:3000])
     tensor = torch.from_numpy(logits)
     calls = (lambda: softmax(logits), lambda: torch.softmax(tensor, dim=1), lambda: cal.predict_proba(logits))
     *bases, seconds = in_turns(repeats_for(n, k), *calls)
@@ -290,7 +285,7 @@ def growth(path: Path) -> None:
         return lambda: loss_and_grad(probs, y)
 
     def candidates(count: int) -> Callable[[], object]:
-        from hcal.calibrators._paper import PaperSettings, fit_paper
+        from hcal.calibrators.h.paper import PaperSettings, fit_paper
         from hcal.solvers.adam import AdamSettings
 
         logits, y = problem(5000, 10)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, compared_metrics, label_of, paper_selector
-from hcal.bench.stats import Interval, paired_on_task, paired_over_tasks
+from hcal.bench.stats import PairedInterval, paired_on_task, paired_over_tasks
 from hcal.bench.store import Key, Results
-from hcal.bench.tables import Row, Table, Value
+from hcal.bench.tables import CellValue, Row, Table
 from hcal.bench.tasks import SAME_AS_PAPER
 from hcal.metrics.registry import METRICS
 from studies.published import PAPER_H, PRINTED
@@ -20,13 +20,13 @@ LEVELS = ("top-label", "class-wise", "canonical")
 OBJECTIVES = ("h", "nll", "brier")
 
 
-def _interval(i: Interval, digits: int) -> str:
+def _interval(i: PairedInterval, digits: int) -> str:
     if not np.isfinite(i.low):
         return "no interval"
     return f"{i.low:+.{digits}f} to {i.high:+.{digits}f}"
 
 
-def _words(i: Interval, lower: str, higher: str) -> str:
+def _words(i: PairedInterval, lower: str, higher: str) -> str:
     return {"lower": lower, "higher": higher, "noise": "inside the noise", "unknown": "no interval"}[
         i.verdict
     ]
@@ -85,7 +85,7 @@ def rank_on_task(results: Results, task: str, published: Results | None) -> Tabl
         default, _, _ = rank_among(results, task, "h", others, metric)
         own = results.value(task, "h", metric)
         digits = 7 if metric == "skce" else 5
-        shown: list[Value] = [
+        shown: list[CellValue] = [
             subject,
             f"{seeds.mean():.{digits}f} ± {seeds.std():.{digits}f}",
             f"{rank} of {count}",
@@ -121,7 +121,7 @@ def match_table(results: Results, task: str, published: Results) -> Table:
     theirs = SAME_AS_PAPER.get(task, task)
     rows = []
     for method in (m for m in PAPER_METHODS if m in results.methods):
-        values: list[Value] = []
+        values: list[CellValue] = []
         for metric in ("ece_ew", "cwece_a", "nll"):
             ours, paper = results.value(task, method, metric), published.value(theirs, method, metric)
             values += [f"{ours:.4f}", f"{paper:.4f}", f"{ours / paper:.2f}"]
@@ -130,7 +130,7 @@ def match_table(results: Results, task: str, published: Results) -> Table:
     return Table(f"Comparison methods on {task}: our runs beside the paper", "method", columns, rows)
 
 
-def objective_differences(results: Results, level: str, other: str) -> tuple[Interval, int, int]:
+def objective_differences(results: Results, level: str, other: str) -> tuple[PairedInterval, int, int]:
     """Compare the h objective with a proper score over tasks, on the metrics of one level.
 
     Parameters
@@ -142,7 +142,7 @@ def objective_differences(results: Results, level: str, other: str) -> tuple[Int
 
     Returns
     -------
-    Interval
+    PairedInterval
         Mean over tasks of the difference of relative errors (h minus other), averaged over metrics.
     wins, count : int
         On how many of the level's metrics h has the lower ARE, and how many there are.
@@ -186,7 +186,7 @@ def objective_table(results: Results) -> Table:
             gap, wins, count = objective_differences(results, level, other)
             if not count:
                 continue
-            values: list[Value] = [
+            values: list[CellValue] = [
                 other.upper() if other == "nll" else "Brier",
                 f"{gap.value:+.3f}",
                 _interval(gap, 3),
@@ -210,7 +210,7 @@ def objective_metric_table(results: Results) -> Table:
     for metric in (m for m in (*PAPER_METRICS, "nll", "brier") if m in results.metrics):
         relative = [float(np.nanmean(_relative(results, o, metric))) for o in OBJECTIVES]
         absolute = [float(np.nanmean(errors(results, o, metric, relative=False))) for o in OBJECTIVES]
-        values: list[Value] = [*(f"{v:.3f}" for v in relative), *(f"{v:.5f}" for v in absolute)]
+        values: list[CellValue] = [*(f"{v:.3f}" for v in relative), *(f"{v:.5f}" for v in absolute)]
         rows.append(Row(label_of(metric), values))
     columns = [f"{w}, {o}" for w in ("ARE", "AE") for o in ("h", "NLL", "Brier")]
     return Table("Objectives, metric by metric", "metric", columns, rows)
@@ -262,7 +262,7 @@ def collapse_table(results: Results) -> Table:
 
 def _trap_row(results: Results, task: str, method: str) -> Row:
     names = ("cwece_a", "tcwece", "ece_ew", "nll", "mean_confidence", "accuracy")
-    values: list[Value] = []
+    values: list[CellValue] = []
     for name in names:
         v = results.value(task, method, name)
         values.append(None if not np.isfinite(v) else f"{v:.5f}" if name == "cwece_a" else f"{v:.3f}")
@@ -279,7 +279,7 @@ def piecewise_table(results: Results) -> Table:
                 continue
             facts = [results.value(task, method, n) for n in ("order_inversions", "argmax_changes")]
             errors = [results.value(task, method, n) for n in ("tcwece", "dkde_ce", "nll")]
-            values: list[Value] = [*(f"{v:.0f}" for v in facts), *(f"{v:.5f}" for v in errors)]
+            values: list[CellValue] = [*(f"{v:.0f}" for v in facts), *(f"{v:.5f}" for v in errors)]
             rows.append(Row(f"{task}, {method}", values))
     columns = ["rows with an inverted pair", "argmax changes", "tCWECE", "DKDE-CE", "NLL"]
     title = "The published piecewise map and the paper's, same size and training"
@@ -292,7 +292,7 @@ def cars_table(published: Results) -> Table:
     for task in ("resnet101_cars", "resnet101scratch_cars"):
         for method in ("ts", "vs", "spline"):
             printed = published.value(task + PRINTED, method, "ece_s1")
-            values: list[Value] = [f"{printed:.4f}"]
+            values: list[CellValue] = [f"{printed:.4f}"]
             for other in ("resnet101_cars", "resnet101scratch_cars"):
                 values.append(f"{published.value(other, method, 'ece_s1'):.4f}")
             rows.append(Row(f"{task}, {method}", values))

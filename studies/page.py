@@ -13,7 +13,7 @@ import numpy as np
 
 from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, paper_selector
 from hcal.bench.figures import draw_all
-from hcal.bench.render import render, write_text
+from hcal.bench.render import render_tables, write_text
 from hcal.bench.store import Results, read_results
 from hcal.bench.tables import (
     Row,
@@ -119,7 +119,7 @@ def _figure(links: dict[str, str], name: str, words: str) -> str:
 
 
 def _md(*tables: Table) -> str:
-    return render([t for t in tables if t.rows], "markdown")
+    return render_tables([t for t in tables if t.rows], "markdown")
 
 
 def _head(main: Results, sources: Sequence[Path]) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, log_softmax
+from hcal.runtime.numerics import FloatArray, IntArray, log_softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,11 +134,12 @@ class TrainedMaps(Calibrator):
     def _objective(self, n_classes: int) -> Loss:
         from hcal.objective.loss import HCalibrationLoss
         from hcal.solvers.adam import nll_objective
+        from studies.central_losses import brier
 
         if self.objective == "nll":
             return nll_objective
         if self.objective == "brier":
-            return _brier
+            return brier
         if self.objective != "h":
             raise ValueError(f"objective must be 'h', 'nll' or 'brier', got {self.objective!r}")
         loss = HCalibrationLoss(self.window, self.epsilon, self.scale, weighting=self.weighting)
@@ -166,11 +167,6 @@ class TrainedMaps(Calibrator):
         from hcal.maps import predict_map
 
         return predict_map(self.state_, logits)
-
-
-def _brier(probs: Tensor, y: Tensor) -> Tensor:
-    own = probs.gather(1, y[:, None])[:, 0]
-    return ((probs * probs).sum(dim=1) - 2 * own + 1).mean()
 
 
 def _leave_out(

@@ -10,20 +10,33 @@ from hypothesis.extra.numpy import arrays
 
 import hcal
 from conftest import synthetic
-from hcal.calibrators._default import fit_candidates
-from hcal.calibrators._default.model import Model, predict_into, predict_model, predict_plain
-from hcal.calibrators._default.refine import KNOTS
+from hcal.calibrators.h.candidates import fit_candidates, new_setting
+from hcal.calibrators.h.fit import assemble, out_of_fold, pool
+from hcal.calibrators.h.model import Model, plain_model, predict_into, predict_model, predict_plain
+from hcal.calibrators.h.refine import KNOTS, identity_refined
 
 pytest.importorskip("numba")
 
 # Of probabilities: float32 has 6e-8 to give, its exponentials 2 ulp, and a row's scale multiplies margins.
 TOLERANCE = {"float32": 1e-6, "float64": 1e-14}
-NAMES = ("classes-0", "classes-0.5", "classes-1", "free", "refined", "temperature", "identity")
+#: Those of version 0.1 end with their events; the pool of today has more stages.
+OLD = ("classes-0", "classes-1", "free", "refined", "identity")
+NEW = ("pool-0", "pool-1", "pool-free")
 
 
 def models(k: int) -> dict[str, Model]:
     z, y = synthetic(400, k, scale=2.0)
-    return fit_candidates(z, y, np.ones(400))
+    setting = new_setting(z, y, np.ones(400), classes=True)
+    fitted = fit_candidates(z, y, np.ones(400), setting)
+    held = out_of_fold(z, y, np.ones(400), setting)
+    kept, free = (assemble(fitted, pool(held, setting, free=free)[0]) for free in (False, True))
+    found = {"pool-0": kept._replace(lift=0.0), "pool-1": kept._replace(lift=1.0), "pool-free": free}
+    events = fitted.model
+    found |= {"classes-0": events, "classes-1": events._replace(lift=1.0), "free": events._replace(lift=None)}
+    return found | {
+        "refined": plain_model(events.refined, k),
+        "identity": plain_model(identity_refined(1.0), k),
+    }
 
 
 def plain(model: Model, logits: np.ndarray) -> np.ndarray:
@@ -33,41 +46,44 @@ def plain(model: Model, logits: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("k", [2, 3, 10, 67, 1000, 9000])
+@pytest.mark.parametrize("k", [3, 10, 67, 1000, 9000])
 def test_every_candidate_is_the_same_by_numpy(k: int, dtype: str) -> None:
     z = np.random.default_rng(0).normal(0, 4, (40, k)).astype(dtype)
     z[:5] *= 30  # saturated rows
     fitted = models(min(k, 67))
-    for name in NAMES:
+    for name in (*OLD, *NEW):
         model = fitted[name]
         if k > 67:  # fitting thousands of classes is not the matter here
-            more = np.resize(model.rest.bias, k), np.resize(model.curve.classes, k), np.zeros(k)
-            model = model._replace(
-                rest=model.rest._replace(bias=more[0]),
-                curve=model.curve._replace(classes=more[1]),
-                final=model.final._replace(classes=more[2]),
-            )
+            model = widened(model, k)
         probs = predict_model(model, z)
         assert probs.dtype == z.dtype
         np.testing.assert_allclose(probs, plain(model, z), atol=TOLERANCE[dtype], rtol=0, err_msg=name)
         np.testing.assert_allclose(probs.sum(axis=1, dtype=np.float64), 1, atol=TOLERANCE[dtype])
-        if name != "free":
+        if "free" not in name:
             np.testing.assert_array_equal(probs.argmax(axis=1), z.argmax(axis=1), err_msg=name)
 
 
+def widened(model: Model, k: int) -> Model:
+    """The model with its class terms repeated for k classes."""
+    model = model._replace(
+        rest=model.rest._replace(bias=np.resize(model.rest.bias, k)),
+        curve=model.curve._replace(classes=np.resize(model.curve.classes, k)),
+        final=model.final._replace(classes=np.zeros(k)),
+    )
+    if model.blend is None or model.last is None:
+        return model
+    blend, last = model.blend, model.last
+    return model._replace(
+        blend=blend._replace(bias=np.resize(blend.bias, k), prefer=np.resize(blend.prefer, k)),
+        last=last._replace(classes=np.resize(last.classes, k)),
+    )
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("k", [2, 10, 100, 3000])
+@pytest.mark.parametrize("k", [3, 10, 100, 3000])
 def test_a_row_alone_gets_what_it_gets_in_a_batch(k: int, dtype: str) -> None:
     z = np.random.default_rng(1).normal(0, 3, (60, k)).astype(dtype)
-    model = models(10)["classes-0"]._replace()
-    if k != 10:
-        model = models(2)["refined"]
-        parts = np.zeros(k)
-        model = model._replace(
-            rest=model.rest._replace(bias=np.linspace(-1, 1, k)),
-            curve=model.curve._replace(classes=parts),
-            final=model.final._replace(classes=parts),
-        )
+    model = models(10)["pool-0"] if k == 10 else widened(models(67)["pool-0"], k)
     batch = predict_model(model, z)
     np.testing.assert_array_equal(np.concatenate([predict_model(model, row[None]) for row in z]), batch)
     np.testing.assert_array_equal(predict_model(model, np.asfortranarray(z)), batch)
@@ -94,7 +110,7 @@ def test_hostile_rows(dtype: str, data: st.DataObject) -> None:
         np.testing.assert_allclose(probs.sum(axis=1, dtype=np.float64), 1, atol=TOLERANCE[dtype])
         with np.errstate(over="ignore"):
             np.testing.assert_allclose(probs, plain(model, z), atol=TOLERANCE[dtype], rtol=0)
-        if name != "free":
+        if "free" not in name:
             np.testing.assert_array_equal(probs.argmax(axis=1), z.argmax(axis=1))
 
 
@@ -120,7 +136,7 @@ def test_equal_logits_get_equal_probabilities_wherever_they_stand(dtype: str) ->
 
 
 def test_knots_are_where_the_table_has_its_cells() -> None:
-    from hcal.calibrators._default._compiled import CELL
+    from hcal.calibrators.h._compiled import CELL
 
     np.testing.assert_array_equal(np.round(KNOTS / CELL), KNOTS / CELL)
 
@@ -129,6 +145,6 @@ def test_without_numba_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     z, y = synthetic(300, 6)
     cal = hcal.HCalibrator().fit(z, y)
     fused = cal.predict_proba(z.astype(np.float32))
-    monkeypatch.setattr("hcal.calibrators._default.model.compiled", lambda: False)
-    monkeypatch.setattr("hcal.calibrators.h.compiled", lambda: False)
+    monkeypatch.setattr("hcal.calibrators.h.model.compiled", lambda: False)
+    monkeypatch.setattr("hcal.calibrators.h.calibrator.compiled", lambda: False)
     np.testing.assert_allclose(cal.predict_proba(z.astype(np.float32)), fused, atol=TOLERANCE["float32"])

@@ -11,10 +11,10 @@ import torch
 import hcal
 from conftest import load_task, synthetic
 from hcal import metrics
-from hcal.calibrators._paper import PaperSettings, fit_paper
 from hcal.calibrators.base import CalibrationWarning
+from hcal.calibrators.h.paper import PaperSettings, fit_paper
 from hcal.maps import PAPER_MAPS, Temperature, predict_map
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 from hcal.runtime.progress import progress
 from hcal.solvers import monitors
 from hcal.solvers.adam import AdamSettings, nll_objective, train

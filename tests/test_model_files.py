@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal import io
+from hcal.data import model_file
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "fuzz"))
@@ -195,7 +195,7 @@ def test_a_parameter_with_a_former_name_is_understood() -> None:
         ({"info": {"fitted_on": 3}}, "'info.fitted_on' must be an object"),
         ({"scores": {"before": {}}}, "KeyError.'after'"),
         ({"scores": {"before": {}, "after": {"nll": "x"}}}, "'scores.after' must be an object of numbers"),
-        ({"name": "x" * 10_000}, "unknown calibrator"),
+        ({"name": "x" * 10_000}, "is not registered here"),
         ({"name": "gp"}, "'gp' has no parameter|'beta'|is missing"),
         ({"schema": True}, "'schema' is True"),
         ({"schema": 0}, "'schema' is 0"),
@@ -231,7 +231,7 @@ def test_a_state_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="'beta' holds NaN"):
         hcal.save(cal, tmp_path / "m.hcal")
     cal = hcal.load(V2 / "ts.hcal")
-    cal.info_ = {"story": "x" * io.MOST_HEADER}
+    cal.info_ = {"story": "x" * model_file.MOST_HEADER}
     with pytest.raises(ValueError, match="the limit is"):
         hcal.save(cal, tmp_path / "m.hcal")
     assert not list(tmp_path.iterdir())

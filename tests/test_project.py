@@ -54,7 +54,7 @@ def test_every_public_name_is_there_and_every_lazy_name_is_public() -> None:
 def test_the_contract_names_exist() -> None:
     contract = (
         "HCalibrator make_calibrator list_calibrators list_metrics evaluate metrics HCalibrationLoss compare "
-        "reliability export_onnx integrations save load"
+        "reliability export_onnx integrations save load certify Certificate Monitor"
     )
     for name in contract.split():
         assert name in hcal.__all__, name
@@ -122,7 +122,7 @@ def test_the_demo_sentence_of_the_readme(demo: dict[str, dict[str, float]]) -> N
     assert match
     assert float(match[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
     assert float(match[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
-    from hcal.demo import CAL_ROWS
+    from hcal.cli.demo import CAL_ROWS
 
     assert f"learns from {CAL_ROWS:,} other rows" in README
 

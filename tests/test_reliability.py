@@ -12,7 +12,7 @@ from scipy.stats import binom
 import hcal
 from conftest import synthetic
 from hcal.evaluation.diagram import consistency_band
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 mpl.use("Agg")
 LOGITS, Y = synthetic(500, 4)

@@ -98,7 +98,18 @@ def test_the_policy_admits_the_pages_own_script_and_style_and_nothing_else() -> 
 
 @pytest.mark.parametrize(
     "part",
-    ["verdict", "headline", "reliability", "confidence", "classes", "metrics", "map", "data", "method"],
+    [
+        "verdict",
+        "headline",
+        "now",
+        "reliability",
+        "confidence",
+        "classes",
+        "metrics",
+        "map",
+        "data",
+        "method",
+    ],
 )
 def test_every_part_is_there(part: str) -> None:
     assert f'<section id="{part}"' in page()
@@ -151,11 +162,36 @@ def test_a_thousand_classes_fit_in_a_page_that_opens() -> None:
     assert f"No row of {1000 - len(np.unique(y))} of 1000 classes" in text
 
 
-def test_classes_are_ordered_worst_first() -> None:
-    content = measured()
-    order = [int(k) for k in re.findall(r'data-k="(\d+)"', page())]
-    errors = [content.final.by_class[k].error for k in order]
-    assert errors == sorted(errors, reverse=True)
+def test_classes_that_are_proven_wrong_come_first() -> None:
+    content = measure_report(*synthetic(4000, 6, seed=1))
+    text = render(content)
+    order = [int(k) for k in re.findall(r'data-k="(\d+)"', text)]
+    certificate = content.final.headline.certificate
+    assert certificate is not None
+    assert certificate.classes is not None
+    proven = [float(certificate.classes.at_least[k]) for k in order]
+    assert proven == sorted(proven, reverse=True)
+    assert "Classes that are proven wrong" in text
+    assert "stamp-band" in text
+
+
+def test_thresholds_are_certified_on_the_page() -> None:
+    content = measured(1.0)
+    text = render(content)
+    conf = content.final.probs.max(1)
+    share = 100 * (conf >= 0.9).mean()
+    assert f"<td>0.9</td><td>{share:.1f}\N{NO-BREAK SPACE}%</td>" in text
+    assert "Risk against coverage" in text
+    assert "hcal watch" in text
+
+
+def test_groups_are_on_the_page_worst_first() -> None:
+    logits, y = synthetic(4000, 4, scale=1.0, seed=1)
+    logits[:600] *= 4
+    site = np.where(np.arange(4000) < 600, "<north>", "south")
+    text = build_report(logits, y, groups=site)
+    assert text.index("&lt;north&gt;") < text.index(">south<")
+    assert "proven too high" in text
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -173,37 +209,95 @@ def test_all_right_and_certain_makes_a_page() -> None:
 # -- the verdict --------------------------------------------------------------------------------------
 
 
-def _with_interval(content: Content, low: float, high: float) -> Content:
-    """The same report, had the interval of its calibration error been another."""
+def _with_standing(content: Content, **status: str) -> Content:
+    """The same report, had its statements been others."""
     assert content.after is not None
     headline = content.after.headline
-    ece = headline.results["ece_ew"]
-    assert ece.interval is not None
-    results = headline.results | {"ece_ew": replace(ece, interval=replace(ece.interval, low=low, high=high))}
-    return replace(content, after=replace(content.after, headline=replace(headline, results=results)))
+    assert headline.standing is not None
+    changed = {
+        name: replace(getattr(headline.standing, name), status=value) for name, value in status.items()
+    }
+    headline = replace(headline, standing=replace(headline.standing, **changed))
+    return replace(content, after=replace(content.after, headline=headline))
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "grade"),
+    ("tolerance", "knowledge", "grade"),
     [
-        (0.0, 0.019, "good"),
-        (0.0, 0.02, "good"),
-        (0.0, 0.021, "care"),
-        (0.03, 0.05, "care"),
-        (0.02, 0.051, "few"),
-        (0.021, 0.051, "bad"),
+        ("proven", "proven", "good"),
+        ("proven", "open", "care"),
+        ("open", "proven", "few"),
+        ("open", "open", "few"),
+        ("refuted", "proven", "bad"),
+        ("proven", "refuted", "bad"),
     ],
 )
-def test_the_grade_follows_the_rule_on_the_page(low: float, high: float, grade: str) -> None:
-    assert judge(_with_interval(measured(), low, high)).grade == grade
+@pytest.mark.parametrize("exact", ["open", "refuted"])
+def test_the_grade_follows_the_rule_on_the_page(
+    tolerance: str, knowledge: str, exact: str, grade: str
+) -> None:
+    changed = _with_standing(measured(), tolerance=tolerance, knowledge=knowledge, exact=exact)
+    assert judge(changed).grade == grade
+
+
+def test_the_rule_is_printed_under_the_verdict() -> None:
+    assert judge(measured()).rule in page().replace("&#x27;", "'")
 
 
 def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
     content = measured(1.0)  # calibrated as it was: temperature scaling can only add noise
     assert content.after is not None
     assert content.after.metrics["nll"] > content.before.metrics["nll"]
-    assert judge(content).grade == "care"
+    assert judge(content).grade == "few"  # 4,000 rows prove the top label, not every class
     assert judge(content).alarms == ()
+
+
+# The three cases that an error of the top label alone called safe.
+
+
+def _weighted_regression() -> tuple[np.ndarray, np.ndarray]:
+    """A class-weighted logistic regression with few positives: it ranks well and states far too much."""
+    rng = np.random.default_rng(0)
+    score = rng.normal(-5.6, 2.1, 9_000)
+    y = (rng.random(9_000) < 1 / (1 + np.exp(-score))).astype(int)
+    weighted = score + np.log((1 - y.mean()) / y.mean())
+    return 1 / (1 + np.exp(-weighted)), y
+
+
+def test_a_class_weighted_regression_is_not_safe() -> None:
+    p, y = _weighted_regression()
+    assert 0.015 < y.mean() < 0.04
+    content = measure_report(p, y, input="probs")
+    verdict = judge(content)
+    assert verdict.grade == "bad"
+    assert any(re.search(r"refuted. Class 1: [\d,]+ neighbouring rows state", s) for s in verdict.sentences)
+    text = render(content)
+    assert "The positive class: class 1" in text
+    assert "Brier (scikit-learn)" in text
+    assert "truly class 1 (certified)" in text
+
+
+def test_a_constant_is_told_that_it_knows_nothing() -> None:
+    y = (np.random.default_rng(0).random(10_000) < 0.01).astype(int)
+    verdict = judge(measure_report(np.full(10_000, 0.01), y, input="probs"))
+    assert verdict.grade == "care"
+    assert "not shown to know more than the base rates" in verdict.headline
+
+
+def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
+    """Close to calibrated, and refuted as exactly calibrated: both are said, here and in hcal.evaluate."""
+    rng = np.random.default_rng(0)
+    logits, _ = synthetic(20_000, 4, scale=1.0, seed=3)
+    truth = hcal.softmax(logits / 1.1)
+    y = (truth.cumsum(1) > rng.random((20_000, 1))).argmax(1)
+    content = measure_report(logits, y)
+    verdict = judge(content)
+    assert verdict.grade == "good"
+    assert any(s.startswith("Within 5.0 points: proven") for s in verdict.sentences)
+    assert any(s.startswith("Exactly calibrated: refuted") for s in verdict.sentences)
+    said = str(hcal.evaluate(hcal.softmax(logits), y, ["ece_ew"], 0.95)).replace("\n", " ")
+    for sentence in verdict.sentences[-3:]:
+        assert " ".join(sentence.split()) in " ".join(said.split())
 
 
 def test_over_confident_then_calibrated_is_told() -> None:
@@ -218,7 +312,7 @@ def test_under_confidence_is_called_so() -> None:
 
 
 def test_calibrated_is_called_so() -> None:
-    assert "neither over- nor under-confident" in judge(measured(1.0)).sentences[0]
+    assert "neither proven over- nor under-confident" in judge(measured(1.0)).sentences[0]
 
 
 def test_an_over_confident_model_as_it_stands_is_not_safe() -> None:
@@ -230,7 +324,8 @@ def test_few_rows_are_neither_praised_nor_condemned() -> None:
     logits, y = synthetic(60, scale=1.0)
     verdict = judge(measure_report(logits, y))
     assert verdict.grade == "few"
-    assert "lies between 0.0" in verdict.sentences[-1]
+    assert "cannot be told from 60 rows" in " ".join(verdict.sentences)
+    assert re.search(r"About [\d,]+ rows like these would tell", " ".join(verdict.sentences))
 
 
 class _Uniform(Calibrator):
@@ -267,8 +362,11 @@ def test_a_collapsed_predictor_raises_the_alarm() -> None:
 def test_rows_seen_in_calibration_raise_the_alarm() -> None:
     logits, y = synthetic(300)
     calibrator = hcal.make_calibrator("ts").fit(logits, y)
-    content = measure_report(logits, y, calibrator, calibration=logits)
-    assert any("learned from" in alarm for alarm in judge(content).alarms)
+    for options in ({"calibration": logits}, {}):  # told, or recognised by what the calibrator remembers
+        verdict = judge(measure_report(logits, y, calibrator, **options))
+        assert sum("learned from" in alarm for alarm in verdict.alarms) == 1
+        assert verdict.grade == "few"
+        assert verdict.headline == "Cannot be told from rows that the calibrator learned from"
 
 
 # -- the command ------------------------------------------------------------------------------------

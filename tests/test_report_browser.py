@@ -194,6 +194,6 @@ def test_without_script_everything_but_the_controls_is_there(driver: Any, report
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         driver.get(report.as_uri())
-        assert len(_visible(driver, "section")) == 9
+        assert len(_visible(driver, "section")) == 10
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

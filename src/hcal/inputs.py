@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray
-from hcal.ragged import is_ragged, pad_options
+from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.ragged import is_ragged, pad_options
 
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
@@ -142,7 +142,7 @@ def _is_half(origin: Origin) -> bool:
 def _narrow(array: FloatArray, scores: FloatArray, dtype: Any, keep: Any) -> Any:
     import torch
 
-    from hcal.halves import narrow
+    from hcal.runtime.halves import narrow
 
     wide, given = (torch.from_numpy(np.ascontiguousarray(a)) for a in (array, scores))
     return narrow(wide, given, dtype, keep)

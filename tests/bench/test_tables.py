@@ -9,13 +9,13 @@ import pytest
 
 from hcal.bench import tables
 from hcal.bench.catalog import GROUPS, group_of
-from hcal.bench.render import FORMATS, cell_text, render
+from hcal.bench.render import FORMATS, cell_text, render_tables
 from hcal.bench.stats import (
     critical_difference,
+    mean_replicates,
     paired_on_task,
     paired_over_tasks,
     ranks,
-    replicates,
 )
 from hcal.bench.store import Results
 
@@ -100,7 +100,7 @@ def test_failures_are_listed(results: Results) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_prints_every_number(results: Results, format: str) -> None:
     table = tables.metric_table(results, "tcwece")
-    text = render([table], format, width=80)
+    text = render_tables([table], format, width=80)
     found = re.findall(r"\d+\.\d{4}", text)
     numbers = [cell_text(r, i).strip("†") for r in table.rows for i in range(len(r.values)) if r.digits == 4]
     assert sorted(found) == sorted(numbers)
@@ -109,30 +109,30 @@ def test_every_format_prints_every_number(results: Results, format: str) -> None
 
 
 def test_wide_tables_are_cut_to_the_terminal(results: Results) -> None:
-    text = render([tables.overview_table(results)], "terminal", width=60)
+    text = render_tables([tables.overview_table(results)], "terminal", width=60)
     assert max(len(line) for line in text.splitlines()) <= 60
     assert text.count("ECE^ew") >= 2
 
 
 def test_unknown_names_are_refused(results: Results) -> None:
     with pytest.raises(ValueError, match="format must be one of"):
-        render([], "word")
+        render_tables([], "word")
     with pytest.raises(ValueError, match="not in these results"):
         tables.metric_table(results, "nonsense")
 
 
 def test_html_escapes_and_latex_compiles_its_specials() -> None:
     table = tables.Table("a < b & c_d", "x", ["m_1"], [tables.Row("r%", ["<b>"])])
-    assert "a &lt; b &amp; c_d" in render([table], "html")
-    assert r"c\_d" in render([table], "latex")
-    assert r"r\%" in render([table], "latex")
+    assert "a &lt; b &amp; c_d" in render_tables([table], "html")
+    assert r"c\_d" in render_tables([table], "latex")
+    assert r"r\%" in render_tables([table], "latex")
 
 
 def test_paired_interval_uses_the_pairing(results: Results) -> None:
     interval = paired_on_task(results, "alpha", "h", "uncal", "ece_ew")
     assert interval.verdict == "lower"
     assert interval.low < interval.value < interval.high
-    a, b = (replicates(results, "alpha", m, "ece_ew") for m in ("h", "uncal"))
+    a, b = (mean_replicates(results, "alpha", m, "ece_ew") for m in ("h", "uncal"))
     assert a is not None
     assert b is not None
     assert interval.high - interval.low < np.quantile(a, 0.975) - np.quantile(

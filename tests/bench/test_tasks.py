@@ -19,7 +19,7 @@ from hcal.bench.tasks import (
     download_paper_task,
     find_tasks,
 )
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 
 def write_npz(path: Path, n: int = 30, k: int = 3, kind: str = "logits") -> None:
@@ -170,7 +170,7 @@ def test_download_from_a_mirror(mirror: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [2, 10])
 def test_labels_follow_the_true_probabilities(kind: str, k: int) -> None:
-    task = make_synthetic(kind, n_classes=k, n_test=20_000, seed=1)  # type: ignore[arg-type]
+    task = make_synthetic(kind, n_classes=k, n_test=20_000, random_state=1)  # type: ignore[arg-type]
     hits = task.true_test[np.arange(len(task.y_test)), task.y_test]
     # E[true probability of the drawn label] = E[sum of squares]; compare within 5 standard errors.
     expected = (task.true_test**2).sum(1)

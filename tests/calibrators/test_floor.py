@@ -11,8 +11,8 @@ import pytest
 
 import hcal
 from conftest import DATA, synthetic
-from hcal.calibrators._floor import TINY, apply_floor, learn_floor
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.floor import TINY, apply_floor, learn_floor
 
 QUICK: dict[str, dict[str, Any]] = {"diag": {"hidden": (2,), "max_iterations": 40}, "gp": {"inducing": 4}}
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import hcal
-from hcal.calibrators._paper import PaperSettings, fit_paper
-from hcal.io import SCHEMA
+from hcal.calibrators.h.paper import PaperSettings, fit_paper
+from hcal.data.model_file import SCHEMA
 from hcal.solvers.adam import AdamSettings
 
 HERE = Path(__file__).parent

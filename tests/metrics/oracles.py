@@ -307,9 +307,9 @@ def dkde_ce(p, y):
     return total / n
 
 
-def hce(p, y, window=200, events="canonical"):
+def hce(p, y, window=200, events="class-wise"):
     n, k = p.shape
-    if events == "canonical":
+    if events == "pooled":
         families = [[(p[i, c], float(y[i] == c), i) for i in range(n) for c in range(k)]]
     elif events == "class-wise":
         families = [[(p[i, c], float(y[i] == c), i) for i in range(n)] for c in range(k)]
@@ -331,6 +331,10 @@ def hce(p, y, window=200, events="canonical"):
         values.append(total / pairs)
     u = float(np.mean(values))
     return math.copysign(math.sqrt(abs(u)), u)
+
+
+def hce_pooled(p, y, window=200):
+    return hce(p, y, window, events="pooled")
 
 
 def nll(p, y):

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import GOLDEN, load_task
 from hcal import metrics
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 SETS = ("synthetic_600x7", "resnet110_c10_test_uncal", "resnet110_c10_test_div2")
 KEYS = {

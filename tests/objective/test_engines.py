@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from hcal.numerics import softmax
 from hcal.objective._torch import families_loss
 from hcal.objective.settings import EVEN, ObjectiveSettings
 from hcal.objective.weights import kmeans_ranges
 from hcal.objective.windows import sliding_means
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import softmax
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":  # read when the kernels are first imported, which nothing else does without a GPU

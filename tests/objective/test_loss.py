@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hcal
-from hcal.numerics import softmax
 from hcal.objective.events import resolve
 from hcal.objective.kernels import _by_torch, evaluate, loss_and_grad
 from hcal.objective.settings import ObjectiveSettings
 from hcal.objective.weights import window_weights
 from hcal.objective.windows import event_probs, sliding_means, sort_events, window_errors
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import softmax
 
 EVENTS = ["atomic", "top-label", "class-wise", 1, [[0, 1], [2]]]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from hcal.bench.catalog import PAPER_PROTOCOL
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Fitted
@@ -36,7 +36,7 @@ class SharedPaperFit:
 
     def fit(self, logits: FloatArray, y: IntArray) -> Self:
         """Train the twelve maps once and keep each selector's choice."""
-        from hcal.calibrators._paper import PaperSettings, fit_paper
+        from hcal.calibrators.h.paper import PaperSettings, fit_paper
 
         settings = PaperSettings(tuple(PAPER_PROTOCOL.values()))
         fitted = fit_paper(logits, y, settings, device=self.device, random_state=self.random_state)

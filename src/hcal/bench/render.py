@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from hcal.bench.tables import Row, Table
-from hcal.io import atomic_path
+from hcal.data.atomic import atomic_path
 
 FORMATS: Final = ("terminal", "markdown", "latex", "html")
 
 
-def render(tables: Sequence[Table], format: str, *, width: int | None = None, colour: bool = False) -> str:
+def render_tables(
+    tables: Sequence[Table], format: str, *, width: int | None = None, colour: bool = False
+) -> str:
     """Return tables as text.
 
     Parameters
@@ -33,7 +35,7 @@ def render(tables: Sequence[Table], format: str, *, width: int | None = None, co
 
     Examples
     --------
-    >>> print(render([Table("T", "task", ["ts"], [Row("a", [0.5], ["best"])])], "markdown"))
+    >>> print(render_tables([Table("T", "task", ["ts"], [Row("a", [0.5], ["best"])])], "markdown"))
     ### T
     <BLANKLINE>
     | task | ts |

@@ -13,10 +13,10 @@ from hcal.bench.catalog import GROUPS, PAPER_METRICS, PAPER_PROTOCOL, group_of, 
 from hcal.bench.stats import critical_difference, ranks
 from hcal.bench.store import Results
 from hcal.metrics.registry import LEVELS, METRICS
+from hcal.runtime.numerics import Float64
 
-Array = NDArray[np.float64]
 Mark = Literal["", "best", "second"]
-Value = float | str | None
+CellValue = float | str | None
 
 #: What stands beside every class-wise and canonical number: near-uniform predictions win those metrics.
 COMPANIONS: Final = ("nll", "brier", "mean_confidence")
@@ -39,7 +39,7 @@ class Row:
     """
 
     label: str
-    values: list[Value]
+    values: list[CellValue]
     marks: list[Mark] = field(default_factory=list)
     flags: list[bool] = field(default_factory=list)
     kind: Literal["task", "beside", "summary"] = "task"
@@ -61,7 +61,7 @@ class Table:
         return next(r for r in self.rows if r.label == label)
 
 
-def marks_of(values: Array, eligible: NDArray[np.bool_], *, higher: bool = False) -> list[Mark]:
+def marks_of(values: Float64, eligible: NDArray[np.bool_], *, higher: bool = False) -> list[Mark]:
     """Mark the best and the second of the eligible values; equal values share a mark.
 
     Examples
@@ -127,7 +127,7 @@ def _digits(metric: str) -> int:
     return 5 if metric in ("dkde_ce", "skce", "cwece_a") else 4
 
 
-def _values(row: Array) -> list[Value]:
+def _values(row: Float64) -> list[CellValue]:
     return [float(v) if np.isfinite(v) else None for v in row]
 
 
@@ -137,7 +137,7 @@ def _beside(results: Results, task: str, name: str) -> Row:
 
 
 def _summary_rows(
-    results: Results, metric: str, values: Array, collapsed: NDArray[np.bool_], *, higher: bool
+    results: Results, metric: str, values: Float64, collapsed: NDArray[np.bool_], *, higher: bool
 ) -> list[Row]:
     whole = _all_good(values, collapsed)
     error = _column_means(values)
@@ -149,18 +149,18 @@ def _summary_rows(
     return out
 
 
-def _all_good(values: Array, collapsed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _all_good(values: Float64, collapsed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which methods have every task and collapse on none."""
     return np.asarray(np.isfinite(values).all(axis=0) & ~collapsed.any(axis=0), dtype=bool)
 
 
-def _column_means(table: Array) -> Array:
+def _column_means(table: Float64) -> Float64:
     """Return the mean over the tasks that a method has; NaN for a method without any."""
     count = np.isfinite(table).sum(axis=0)
     return np.where(count > 0, np.nansum(table, axis=0) / np.maximum(count, 1), np.nan)
 
 
-def _incomplete(results: Results, values: Array) -> list[str]:
+def _incomplete(results: Results, values: Float64) -> list[str]:
     count = np.isfinite(values).sum(axis=0)
     missing = [f"{m} ({c})" for m, c in zip(results.methods, count, strict=True) if 0 < c < len(values)]
     if not missing:
@@ -211,7 +211,7 @@ def _companions(results: Results, names: Sequence[str]) -> list[Row]:
     rows = [
         Row(label_of(n), _values(_column_means(results.table(n))), kind="beside", digits=3) for n in names
     ]
-    counts: list[Value] = [float(c) for c in collapsed_cells(results).sum(axis=0)]
+    counts: list[CellValue] = [float(c) for c in collapsed_cells(results).sum(axis=0)]
     return [*rows, Row("collapsed tasks", counts, kind="beside", digits=0)]
 
 
@@ -285,7 +285,7 @@ def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROT
     rows = []
     for metric in shown:
         values = _column_means(kept.table(metric, relative=True))
-        text: list[Value] = [
+        text: list[CellValue] = [
             None
             if not np.isfinite(v)
             else f"{v:.3f}" + ("*" if metric in PAPER_METRICS and m == paper_selector(metric) else "")
@@ -314,7 +314,7 @@ def cost_table(results: Results) -> Table:
     return Table("Cost of a fit and of predicting the test part", "", list(results.methods), rows)
 
 
-def _quantile(values: Array, q: float) -> Array:
+def _quantile(values: Float64, q: float) -> Float64:
     out = [np.quantile(c[np.isfinite(c)], q) if np.isfinite(c).any() else np.nan for c in values.T]
     return np.array(out, dtype=np.float64)
 

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.maps.scaling import Map
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import Ridge, fit_map, loss_of
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox, proximal_gradient
 from hcal.solvers.temperature import Temperature, solve_temperature
 
-Float64 = NDArray[np.float64]
 Penalty = Literal["ridge", "lasso", "mcp", "group_lasso"]
 
 _LOG_FLOOR = float(np.log(np.finfo(np.float32).tiny))

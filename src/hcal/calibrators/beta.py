@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._shared import EPS, PRESENT, PRESENT_SIZE, keep_absent, present_classes
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
-from hcal.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import fit_map
-
-Float64 = NDArray[np.float64]
 
 
 class BetaCalibration(Calibrator):

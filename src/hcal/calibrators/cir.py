@@ -6,11 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, line
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    ROUNDED,
+    Curve,
+    apply_curves,
+    default_floor,
+    fit_curves,
+    line,
+    probabilities,
+)
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 
 class CenteredIsotonicRegression(Calibrator):
@@ -48,13 +57,14 @@ class CenteredIsotonicRegression(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         total = len(y) if sample_weight is None else float(sample_weight.sum())
         floor = default_floor(self.floor, total, logits.shape[1])
-        return Fitted(fit_curves(softmax(logits), y, sample_weight, _centered) | {"floor": floor})
+        curves = fit_curves(probabilities(logits), y, sample_weight, _centered)
+        return Fitted(curves | {"floor": floor} | ROUNDED)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, softmax(logits), line)
+        return apply_curves(self.state_, probabilities(logits, self.state_), line)
 
 
-def _centered(p: Array, hit: Array, weight: Array | None) -> Curve:
+def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, mass, hits = pool_equal(p, hit, weight)
     values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
     first = np.flatnonzero(np.concatenate([[True], values[1:] > values[:-1]]))

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from hcal.calibrators._one_vs_rest import (
     CURVES,
     ROUNDED,
-    Array,
     Curve,
     apply_curves,
     default_floor,
@@ -18,7 +17,7 @@ from hcal.calibrators._one_vs_rest import (
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -58,7 +57,7 @@ class HistogramBinning(Calibrator):
         total = len(y) if sample_weight is None else float(sample_weight.sum())
         floor = default_floor(self.floor, total, logits.shape[1])
 
-        def fit_one(p: Array, hit: Array, weight: Array | None) -> Curve:
+        def fit_one(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
             return edges[1:], _frequencies(p, hit, weight, edges)
 
         return Fitted(
@@ -69,13 +68,13 @@ class HistogramBinning(Calibrator):
         return apply_curves(self.state_, probabilities(logits, self.state_), step)
 
 
-def _edges(bins: int) -> Array:
+def _edges(bins: int) -> Float64:
     if int(bins) != bins or bins < 1:
         raise ValueError(f"bins must be a positive integer, got {bins!r}")
     return np.linspace(0, 1, int(bins) + 1)
 
 
-def _frequencies(p: Array, hit: Array, weight: Array | None, edges: Array) -> Array:
+def _frequencies(p: Float64, hit: Float64, weight: Float64 | None, edges: Float64) -> Float64:
     which = np.searchsorted(edges, np.clip(p, _EPS, 1 - _EPS), side="right") - 1
     bins = len(edges) - 1
     mass = np.bincount(which, weights=weight, minlength=bins).astype(np.float64)

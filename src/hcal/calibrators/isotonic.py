@@ -9,7 +9,6 @@ from sklearn.isotonic import isotonic_regression
 from hcal.calibrators._one_vs_rest import (
     CURVES,
     ROUNDED,
-    Array,
     Curve,
     apply_curves,
     default_floor,
@@ -19,7 +18,7 @@ from hcal.calibrators._one_vs_rest import (
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 
 class IsotonicRegression(Calibrator):
@@ -61,7 +60,7 @@ class IsotonicRegression(Calibrator):
         return apply_curves(self.state_, probabilities(logits, self.state_), line)
 
 
-def pool_equal(p: Array, hit: Array, weight: Array | None) -> tuple[Array, Array, Array]:
+def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
     """Sort by p and pool equal values: return the distinct p, the mass and the hits of each.
 
     Rows without weight are left out, so that a weight of 0 equals absence.
@@ -81,7 +80,7 @@ def pool_equal(p: Array, hit: Array, weight: Array | None) -> tuple[Array, Array
     return p[first], np.add.reduceat(weight, first), np.add.reduceat(hits, first)
 
 
-def _isotonic(p: Array, hit: Array, weight: Array | None) -> Curve:
+def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, mass, hits = pool_equal(p, hit, weight)
     values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
     # Only the two ends of a flat stretch matter to the interpolation.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hcal._version import __version__
-from hcal.cli import console
+from hcal.cli import bench, console
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -103,7 +101,7 @@ def fit(
 ) -> None:
     """Learn a calibrator from scores and labels of held-out rows."""
     with console.friendly():
-        from hcal import io
+        from hcal.calibrators.files import save
         from hcal.cli.report import origin
         from hcal.data import read_data
 
@@ -114,7 +112,7 @@ def fit(
         with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
         calibrator.info_["fitted_on"] |= origin(data)
-        io.save(calibrator, output)
+        save(calibrator, output)
         if json:
             console.print_json(
                 {"model": str(output), "method": method, "converged": calibrator.converged_,
@@ -128,7 +126,7 @@ def fit(
 def _new_calibrator(method: str | None, data: DataFile, params: dict[str, Any]) -> Calibrator:
     """Return the method that was asked for; of questions, the one that takes any number of options."""
     from hcal.calibrators import make_calibrator
-    from hcal.calibrators._multiple_choice import MultipleChoiceCalibrator
+    from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 
     if not data.questions:
         return make_calibrator(method or "h", **params, input=data.kind)
@@ -162,19 +160,27 @@ def apply(
     ],
     input: InputOpt = None,
     score: ScoreOpt = "sum",
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            help="class frequencies of the new rows, with commas; or 'estimate' from their scores",
+        ),
+    ] = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Turn new scores into calibrated probabilities."""
     with console.friendly():
-        from hcal import io
+        from hcal.calibrators.files import load
         from hcal.data import can_write, write_probs
 
         can_write(output)
         _check_output(output, model, *file)
-        calibrator = io.load(model)
+        calibrator = load(model)
         data = _read_for(calibrator, model, file, kind=input, score=score)
         with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
+            calibrator = _for_prior(calibrator, prior, data.values)
             probs = calibrator.predict_proba(data.values)
         write_probs(output, probs, data.y)
         confidence = float(probs.max(axis=1).mean())
@@ -186,6 +192,19 @@ def apply(
                 f"wrote [bold]{console.name(output)}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
                 f"mean confidence {confidence:.4f}"
             )
+
+
+def _for_prior(calibrator: Any, prior: str | None, scores: Any) -> Any:
+    """Return the calibrator for the class frequencies that --prior names."""
+    if prior is None:
+        return calibrator
+    if prior == "estimate":
+        return calibrator.with_prior_from(scores)
+    try:
+        frequencies = [float(part) for part in prior.split(",")]
+    except ValueError:
+        raise ValueError(f"--prior takes numbers with commas, or 'estimate', got {prior!r}") from None
+    return calibrator.with_prior(frequencies)
 
 
 @app.command(epilog=_examples("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json"))
@@ -239,17 +258,21 @@ def report(
         Path | None, typer.Option("--names", help="a text file with one class name a line")
     ] = None,
     ci: Annotated[float, typer.Option("--ci", help="level of intervals and bands")] = 0.95,
+    positive: Annotated[str | None, typer.Option(help="the positive class of two, name or number")] = None,
+    group: Annotated[str | None, typer.Option(help="a column of the file: judge every group")] = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Write one HTML page that shows whether the probabilities can be trusted."""
     with console.friendly():
+        from hcal.cli.certify import read_groups
         from hcal.cli.report import write
 
         _check_output(output, *file, model, labels, names)
         calibrator, data = _calibrator_and_data(model, file, input, labels, score)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
-            verdict = write(output, data, calibrator, names=names, ci=ci)
+            groups = None if group is None else read_groups(data, group)
+            verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive, groups=groups)
         for alarm in verdict.alarms:
             console.say("warning", "yellow", alarm)
         if json:
@@ -259,6 +282,87 @@ def report(
             console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
             console.out().print("\n".join(verdict.sentences), markup=False)
             console.out().print(f"\nwrote [bold]{console.name(output)}[/]: open it in any browser")
+
+
+@app.command(
+    epilog=_examples(
+        "hcal certify test.npz --model model.hcal", "hcal certify test.npz --group site --plot proof.png"
+    )
+)
+def certify(
+    file: DataArg,
+    model: ModelOpt = None,
+    level: Annotated[float, typer.Option(help="probability with which all of it holds")] = 0.95,
+    group: Annotated[
+        str | None, typer.Option("--group", help="a column of the file: certify every group")
+    ] = None,
+    assume: Annotated[
+        str | None, typer.Option("--assume", help="monotone: add what follows if accuracy never falls")
+    ] = None,
+    positive: Annotated[int, typer.Option("--positive", help="the class to certify of two")] = 1,
+    plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
+    input: InputOpt = None,
+    labels: LabelsOpt = None,
+    score: ScoreOpt = "sum",
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
+    with console.friendly():
+        from hcal.cli.certify import certify_file, save_picture
+
+        if plot is not None:
+            _check_output(plot, *file, model)
+        calibrator, data = _calibrator_and_data(model, file, input, labels, score)
+        with console.working(f"certifying {_shape(data)}", quiet=quiet or json):
+            certificate = certify_file(
+                data, calibrator, level=level, group=group, assume=assume, positive=positive
+            )
+        if plot is not None:
+            save_picture(certificate.plot(), plot)
+        if json:
+            console.print_json(certificate.to_dict())
+        elif not quiet:
+            console.out().print(certificate)
+
+
+@app.command(epilog=_examples("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json"))
+def watch(
+    files: Annotated[list[Path], typer.Argument(help="batches in the order of time", metavar="FILE...")],
+    model: ModelOpt = None,
+    level: Annotated[
+        float, typer.Option("--level", help="probability of a false alarm, over all time")
+    ] = 0.05,
+    tolerance: Annotated[float, typer.Option("--tolerance", help="how far off is no reason to alarm")] = 0.0,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="go on from this file, if it exists, and write it")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="write the evidence over time, .png")] = None,
+    input: InputOpt = None,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Watch batches of predictions and labels: is the model still calibrated?"""
+    with console.friendly():
+        from hcal.cli.certify import open_monitor, save_picture, watch_batch
+
+        for path in filter(None, (state, plot)):
+            _check_output(path, *files, model)
+        monitor = open_monitor(state, level, tolerance)
+        for file in files:
+            calibrator, data = _calibrator_and_data(model, [file], input, None, "sum")
+            watch_batch(monitor, data, calibrator)
+            if not quiet and not json:
+                console.out().print(f"{file.name}: {monitor}", markup=False)
+        if state is not None:
+            monitor.save(state)
+        if plot is not None:
+            save_picture(monitor.plot().figure, plot)
+        if json:
+            alarm = None if monitor.alarm is None else vars(monitor.alarm)
+            console.print_json({"rows": monitor.n, "log_evidence": monitor.log_evidence, "alarm": alarm})
+        if monitor.alarm is not None:
+            raise typer.Exit(3)  # 1 is an error, 2 a wrong command
 
 
 @app.command(epilog=_examples("hcal demo", "hcal demo --method ts --output /tmp/demo"))
@@ -275,9 +379,9 @@ def demo(
 ) -> None:
     """Train an over-confident network on digits, calibrate it, show before and after."""
     with console.friendly():
-        from hcal.cli.story import tell
+        from hcal.cli.story import run_demo
 
-        tell(output, method=method, seed=seed, quiet=quiet, json=json)
+        run_demo(output, method=method, random_state=seed, quiet=quiet, json=json)
 
 
 # -- shared by the commands -----------------------------------------------------------------------
@@ -286,12 +390,12 @@ def demo(
 def _calibrator_and_data(
     model: Path | None, file: list[Path], kind: str | None, labels: Path | None, score: str
 ) -> tuple[Calibrator | None, DataFile]:
-    from hcal import io
+    from hcal.calibrators.files import load
     from hcal.data import read_data
 
     if model is None:
         return None, read_data(file, kind=kind, labels=labels, score=_score(score))
-    calibrator = io.load(model)
+    calibrator = load(model)
     return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels, score=score)
 
 
@@ -356,10 +460,4 @@ def _check_output(output: Path, *read: Path | None) -> None:
     console.refuse_inputs(output, *read)
 
 
-def _mount_bench() -> None:
-    """Add ``hcal bench …`` where the benchmark package brings its commands."""
-    if find_spec("hcal.bench.cli") is not None:
-        app.add_typer(import_module("hcal.bench.cli").app, name="bench")
-
-
-_mount_bench()
+app.add_typer(bench.app, name="bench")

@@ -8,7 +8,7 @@ from rich.text import Text
 from hcal.evaluation.diagram import Curve
 
 
-def draw(curve: Curve, *, title: str = "", width: int = 40) -> Text:
+def draw_text(curve: Curve, *, title: str = "", width: int = 40) -> Text:
     """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
 
     Parameters
@@ -27,7 +27,7 @@ def draw(curve: Curve, *, title: str = "", width: int = 40) -> Text:
     --------
     >>> import hcal
     >>> curve = hcal.reliability([[0.05, 0.95]] * 12, [1] * 6 + [0] * 6, bins=10).curves[0]
-    >>> print(draw(curve, width=20).plain)
+    >>> print(draw_text(curve, width=20).plain)
     confidence  0     accuracy     1     gap     rows
     0.90–1.00   ██████████░░░░░░░░░│  +0.450*      12
     """

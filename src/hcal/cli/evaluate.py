@@ -13,9 +13,9 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.cli import console, diagram
 from hcal.data import DataFile
+from hcal.data.probabilities import to_probs
 from hcal.evaluation import Evaluation
-from hcal.numerics import FloatArray, IntArray
-from hcal.probabilities import to_probs
+from hcal.runtime.numerics import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ class Measured:
             }
             if self.before.ci is not None:
                 found["before_intervals"] = _intervals(self.before)
+        if self.result.standing is not None:
+            found["standing"] = self.result.standing.to_dict()
         found |= {"accuracy": self.result.accuracy, "mean_confidence": self.result.mean_confidence}
         return found | {"collapsed": self.result.collapsed, "warnings": [*self.result.warnings, *notes]}
 
@@ -132,6 +134,9 @@ def show(measured: Measured, *, draw: bool) -> None:
     out.print(_table(measured, explain=out.width >= 110 and result.ci is None))
     if measured.before is not None:
         out.print(f"\n{measured.argmax_changed:,} of {result.n:,} predictions changed their class")
+    if result.standing is not None:
+        s = result.standing
+        out.print("\n" + "\n".join(x.words for x in (s.tolerance, s.exact, s.knowledge)), markup=False)
     for warning in result.warnings:
         console.say("warning", "yellow", warning)
     if draw:
@@ -176,5 +181,7 @@ def _draw(measured: Measured) -> None:
     sides = [("before", measured.raw), ("after", measured.probs)]
     for title, probs in sides if measured.before is not None else [("", measured.probs)]:
         out.print()
-        out.print(diagram.draw(hcal.reliability(probs, measured.y, bins=10)[0], title=title))
+        out.print(
+            diagram.draw_text(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
+        )
     out.print(f"[dim]{diagram.LEGEND}[/]")

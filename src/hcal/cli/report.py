@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hcal.calibrators.base import Calibrator
 from hcal.data import DataFile
@@ -18,6 +19,8 @@ def write(
     *,
     names: Path | None = None,
     ci: float = 0.95,
+    positive: str | None = None,
+    groups: Any = None,
 ) -> Verdict:
     """Measure, write the page and return its verdict.
 
@@ -29,20 +32,26 @@ def write(
     names : Path, optional
         A text file with one class name a line.
     ci : float
+    positive : str, optional
+        Name or number of the positive class of two.
+    groups : array-like of shape (N,), optional
 
     Returns
     -------
     Verdict
     """
+    listed = None if names is None else _lines(names)
     content = measure_report(
         data.values,
         data.labels(),
         calibrator,
         input=data.kind,
-        class_names=None if names is None else _lines(names),
+        class_names=listed,
         source=Source(data.name, data.part, data.kind, data.checksum()),
         notes=same_file(calibrator, data),
         ci=ci,
+        positive=class_number(positive, listed),
+        groups=groups,
     )
     write_page(output, content)
     return judge(content)
@@ -54,6 +63,24 @@ def _lines(path: Path) -> list[str]:
             return file.read().decode("utf-8-sig").splitlines()
         except UnicodeDecodeError:
             raise ValueError(f"{path.name} is not UTF-8 text") from None
+
+
+def class_number(name: str | None, names: list[str] | None) -> int:
+    """Return the class that a name or a number means; class 1 by default.
+
+    Examples
+    --------
+    >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, None)
+    (1, 0, 1)
+    """
+    if name is None:
+        return 1
+    if names is not None and name in names:
+        return names.index(name)
+    if name in ("0", "1"):
+        return int(name)
+    known = "0, 1" if names is None else ", ".join(names)
+    raise ValueError(f"--positive {name}: no such class; there are {known}")
 
 
 def origin(data: DataFile) -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hcal.data.limits import check_bytes, one_line, open_regular, size_of
 from hcal.data.questions import Questions
-from hcal.ragged import Float64
+from hcal.runtime.numerics import Float64
 
 OptionScore = Literal["sum", "length", "mutual-information"]
 OPTION_SCORES: Final[tuple[str, ...]] = get_args(OptionScore)

@@ -47,7 +47,7 @@ def row_hashes(scores: NDArray[Any]) -> NDArray[np.uint64]:
     n, k = scores.shape
     # A row's hash is the sum of its cells, each times an odd number of its column. The numbers are
     # computed and not drawn: a saved model must say the same under every version of numpy.
-    factors = _mix(np.arange(1, k + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) | np.uint64(1)
+    factors = mix(np.arange(1, k + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) | np.uint64(1)
     out = np.empty(n, dtype="<u8")
     step = max(_BLOCK // max(k, 1), 1)
     for start in range(0, n, step):
@@ -55,12 +55,18 @@ def row_hashes(scores: NDArray[Any]) -> NDArray[np.uint64]:
         bits = (np.asarray(scores[start : start + step], dtype="<f8") + 0.0).view("<u8")
         bits = bits ^ (bits >> np.uint64(32))  # what came as float32 has zeros below
         bits *= factors
-        out[start : start + step] = _mix(bits.sum(axis=1, dtype=np.uint64))
+        out[start : start + step] = mix(bits.sum(axis=1, dtype=np.uint64))
     return out
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread every bit over all 64 (the finaliser of splitmix64)."""
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread every bit over all 64 (the finaliser of splitmix64; Steele et al., OOPSLA 2014).
+
+    Examples
+    --------
+    >>> int(mix(np.array([1], dtype=np.uint64))[0]) % 1000
+    789
+    """
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.numerics import IntArray
-from hcal.ragged import Float64
+from hcal.runtime.numerics import Float64, IntArray
 
 
 def option_scores(response: Any, options: Sequence[str]) -> Float64:

@@ -32,7 +32,7 @@ _NOT_SCORES: Final = re.compile(
 _WIDEST: Final = 4
 
 
-def gather(names: Sequence[str]) -> dict[str, list[str]]:
+def columns_by_name(names: Sequence[str]) -> dict[str, list[str]]:
     """Say which columns make which array: ``{"logits": ["logits_0", "logits_1"], "y": ["y"]}``.
 
     Parameters
@@ -47,7 +47,7 @@ def gather(names: Sequence[str]) -> dict[str, list[str]]:
 
     Examples
     --------
-    >>> gather(["y", "probs_1", "probs_0"])
+    >>> columns_by_name(["y", "probs_1", "probs_0"])
     {'y': ['y'], 'probs': ['probs_0', 'probs_1']}
     """
     repeated = sorted({n for n in names if list(names).count(n) > 1}) if len(set(names)) < len(names) else []
@@ -175,7 +175,7 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
             "name the columns logits_0, logits_1, …, or write the numbers with a decimal point"
         )
     names = [f"column {i}" for i in range(len(head))] if bare else head
-    columns = {BARE: names} if bare else gather(names)
+    columns = {BARE: names} if bare else columns_by_name(names)
     chosen = {key: columns[key] for key in wish.choose(list(columns))}
     table = _numbers(text, skip=0 if bare else 1)
     if table.shape[1] != len(head):
@@ -249,7 +249,7 @@ def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     try:
         with pq.ParquetFile(file, pre_buffer=False) as source:
             schema = source.schema_arrow
-            columns = gather(schema.names)
+            columns = columns_by_name(schema.names)
             chosen = {key: columns[key] for key in wish.choose(list(columns))}
             if not wish.labels:
                 refuse_other_columns(chosen.get(BARE, ()), _index_of(schema))

@@ -32,7 +32,7 @@ def write_probs(path: str | Path, probs: NDArray[Any], y: NDArray[Any] | None = 
     probs_0,probs_1,y
     0.25,0.75,1
     """
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     can_write(path)
     arrays: Arrays = {"probs": probs}

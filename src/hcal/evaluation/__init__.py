@@ -11,6 +11,7 @@ from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.diagram import Curve, Reliability, reliability
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.evaluation.run import evaluate
+from hcal.evaluation.standing import Standing, Statement
 
 __all__ = [
     "Curve",
@@ -18,6 +19,8 @@ __all__ = [
     "Evaluation",
     "Reliability",
     "Result",
+    "Standing",
+    "Statement",
     "coincidence",
     "coinciding_rows",
     "collapse_reasons",

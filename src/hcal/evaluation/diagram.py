@@ -75,14 +75,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Reliability curves of one predictor: the top label, or every class.
+    """Reliability curves of one predictor: the top label, the positive class, or every class.
 
     Examples
     --------
     >>> import hcal
     >>> diagram = hcal.reliability([[0.2, 0.8], [0.3, 0.7], [0.9, 0.1]], [1, 0, 0], bins=5)
-    >>> diagram.curves[0].observed
-    array([nan, nan, nan, 0.5, 1. ])
+    >>> diagram.level, diagram.curves[0].observed
+    ('positive', array([0. , nan, nan, 0.5, nan]))
     """
 
     curves: tuple[Curve, ...]
@@ -153,11 +153,12 @@ def reliability(
     probs: Any,
     y: Any = None,
     *,
-    level: Literal["top-label", "class-wise"] = "top-label",
+    level: Literal["top-label", "class-wise", "positive"] | None = None,
     bins: int = 15,
     binning: Binning = "equal-width",
     ci: float = 0.95,
     sample_weight: Any = None,
+    positive: int = 1,
     resamples: int = 200,
     random_state: int = 0,
 ) -> Reliability:
@@ -167,7 +168,8 @@ def reliability(
     ----------
     probs : array-like of shape (N, K)
     y : array-like of shape (N,)
-    level : {"top-label", "class-wise"}
+    level : {"top-label", "class-wise", "positive"}, optional
+        The positive class of two classes, the top label of more, by default.
     bins : int
         Of the equal-width and equal-mass kinds.
     binning : {"equal-width", "equal-mass", "corp", "smooth"}
@@ -176,6 +178,8 @@ def reliability(
     ci : float
         Level of the consistency bands.
     sample_weight : array-like of shape (N,), optional
+    positive : int
+        The class of the level ``"positive"``.
     resamples, random_state : int
         Sets of events drawn for the bands of ``"corp"`` and ``"smooth"``, and their seed.
 
@@ -188,8 +192,8 @@ def reliability(
     >>> reliability([[0.2, 0.8], [0.3, 0.7]], [1, 1], bins=1).curves[0].predicted
     array([0.75])
     """
-    if level not in ("top-label", "class-wise"):
-        raise ValueError(f"level must be 'top-label' or 'class-wise', got {level!r}")
+    if level not in (None, "top-label", "class-wise", "positive"):
+        raise ValueError(f"level must be 'top-label', 'class-wise' or 'positive', got {level!r}")
     if binning not in BINNINGS:
         raise ValueError(f"binning must be one of {', '.join(map(repr, BINNINGS))}, got {binning!r}")
     if not isinstance(resamples, int | np.integer) or resamples < 20:
@@ -198,6 +202,10 @@ def reliability(
         raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
     s = as_sample(probs, y, sample_weight)
     bins = check_bins(bins)
+    if level is None:
+        level = "positive" if s.k == 2 else "top-label"
+    if not 0 <= positive < s.k:
+        raise ValueError(f"positive must be a class of 0..{s.k - 1}, got {positive!r}")
     rng = np.random.default_rng(random_state)
 
     def curve(title: str, p: Vector, event: Vector) -> Curve:
@@ -208,7 +216,8 @@ def reliability(
     if level == "top-label":
         curves = [curve("top label", s.data.conf, s.data.hit)]
     else:
-        columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in range(s.k))
+        chosen = [positive] if level == "positive" else range(s.k)
+        columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in chosen)
         curves = [curve(f"class {k}", p, (s.y == k).astype(np.float64)) for k, p in columns]
     return Reliability(tuple(curves), level, ci, s.n)
 

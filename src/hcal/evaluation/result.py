@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Any
 
+from hcal.certificates import Certificate, GroupCertificate
+from hcal.certificates.sentences import group_sentences
+from hcal.evaluation.standing import Standing
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
@@ -58,7 +61,11 @@ class Evaluation:
         Why the predictor counts as collapsed, in words; empty if it does not.
     notes : tuple of str
     ci : float or None
-    test : CalibrationTest or None
+    test, vector_test : CalibrationTest or None
+        Of the top label, and of the whole vector.
+    certificate : Certificate or None
+    standing : Standing or None
+        What tests and certificate add up to; the report grades by the same object.
     differences : dict of Difference
         Against the baseline, if one was given.
 
@@ -82,6 +89,9 @@ class Evaluation:
     ci: float | None = None
     test: CalibrationTest | None = None
     differences: dict[str, Difference] = field(default_factory=dict)
+    vector_test: CalibrationTest | None = None
+    certificate: Certificate | None = None
+    standing: Standing | None = None
 
     @property
     def collapsed(self) -> bool:
@@ -95,6 +105,11 @@ class Evaluation:
             f"COLLAPSED PREDICTOR: {r}. Low class-wise errors mean nothing here." for r in self.collapse
         ]
         return collapsed + list(self.notes)
+
+    @property
+    def groups(self) -> tuple[GroupCertificate, ...]:
+        """What is certified of every group, the worst first; empty where none were given."""
+        return () if self.certificate is None else self.certificate.groups
 
     def __getitem__(self, name: str) -> float:
         return self.results[name].value
@@ -175,6 +190,9 @@ class Evaluation:
             "warnings": self.warnings,
             "ci": self.ci,
             "test": None if self.test is None else vars(self.test),
+            "vector_test": None if self.vector_test is None else vars(self.vector_test),
+            "standing": None if self.standing is None else self.standing.to_dict(),
+            "groups": [g.to_dict() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
         }
         return json.dumps(_without_nan(content), indent=indent, allow_nan=False)
@@ -217,11 +235,14 @@ class Evaluation:
     def _closing(self) -> list[str]:
         lines = []
         if self.test is not None:
-            verdict = "not calibrated" if self.test.p_value < 0.05 else "no evidence against calibration"
             lines.append(
                 f"calibration test ({self.test.statistic}, {self.test.n_resamples} resamplings): "
-                f"p = {self.test.p_value:.3g}, {verdict}"
+                f"p = {self.test.p_value:.3g}"
             )
+        if self.standing is not None:
+            s = self.standing
+            lines += [s.tolerance.words, s.exact.words, s.knowledge.words]
+        lines += group_sentences(self.groups) if self.groups else []
         return lines + [f"warning: {w}" for w in self.warnings]
 
     def __rich__(self) -> RenderableType:

@@ -10,15 +10,17 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal import inputs
+from hcal.certificates import certify
+from hcal.data.probabilities import to_probs
 from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
+from hcal.evaluation.standing import stand, vector_test
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
-from hcal.metrics.resampling import SPREAD_RESAMPLES, Method, bootstrap, intervals, percentile
+from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, percentile
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
-from hcal.probabilities import to_probs
 
 
 def evaluate(
@@ -32,9 +34,11 @@ def evaluate(
     baseline: Any = None,
     calibration: Any = None,
     test: bool | None = None,
-    interval: Method = "percentile",
+    interval: BootstrapEnds = "percentile",
     n_resamples: int = 1000,
     random_state: int = 0,
+    groups: Any = None,
+    positive: int = 1,
 ) -> Evaluation:
     """Evaluate a predictor: calibration errors of three levels, scores, sharpness, and what they mean.
 
@@ -62,10 +66,14 @@ def evaluate(
         What the calibrator was fitted on, in the same form as ``probs``; a warning follows where rows of the
         two coincide.
     test : bool, optional
-        Whether to test for calibration; by default if ``ci`` is given.
+        Whether to test for calibration, and to certify it; by default if ``ci`` is given.
     interval : {"percentile", "bca"}
         Bootstrap interval of scores and debiased errors.
     n_resamples, random_state : int
+    groups : array-like of shape (N,), optional
+        A group of each row: every group's certified gap, the worst first, all at once (level ``ci`` or 0.95).
+    positive : int
+        Of two classes, the one whose probability is certified.
 
     Returns
     -------
@@ -91,10 +99,8 @@ def evaluate(
     if other is not None and other.k != s.k:
         raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
     wanted = ci is not None if test is None else test
-    tested = (
-        calibration_test(s, random_state=random_state) if wanted and s.weight is None and s.n > 1 else None
-    )
-    summary = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
+    proof = _proof(s, wanted, ci, groups, positive, random_state)
+    summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
     return Evaluation(
         results={n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()},
         n=s.n,
@@ -105,12 +111,29 @@ def evaluate(
         ),
         notes=tuple(notes),
         ci=ci,
-        test=tested,
+        **proof,
         differences={}
         if other is None
         else _differences(s, other, values, ci, n_resamples=n_resamples, random_state=random_state),
         **summary,
     )
+
+
+def _proof(
+    s: Sample, wanted: bool, ci: float | None, groups: Any, positive: int, random_state: int
+) -> dict[str, Any]:
+    """The tests, the certificate and what they add up to; nothing for weighted rows."""
+    if groups is not None and s.weight is not None:
+        raise ValueError("groups are certified row by row: they take no sample_weight")
+    wanted = wanted and s.weight is None and s.n > 1
+    if not wanted and groups is None:
+        return {}
+    certificate = certify(s, level=ci or 0.95, groups=groups, positive=positive)
+    if not wanted:
+        return {"certificate": certificate}
+    tested, vector = calibration_test(s, random_state=random_state), vector_test(s, random_state)
+    standing = stand(s, certificate, tested, vector)
+    return {"certificate": certificate, "test": tested, "vector_test": vector, "standing": standing}
 
 
 def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:

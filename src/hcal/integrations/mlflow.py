@@ -11,8 +11,8 @@ import numpy as np
 
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.files import load, save
 from hcal.evaluation import Evaluation
-from hcal.io import load, save
 
 __all__ = ["CalibratorModel", "log_evaluation", "log_model"]
 

@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from hcal.calibrators._multiple_choice import MultipleChoiceCalibrator
+from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from hcal.data.lm_eval import read_lm_eval
 from hcal.data.questions import Questions
 from hcal.data.responses import Stated, option_scores, read_stated
-from hcal.ragged import pad_options
+from hcal.runtime.ragged import pad_options
 
 __all__ = [
     "MultipleChoiceCalibrator",

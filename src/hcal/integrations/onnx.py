@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
+from hcal.data.atomic import atomic_path
 from hcal.integrations._program import portable, program
-from hcal.io import atomic_path
-from hcal.ops import Ops
+from hcal.runtime.ops import Ops
 
 #: ONNX operator set 18 and file format 8: onnxruntime 1.14 (2023) and later.
 OPSET, IR_VERSION = 18, 8
@@ -74,7 +74,7 @@ def _is_tiny(number: Any) -> bool:
 
 
 class OnnxOps(Ops):
-    """The operations of :mod:`hcal.ops` as ONNX nodes; running it writes the graph.
+    """The operations of :mod:`hcal.runtime.ops` as ONNX nodes; running it writes the graph.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ from hcal.inputs import check_weight
 from hcal.integrations._content_folds import content_folds, digests, merge_equal
 from hcal.integrations._margins import booster_margins, raw_margins
 from hcal.integrations._scoring import CalibrationDisplay, Scorer, score_function
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 __all__ = ["CalibrationDisplay", "HCalibratedClassifier", "Scorer", "raw_margins", "score_function"]
 
@@ -255,7 +255,7 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if n_folds < 2:
                 raise ValueError(f"cv must be at least 2 folds, got {n_folds}")
             counted = None if weight is None else weight > 0
-            fold = content_folds(X, labels, n_folds, seed=self.random_state, counted=counted)
+            fold = content_folds(X, labels, n_folds, random_state=self.random_state, counted=counted)
             pairs = [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(n_folds)]
         else:
             pairs = list(check_cv(self.cv, y, classifier=True).split(X, y, **params))

@@ -19,9 +19,9 @@ except ImportError:
         "hcal.integrations.torchmetrics needs torchmetrics: pip install 'hcal[torchmetrics]'"
     ) from None
 
+from hcal.data.probabilities import to_probs
 from hcal.inputs import INPUT_KINDS, InputKind
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.probabilities import to_probs
 
 __all__ = ["CalibrationMetrics", "CalibrationScore", "attach"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, log_softmax, softmax
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, log_softmax, softmax
+from hcal.runtime.ops import Ops
 
 
 def predict_map(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> FloatArray:
@@ -54,7 +54,7 @@ def graph_map(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
 
     Examples
     --------
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> state = {"table": np.array([0.0, 2.0]), "step": np.array(1.0)}
     >>> graph_map(state, NumpyOps(), np.log([[0.2, 0.8]])).round(4)
     array([[0.0588, 0.9412]])

@@ -20,7 +20,7 @@ from hcal.metrics.smooth import smece
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.testing import CalibrationTest, calibration_test
 from hcal.metrics.top_label import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, kde_ece, ks, mce, mmce
-from hcal.metrics.windowed import HError, h_error, hce
+from hcal.metrics.windowed import HError, h_error, hce, hce_pooled
 
 __all__ = [
     "LEVELS",
@@ -49,6 +49,7 @@ __all__ = [
     "get_metric",
     "h_error",
     "hce",
+    "hce_pooled",
     "kde_ece",
     "ks",
     "kuiper",

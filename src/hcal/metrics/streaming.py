@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.class_wise import Cells, equal_width_cells, kept_errors, thresholded_cells
+from hcal.metrics.class_wise import CellSums, equal_width_cells, kept_errors, thresholded_cells
 from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.metrics.scores import brier_rows, nll_rows
 
@@ -199,8 +199,8 @@ class StreamingMetrics:
         if name in ("ks", "ece_em"):
             return self._ks() if name == "ks" else self._ece_em()
         if name == "tcwece":
-            return float(kept_errors(Cells(*state["kept"])).mean())
-        cells = Cells(*state["cells_s" if name == "cwece_s" else "cells"])
+            return float(kept_errors(CellSums(*state["kept"])).mean())
+        cells = CellSums(*state["cells_s" if name == "cwece_s" else "cells"])
         errors = cells.errors(total, 2 if name == "cwece_r2" else 1)
         return float(errors.sum() if name == "cwece_s" else errors.mean())
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray
 from hcal.objective.events import Events, Families, check_events, resolve
 from hcal.objective.settings import ObjectiveSettings, Weighting
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import FloatArray, IntArray
 
 
 def loss_and_grad(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 Float64 = NDArray[np.float64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import IntArray
 from hcal.objective.proper import Gradient, Objective, OneEntry
+from hcal.runtime.numerics import IntArray
 
 Float64 = NDArray[np.float64]
 

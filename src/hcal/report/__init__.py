@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from hcal import inputs
+from hcal.calibrators import calibration_rows
 from hcal.calibrators.base import Calibrator
-from hcal.evaluation import coincidence, learned_from
-from hcal.probabilities import to_probs
+from hcal.data.probabilities import to_probs
+from hcal.evaluation import coincidence, coinciding_rows, learned_from
 from hcal.report.content import Content, Source, gather
 from hcal.report.page import render
+from hcal.runtime.numerics import IntArray
 
 __all__ = ["Content", "Source", "build_report", "measure_report", "write_page", "write_report"]
 
@@ -37,6 +39,8 @@ def measure_report(
     calibration: Any = None,
     notes: Sequence[str] = (),
     ci: float = 0.95,
+    positive: int = 1,
+    groups: Any = None,
 ) -> Content:
     """Measure what a report shows, before and (with a calibrator) after calibration.
 
@@ -58,6 +62,10 @@ def measure_report(
         More alarms.
     ci : float
         Level of intervals and bands.
+    positive : int
+        The positive class of two.
+    groups : array-like of shape (N,), optional
+        A group of each row: a section on groups, the worst first.
 
     Returns
     -------
@@ -76,12 +84,21 @@ def measure_report(
     if calibrator is not None:
         probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
     told = [*notes, *learned_from(calibrator, scores)]
+    seen = 0.0 if calibrator is None else _seen(calibrator, scores, labels)
     if calibration is not None and (text := coincidence(calibration, scores)):
+        seen = max(seen, coinciding_rows(calibration, scores))
         told.append(text)
+    elif seen and not any("learned from" in note for note in told):
+        told.append(f"about {seen:.0%} of the rows that the calibrator learned from are among these rows")
     where = source or Source(kind=kind)
     return gather(
-        raw, labels, probs, calibrator=calibrator, source=where, names=class_names, notes=told, ci=ci
-    )
+        raw, labels, probs, calibrator=calibrator, source=where, names=class_names, notes=told, ci=ci,
+        positive=positive, groups=groups, seen=seen,
+    )  # fmt: skip
+
+
+def _seen(calibrator: Calibrator, scores: Any, y: IntArray) -> float:
+    return calibration_rows.share_seen(calibrator, calibration_rows.rows_of(calibrator, scores), y)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
@@ -138,7 +155,7 @@ def write_page(path: str | os.PathLike[str], content: Content) -> None:
     path : path-like
     content : Content
     """
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     with atomic_path(Path(path)) as temporary:
         temporary.write_text(render(content), encoding="utf-8")

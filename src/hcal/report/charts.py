@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation.diagram import Curve
-from hcal.numerics import FloatArray, IntArray
 from hcal.report import svg
 from hcal.report.svg import Frame
+from hcal.runtime.numerics import FloatArray, IntArray
 
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: A line through bins with fewer rows than this would show noise; their dots are small.
@@ -50,7 +50,7 @@ def reliability(curve: Curve, side: str, *, event: str = "right") -> str:
     """
     frame = Frame(44, 10, 300, 300)
     bars = Frame(44, 322, 300, 48, y_range=(0, 1))
-    parts = [*_square(frame, "stated confidence", f"how often it was {event}", below=bars)]
+    parts = [*square(frame, "stated confidence", f"how often it was {event}", below=bars)]
     full = np.flatnonzero(curve.weight > 0)
     total = float(curve.weight.sum())
     tallest = float(curve.weight.max()) / total
@@ -78,8 +78,8 @@ def _steady(curve: Curve) -> NDArray[np.intp]:
     return np.flatnonzero(curve.weight >= _ENOUGH)
 
 
-def _square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None) -> list[str]:
-    """Grid, diagonal and labels of a square from 0 to 1 each way."""
+def square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None) -> list[str]:
+    """Return grid, diagonal and labels of a square from 0 to 1 each way."""
     parts = [
         svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
     ]
@@ -331,6 +331,13 @@ def small(before: Curve | None, after: Curve, name: str) -> str:
             continue
         steady = _steady(curve)
         points = [(frame.x(float(curve.predicted[b])), frame.y(float(curve.observed[b]))) for b in steady]
+        if curve is after:
+            ends = ((frame.x(float(curve.predicted[b])), curve.low[b], curve.high[b]) for b in steady)
+            bars = "".join(
+                f"M{svg.number(x)} {svg.number(frame.y(float(low)))}V{svg.number(frame.y(float(high)))}"
+                for x, low, high in ends
+            )
+            parts.append(svg.tag("path", d=bars, class_="stamp-band") if bars else "")
         parts.append(svg.polyline(points, f"line {side}"))
         parts.append(svg.dots(points, f"stamp {side}"))
     description = f"Class-wise error {percent(after.error, 2)}."

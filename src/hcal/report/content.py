@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.evaluation import Evaluation
 from hcal.evaluation.diagram import Reliability
 from hcal.metrics.registry import METRICS
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 #: Metrics whose intervals are worth their time: they are the headline.
 HEADLINE = ("ece_ew", "nll", "brier", "accuracy")
@@ -73,6 +74,8 @@ class Content:
     notes: tuple[str, ...]
     ci: float
     created: str
+    positive: int = 1
+    seen: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -96,6 +99,9 @@ def gather(
     names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     ci: float = 0.95,
+    positive: int = 1,
+    groups: Any = None,
+    seen: float = 0.0,
 ) -> Content:
     """Measure everything that the report shows.
 
@@ -114,6 +120,12 @@ def gather(
         What a reader must know, shown as alarms.
     ci : float
         Level of intervals and bands.
+    positive : int
+        The positive class of two.
+    groups : array-like of shape (N,), optional
+        A group of each row.
+    seen : float
+        The share of the calibration rows that is among these: on them nothing is proven.
 
     Returns
     -------
@@ -129,13 +141,15 @@ def gather(
         y=y,
         counts=np.bincount(y, minlength=k).astype(np.int64),
         names=tuple(names) if names is not None else tuple(f"class {i}" for i in range(k)),
-        before=_side(raw, y, None, wanted, ci),
-        after=None if probs is None else _side(probs, y, raw, wanted, ci),
+        before=_side(raw, y, None, wanted, ci, positive, groups),
+        after=None if probs is None else _side(probs, y, raw, wanted, ci, positive, groups),
         calibrator=calibrator,
         changed=0 if probs is None else int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum()),
         notes=tuple(told),
         ci=ci,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        positive=positive,
+        seen=seen,
         versions=_versions(),
     )
 
@@ -147,13 +161,21 @@ def _affordable(n: int, k: int) -> tuple[list[str], list[str]]:
     return [name for name in METRICS if name not in costly], costly
 
 
-def _side(probs: FloatArray, y: IntArray, raw: FloatArray | None, wanted: list[str], ci: float) -> Side:
+def _side(
+    probs: FloatArray,
+    y: IntArray,
+    raw: FloatArray | None,
+    wanted: list[str],
+    ci: float,
+    positive: int,
+    groups: Any,
+) -> Side:
     return Side(
         probs=probs,
-        headline=hcal.evaluate(probs, y, HEADLINE, ci, baseline=raw, test=False),
+        headline=hcal.evaluate(probs, y, HEADLINE, ci, baseline=raw, groups=groups, positive=positive),
         metrics=hcal.evaluate(probs, y, wanted, baseline=raw),
-        by_width=hcal.reliability(probs, y, ci=ci),
-        by_mass=hcal.reliability(probs, y, binning="equal-mass", ci=ci),
+        by_width=hcal.reliability(probs, y, level="top-label", ci=ci),
+        by_mass=hcal.reliability(probs, y, level="top-label", binning="equal-mass", ci=ci),
         by_class=hcal.reliability(probs, y, level="class-wise", ci=ci),
     )
 

@@ -9,12 +9,16 @@ from html import escape
 from importlib.resources import files
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal.evaluation.diagram import Curve
 from hcal.report import charts, tables
+from hcal.report.advice import what_now
+from hcal.report.binary import binary
 from hcal.report.content import HEADLINE, Content, Side
+from hcal.report.groups import groups
 from hcal.report.markup import arrow, number, section, sides, tip
-from hcal.report.verdict import CARE, GOOD, WORSE, Verdict, judge
+from hcal.report.verdict import Verdict, judge
 
 _SHOWN = 15  # small multiples before "show all"
 _TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
@@ -34,8 +38,11 @@ def render(content: Content) -> str:
     """
     verdict = judge(content)
     sections = [
-        _verdict(content, verdict),
+        _verdict(verdict),
         _headline(content),
+        what_now(content, verdict),
+        binary(content),
+        groups(content),
         _reliability(content),
         _confidence(content),
         _classes(content),
@@ -107,21 +114,15 @@ def _subtitle(content: Content) -> str:
 # -- verdict and headline -------------------------------------------------------------------------
 
 
-def _verdict(content: Content, verdict: Verdict) -> str:
+def _verdict(verdict: Verdict) -> str:
     words = {"good": "Safe", "care": "With care", "few": "Cannot tell", "bad": "Not safe"}[verdict.grade]
     alarms = "".join(f"<li>{escape(alarm)}</li>" for alarm in verdict.alarms)
     alert = f'<ul class="alarms" role="alert">{alarms}</ul>' if alarms else ""
     sentences = "".join(f"<p>{escape(s)}</p>" for s in verdict.sentences)
-    rule = (
-        f"Safe: the upper end of the {charts.percent(content.ci, 0)} interval of the calibration error is at "
-        f"most {charts.percent(GOOD, 0)}; with care: at most {charts.percent(CARE, 0)}; cannot tell: the "
-        f"interval reaches from {charts.percent(GOOD, 0)} or less to above {charts.percent(CARE, 0)}. Never "
-        f"safe: a collapsed predictor, or an NLL made worse by more than {charts.percent(WORSE, 0)}."
-    )
     return (
         f'<section id="verdict" class="verdict {verdict.grade}" aria-labelledby="verdict-title">'
         f'<p class="grade"><span>{words}</span></p><h2 id="verdict-title">{escape(verdict.headline)}</h2>'
-        f'{sentences}{alert}<p class="fine">{escape(rule)}</p></section>'
+        f'{sentences}{alert}<p class="fine">{escape(verdict.rule)}</p></section>'
     )
 
 
@@ -262,17 +263,20 @@ def _mapping(content: Content) -> str:
 
 def _classes(content: Content) -> str:
     final = content.final.by_class
-    order = np.argsort([-c.error for c in final.curves], kind="stable")
+    proven = _proven(content)
+    order = np.lexsort((np.array([-c.error for c in final.curves]), -proven))
     stamps = "".join(_stamp(content, int(k), place) for place, k in enumerate(order))
     many = len(order) > _SHOWN
-    lead = "Reliability of each class's own probability, the largest error first. " + (
-        "The light dashed line is before, the solid one after calibration." if content.after else ""
+    lead = (
+        "Reliability of each class's own probability with consistency bands: classes that are proven wrong "
+        "first, then by error. "
+        + ("The light dashed line is before, the solid one after calibration." if content.after else "")
     )
     hidden = "" if many else " hidden"
     controls = (
         f'<div class="filters"{hidden}><label>Find a class <input type="search" id="find" '
         'autocomplete="off" placeholder="name or number"></label>'
-        '<label>Order <select id="order"><option value="worst">largest error first</option>'
+        '<label>Order <select id="order"><option value="worst">proven wrong first</option>'
         '<option value="number">by number</option><option value="rows">most rows first</option></select>'
         "</label>"
         f'<button type="button" id="all" aria-expanded="false">Show all {len(order):,}</button>'
@@ -280,6 +284,15 @@ def _classes(content: Content) -> str:
     )
     body = f'{controls}<div class="stamps" id="stamps" data-shown="{_SHOWN}">{stamps}</div>'
     return section("classes", "Class by class", lead, body)
+
+
+def _proven(content: Content) -> NDArray[np.float64]:
+    """How far off each class is proven to be; of two classes, the negative one mirrors the positive one."""
+    certificate = content.final.headline.certificate
+    out = np.zeros(len(content.names))
+    if certificate is not None and certificate.classes is not None:
+        out[certificate.classes.classes] = certificate.classes.at_least
+    return out
 
 
 def _stamp(content: Content, k: int, place: int) -> str:

@@ -1,7 +1,8 @@
-"""The verdict in words: what was wrong, what calibration changed, whether the result is safe to use.
+"""The verdict in words: what is proven, what is refuted, what cannot be told and how many rows would tell.
 
-The grade rests on the interval of the expected calibration error: few rows can neither earn a good grade nor
-be condemned by luck; a collapsed predictor or a proper score that got worse overrules it.
+It grades by the three statements of :mod:`hcal.evaluation.standing`, which ``hcal.evaluate`` prints too: the
+worst of the top label, every class with its own base rate, the whole vector's test, and NLL against that of
+the base rates. A collapsed predictor or a calibrator that made NLL worse overrules them.
 """
 
 from __future__ import annotations
@@ -9,14 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hcal.certificates import TOLERANCE
+from hcal.evaluation import Standing
 from hcal.report.charts import percent
 from hcal.report.content import Content, Side
 
 Grade = Literal["good", "care", "few", "bad"]
-#: Largest mean gap between confidence and accuracy, in probability, for the two better grades.
-GOOD, CARE = 0.02, 0.05
 #: A rise of NLL by more than this share, even at the lower end of its interval, is never safe.
 WORSE = 0.01
+
+RULE = (
+    f"The rule. Tolerance: {100 * TOLERANCE:.0f} points; for a class of frequency π, 2·√(π(1−π)) times that. "
+    "Safe: the smooth calibration error of the top label and of every class is certified to be within its "
+    "tolerance, and NLL is better than that of the base rates. Not safe: some window of neighbours is proven "
+    "to be off by more than the tolerance, or a class's mean by more than its own; or NLL is worse than that "
+    f"of the base rates, or more than {100 * WORSE:.0f} % worse than before calibration; or the predictor "
+    "has collapsed. With care: within tolerance, but not shown to know more than the base rates. Else it "
+    "cannot be told."
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,7 @@ class Verdict:
     headline: str
     sentences: tuple[str, ...]
     alarms: tuple[str, ...]
+    rule: str = RULE
 
 
 def judge(content: Content) -> Verdict:
@@ -40,40 +52,45 @@ def judge(content: Content) -> Verdict:
     -------
     Verdict
     """
-    alarms = _alarms(content)
     grade = _grade(content)
     sentences = [_state(content.before, "As it stands, the model" if content.after else "The model")]
     if content.after is not None:
         sentences.append(_change(content, content.after))
-    sentences.append(_use(content, grade))
-    return Verdict(grade, _HEADLINES[grade, content.after is not None], tuple(sentences), tuple(alarms))
+    standing = content.final.headline.standing
+    if content.seen:
+        sentences.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
+    elif standing is not None:
+        sentences += [standing.tolerance.words, standing.exact.words, standing.knowledge.words]
+    return Verdict(grade, _headline(content, grade), tuple(sentences), tuple(_alarms(content)))
 
 
-_HEADLINES: dict[tuple[Grade, bool], str] = {
-    ("good", True): "Safe to use: after calibration, what it says is what you get",
-    ("care", True): "Usable with care: calibration left a visible gap",
-    ("few", True): "Too few rows to tell whether these probabilities can be relied on",
-    ("bad", True): "Do not rely on these probabilities",
-    ("good", False): "Safe to use: what it says is what you get",
-    ("care", False): "Usable with care: there is a visible gap",
-    ("few", False): "Too few rows to tell whether these probabilities can be relied on",
-    ("bad", False): "Do not rely on these probabilities",
-}
-
-
-def _ends(side: Side) -> tuple[float, float]:
-    """Both ends of the interval of the calibration error; a single row has none and tells nothing."""
-    return side.headline.interval("ece_ew") or (0.0, 1.0)
+def _headline(content: Content, grade: Grade) -> str:
+    after = "After calibration, it" if content.after is not None else "It"
+    if grade == "few" and content.seen:
+        return "Cannot be told from rows that the calibrator learned from"
+    if grade == "few":
+        rows = f"{content.final.metrics.n:,} rows"
+        return f"Cannot be told from {rows} whether these probabilities can be relied on"
+    return {
+        "good": f"Safe to use: {after[0].lower() + after[1:]} is proven to be within "
+        f"{100 * TOLERANCE:.0f} points of what it says, on average",
+        "care": "Usable with care: calibrated, but not shown to know more than the base rates",
+        "bad": "Do not rely on these probabilities",
+    }[grade]
 
 
 def _grade(content: Content) -> Grade:
     final = content.final
+    standing = final.headline.standing
     if final.metrics.collapsed or _worse(content):
         return "bad"
-    low, upper = _ends(final)
-    if upper > CARE:
-        return "few" if low <= GOOD else "bad"
-    return "good" if upper <= GOOD else "care"
+    if standing is None or content.seen:  # a single row, or rows of the fit
+        return "few"
+    if "refuted" in (standing.tolerance.status, standing.knowledge.status):
+        return "bad"
+    if standing.tolerance.status == "open":
+        return "few"
+    return "good" if standing.knowledge.status == "proven" else "care"
 
 
 def _worse(content: Content) -> bool:
@@ -85,7 +102,7 @@ def _worse(content: Content) -> bool:
 
 
 def direction(side: Side) -> str:
-    """Return over-confident, under-confident or neither, judged against the noise of the accuracy.
+    """Return over-confident, under-confident or neither, as far as the certificate proves it.
 
     Parameters
     ----------
@@ -95,11 +112,12 @@ def direction(side: Side) -> str:
     -------
     str
     """
-    accuracy = side.metrics.accuracy
-    noise = (accuracy * (1 - accuracy) / side.metrics.n) ** 0.5
+    certificate = side.headline.certificate
+    top = None if certificate is None else certificate.top
+    low, high = (-1.0, 1.0) if top is None else top.overall
+    if low <= 0 <= high:
+        return "neither proven over- nor under-confident on average"
     gap = side.over_confidence
-    if abs(gap) <= max(2 * noise, 0.002):
-        return "neither over- nor under-confident on average"
     return f"{'over' if gap > 0 else 'under'}-confident by {100 * abs(gap):.1f} points"
 
 
@@ -126,29 +144,6 @@ def _change(content: Content, after: Side) -> str:
     )
 
 
-def _use(content: Content, grade: Grade) -> str:
-    low, upper = _ends(content.final)
-    if grade == "good":
-        return (
-            f"On data like these {content.final.metrics.n:,} rows, a stated confidence can be read as a "
-            f"frequency: the mean gap is at most {percent(upper)} ({percent(content.ci, 0)} interval)."
-        )
-    if grade == "care":
-        more = " More rows would tell: it may also be small." if low <= GOOD else ""
-        return (
-            f"The mean gap between stated confidence and frequency may be as large as {percent(upper)}: "
-            f"good enough to rank and to flag, not to set fine thresholds.{more}"
-        )
-    if content.final.metrics.collapsed:
-        return "The probabilities say next to nothing, whatever the class-wise errors below look like."
-    if _worse(content):
-        return "The calibrator made the log-likelihood worse on these rows: it does not fit this data."
-    return (
-        f"The mean gap between stated confidence and frequency lies between {percent(low)} and "
-        f"{percent(upper)} ({percent(content.ci, 0)} interval)."
-    )
-
-
 def _alarms(content: Content) -> list[str]:
     alarms = list(content.final.metrics.warnings)
     alarms += [note[0].upper() + note[1:] + "." for note in content.notes]
@@ -160,3 +155,6 @@ def _alarms(content: Content) -> list[str]:
         shown = ", ".join(content.absent[:8]) + (" …" if len(content.absent) > 8 else "")
         alarms.append(f"No row of {len(content.absent)} of {len(content.names)} classes: {shown}.")
     return alarms
+
+
+__all__ = ["RULE", "WORSE", "Grade", "Standing", "Verdict", "direction", "judge"]

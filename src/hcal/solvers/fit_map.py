@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.maps.scaling import Map
-from hcal.numerics import IntArray
 from hcal.objective.proper import Objective
+from hcal.runtime.numerics import IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import Solution, lbfgs
 from hcal.solvers.newton import newton

@@ -47,7 +47,7 @@ def select(
 
     Examples
     --------
-    >>> from hcal.folds import kfold
+    >>> from hcal.data.folds import kfold
     >>> data = np.arange(10.0)
     >>> found = select([0.0, 1.0], kfold(10, 5), lambda c, rows, _: c * data[rows].mean(),
     ...                lambda m, rows: float(((data[rows] - m) ** 2).mean()))

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import NOTHING, FloatArray, IntArray
+from hcal.runtime.numerics import NOTHING, FloatArray, IntArray
 from hcal.runtime.threads import each
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
@@ -52,7 +52,7 @@ def _below_top(logits: FloatArray, rows: slice) -> Float64:
 def logit_scale(logits: FloatArray) -> float:
     """Return the mean distance of the logits to the top one of their row; 0 when all rows are constant.
 
-    A mean below 1e-301 counts as none: an inverse temperature for it would overflow.
+    A mean below 1e-280 counts as none: no file could hold an inverse temperature for it.
 
     Parameters
     ----------

@@ -1,0 +1,170 @@
+"""What is pooled with more than two classes: candidates fitted on some rows, as scores of others."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hcal.calibrators._structured import second_stage
+from hcal.calibrators.h.blend import FLOOR, Blend, event_scores, top_class
+from hcal.calibrators.h.events import top_odds
+from hcal.calibrators.h.model import Model, fit_events, fit_refined, see
+from hcal.calibrators.h.refine import Refined, refine
+from hcal.calibrators.h.rows import Float64, blocks, look
+from hcal.maps import scaling
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.threads import each
+
+#: Up to so many classes vector and matrix scaling are candidates: their K² numbers need rows.
+MATRIX_CLASSES = 32
+_ITERATIONS = 200
+
+
+class Setting(NamedTuple):
+    """What all candidates of a fit share, whatever rows they are fitted on.
+
+    Attributes
+    ----------
+    classes : bool
+        Whether single classes may be told apart; if not, the order of all classes is kept.
+    cap : float
+        Temperature-scaled margins beyond this count as this in linear candidates: ln(K(N + 1)).
+    prefer : array of shape (K,)
+        The mass of every class in labels and scores, which decides between classes that tie on top.
+    """
+
+    classes: bool
+    cap: float
+    prefer: Float64
+
+    @property
+    def linear(self) -> bool:
+        """Whether vector and matrix scaling take part."""
+        return self.classes and len(self.prefer) <= MATRIX_CLASSES
+
+    @property
+    def names(self) -> list[str]:
+        """Candidates in the order of their scores."""
+        return [
+            "events",
+            "refined",
+            "temperature",
+            "identity",
+            *(["vector", "matrix"] if self.linear else []),
+        ]
+
+
+def new_setting(logits: FloatArray, y: IntArray, weight: Float64, *, classes: bool) -> Setting:
+    """Return the setting of calibration rows.
+
+    Examples
+    --------
+    >>> new_setting(np.zeros((2, 4)), np.array([0, 2]), np.ones(2), classes=True).prefer
+    array([1.5, 0.5, 1.5, 0.5])
+    """
+    n, k = logits.shape
+    mass = np.bincount(y, weights=weight, minlength=k)
+    parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks(n, k), events=logits.size)
+    prefer = np.round(mass + np.sum(parts, axis=0), 9)  # sums of other orders differ in their last digits
+    return Setting(classes, float(np.log(k * (weight.sum() + 1.0))), prefer)
+
+
+class Candidates(NamedTuple):
+    """All candidates, fitted on the same rows.
+
+    Attributes
+    ----------
+    model : Model
+        Stage 1 and the events on it; stage 1 alone and temperature scaling are parts of it.
+    vector, matrix : array of shape (2K,), (K² + K,), or empty
+        Factors and offsets of linear scaling of the capped margins.
+    """
+
+    setting: Setting
+    model: Model
+    vector: Float64
+    matrix: Float64
+
+
+def fit_candidates(
+    logits: FloatArray, y: IntArray, weight: Float64, setting: Setting, refined: Refined | None = None
+) -> Candidates:
+    """Fit every candidate on the same rows.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    y, weight : arrays of shape (N,)
+    setting : Setting
+    refined : Refined, optional
+        A first stage that is already fitted.
+
+    Examples
+    --------
+    >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
+    >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(z, y, np.ones(40), classes=True))
+    >>> fitted.vector.shape, fitted.matrix.shape
+    ((6,), (12,))
+    """
+    refined = fit_refined(logits, y, weight)[0] if refined is None else refined
+    seen = see(refined, logits, y, setting.prefer)
+    model = fit_events(refined, seen, y, weight, classes=setting.classes)
+    if not setting.linear:
+        return Candidates(setting, model, np.zeros(0), np.zeros(0))
+    k, one = logits.shape[1], logits.shape[1] / float(weight.sum())
+    x = _capped(look(logits, float(refined.beta)).margin, setting.cap)
+    off_diagonal = np.where(np.eye(k, dtype=bool), one, one * (k - 1)).ravel()
+    solved = [
+        second_stage(family, x, y, weight, strength, "ridge", _ITERATIONS).theta
+        for family, strength in (
+            (scaling.vector(k), np.full(2 * k, one)),
+            (scaling.matrix(k), np.concatenate([off_diagonal, np.full(k, one)])),
+        )
+    ]
+    return Candidates(setting, model, *solved)
+
+
+def _capped(margin: FloatArray, cap: float) -> Float64:
+    return -np.minimum(margin, cap).astype(np.float64)
+
+
+def scores(fitted: Candidates, logits: FloatArray) -> Float64:
+    """Return the scores of every candidate (J, N, K): ln P, but for a constant in each row."""
+    setting, model = fitted.setting, fitted.model
+    top = top_class(logits, setting.prefer)
+    rows = look(logits, float(model.refined.beta), top)
+    x = _capped(rows.margin, setting.cap)
+    refined, feature = refine(model.refined, rows)
+    odds = model.final(model.curve(top_odds(refined, top), feature, top), feature[:, :0], top)
+    found = [
+        event_scores(odds, model.rest, refined, top),
+        -np.minimum(refined, FLOOR),
+        x,
+        x / float(model.refined.beta),
+    ]
+    if setting.linear:
+        k = logits.shape[1]
+        found.append(x * fitted.vector[:k] + fitted.vector[k:])
+        found.append(x @ fitted.matrix[: k * k].reshape(k, k).T + fitted.matrix[k * k :])
+    return np.stack(found)
+
+
+def blend(fitted: Candidates, share: Float64) -> Blend:
+    """Return the pool of candidates with weights (J,) as one set of scores.
+
+    Examples
+    --------
+    >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
+    >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(z, y, np.ones(40), classes=True))
+    >>> float(blend(fitted, np.array([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])).scale)
+    1.0
+    """
+    setting, k = fitted.setting, len(fitted.setting.prefer)
+    matrix, bias = np.zeros((0, 0)), np.zeros(k)
+    if setting.linear:
+        matrix = share[4] * np.diag(fitted.vector[:k]) + share[5] * fitted.matrix[: k * k].reshape(k, k)
+        bias = share[4] * fitted.vector[k:] + share[5] * fitted.matrix[k * k :]
+    scale = share[2] + share[3] / float(fitted.model.refined.beta)
+    parts = (share[0], share[1], setting.cap, matrix, scale, bias, setting.prefer)
+    return Blend(*(np.asarray(part, dtype=np.float64) for part in parts))

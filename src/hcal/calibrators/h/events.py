@@ -1,0 +1,180 @@
+"""Stage 2, *events*: the top-label event and the events below it are calibrated apart.
+
+P(y = top | x) gets a logistic model of its own, with a term for every predicted class; the classes below
+the top share the rest by P(y = k | y ≠ top, x). The log-likelihood is the sum of the two, so each is fitted
+alone, and what keeps the argmax (stage 3) does not disturb the calibration of the top-label event.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from hcal.calibrators.h.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
+from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.solvers.lbfgs import lbfgs
+
+_HINGES = 8
+# Ridge in units of 1/N: on the curve and features, and, times K, on the terms of single classes.
+_RIDGE, _CLASS_RIDGE = 1.0, 0.1
+
+
+class Curve(NamedTuple):
+    """A correction of log-odds: o + c₀ + a piecewise linear function of o + features·c + a class term."""
+
+    knots: Float64
+    scaler: Float64  # mean, deviation, low, high of the log-odds
+    weights: Float64  # c₀, the curve, then the features
+    classes: Float64  # one term a predicted class; zeros where classes may not be seen
+
+    def __call__(self, odds: Float64, x: Float64, top: IntArray) -> Float64:
+        """Return corrected log-odds of shape (N,)."""
+        design = _design(odds, x, self.knots, Scaler(*self.scaler))
+        return np.asarray(odds + design @ self.weights + self.classes[top])
+
+
+class Rest(NamedTuple):
+    """How classes below the top share what the top leaves: softmax(b − κ·margin)."""
+
+    kappa: Float64
+    bias: Float64
+
+    def __call__(self, margin: FloatArray, top: IntArray) -> FloatArray:
+        """Return P(k | not top) of shape (N, K); 0 at the top class."""
+        scores = margin * margin.dtype.type(-self.kappa)
+        scores += self.bias.astype(margin.dtype)
+        scores[np.arange(len(top)), top] = -np.inf
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        return scores
+
+
+def top_odds(margin: FloatArray, top: IntArray) -> Float64:
+    """Return the log-odds of the top class under softmax(−margin).
+
+    Examples
+    --------
+    >>> top_odds(np.array([[0.0, 0.0, 0.0]]), np.array([0])).round(4)
+    array([-0.6931])
+    """
+    e = np.exp(-margin)
+    e[np.arange(len(top)), top] = 0.0  # left out of the sum, not taken from it: 1 − 1 would lose all digits
+    below = e.sum(axis=1).astype(np.float64)
+    return np.asarray(-np.log(np.maximum(below, np.finfo(e.dtype).tiny)))
+
+
+def fit_curve(
+    odds: Float64,
+    x: Float64,
+    top: IntArray,
+    hit: Float64,
+    weight: Float64,
+    n_classes: int,
+    *,
+    classes: bool,
+    enough: float = 1000.0,
+) -> Curve:
+    """Fit the log-odds of the top-label event by penalised logistic regression around ``odds``.
+
+    Parameters
+    ----------
+    odds : array of shape (N,)
+        Log-odds to start from; no correction is the prior.
+    x : array of shape (N, F)
+        Standardised features; F may be 0.
+    top, hit, weight : arrays of shape (N,)
+    classes : bool
+        Whether predicted classes get terms of their own.
+    enough : float
+        Rows below which the ridge grows.
+
+    Returns
+    -------
+    Curve
+
+    Examples
+    --------
+    >>> odds, hit = np.full(1000, 2.0), np.array([1.0, 0.0] * 500)
+    >>> none, top = np.zeros((1000, 0)), np.zeros(1000, dtype=int)
+    >>> curve = fit_curve(odds, none, top, hit, np.ones(1000), 2, classes=False)
+    >>> bool(abs(curve(odds, none, top)).max() < 1e-2)
+    True
+    """
+    scaler = fit_scaler(odds[:, None], weight)
+    knots = weighted_quantile(scaler(odds[:, None]), weight, np.linspace(0.03, 0.97, _HINGES))[:, 0]
+    design = _design(odds, x, knots, scaler)
+    total, n = float(weight.sum()), design.shape[1]
+    # The constant is all but free: a small ridge stops it where every label is right, or every one wrong.
+    ridge = np.concatenate([[0.01], np.full(n - 1, _RIDGE), np.full(n_classes, _CLASS_RIDGE * n_classes)])
+    errors = min(float(weight @ hit), float(weight @ (1.0 - hit)))
+    ridge *= few(total, errors, enough) / total
+
+    def loss(theta: Float64) -> tuple[float, Float64]:
+        terms = theta[n:]
+        eta = odds + design @ theta[:n] + terms[top]
+        pull = weight * (expit(eta) - hit) / total
+        value = float(weight @ (np.logaddexp(0, eta) - hit * eta)) / total + float(ridge @ theta**2)
+        by_class = np.bincount(top, weights=pull, minlength=n_classes) if classes else np.zeros(n_classes)
+        return value, np.concatenate([design.T @ pull, by_class]) + 2 * ridge * theta
+
+    theta = lbfgs(loss, np.zeros(n + n_classes), max_iterations=300, tolerance=1e-7, gain=1e-11).theta
+    return Curve(knots, np.array(scaler)[:, 0], theta[:n], theta[n:])
+
+
+def _design(odds: Float64, x: Float64, knots: Float64, scaler: Scaler) -> Float64:
+    z = np.clip((odds - scaler.mean) / scaler.deviation, scaler.low, scaler.high)
+    hinges = np.maximum(z[:, None] - knots, 0.0)
+    return np.concatenate([np.ones((len(z), 1)), z[:, None], hinges, x], axis=1)
+
+
+def fit_rest(
+    margin: Float64, top: IntArray, y: IntArray, weight: Float64, total: float, *, classes: bool
+) -> Rest:
+    """Fit the classes below the top on the rows that the top class lost.
+
+    Parameters
+    ----------
+    margin : array of shape (E, K)
+        Refined margins of rows with y ≠ top.
+    top, y, weight : arrays of shape (E,)
+    total : float
+        The weight of all N rows, in whose units the ridge is.
+    classes : bool
+        Whether classes get a bias.
+
+    Returns
+    -------
+    Rest
+
+    Examples
+    --------
+    >>> rest = fit_rest(np.zeros((0, 3)), *np.zeros((2, 0), dtype=int), np.zeros(0), 5.0, classes=True)
+    >>> rest(np.array([[0.0, 1.0, 1.0]]), np.array([0]))
+    array([[0. , 0.5, 0.5]])
+    """
+    n, k = margin.shape
+    if n == 0 or k == 2:
+        return Rest(np.array(1.0), np.zeros(k))
+    rows = np.arange(n)
+    ridge = np.concatenate([[_RIDGE], np.full(k, _CLASS_RIDGE * k)]) * few(total) / total
+
+    def loss(theta: Float64) -> tuple[float, Float64]:
+        kappa = np.exp(theta[0])
+        scores = (theta[1:] if classes else 0.0) - kappa * margin
+        scores[rows, top] = -np.inf
+        scores -= scores.max(axis=1, keepdims=True)
+        own = scores[rows, y]
+        pull = np.exp(scores)
+        mass = pull.sum(axis=1)
+        value = float(weight @ (np.log(mass) - own)) / total + float(ridge @ theta**2)
+        pull *= (weight / mass / total)[:, None]
+        pull[rows, y] -= weight / total
+        by_kappa = -kappa * np.einsum("nk,nk->", pull, margin)
+        by_class = pull.sum(axis=0) if classes else np.zeros(k)
+        return value, np.concatenate([[by_kappa], by_class]) + 2 * ridge * theta
+
+    theta = lbfgs(loss, np.zeros(1 + k), max_iterations=100, tolerance=1e-7, gain=1e-10).theta
+    return Rest(np.exp(theta[0]), theta[1:])

@@ -1,0 +1,271 @@
+"""The default protocol: candidates are fitted, pooled by what they said out of fold, and the promise is kept.
+
+docs/default.md tells what each part bought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from threadpoolctl import threadpool_limits
+
+from hcal.calibrators.base import Fitted, Preserves
+from hcal.calibrators.h.binary import fit_two, is_table, one_class, predict_two
+from hcal.calibrators.h.blend import split_top, top_class
+from hcal.calibrators.h.candidates import Candidates, Setting, blend, fit_candidates, new_setting, scores
+from hcal.calibrators.h.events import Curve, fit_curve
+from hcal.calibrators.h.graph import graph_model, graph_two
+from hcal.calibrators.h.judge import Verdict, judge
+from hcal.calibrators.h.keep import join
+from hcal.calibrators.h.model import (
+    Model,
+    fit_refined,
+    from_state,
+    no_curve,
+    predict_into,
+    predict_plain,
+    to_state,
+)
+from hcal.calibrators.h.pool import log_linear_weights
+from hcal.calibrators.h.rows import Float64
+from hcal.calibrators.row_order import are_discrete, deal
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
+from hcal.runtime.progress import progress
+from hcal.runtime.threads import each
+
+__all__ = ["fit_default", "graph_default", "out_of_fold", "pool", "predict_default"]
+
+_FOLDS = 5
+#: Candidates are fitted out of fold on at most this many events (rows × classes), and weighed on so many.
+_HELD_EVENTS, _WEIGHED_EVENTS = 5_000_000, 1_000_000
+#: From this many rows on, stage 1 (about twenty numbers) is fitted once and shared by the folds.
+_SHARED_ROWS = 3000
+#: Rows below which the curve of the pooled top-label event is drawn to none.
+_ENOUGH = 5000.0
+#: How the argmax may be kept, the first of equals: see :mod:`hcal.calibrators.h.keep`.
+LIFTS = (0.0, 0.5, 1.0)
+
+
+class Held(NamedTuple):
+    """What candidates said of rows that they were not fitted on.
+
+    Attributes
+    ----------
+    logits : array of shape (N, K)
+    y, weight : arrays of shape (N,)
+    scores : array of shape (J, N, K)
+    """
+
+    logits: FloatArray
+    y: IntArray
+    weight: Float64
+    scores: Float64
+
+
+def out_of_fold(
+    logits: FloatArray,
+    y: IntArray,
+    weight: Float64,
+    setting: Setting,
+    tick: Callable[[int], None] = lambda steps: None,
+) -> Held:
+    """Fit every candidate without each fold and let it score the fold; ``tick`` hears of every fold.
+
+    Rows come as :func:`hcal.calibrators.row_order.arrange` leaves them: "the first" are a sample.
+    """
+    limit = max(_HELD_EVENTS // logits.shape[1], 1)
+    logits, y, weight = logits[:limit], y[:limit], weight[:limit]
+    shared = fit_refined(logits, y, weight)[0] if len(y) >= _SHARED_ROWS else None
+
+    def one_fold(held: Float64) -> tuple[IntArray, Float64]:
+        left = weight - held
+        rows, out = np.flatnonzero(left > 1e-9 * weight), np.flatnonzero(held)
+        fitted = fit_candidates(logits[rows], y[rows], left[rows], setting, shared)
+        found = scores(fitted, logits[out])
+        tick(1)
+        return out, found
+
+    folds = deal(y, weight, _FOLDS, discrete=are_discrete(logits, y, weight))
+    found = each(one_fold, list(folds), events=logits.size)
+    rows = np.concatenate([out for out, _ in found])
+    mass = np.concatenate([held[out] for held, (out, _) in zip(folds, found, strict=True)])
+    return Held(logits[rows], y[rows], mass, np.concatenate([s for _, s in found], axis=1))
+
+
+class Pool(NamedTuple):
+    """The weights of the candidates (J,), the pooled top-label event's curve, and how the argmax is kept."""
+
+    share: Float64
+    last: Curve
+    lift: float | None
+
+
+def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, Any]]:
+    """Weigh the candidates, correct the pooled top-label event, and choose how to keep the argmax.
+
+    Parameters
+    ----------
+    held : Held
+    setting : Setting
+    free : bool
+        Whether the argmax may change.
+
+    Returns
+    -------
+    Pool, dict
+        The second: what was seen, for the user.
+    """
+    share = _weigh(held, lean=not free)
+    pooled = np.tensordot(share, held.scores, 1)
+    top = pooled.argmax(axis=1) if free else top_class(held.logits, setting.prefer)
+    odds, rest = split_top(pooled, top)
+    hit = (top == held.y).astype(np.float64)
+    none, k = np.zeros((len(top), 0)), held.logits.shape[1]
+    told_apart = setting.classes and not free
+    last = fit_curve(odds, none, top, hit, held.weight, k, classes=told_apart, enough=_ENOUGH)
+    q = expit(last(odds, none, top))
+    base = judge(softmax(held.logits), held.y, held.weight)
+    lifts: tuple[float | None, ...] = (None,) if free else LIFTS
+    verdicts = each(
+        lambda lift: judge(join(q, rest, top, lift), held.y, held.weight), list(lifts), events=rest.size
+    )
+    best = _first_of_equals([v.against(base) for v in verdicts])
+    info = _facts(share, setting, base, dict(zip(lifts, verdicts, strict=True)), lifts[best])
+    if not free and setting.classes:
+        info["argmax_advice"] = _advice(pooled.argmax(axis=1) == held.y, hit > 0, held.weight)
+    return Pool(share, last, lifts[best]), info
+
+
+def _first_of_equals(criteria: list[float], slack: float = 0.02) -> int:
+    return next(i for i, value in enumerate(criteria) if value <= min(criteria) + slack)
+
+
+def _weigh(held: Held, *, lean: bool) -> Float64:
+    """Weigh the candidates; where the argmax is kept, events are leant on: they are made for it."""
+    step = -(-held.scores[0].size // _WEIGHED_EVENTS)
+    part = np.ascontiguousarray(held.scores[:, ::step])
+    return log_linear_weights(part, held.y[::step], held.weight[::step], lean=lean)
+
+
+def _facts(
+    share: Float64,
+    setting: Setting,
+    base: Verdict,
+    verdicts: Mapping[float | None, Verdict],
+    lift: float | None,
+) -> dict[str, Any]:
+    return {
+        "candidates": dict(zip(setting.names, share.tolist(), strict=False)),
+        "lift": lift,
+        "criterion": {str(key): verdict.against(base) for key, verdict in verdicts.items()},
+        "held_out": {"identity": base._asdict(), "pool": verdicts[lift]._asdict()},
+    }
+
+
+def _advice(free: NDArray[np.bool_], kept: NDArray[np.bool_], weight: Float64) -> dict[str, Any]:
+    """Say whether letting the argmax change would raise accuracy, by rows out of fold."""
+    won, lost = (float(weight @ (a & ~b)) for a, b in ((free, kept), (kept, free)))
+    # McNemar: under "no difference" the discordant rows are a fair coin; three deviations of it.
+    clear = won - lost > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0)
+    before, after = (float(np.average(hits, weights=weight)) for hits in (kept, free))
+    words = (
+        f"keeping the argmax costs accuracy: held-out rows give {after:.4f} where it may change and "
+        f"{before:.4f} where it is kept; preserve=None lets it change"
+        if clear
+        else "Keeping the argmax costs no accuracy that held-out rows can show."
+    )
+    return {"recommended": bool(clear), "accuracy": {"kept": before, "free": after}, "words": words}
+
+
+def _of_advice(info: dict[str, Any]) -> list[str]:
+    advice = info.get("argmax_advice", {"recommended": False})
+    return [advice["words"]] if advice["recommended"] else []
+
+
+def fit_default(
+    logits: FloatArray,
+    y: IntArray,
+    sample_weight: NDArray[np.float64] | None,
+    *,
+    preserve: Preserves,
+    verbose: bool,
+) -> Fitted:
+    """Pool the candidates out of fold, then fit each on all rows."""
+    weight = _counted(logits, y, sample_weight)
+    if logits.shape[1] == 2:
+        folds = deal(y, weight, _FOLDS, discrete=are_discrete(logits, y, weight)) if _enough(weight) else None
+        return fit_two(logits, y, weight, folds, crossing=preserve is not None)
+    # The threads here are ours; BLAS would start as many in each.
+    with (
+        threadpool_limits(1, user_api="blas"),
+        progress("h-calibration", _FOLDS + 2, verbose=verbose) as advance,
+    ):
+        return _fit_many(logits, y, weight, preserve, advance)
+
+
+def _fit_many(
+    logits: FloatArray, y: IntArray, weight: Float64, preserve: Preserves, advance: Callable[[int], None]
+) -> Fitted:
+    k = logits.shape[1]
+    setting = new_setting(logits, y, weight, classes=preserve != "order")
+    if _enough(weight):
+        held = out_of_fold(logits, y, weight, setting, advance)
+        chosen, info = pool(held, setting, free=preserve is None)
+    else:
+        temperature = np.array([float(name == "temperature") for name in setting.names])
+        chosen = Pool(temperature, no_curve(0, k), None if preserve is None else 0.0)
+        info = {"candidates": dict(zip(setting.names, temperature.tolist(), strict=True))}
+    mass = np.bincount(y, weights=weight, minlength=k)
+    info["warnings"] = [*one_class(mass), *_of_advice(info)]
+    info["absent_classes"] = np.flatnonzero(mass == 0).tolist()
+    advance(1)
+    refined, converged, message = fit_refined(logits, y, weight)
+    model = assemble(fit_candidates(logits, y, weight, setting, refined), chosen)
+    advance(1)
+    return Fitted(to_state(model), converged, message, {"protocol": "default", "map": "pool", **info})
+
+
+def assemble(fitted: Candidates, chosen: Pool) -> Model:
+    """Return the model of candidates and their pool."""
+    return fitted.model._replace(blend=blend(fitted, chosen.share), last=chosen.last, lift=chosen.lift)
+
+
+def _enough(weight: Float64) -> bool:
+    return len(weight) >= _FOLDS and float(weight.sum()) >= 2 * _FOLDS
+
+
+def _counted(logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> Float64:
+    """Return weights that sum to the number of rows that tell something new.
+
+    A row that weighs ten, or comes ten times, is one observation and not ten, unless scores are discrete and
+    come again by themselves. Weights that sum to less than that stay as they are: they count rows.
+    """
+    if weight is None:
+        return np.ones(len(y))
+    total = float(weight.sum())
+    if are_discrete(logits, y, weight):
+        return weight
+    rows = total**2 / float(weight @ weight)
+    return np.asarray(weight * min(1.0, rows / total))
+
+
+def predict_default(
+    state: Mapping[str, NDArray[Any]], logits: FloatArray, preserve: Preserves, out: FloatArray
+) -> None:
+    """Write the probabilities of a fitted state into ``out``."""
+    if is_table(state):
+        predict_two(state, logits, out)
+        return
+    # Compiled exponentials are good to 2 ulp and may invert two neighbours; numpy's segments may not.
+    predict = predict_plain if preserve == "order" else predict_into
+    predict(from_state(state), logits, out)
+
+
+def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
+    """Return what :func:`predict_default` does, in the operations of :mod:`hcal.runtime.ops`."""
+    return graph_two(state, ops, x) if is_table(state) else graph_model(from_state(state), ops, x)

@@ -1,0 +1,103 @@
+"""What stands between a model and its compiled prediction: the form of the parameters, and threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hcal.calibrators.h._compiled import CELL, Stages, predict_rows
+from hcal.calibrators.h.blend import FLOOR, no_blend
+from hcal.calibrators.h.keep import JUST_BELOW
+from hcal.calibrators.h.refine import KNOTS
+from hcal.calibrators.h.rows import FAR, N_FEATURES, TINY, narrowed
+from hcal.runtime.numerics import FloatArray
+from hcal.runtime.threads import run_parts, split
+
+if TYPE_CHECKING:
+    from hcal.calibrators.h.model import Model
+
+
+def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
+    """Write the probabilities of finite, contiguous logits (N, K) into ``out``."""
+    _check_shapes(model, logits, out)
+    form = stages(model, logits.dtype)
+    parts = split(len(logits), grain=logits.shape[1])
+    run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
+
+
+def _check_shapes(model: Model, logits: FloatArray, out: FloatArray) -> None:
+    """Refuse what the kernel would read or write past its end: it has no checks of its own."""
+    k, refined, curve, final = logits.shape[1], model.refined, model.curve, model.final
+    expected = {
+        "refined.values": (refined.values, len(KNOTS)),
+        **{f"refined.{f}": (getattr(refined, f), N_FEATURES) for f in refined._fields[2:]},
+        "curve.scaler": (curve.scaler, 4),
+        "curve.weights": (curve.weights, 2 + len(curve.knots) + N_FEATURES),
+        "curve.classes": (curve.classes, k),
+        "final.scaler": (final.scaler, 4),
+        "final.weights": (final.weights, 2 + len(final.knots)),
+        "rest.bias": (model.rest.bias, k),
+    }
+    if model.blend is not None and model.last is not None:
+        last = model.last
+        expected |= {
+            "blend.matrix": (model.blend.matrix.reshape(-1), k * k if model.blend.matrix.size else 0),
+            "blend.bias": (model.blend.bias, k),
+            "blend.prefer": (model.blend.prefer, k),
+            "last.scaler": (last.scaler, 4),
+            "last.weights": (last.weights, 2 + len(last.knots)),
+            "last.classes": (last.classes, k),
+        }
+    for name, (array, size) in expected.items():
+        if array.shape != (size,):
+            raise ValueError(f"{name!r} has shape {array.shape}, {k} classes need ({size},)")
+    if out.shape != logits.shape or out.dtype != logits.dtype:
+        raise ValueError(
+            f"out has shape {out.shape} and type {out.dtype}, logits {logits.shape}, {logits.dtype}"
+        )
+
+
+def stages(model: Model, dtype: Any) -> Stages:
+    """Return a model in the kernel's form, for logits of a float width."""
+    edges = np.arange(0.0, KNOTS[-1] + CELL, CELL)
+    segment = np.minimum(np.searchsorted(KNOTS, edges, side="right") - 1, len(KNOTS) - 2)
+    values, scalar = model.refined.values, np.dtype(dtype).type
+    slope = (np.diff(values) / np.diff(KNOTS))[segment]
+    curve, final = model.curve, model.final
+    blend = no_blend(len(curve.classes)) if model.blend is None else model.blend
+    last = final if model.last is None else model.last
+    return Stages(
+        intercept=(values[segment] - slope * KNOTS[segment]).astype(dtype),
+        slope=slope.astype(dtype),
+        bias=model.rest.bias.astype(dtype),
+        beta=narrowed(float(model.refined.beta), dtype),
+        kappa=scalar(model.rest.kappa),
+        far=scalar(FAR),
+        scaler=np.array(model.refined.scaler()),
+        weights=model.refined.weights,
+        knots=curve.knots,
+        odds_scaler=curve.scaler,
+        odds_weights=curve.weights,
+        classes=curve.classes,
+        final_knots=final.knots,
+        final_scaler=final.scaler,
+        final_weights=final.weights,
+        floor=TINY,
+        tiny=float(np.finfo(dtype).tiny),
+        lift=-1.0 if model.lift is None else float(model.lift),
+        just_below=JUST_BELOW,
+        pooled=model.blend is not None,
+        events=float(blend.events),
+        refined=scalar(blend.refined),
+        cap=scalar(blend.cap),
+        matrix=np.ascontiguousarray(blend.matrix, dtype=dtype),
+        scale=scalar(blend.scale),
+        offset=blend.bias.astype(dtype),
+        prefer=blend.prefer,
+        last_knots=last.knots,
+        last_scaler=last.scaler,
+        last_weights=last.weights,
+        last_classes=last.classes,
+        lowest=scalar(-FLOOR),
+    )

@@ -1,0 +1,63 @@
+"""The pool: candidates are averaged, with weights by what they said of rows that they had not seen.
+
+A log-linear pool multiplies candidates, p ∝ Π p_j^{a_j}. Its weights are a small convex problem in the
+held-out likelihood; they need not sum to one, so a pool of timid candidates is not timid, and a pool of maps
+that are linear in the scores is one such map.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hcal.calibrators.h.rows import Float64
+from hcal.runtime.numerics import IntArray
+from hcal.solvers.lbfgs import lbfgs
+
+#: Ridge that draws log-linear weights to where they start, a candidate, in units of rows.
+_PSEUDO_ROWS = 1.0
+#: Leaning on the first candidate: half-way at so many rows, and by one pseudo-row more for so many.
+_HALFWAY, _ROWS_A_PSEUDO_ROW = 2000.0, 200.0
+
+
+def log_linear_weights(log_p: Float64, y: IntArray, weight: Float64, *, lean: bool = False) -> Float64:
+    """Return the weights (J,), each at least 0, of the log-linear pool of best held-out likelihood.
+
+    With few rows they are nearly equal; with ``lean`` the first candidate is preferred the more, the more
+    rows there are, and others must earn their weight by more than a hair of likelihood.
+
+    Parameters
+    ----------
+    log_p : array of shape (J, N, K)
+        What every candidate says of held-out rows; a constant may be missing in each row.
+    y, weight : arrays of shape (N,)
+    lean : bool
+
+    Examples
+    --------
+    >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
+    >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
+    >>> log_linear_weights(np.stack([good, -good]), y, np.ones(100)).round(1)
+    array([0.9, 0. ])
+    """
+    n_candidates = len(log_p)
+    rows, total = np.arange(len(y)), float(weight.sum())
+    center, ridge = np.full(n_candidates, 1.0 / n_candidates), _PSEUDO_ROWS * n_candidates
+    if lean:
+        first = total / (total + _HALFWAY)
+        center = (1.0 - first) * center + first * (np.arange(n_candidates) == 0)
+        ridge += total / _ROWS_A_PSEUDO_ROW
+
+    def loss(a: Float64) -> tuple[float, Float64]:
+        s = np.tensordot(a, log_p, 1)
+        s -= s.max(axis=1, keepdims=True)
+        own = s[rows, y]
+        p = np.exp(s, out=s)
+        mass = p.sum(axis=1)
+        value = float(weight @ (np.log(mass) - own)) + ridge * float(((a - center) ** 2).sum())
+        p *= (weight / mass)[:, None]
+        p[rows, y] -= weight
+        gradient = log_p.reshape(n_candidates, -1) @ p.ravel()
+        return value / total, (gradient + 2 * ridge * (a - center)) / total
+
+    bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * n_candidates
+    return lbfgs(loss, center, bounds=bounds, max_iterations=100, tolerance=1e-9).theta

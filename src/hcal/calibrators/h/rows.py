@@ -1,0 +1,222 @@
+"""What the default calibrator looks at in a row: margins below the top class, and six features.
+
+Everything is measured on log-softmax(β z), β the inverse temperature of temperature scaling, so that the
+scale of the logits does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.runtime.numerics import FloatArray, IntArray
+
+Float64 = NDArray[np.float64]
+
+#: Margins are cut here: e^−700 is the last exponent before float64 underflows.
+FAR = 700.0
+#: Added inside logarithms of quantities that may be 0: below this they make no difference to a probability.
+TINY = 1e-4
+N_FEATURES = 6
+#: Errors below which ridges grow.
+_ENOUGH_ERRORS = 50.0
+
+
+class Rows(NamedTuple):
+    """Margins and features of a block of rows.
+
+    Attributes
+    ----------
+    top : array of shape (N,)
+        The most probable class (the first, on ties).
+    margin : array of shape (N, K)
+        How far each class lies below the top one, in temperature-scaled logits; 0 for the top class itself.
+    feature : array of shape (N, 6)
+    """
+
+    top: IntArray
+    margin: FloatArray
+    feature: Float64
+
+
+def look(logits: FloatArray, beta: float, top: IntArray | None = None) -> Rows:
+    """Return margins and features of logits at inverse temperature β.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    beta : float
+    top : array of shape (N,), optional
+        Which of the highest classes counts as the top one; by default the first.
+
+    Returns
+    -------
+    Rows
+
+    Examples
+    --------
+    >>> look(np.array([[2.0, 0.0, 1.0]]), 0.5).margin
+    array([[0. , 1. , 0.5]])
+    """
+    top = logits.argmax(axis=1) if top is None else top
+    margin = logits[np.arange(len(top)), top][:, None] - logits
+    margin *= narrowed(beta, logits.dtype)
+    np.minimum(margin, logits.dtype.type(FAR), out=margin)
+    return Rows(top, margin, features(margin, top))
+
+
+def narrowed(value: float, dtype: Any) -> Any:
+    """Return a number in a float width, at most the largest finite one of it.
+
+    Examples
+    --------
+    >>> bool(np.isfinite(narrowed(1e300, np.float32)))
+    True
+    """
+    return np.dtype(dtype).type(min(float(value), float(np.finfo(dtype).max)))
+
+
+def features(margin: FloatArray, top: IntArray) -> Float64:
+    """Return six numbers that tell how the probability of a row is spread.
+
+    The runner-up's margin, the surprise of the top class, the entropy, the mean margin, and two
+    log-sums of roots of the probabilities, which weigh the middle and the tail: no sorting, so that the
+    same features are cheap in every runtime.
+
+    Parameters
+    ----------
+    margin : array of shape (N, K)
+    top : array of shape (N,)
+
+    Returns
+    -------
+    array of shape (N, 6)
+
+    Examples
+    --------
+    >>> features(np.zeros((1, 2)), np.zeros(1, dtype=int)).shape
+    (1, 6)
+    """
+    # Powers of one e^−margin, and sums that are normalised afterwards: few passes over the classes.
+    e = np.exp(-margin)
+    log_z = np.log(_row_sums(e))
+    weighted = np.einsum("nk,nk->n", e, margin).astype(np.float64)
+    half = np.sqrt(e, out=e)
+    by_half = _row_sums(half)
+    by_quarter = _row_sums(np.sqrt(half, out=half))
+    out = np.empty((len(margin), N_FEATURES))
+    out[:, 0] = np.log1p(_runner_up(margin, top))
+    out[:, 1] = np.log(TINY + log_z)
+    out[:, 2] = np.log(TINY + log_z + weighted * np.exp(-log_z))
+    out[:, 3] = np.log1p(_row_sums(margin) / margin.shape[1])
+    out[:, 4] = np.log(by_half) - 0.5 * log_z
+    out[:, 5] = np.log(by_quarter) - 0.25 * log_z
+    return out
+
+
+def _row_sums(values: FloatArray) -> Float64:
+    return np.asarray(values.sum(axis=1), dtype=np.float64)
+
+
+def _runner_up(margin: FloatArray, top: IntArray) -> Float64:
+    """Return the smallest margin but the top class's own, which is put back afterwards."""
+    rows = np.arange(len(top))
+    margin[rows, top] = np.inf
+    least = np.asarray(margin.min(axis=1), dtype=np.float64)
+    margin[rows, top] = 0.0
+    return least
+
+
+class Scaler(NamedTuple):
+    """Standardises features and cuts them to the range seen in the fit: nothing is extrapolated."""
+
+    mean: Float64
+    deviation: Float64
+    low: Float64
+    high: Float64
+
+    def __call__(self, values: Float64) -> Float64:
+        """Return (values − mean)/deviation inside [low, high]."""
+        return np.clip((values - self.mean) / self.deviation, self.low, self.high)
+
+
+def fit_scaler(values: Float64, weight: Float64) -> Scaler:
+    """Learn a scaler from values of shape (N, F) and weights of shape (N,).
+
+    Examples
+    --------
+    >>> fit_scaler(np.array([[0.0], [2.0]]), np.ones(2)).mean
+    array([1.])
+    """
+    mean = np.average(values, axis=0, weights=weight)
+    deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
+    deviation = np.where(deviation > 1e-6, deviation, 1.0)
+    standard = (values - mean) / deviation
+    low, high = (weighted_quantile(standard, weight, np.array([q]))[0] for q in (0.001, 0.999))
+    return Scaler(mean, deviation, low, high)
+
+
+def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
+    """Return quantiles of each column; a weight counts as that many repetitions.
+
+    Parameters
+    ----------
+    values : array of shape (N, F)
+    weight : array of shape (N,)
+    at : array of shape (Q,)
+
+    Returns
+    -------
+    array of shape (Q, F)
+
+    Examples
+    --------
+    >>> weighted_quantile(np.array([[1.0], [5.0]]), np.array([3.0, 1.0]), np.array([0.5]))
+    array([[1.]])
+    """
+    out = np.empty((len(at), values.shape[1]))
+    for column in range(values.shape[1]):
+        order = np.argsort(values[:, column], kind="stable")
+        share = np.cumsum(weight[order])
+        index = np.searchsorted(share, at * share[-1])
+        out[:, column] = values[order[np.minimum(index, len(order) - 1)], column]
+    return out
+
+
+def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
+    """Cut rows into slices of about so many events, so that memory stays bounded.
+
+    Examples
+    --------
+    >>> len(blocks(10, 1_000_000))
+    10
+    """
+    size = max(1, events // n_classes)
+    return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
+
+
+def few(total: float, errors: float = np.inf, enough: float = 1000.0) -> float:
+    """Return how much stronger ridges are where there is little to learn from: few rows, or few errors.
+
+    Rows that a classifier gets right say little of the shape of a curve; without any error nothing stops it
+    from growing ever surer.
+
+    Examples
+    --------
+    >>> few(5000.0), few(200.0), few(5000.0, errors=1.0)
+    (1.0, 5.0, 25.0)
+    """
+    return max(1.0, enough / total, _ENOUGH_ERRORS / (errors + 1.0))
+
+
+def prefixed(prefix: str, values: Any) -> dict[str, NDArray[Any]]:
+    """Return the fields of a named tuple as arrays for a state, under ``prefix.field``.
+
+    Examples
+    --------
+    >>> list(prefixed("s", Scaler(*(np.zeros(1) for _ in range(4)))))
+    ['s.mean', 's.deviation', 's.low', 's.high']
+    """
+    return {f"{prefix}.{key}": np.asarray(value) for key, value in values._asdict().items()}

@@ -1,0 +1,129 @@
+"""The bets of a monitor: what calibration could be replaced by, and what it would pay to have bet on it.
+
+An alternative says q where the predictor says p. Betting on it multiplies the capital by q/p if the event
+happens and by (1 − q)/(1 − p) if it does not: 1 + λ(c − p) with λ = (q − p)/(p(1 − p)), a fair game if p
+is right. With a tolerance h the bet is taken against p + h or p − h instead: unfavourable as long as the
+truth lies within h of the claim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TINY = 1e-6  # claims of 0 and 1 cannot be bet on at finite odds
+
+
+@dataclass(frozen=True)
+class Bet:
+    """One alternative.
+
+    Attributes
+    ----------
+    words : str
+        What it says, for the alarm.
+    slope : float
+        Factor on the log-odds.
+    shift : float
+        Added to the log-odds.
+    threshold : float
+        Only claims at or above it are bet on.
+    """
+
+    words: str
+    slope: float = 1.0
+    shift: float = 0.0
+    threshold: float = 0.0
+
+
+def _shifts(sizes: tuple[float, ...], thresholds: tuple[float, ...], high: str, low: str) -> list[Bet]:
+    bets = []
+    for threshold in thresholds:
+        where = f" at or above {threshold:g}" if threshold else ""
+        bets += [Bet(high + where, shift=-size, threshold=threshold) for size in sizes]
+        bets += [Bet(low + where, shift=size, threshold=threshold) for size in sizes]
+    return bets
+
+
+#: The top label: over- and under-confident, everywhere or among the confident.
+TOP_BETS = (
+    *_shifts((0.15, 0.4, 1.0), (0.0, 0.9), "over-confident", "under-confident"),
+    Bet("over-confident", slope=0.75),
+    Bet("under-confident", slope=1.33),
+)
+#: One class's probability.
+CLASS_BETS = (
+    *_shifts((0.3, 0.9), (0.0, 0.5), "stated too high", "stated too low"),
+    Bet("too extreme", slope=0.75),
+    Bet("not extreme enough", slope=1.33),
+)
+#: Temperatures of the whole vector: above 1 the truth is flatter than the claim.
+TEMPERATURES = (1.15, 1.35, 1.8, 0.87, 0.74, 0.55)
+VECTOR_BETS = tuple(Bet("over-confident" if t > 1 else "under-confident", slope=1 / t) for t in TEMPERATURES)
+FAMILIES = {"top-label": TOP_BETS, "class-wise": CLASS_BETS, "vector": VECTOR_BETS}
+
+
+def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDArray[np.float64]:
+    """Return the logarithm of what each bet pays on each event.
+
+    Parameters
+    ----------
+    p, c : array of any shape S
+        Claims, and marks (bool).
+    bets : tuple of E Bet
+    tolerance : float
+
+    Returns
+    -------
+    array of shape (*S, E)
+
+    Examples
+    --------
+    >>> pays = np.exp(log_payoffs(np.array([0.8, 0.8]), np.array([True, False]), TOP_BETS, 0.0))
+    >>> np.allclose(0.8 * pays[0] + 0.2 * pays[1], 1)  # a fair game
+    True
+    """
+    p = np.clip(np.asarray(p, dtype=np.float64), _TINY, 1 - _TINY)
+    odds = np.log(p) - np.log1p(-p)
+    slope, shift, threshold = np.array([(b.slope, b.shift, b.threshold) for b in bets]).T
+    q = 1 / (1 + np.exp(-(odds[..., None] * slope + shift)))
+    q = np.clip(np.where(p[..., None] >= threshold, q, p[..., None]), _TINY, 1 - _TINY)
+    against = p[..., None]
+    if tolerance:
+        # The nearest probability that the tolerance allows: no bet where the alternative is allowed too.
+        low, high = np.maximum(against - tolerance, _TINY), np.minimum(against + tolerance, 1 - _TINY)
+        against = np.clip(q, low, high)
+    won, lost = np.log(q / against), np.log1p((against - q) / (1 - against))
+    return np.asarray(np.where(np.asarray(c, dtype=bool)[..., None], won, lost))
+
+
+def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:
+    """Return the logarithm of what each temperature pays on each row: q_y / f_y, q ∝ f^(1/T).
+
+    Parameters
+    ----------
+    probs : array of shape (N, K)
+    y : array of shape (N,)
+
+    Returns
+    -------
+    array of shape (N, E)
+
+    Examples
+    --------
+    >>> f = np.array([[0.2, 0.8], [0.2, 0.8]])
+    >>> pays = np.exp(log_vector_payoffs(f, np.array([0, 1])))
+    >>> np.allclose(0.2 * pays[0] + 0.8 * pays[1], 1)
+    True
+    """
+    # A claim of 0 is bet against as if it were a little more: that only costs the gambler.
+    logs = np.log(np.maximum(np.asarray(probs, dtype=np.float64), 1e-12))
+    own = logs[np.arange(len(logs)), y]
+    columns = []
+    for bet in VECTOR_BETS:
+        tempered = np.exp(bet.slope * logs)
+        columns.append(bet.slope * own - np.log(tempered.sum(axis=1)) - own)
+    return np.stack(columns, axis=1)

@@ -1,0 +1,156 @@
+"""The inequalities behind every certificate, as pure functions of arrays.
+
+*Chernoff*: the mean of m independent marks with mean probability q is c with probability at most
+exp(−m·kl(c, q)) on either side. *Bennett with Ville*: the running sum of independent centred marks with total
+variance at most V passes x somewhere with probability at most exp(−V·η(x/V)).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hcal.metrics.sample import Vector
+
+_STEPS = 30  # Newton converges in six to eight; the cap only guards against rounding
+
+
+def kl(c: ArrayLike, q: ArrayLike) -> Vector:
+    """Return the binary relative entropy kl(c, q) = c·log(c/q) + (1−c)·log((1−c)/(1−q)).
+
+    Parameters
+    ----------
+    c, q : array-like of probabilities
+
+    Returns
+    -------
+    array
+
+    Examples
+    --------
+    >>> kl(0.5, [0.5, 0.9]).round(4)
+    array([0.    , 0.5108])
+    """
+    c, q = np.asarray(c, dtype=np.float64), np.asarray(q, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        hit = np.where(c > 0, c * np.log(c / q), 0.0)
+        miss = np.where(c < 1, (1 - c) * np.log1p((q - c) / (1 - q)), 0.0)
+    return np.asarray(np.maximum(hit + miss, 0.0))
+
+
+def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
+    """Return the largest q with kl(c, q) ≤ reach, by Newton's method from above.
+
+    kl is convex in q, so that every step stays at or above the root: a stop too early is only wider.
+
+    Parameters
+    ----------
+    c : array-like
+        Observed frequencies.
+    reach : array-like
+        log(1/failure) / m, of the same shape or broadcast.
+
+    Returns
+    -------
+    array
+
+    Examples
+    --------
+    >>> kl_upper([0.0, 0.5, 1.0], np.log(20) / 100).round(4)
+    array([0.0295, 0.6206, 1.    ])
+    """
+    c, reach = np.broadcast_arrays(np.asarray(c, np.float64), np.asarray(reach, np.float64))
+    highest = np.nextafter(1.0, 0)
+    # kl(c, q) ≥ 2(q − c)², ≥ (q − c)²/(2q) and ≥ −(1−c)·log(1−q) − entropy(c): all three lie above the root.
+    q = np.minimum(c + np.sqrt(reach / 2), c + reach + np.sqrt(reach**2 + 2 * c * reach))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -(np.where(c > 0, c * np.log(c), 0.0) + np.where(c < 1, (1 - c) * np.log1p(-c), 0.0))
+        q = np.fmin(q, -np.expm1(-(reach + entropy) / (1 - c)))
+    q = np.minimum(np.maximum(q, c), highest)
+    inner = (c < 1) & (q > c)
+    for _ in range(_STEPS):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = (kl(c, q) - reach) * q * (1 - q) / (q - c)
+        step = np.where(inner & (step > 0), step, 0.0)
+        q = q - step
+        if not (step > 1e-12).any():
+            break
+    return np.where(c >= 1, 1.0, np.where(q >= highest, 1.0, np.maximum(q, c)))
+
+
+def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
+    """Return the interval of all q with kl(c, q) ≤ reach.
+
+    Parameters
+    ----------
+    c, reach : array-like
+
+    Returns
+    -------
+    low, high : array
+
+    Examples
+    --------
+    >>> low, high = kl_interval([0.9], np.log(40) / 200)
+    >>> low.round(4), high.round(4)
+    (array([0.8328]), array([0.9478]))
+    """
+    c = np.asarray(c, dtype=np.float64)
+    return 1 - kl_upper(1 - c, reach), kl_upper(c, reach)
+
+
+def largest_variance(low: ArrayLike, high: ArrayLike) -> Vector:
+    """Return the largest q(1 − q) of an interval: at ½ if it is inside, else at the nearer end.
+
+    Examples
+    --------
+    >>> largest_variance([0.1, 0.4], [0.2, 0.7])
+    array([0.16, 0.25])
+    """
+    nearest = np.clip(0.5, np.asarray(low, np.float64), np.asarray(high, np.float64))
+    return np.asarray(nearest * (1 - nearest))
+
+
+def bennett(variance: ArrayLike, log_failure: float) -> Vector:
+    """Return the least x with V·η(x/V) ≥ log_failure, η(u) = (1 + u)·log(1 + u) − u.
+
+    Parameters
+    ----------
+    variance : array-like
+        Upper bounds V on the sum of the variances.
+    log_failure : float
+        log(sides / failure).
+
+    Returns
+    -------
+    array
+
+    Examples
+    --------
+    >>> bennett([0.0, 100.0], np.log(40)).round(3)
+    array([ 0.   , 28.366])
+    """
+    v = np.asarray(variance, dtype=np.float64)
+    safe = np.maximum(v, 1e-12)
+    # Bernstein's inequality is weaker, so its x lies above; η is convex, so Newton comes down to the root.
+    x = log_failure / 3 + np.sqrt((log_failure / 3) ** 2 + 2 * safe * log_failure)
+    for _ in range(_STEPS):
+        u = x / safe
+        step = (safe * ((1 + u) * np.log1p(u) - u) - log_failure) / np.log1p(u)
+        x = x - np.maximum(step, 0.0)
+        if not (step > 1e-10 * x).any():
+            break
+    return np.where(v <= 0, 0.0, x)
+
+
+def check_level(level: float) -> float:
+    """Return 1 − level, the probability that a certificate may fail.
+
+    Examples
+    --------
+    >>> round(check_level(0.95), 6)
+    0.05
+    """
+    if not (isinstance(level, int | float | np.number) and 0 < level < 1):
+        raise ValueError(f"level must lie between 0 and 1, such as 0.95, got {level!r}")
+    return 1 - float(level)

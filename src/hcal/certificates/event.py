@@ -1,0 +1,253 @@
+"""The certificate of one event: the top label, one class, one group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hcal.certificates.bounds import bennett
+from hcal.certificates.curve import Band, find_band
+from hcal.certificates.monotone import MonotoneBand, monotone_band
+from hcal.certificates.table import EventTable
+from hcal.certificates.windows import Windows, deepest_level, discrete_values, find_windows
+from hcal.metrics.sample import Vector
+
+_PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
+
+
+def part_name(level: int) -> str:
+    """Return the name of a window of a resolution: half, quarter, …
+
+    Examples
+    --------
+    >>> part_name(3), part_name(7)
+    ('eighth', '128th')
+    """
+    return _PARTS[level] if level < len(_PARTS) else f"{2**level}th"
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """A window that is proven to be off.
+
+    Attributes
+    ----------
+    rows : int
+    claims : (float, float)
+        Smallest and largest claim of the window.
+    stated, observed : float
+        Mean claim and frequency.
+    low, high : float
+        Interval of the true mean probability; ``stated`` lies outside it.
+    at_least : float
+        How far off, at least.
+    direction : {"over", "under"}
+        Whether the claims are too high or too low.
+    """
+
+    rows: int
+    claims: tuple[float, float]
+    stated: float
+    observed: float
+    low: float
+    high: float
+    at_least: float
+    direction: str
+
+
+@dataclass(frozen=True)
+class EventCertificate:
+    """What is proven about one event.
+
+    Attributes
+    ----------
+    name : str
+    failure : float
+        The probability with which any of it may be wrong.
+    table : EventTable
+    windows : Windows
+    band : Band
+    assumed : MonotoneBand or None
+        What follows if the truth does not fall as the claim rises.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.uniform(0.5, 1, 4000)
+    >>> found = certify_event("top label", p, rng.random(4000) < p)
+    >>> found.refutation is None, bool(found.smooth < 0.06)
+    (True, True)
+    """
+
+    name: str
+    failure: float
+    table: EventTable
+    windows: Windows
+    band: Band
+    assumed: MonotoneBand | None = None
+
+    @property
+    def n(self) -> int:
+        """Rows."""
+        return int(self.table.n)
+
+    @property
+    def smooth(self) -> float:
+        """Upper bound on the smooth calibration error."""
+        return self.band.smooth
+
+    @property
+    def overall(self) -> tuple[float, float]:
+        """Interval of mean claim − mean truth over all rows."""
+        return float(self.band.low[-1]), float(self.band.high[-1])
+
+    @cached_property
+    def at_most(self) -> dict[int, float]:
+        """For each resolution, how far off any of its windows can be."""
+        return {level: self.windows.worst(level) for level in self.windows.levels}
+
+    @cached_property
+    def refutation(self) -> Refutation | None:
+        """The window that is furthest off beyond doubt, or None."""
+        at_least = self.windows.at_least
+        i = int(at_least.argmax())
+        if at_least[i] <= 0:
+            return None
+        w, t = self.windows, self.table
+        return Refutation(
+            rows=int(w.rows[i]),
+            claims=(float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])),
+            stated=float(w.stated[i]),
+            observed=float(w.observed[i]),
+            low=float(w.low[i]),
+            high=float(w.high[i]),
+            at_least=float(at_least[i]),
+            direction="over" if w.gap_low[i] > 0 else "under",
+        )
+
+    @property
+    def at_least(self) -> float:
+        """h below this is refuted; 0 where nothing is."""
+        return 0.0 if self.refutation is None else self.refutation.at_least
+
+    @property
+    def exact_refuted(self) -> bool:
+        """Whether exact calibration of this event is refuted, by a window or by the curve."""
+        return self.refutation is not None or self.band.refutes
+
+    @property
+    def discrete_error(self) -> float | None:
+        """Upper bound on the ECE of a predictor with few values, else None: it cannot be bounded."""
+        if not discrete_values(self.table):
+            return None
+        single = self.windows.level == -1
+        return float(self.windows.at_most[single] @ self.windows.rows[single] / self.table.n)
+
+    def rows_needed(self, bound: float) -> int | None:
+        """Return about how many rows would certify a smooth error of at most ``bound``.
+
+        It takes the predictor to be exactly calibrated and its claims to be spread as they are here; a
+        predictor that is really off needs more, and one that is off by more than ``bound`` never gets there.
+
+        Parameters
+        ----------
+        bound : float
+
+        Returns
+        -------
+        int, or None beyond 10¹²
+
+        Examples
+        --------
+        >>> p = np.full(1000, 0.9)
+        >>> found = certify_event("top label", p, np.arange(1000) % 10 > 0)
+        >>> found.rows_needed(0.05) < found.rows_needed(0.01)
+        True
+        """
+        if not bound > 0:
+            raise ValueError(f"bound must be positive, got {bound!r}")
+        low, high = 1.0, 1e12
+        if self._typical(high) > bound:
+            return None
+        while high / low > 1.01:
+            middle = float(np.sqrt(low * high))
+            low, high = (low, middle) if self._typical(middle) <= bound else (middle, high)
+        digits = max(int(np.floor(np.log10(high))) - 1, 0)
+        return int(np.ceil(high / 10**digits) * 10**digits)
+
+    def _typical(self, n: float) -> float:
+        """The smooth bound that a calibrated predictor with these claims would typically get from n rows."""
+        t = self.table
+        share = t.ends[1:] / t.n
+        mean = t.claimed / t.count
+        variance = max(float((t.count / t.n) @ (mean * (1 - mean))), 1e-9)
+        # Widths of the variance's own intervals shrink too; at 200 rows they add about half.
+        inflation = 1 + 0.5 * np.sqrt(400 / max(n, 400)) * (1 + 0.1 * deepest_level(n))
+        reach = float(bennett(n * variance * inflation, np.log(4 / self.failure))) / n
+        chance = np.sqrt(2 * variance / (np.pi * n))
+        middle = (t.low + t.high) / 2
+        grown = np.sqrt(share[:-1])  # a random walk's distance grows with the square root of its steps
+        capped = np.minimum(reach + chance * grown, np.minimum(t.prefix[0][1:-1], 1.0 * t.ends[1:-1]) / t.n)
+        return float(reach + chance + np.diff(middle) @ capped)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
+        keep = np.unique(np.linspace(0, len(self.band.at) - 1, 200).astype(int))
+        w = self.windows
+        return {
+            "event": self.name,
+            "rows": self.n,
+            "failure": self.failure,
+            "overall": list(self.overall),
+            "smooth_at_most": self.smooth,
+            "curve_reach": self.band.reach,
+            "at_most": {part_name(level): x for level, x in self.at_most.items()},
+            "at_least": self.at_least,
+            "refuted": None if self.refutation is None else vars(self.refutation),
+            "exactly_calibrated_refuted": self.exact_refuted,
+            "discrete_ece_at_most": self.discrete_error,
+            "curve": {
+                name: _plain(getattr(self.band, name)[keep]) for name in ("at", "estimate", "low", "high")
+            },
+            "windows": {
+                name: _plain(getattr(w, name))
+                for name in ("level", "rows", "stated", "observed", "low", "high")
+            },
+            "monotone": None if self.assumed is None else self.assumed.to_dict(),
+        }
+
+
+def _plain(x: Vector) -> list[float]:
+    return [float(v) for v in x]
+
+
+def certify_event(
+    name: str, p: Any, c: Any = None, *, failure: float = 0.05, assume: str | None = None
+) -> EventCertificate:
+    """Certify one event, from rows or from a table.
+
+    Parameters
+    ----------
+    name : str
+    p : array of shape (N,), or EventTable
+        Claimed probabilities.
+    c : array of shape (N,)
+        Marks; not with a table.
+    failure : float
+        Half of it goes to the windows, half to the curve.
+    assume : {"monotone"}, optional
+
+    Returns
+    -------
+    EventCertificate
+    """
+    from hcal.certificates.table import table_of_rows
+
+    table = p if isinstance(p, EventTable) else table_of_rows(np.asarray(p), np.asarray(c))
+    windows = find_windows(table, failure / 2)
+    band = find_band(table, windows, failure / 2)
+    assumed = monotone_band(table, windows) if assume == "monotone" else None
+    return EventCertificate(name, failure, table, windows, band, assumed)

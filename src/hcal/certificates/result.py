@@ -1,0 +1,232 @@
+"""The answer of ``hcal.certify``: sentences first, then the table, then everything for machines."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hcal.certificates import sentences
+from hcal.certificates.classes import ClassCertificates
+from hcal.certificates.event import EventCertificate, part_name
+from hcal.certificates.gain import Gain
+from hcal.certificates.groups import GroupCertificate
+from hcal.certificates.paper import large_deviation_reach, markov_reach
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What n fresh rows prove about a fixed predictor. ``print`` it, ``plot`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    level : float
+        All statements hold together with at least this probability over the labels.
+    n, k : int
+        Rows and classes.
+    events : dict of EventCertificate
+        The top label, and any class or subset asked for, by name.
+    classes : ClassCertificates or None
+        Every class's own probability.
+    gain : Gain or None
+        Over the baseline.
+    groups : tuple of GroupCertificate
+        Worst first.
+    tolerance : float
+        What counts as close enough where sentences speak of rows needed.
+    refused : tuple of str
+        What cannot be certified, and why.
+    notes : tuple of str
+
+    Examples
+    --------
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.dirichlet([1, 1, 1], size=5000)
+    >>> y = (p.cumsum(1) > rng.random((5000, 1))).argmax(1)
+    >>> certificate = hcal.certify(p, y)
+    >>> certificate.refuted, certificate.smooth < 0.1
+    (False, True)
+    """
+
+    level: float
+    n: int
+    k: int
+    events: dict[str, EventCertificate]
+    classes: ClassCertificates | None = None
+    gain: Gain | None = None
+    groups: tuple[GroupCertificate, ...] = ()
+    tolerance: float = 0.05
+    refused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def top(self) -> EventCertificate | None:
+        """The certificate of the top label, where it was asked for."""
+        return self.events.get("top label")
+
+    @property
+    def smooth(self) -> float:
+        """The largest certified bound on a smooth calibration error, over all events and classes."""
+        bounds = [e.smooth for e in self.events.values()]
+        return max(bounds + ([] if self.classes is None else [float(self.classes.smooth.max())]))
+
+    @property
+    def at_least(self) -> float:
+        """h-calibration to within any h below this is refuted, for some event; 0 where nothing is."""
+        found = [e.at_least for e in self.events.values()]
+        return max(found + ([] if self.classes is None else [float(self.classes.at_least.max())]))
+
+    @property
+    def refuted(self) -> bool:
+        """Whether exact calibration is refuted for some event."""
+        some = any(e.exact_refuted for e in self.events.values())
+        return some or (self.classes is not None and bool(self.classes.exact_refuted.any()))
+
+    def rows_needed(self, bound: float) -> int | None:
+        """Return about how many rows would certify every event's smooth error to be at most ``bound``.
+
+        Parameters
+        ----------
+        bound : float
+
+        Returns
+        -------
+        int, or None where it is out of reach
+        """
+        every = [*self.events.values(), *([] if self.classes is None else self.classes.kept.values())]
+        found = [e.rows_needed(bound) for e in every]
+        return None if any(f is None for f in found) else max(f for f in found if f is not None)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is proven, in plain words."""
+        return sentences.tell(self)
+
+    # -- for machines -----------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers.
+
+        Returns
+        -------
+        dict
+        """
+        return {
+            "level": self.level,
+            "n": self.n,
+            "k": self.k,
+            "sentences": self.sentences,
+            "smooth_at_most": self.smooth,
+            "at_least": self.at_least,
+            "exactly_calibrated_refuted": self.refuted,
+            "events": {name: e.to_dict() for name, e in self.events.items()},
+            "classes": None if self.classes is None else self.classes.to_dict(),
+            "gain": None if self.gain is None else vars(self.gain),
+            "groups": [g.to_dict() for g in self.groups],
+            "paper": self.paper(),
+            "refused": list(self.refused),
+            "notes": list(self.notes),
+        }
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return :meth:`to_dict` as JSON.
+
+        Parameters
+        ----------
+        indent : int, optional
+
+        Returns
+        -------
+        str
+        """
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def paper(self) -> list[dict[str, float | str]]:
+        """Return ours beside the paper's bounds at the same failure: half widths at every resolution.
+
+        Returns
+        -------
+        list of dict
+        """
+        event = next(iter(self.events.values()), None)
+        if event is None:
+            return []
+        rows: list[dict[str, float | str]] = []
+        w = event.windows
+        for level in w.levels:
+            here = w.level == level
+            m = float(w.rows[here].mean())
+            ours = float((np.maximum(w.high - w.observed, w.observed - w.low))[here].mean())
+            middle = float(w.observed[here].mean())
+            rows.append({"resolution": part_name(level), "rows": m, "ours": ours,
+                         "markov": markov_reach(m, event.failure),
+                         "large_deviation": large_deviation_reach(middle, m, event.failure)})  # fmt: skip
+        return rows
+
+    # -- for people -------------------------------------------------------------------------------
+
+    def plot(self, event: str | None = None) -> Figure:
+        """Draw the cumulative curve with its simultaneous band, and the window intervals.
+
+        Parameters
+        ----------
+        event : str, optional
+            ``"top label"`` or another name of ``events``, or ``"class k"``; the first one by default.
+
+        Returns
+        -------
+        matplotlib Figure
+        """
+        from hcal.certificates.drawing import draw
+
+        return draw(self._event(event), self.level)
+
+    def _event(self, name: str | None) -> EventCertificate:
+        known = self.events | (
+            {} if self.classes is None else {e.name: e for e in self.classes.kept.values()}
+        )
+        if name is None:
+            return next(iter(known.values()))
+        if name not in known:
+            raise ValueError(f"no certificate of {name!r} is kept; there are {', '.join(known)}")
+        return known[name]
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title_justify="left", box=None, pad_edge=False)
+        rows = sentences.table(self)
+        for i, column in enumerate(rows[0]):
+            table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+        for row in rows[1:]:
+            table.add_row(*row)
+        return Group(*(Text(line) for line in self.sentences), Text(""), table)
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        out = io.StringIO()
+        Console(file=out, width=110, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        told = "".join(f"<p>{html.escape(line)}</p>" for line in self.sentences)
+        head, *body = sentences.table(self)
+        titles = "".join(f"<th>{html.escape(c)}</th>" for c in head)
+        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in body)
+        return f"<div>{told}<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>"

@@ -1,0 +1,84 @@
+"""The inequalities against independent root finders and against exact tails."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import binom
+
+from hcal.certificates.bounds import bennett, check_level, kl, kl_interval, kl_upper, largest_variance
+from hcal.certificates.gain import certify_gain, lower_mean
+from hcal.certificates.paper import large_deviation_reach, markov_reach
+
+
+@given(st.floats(0, 0.9999), st.floats(1e-7, 15))
+def test_kl_upper_is_the_root(c: float, reach: float) -> None:
+    q = float(kl_upper(c, reach))
+    assert q >= c
+    if q < 1 - 1e-9:
+        assert float(kl(c, q)) == pytest.approx(reach, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(("c", "m"), [(0.0, 50), (0.02, 50), (0.5, 50), (1.0, 50)])
+def test_the_interval_is_the_chernoff_interval(c: float, m: int) -> None:
+    low, high = kl_interval(c, np.log(40) / m)
+    if c == 0:
+        assert low == 0
+        assert high == pytest.approx(1 - 40 ** (-1 / m))  # (1 − q)^m = 1/40
+    if c == 1:
+        assert high == 1
+        assert low == pytest.approx(40 ** (-1 / m))
+    # Chernoff is never optimistic: the exact binomial tail at the ends is below 1/40.
+    hits = round(c * m)
+    assert c == 1 or binom.cdf(hits, m, float(high)) <= 1 / 40 + 1e-12
+    assert c == 0 or binom.sf(hits - 1, m, float(low)) <= 1 / 40 + 1e-12
+
+
+@given(st.floats(1e-6, 1e6), st.floats(0.5, 40))
+def test_bennett_is_the_root(v: float, log_failure: float) -> None:
+    x = float(bennett(v, log_failure))
+    u = x / v
+    assert v * ((1 + u) * np.log1p(u) - u) == pytest.approx(log_failure, rel=1e-6)
+
+
+def test_bennett_of_no_variance_is_zero() -> None:
+    assert bennett([0.0, 1.0], 3.0)[0] == 0
+    eta = lambda u: (1 + u) * np.log1p(u) - u  # noqa: E731
+    assert bennett(1.0, 3.0) == pytest.approx(brentq(lambda x: eta(x) - 3, 1e-9, 50))
+
+
+def test_largest_variance() -> None:
+    assert largest_variance(0.2, 0.9) == 0.25
+    assert largest_variance(0.8, 0.9) == pytest.approx(0.16)
+
+
+@pytest.mark.parametrize("level", [0, 1, 1.5, -0.1, "high", None])
+def test_a_level_outside_is_refused(level: object) -> None:
+    with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+        check_level(level)  # type: ignore[arg-type]
+
+
+def test_the_betting_bound_covers_and_shrinks() -> None:
+    rng = np.random.default_rng(0)
+    misses = sum(lower_mean(rng.beta(2, 2, 300), 0.1) > 0.5 for _ in range(400))
+    assert misses <= 56  # 40 expected at most; 56 has probability 0.004 in a binomial of 400 and 0.1
+    draws = rng.beta(2, 2, 30000)
+    wide, narrow = (draws[:n].mean() - lower_mean(draws[:n], 0.1) for n in (300, 30000))
+    assert narrow < wide / 5
+
+
+def test_a_file_sorted_by_label_does_not_help_the_gambler() -> None:
+    rng = np.random.default_rng(1)
+    better = 0
+    for seed in range(100):
+        difference = np.sort(rng.normal(0, 0.3, 500).clip(-2, 2))[::-1]  # the good rows first, mean 0
+        gain = certify_gain(1 + difference / 2, 1 - difference / 2, 0.1, random_state=seed)
+        better += gain.at_least > 0
+    assert better <= 14  # 5 expected at most (one side); 0.0005 in a binomial of 100 and 0.05
+
+
+def test_the_papers_bound_is_wider() -> None:
+    assert markov_reach(20000, 0.05) > 3 * large_deviation_reach(0.9, 20000, 0.05)

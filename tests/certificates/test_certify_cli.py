@@ -1,0 +1,86 @@
+"""``hcal certify`` and ``hcal watch`` from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hcal
+from conftest import synthetic
+from hcal.cli.app import app
+
+
+def _run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout if code in (0, 2) else result.stderr
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> tuple[Path, Path]:
+    file, model = tmp_path / "task.npz", tmp_path / "m.hcal"
+    (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(3000, seed=2)
+    site = np.where(np.arange(3000) < 1000, "north", "south")
+    np.savez(file, logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test, site_test=site)
+    _run("fit", file, "-o", model, "--method", "ts", "-q")
+    return file, model
+
+
+def test_sentences_table_json_and_picture(task: tuple[Path, Path], tmp_path: Path) -> None:
+    file, model = task
+    text = _run("certify", file, "--model", model, "--group", "site")
+    assert "of your predictions is off by more than" in text
+    assert "the Brier score improves by at least" in text
+    assert "group north" in text
+    found = json.loads(_run("certify", file, "--model", model, "--json", "--level", "0.9"))
+    assert found["level"] == 0.9
+    assert found["gain"]["at_least"] > 0
+    picture = tmp_path / "proof.png"
+    assert _run("certify", file, "--plot", picture, "-q") == ""
+    assert picture.stat().st_size > 10_000
+
+
+def test_rows_of_the_fit_are_refused_on_the_command_line(task: tuple[Path, Path], tmp_path: Path) -> None:
+    file, model = task
+    with np.load(file) as f:
+        np.savez(tmp_path / "same.npz", logits=f["logits_cal"], y=f["y_cal"])
+        np.savez(tmp_path / "part.npz", logits=f["logits_cal"][100:300], y=f["y_cal"][100:300])
+    for name in ("same.npz", "part.npz"):
+        told = _run("certify", tmp_path / name, "--model", model, code=1)
+        assert "no certificate" in told
+        assert "learned from" in told
+    assert "off by more than" in _run("certify", tmp_path / "same.npz")  # without the model
+
+
+def test_a_missing_group_is_named(task: tuple[Path, Path]) -> None:
+    assert "has no array 'age'" in _run("certify", task[0], "--group", "age", code=1)
+
+
+def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    state, picture = tmp_path / "watch.json", tmp_path / "watch.png"
+    for name, off in (("mon", 0.0), ("tue", 0.0), ("wed", 0.15)):
+        p = rng.uniform(0.5, 1, 2000)
+        np.savez(tmp_path / f"{name}.npz", probs=p, y=(rng.random(2000) < p - off).astype(int))
+    said = _run("watch", tmp_path / "mon.npz", tmp_path / "tue.npz", "--state", state)
+    assert said.count("no alarm") == 2
+    said = _run("watch", tmp_path / "wed.npz", "--state", state, "--plot", picture, code=2)
+    assert "ALARM at row 4," in said
+    assert picture.stat().st_size > 10_000
+    assert hcal.Monitor.load(state).n == 6000
+    found = json.loads(_run("watch", tmp_path / "mon.npz", "--json"))
+    assert found["alarm"] is None
+
+
+def test_evaluate_makes_the_reports_statements(task: tuple[Path, Path], tmp_path: Path) -> None:
+    file, model = task
+    found = json.loads(_run("evaluate", file, "--model", model, "--metrics", "nll", "--ci", "0.95", "--json"))
+    told = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
+    words = [found["standing"][name]["words"] for name in ("tolerance", "exact", "knowledge")]
+    assert told["sentences"][-3:] == words
+    shown = _run("evaluate", file, "--model", model, "--metrics", "nll", "--ci", "0.95")
+    assert words[0] in " ".join(shown.split())

@@ -1,0 +1,133 @@
+"""The watch: quiet where all is well, loud after a drift at a known row, the same whatever the batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hcal
+from hcal.bench.worlds import WORLDS, draw_labels
+from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
+from hcal.certificates.monitor import BLOCK
+
+
+def _stream(n: int, k: int, world: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    f, q = WORLDS[world](n, k, rng)
+    return f, draw_labels(q, rng)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.05])
+@pytest.mark.parametrize("family", ["top-label", "class-wise"])
+def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance: float) -> None:
+    p = np.concatenate([np.linspace(0, 1, 101), [1e-9, 1 - 1e-9]])
+    won, lost = (
+        np.exp(log_payoffs(p, np.full(len(p), c), FAMILIES[family], tolerance)) for c in (True, False)
+    )
+    for off in (-tolerance, 0.0, tolerance):
+        q = np.clip(p + off, 0, 1)[:, None]
+        assert (q * won + (1 - q) * lost <= 1 + 1e-9).all()
+    assert won.min() > 0
+    assert lost.min() > 0
+
+
+@pytest.mark.parametrize("k", [2, 3, 1000])
+def test_temperatures_are_fair_even_with_zeros(k: int) -> None:
+    f = np.random.default_rng(0).dirichlet(np.full(k, 0.02), size=1)
+    f[f < 1e-13] = 0
+    f /= f.sum()
+    pays = np.exp(log_vector_payoffs(np.repeat(f, k, axis=0), np.arange(k)))
+    assert (f[0] @ pays <= 1 + 1e-9).all()
+
+
+def test_false_alarms_are_rare() -> None:
+    alarms = sum(hcal.Monitor(0.2).update(*_stream(3000, 3, "T=1", s)).alarm is not None for s in range(40))
+    assert alarms <= 14  # at most 8 expected; 14 has probability 0.02 in a binomial of 40 and 0.2
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_a_drift_at_a_known_row_is_found_after_it(k: int) -> None:
+    before, after = _stream(6000, k, "T=1", 3), _stream(4000, k, "T=2", 4)
+    monitor = hcal.Monitor().update(*before)
+    assert monitor.alarm is None
+    monitor.update(*after)
+    assert monitor.alarm is not None
+    assert 6000 < monitor.alarm.row < 7000
+    assert "over-confident" in monitor.alarm.direction
+    assert f"ALARM at row {monitor.alarm.row:,}" in str(monitor)
+
+
+def test_the_class_that_drifts_is_named_with_its_direction() -> None:
+    rng = np.random.default_rng(0)
+    f = rng.dirichlet([2, 2, 2, 2], size=8000)
+    q = f.copy()
+    q[:, 2] *= 0.4
+    monitor = hcal.Monitor(events=["class-wise"]).update(f, draw_labels(q / q.sum(1, keepdims=True), rng))
+    assert monitor.alarm is not None
+    assert (monitor.alarm.family, monitor.alarm.event) == ("class-wise", "class 2")
+    assert monitor.alarm.direction.startswith("stated too high")
+
+
+def test_a_tolerance_is_tolerated() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.6, 0.95, 30_000)
+    y = (rng.random(30_000) < p - 0.03).astype(int)
+    assert hcal.Monitor().update(p, y).alarm is not None
+    tolerant = hcal.Monitor(tolerance=0.05).update(p, y)
+    assert tolerant.alarm is None
+    assert "vector" not in tolerant.events
+    worse = (rng.random(30_000) < p - 0.12).astype(int)
+    assert tolerant.update(p, worse).alarm is not None
+
+
+def test_batches_of_any_size_and_a_saved_state_give_the_same_evidence(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    f, y = _stream(1000, 3, "T=1.2")
+    whole = hcal.Monitor().update(f, y)
+    parts = hcal.Monitor()
+    for start in range(0, 1000, 77):
+        parts.update(f[start : start + 77], y[start : start + 77])
+        parts.save(tmp_path / "watch.json")
+        parts = hcal.Monitor.load(tmp_path / "watch.json")
+    assert parts.log_evidence == pytest.approx(whole.log_evidence, abs=1e-9)
+    assert parts.alarm == whole.alarm or parts.alarm is not None
+    np.testing.assert_allclose(parts.history, whole.history, atol=1e-9)
+    assert len(whole.history) == 1000 // BLOCK
+
+
+def test_merging_multiplies_the_evidence_of_independent_streams() -> None:
+    a = hcal.Monitor().update(*_stream(700, 3, "T=1.2", 1))
+    b = hcal.Monitor().update(*_stream(700, 3, "T=1.2", 2))
+    both = a.log_evidence + b.log_evidence
+    merged = hcal.Monitor.from_state(a.state).merge(b)
+    assert merged.log_evidence == pytest.approx(both)
+    assert (merged.alarm is not None) == (both >= np.log(20) or a.alarm is not None or b.alarm is not None)
+    after = merged.log_evidence
+    merged.update(*_stream(300, 3, "T=2", 3))  # it goes on from there
+    assert merged.log_evidence > after
+    with pytest.raises(ValueError, match="same level"):
+        a.merge(hcal.Monitor(0.01))
+
+
+def test_bad_input_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match="level must lie"):
+        hcal.Monitor(0)
+    with pytest.raises(ValueError, match="events are top-label, class-wise, vector"):
+        hcal.Monitor(events=["pooled"])
+    with pytest.raises(ValueError, match="no tolerance"):
+        hcal.Monitor(tolerance=0.1, events=["vector"])
+    with pytest.raises(ValueError, match="2 classes, this monitor watches 3"):
+        hcal.Monitor().update([[0.2, 0.3, 0.5]], [0]).update([[0.5, 0.5]], [0])
+    (tmp_path / "x.json").write_text("[1]")
+    with pytest.raises(ValueError, match="not the state of a monitor"):
+        hcal.Monitor.load(tmp_path / "x.json")
+    with pytest.raises(ValueError, match="schema 9"):
+        hcal.Monitor.from_state({"schema": 9})
+
+
+def test_the_picture_of_the_evidence() -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    import matplotlib.pyplot as plt
+
+    ax = hcal.Monitor().update(*_stream(2000, 3, "T=2")).plot()
+    assert "alarm at row" in ax.get_title()
+    plt.close("all")

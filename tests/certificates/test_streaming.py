@@ -1,0 +1,67 @@
+"""Certificates from accumulators: the same whatever the parts, and as valid as from the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hcal
+from hcal.bench.worlds import WORLDS, draw_labels
+from hcal.certificates import CertificateStream
+from hcal.certificates.table import bin_edges, bin_of
+
+
+def _world(n: int = 6000, k: int = 5, name: str = "T=1.2") -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    f, q = WORLDS[name](n, k, rng)
+    return f, draw_labels(q, rng)
+
+
+def test_parts_and_machines_give_the_same_certificate() -> None:
+    f, y = _world()
+    group = y % 2
+    whole = CertificateStream(5).update(f, y, group)
+    first, second = CertificateStream(5), CertificateStream(5)
+    first.update(f[:1000], y[:1000], group[:1000]).update(f[1000:2500], y[1000:2500], group[1000:2500])
+    second.update(f[2500:], y[2500:], group[2500:])
+    merged = CertificateStream.from_state(second.state).merge(first).certify().to_dict()
+    expected = whole.certify().to_dict()
+    assert merged["n"] == expected["n"] == 6000
+    assert merged["smooth_at_most"] == pytest.approx(expected["smooth_at_most"], abs=1e-12)
+    assert [g["group"] for g in merged["groups"]] == [g["group"] for g in expected["groups"]]
+
+
+def test_the_stream_is_close_to_the_rows() -> None:
+    f, y = _world()
+    streamed, exact = CertificateStream(5).update(f, y).certify(), hcal.certify(f, y)
+    assert streamed.top is not None
+    assert exact.top is not None
+    assert streamed.top.smooth == pytest.approx(exact.top.smooth, abs=0.004)  # half a bin, on average
+    assert streamed.top.overall == pytest.approx(exact.top.overall, abs=2e-4)
+    assert streamed.at_least == pytest.approx(exact.at_least, abs=0.03)
+    assert any("one after the other" in r for r in streamed.refused)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_probability_lies_in_its_bin(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    small = 10 ** -rng.uniform(0, 14, 20_000)
+    p = np.concatenate([rng.random(20_000), small, 1 - small, [0, 0.5, 1]]).astype(dtype)
+    low, high = bin_edges()
+    which = bin_of(p)
+    assert (low[which] <= p + 1e-7).all()  # 1 − p is rounded to float32
+    assert (p <= high[which] + 1e-7).all()
+    assert (np.diff(low) >= 0).all()  # ½ itself has a bin, and starts the next one
+    assert (np.diff(high) >= 0).all()
+    assert (np.diff(which[np.argsort(p)]) >= 0).all()
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    with pytest.raises(ValueError, match="n_classes must be"):
+        CertificateStream(1)
+    with pytest.raises(ValueError, match="no part was added"):
+        CertificateStream(3).certify()
+    with pytest.raises(ValueError, match="same classes"):
+        CertificateStream(3).merge(CertificateStream(4))
+    with pytest.raises(ValueError, match="2 classes, this certificate was made for 3"):
+        CertificateStream(3).update([[0.5, 0.5]], [0])
