@@ -176,7 +176,7 @@ def test_the_smooth_curve_follows_the_truth_and_carries_smooth_ece() -> None:
     # The kernel is as wide as the error, 0.16: it smooths p² by σ² = 0.03 and pulls at the ends.
     assert np.abs(curve.observed[inner] - curve.predicted[inner] ** 2).max() < 0.06
     assert curve.error == pytest.approx(np.mean(p - p**2), rel=0.1)
-    top = hcal.reliability(p, y, binning="smooth")[0]
+    top = hcal.reliability(p, y, level="top-label", binning="smooth")[0]
     assert top.error == hcal.metrics.smece(p, y)
 
 

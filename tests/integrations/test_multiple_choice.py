@@ -179,6 +179,19 @@ def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
     assert "learned from" in hcal.report.build_report(*quiz(800, seed=3), cal)
 
 
+def test_ragged_lists_are_certified_and_the_rows_of_the_fit_are_not() -> None:
+    cal = MultipleChoiceCalibrator().fit(*quiz(800, seed=3))
+    scores, y = quiz(3000, seed=4)
+    ragged, array = cal.predict_proba(scores), cal.predict_proba(padded(scores, -np.inf))
+    assert hcal.certify(ragged, y).to_dict() == hcal.certify(array, y).to_dict()
+    certificate = hcal.certify(ragged, y, calibrator=cal, scores=scores)
+    assert certificate.to_dict() == hcal.certify(ragged, y).to_dict()
+    seen, answers = quiz(800, seed=3)
+    wide = [np.append(s, np.full(8 - len(s), np.nan)) for s in seen[:400]]  # padded further than in the fit
+    with pytest.raises(ValueError, match="no certificate"):
+        hcal.certify(cal.predict_proba(wide), answers[:400], calibrator=cal, scores=wide)
+
+
 def test_a_ragged_row_that_is_no_distribution_is_named() -> None:
     with pytest.raises(ValueError, match=r"row 1 sums to 0\.5"):
         hcal.evaluate([[0.5, 0.5, 0.0], [0.2, 0.3]], [0, 1])

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hcal._version import __version__
-from hcal.cli import bench, console
+from hcal.cli import bench, console, opening
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.data import DataFile, Part
-    from hcal.data.lm_eval import OptionScore
+    from hcal.data import DataFile
 
 app = typer.Typer(
     help="Turn the scores of any trained classifier into probabilities that can be trusted.",
@@ -106,8 +105,8 @@ def fit(
         from hcal.data import read_data
 
         _check_output(output, *file, labels)
-        data = read_data(file, part="cal", kind=input, labels=labels, score=_score(score))
-        calibrator = _new_calibrator(method, data, _params(param or []))
+        data = read_data(file, part="cal", kind=input, labels=labels, score=opening.check_score(score))
+        calibrator = opening.new_calibrator(method, data, _params(param or []))
         method = calibrator.name
         with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
@@ -121,20 +120,6 @@ def fit(
             )  # fmt: skip
         elif not quiet:
             _show_fit(calibrator, data, output)
-
-
-def _new_calibrator(method: str | None, data: DataFile, params: dict[str, Any]) -> Calibrator:
-    """Return the method that was asked for; of questions, the one that takes any number of options."""
-    from hcal.calibrators import make_calibrator
-    from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
-
-    if not data.questions:
-        return make_calibrator(method or "h", **params, input=data.kind)
-    make_calibrator(method or "ts")  # an unknown name is an error now
-    unknown = sorted(set(params) - {"min_questions"})
-    if unknown:
-        raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")
-    return MultipleChoiceCalibrator(method or "ts", **params)  # type: ignore[return-value]
 
 
 def _show_fit(calibrator: Calibrator, data: DataFile, output: Path) -> None:
@@ -178,9 +163,9 @@ def apply(
         can_write(output)
         _check_output(output, model, *file)
         calibrator = load(model)
-        data = _read_for(calibrator, model, file, kind=input, score=score)
+        data = opening.read_for(calibrator, model, file, kind=input, score=score)
         with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
-            calibrator = _for_prior(calibrator, prior, data.values)
+            calibrator = opening.for_prior(calibrator, prior, data.values)
             probs = calibrator.predict_proba(data.values)
         write_probs(output, probs, data.y)
         confidence = float(probs.max(axis=1).mean())
@@ -192,19 +177,6 @@ def apply(
                 f"wrote [bold]{console.name(output)}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
                 f"mean confidence {confidence:.4f}"
             )
-
-
-def _for_prior(calibrator: Any, prior: str | None, scores: Any) -> Any:
-    """Return the calibrator for the class frequencies that --prior names."""
-    if prior is None:
-        return calibrator
-    if prior == "estimate":
-        return calibrator.with_prior_from(scores)
-    try:
-        frequencies = [float(part) for part in prior.split(",")]
-    except ValueError:
-        raise ValueError(f"--prior takes numbers with commas, or 'estimate', got {prior!r}") from None
-    return calibrator.with_prior(frequencies)
 
 
 @app.command(epilog=_examples("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json"))
@@ -230,7 +202,7 @@ def evaluate(
         from hcal.cli.report import same_file
         from hcal.evaluation import learned_from
 
-        calibrator, data = _calibrator_and_data(model, file, input, labels, score)
+        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             measured = measure(data, calibrator, _names(metrics), ci)
         notes = learned_from(calibrator, data.values) + same_file(calibrator, data)
@@ -269,7 +241,7 @@ def report(
         from hcal.cli.report import write
 
         _check_output(output, *file, model, labels, names)
-        calibrator, data = _calibrator_and_data(model, file, input, labels, score)
+        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             groups = None if group is None else read_groups(data, group)
             verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive, groups=groups)
@@ -313,7 +285,7 @@ def certify(
 
         if plot is not None:
             _check_output(plot, *file, model)
-        calibrator, data = _calibrator_and_data(model, file, input, labels, score)
+        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
         with console.working(f"certifying {_shape(data)}", quiet=quiet or json):
             certificate = certify_file(
                 data, calibrator, level=level, group=group, assume=assume, positive=positive
@@ -350,7 +322,7 @@ def watch(
             _check_output(path, *files, model)
         monitor = open_monitor(state, level, tolerance)
         for file in files:
-            calibrator, data = _calibrator_and_data(model, [file], input, None, "sum")
+            calibrator, data = opening.calibrator_and_data(model, [file], input, None, "sum")
             watch_batch(monitor, data, calibrator)
             if not quiet and not json:
                 console.out().print(f"{file.name}: {monitor}", markup=False)
@@ -385,47 +357,6 @@ def demo(
 
 
 # -- shared by the commands -----------------------------------------------------------------------
-
-
-def _calibrator_and_data(
-    model: Path | None, file: list[Path], kind: str | None, labels: Path | None, score: str
-) -> tuple[Calibrator | None, DataFile]:
-    from hcal.calibrators.files import load
-    from hcal.data import read_data
-
-    if model is None:
-        return None, read_data(file, kind=kind, labels=labels, score=_score(score))
-    calibrator = load(model)
-    return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels, score=score)
-
-
-def _read_for(
-    calibrator: Calibrator,
-    model: Path,
-    file: list[Path],
-    *,
-    kind: str | None,
-    labels: Path | None = None,
-    part: Part = "test",
-    score: str = "sum",
-) -> DataFile:
-    """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
-    from hcal.data import read_data
-
-    if kind is not None and kind != calibrator.input:
-        raise ValueError(f"{model.name} was fitted on {calibrator.input}, so --input {kind} cannot be right")
-    try:
-        return read_data(file, part=part, kind=calibrator.input, labels=labels, score=_score(score))
-    except ValueError as error:
-        raise ValueError(f"{error} ({model.name} was fitted on {calibrator.input})") from None
-
-
-def _score(name: str) -> OptionScore:
-    from hcal.data.lm_eval import OPTION_SCORES
-
-    if name not in OPTION_SCORES:
-        raise ValueError(f"--score must be one of {', '.join(OPTION_SCORES)}, got {name!r}")
-    return name  # type: ignore[return-value]
 
 
 def _names(metrics: str | None) -> list[str] | None:

@@ -1,8 +1,8 @@
 """Multiple-choice questions: a list of scores each, as many as the question has options.
 
-Everything that measures takes a rectangle: :func:`hcal.runtime.ragged.pad_options` makes one. An option that a
-question does not have becomes −inf in scores and 0 in probabilities; metrics, diagrams and certificates then
-see a class that is certain not to happen.
+Everything that measures takes a rectangle: :func:`hcal.runtime.ragged.pad_options` makes one. An option that
+a question does not have becomes −inf in scores and 0 in probabilities; metrics, diagrams and certificates
+then see a class that is certain not to happen.
 """
 
 from __future__ import annotations
