@@ -208,7 +208,7 @@ def reliability(
         raise ValueError(f"positive must be a class of 0..{s.k - 1}, got {positive!r}")
     rng = np.random.default_rng(random_state)
 
-    def curve(title: str, p: Vector, event: Vector) -> Curve:
+    def curve(title: str, p: Vector, event: Vector) -> ReliabilityCurve:
         if binning in ("corp", "smooth"):
             return (_corp if binning == "corp" else _smooth)(title, p, event, s.w, ci, resamples, rng)
         return _curve(title, p, event, s, bins, binning, ci)
