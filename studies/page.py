@@ -16,8 +16,8 @@ from hcal.bench.figures import draw_all
 from hcal.bench.render import render_tables, write_text
 from hcal.bench.store import Results, read_results
 from hcal.bench.tables import (
+    ResultTable,
     Row,
-    Table,
     accuracy_table,
     cost_table,
     failure_table,
@@ -122,7 +122,7 @@ def _figure(links: dict[str, str], name: str, words: str) -> str:
     return f"![{words}]({links[name]})\n" if name in links else ""
 
 
-def _md(*tables: Table) -> str:
+def _md(*tables: ResultTable) -> str:
     return render_tables([t for t in tables if t.rows], "markdown")
 
 
@@ -303,7 +303,7 @@ def _robustness(extra: Results, links: dict[str, str]) -> str:
             rows.append(Row(setting, [*values, str(len(kept.tasks))], digits=3))
     if not rows:
         return ""
-    table = Table("Mean ARE under other constants", "setting", [*findings.LEVELS, "tasks"], rows)
+    table = ResultTable("Mean ARE under other constants", "setting", [*findings.LEVELS, "tasks"], rows)
     return f"""## Constants of the objective
 
 One map (MonotonicNet, 10 hidden units), so that nothing but the constant changes.
@@ -341,7 +341,7 @@ def _near_uniform(main: Results, extra: Results | None) -> str:
             if kept.seeds(task, method)
         ]
         columns = ["CWECE_a", "tCWECE", "ECE^ew", "NLL", "mean confidence", "accuracy"]
-        shown = Table("The ensemble of 128 maps after one epoch", "task, method", columns, rows)
+        shown = ResultTable("The ensemble of 128 maps after one epoch", "task, method", columns, rows)
         parts.append(f"The same, provoked: the published start, one epoch.\n\n{_md(shown)}")
     body = "\n\n".join(parts)
     return f"""## Near-uniform predictions win class-wise metrics

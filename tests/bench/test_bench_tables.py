@@ -124,7 +124,7 @@ def test_unknown_names_are_refused(results: Results) -> None:
 
 
 def test_html_escapes_and_latex_compiles_its_specials() -> None:
-    table = tables.Table("a < b & c_d", "x", ["m_1"], [tables.Row("r%", ["<b>"])])
+    table = tables.ResultTable("a < b & c_d", "x", ["m_1"], [tables.Row("r%", ["<b>"])])
     assert "a &lt; b &amp; c_d" in render_tables([table], "html")
     assert r"c\_d" in render_tables([table], "latex")
     assert r"r\%" in render_tables([table], "latex")
