@@ -2,8 +2,8 @@
 
 Synthetic sets with known truth: z ~ Normal(0, 1.5²) for K = 10 classes, labels from softmax(z), predictions
 softmax(T·z); T = 1 is calibrated. N = 2000 rows a set. Estimands: for scores and binned errors the value of
-the population; for hce_pooled and skce the mean, over sets, of the same statistic with the true probabilities in
-place of the labels.
+the population; for hce_pooled and skce the mean, over sets, of the same statistic with the true probabilities
+in place of the labels.
 
     python -m studies.metric_coverage --jobs 2              # scores, debiased, tests: 15 CPU-minutes
     python -m studies.metric_coverage --jobs 2 --plug-in    # all plug-in errors: 70 CPU-minutes
@@ -24,7 +24,8 @@ from joblib import Parallel, delayed
 
 from hcal.metrics import METRICS, Sample, calibration_test
 from hcal.metrics.resampling import intervals
-from hcal.metrics.windowed import _Pooled, _remove_same_rows, _windows, h_error, signed_root
+from hcal.metrics.window_sums import PooledEvents, remove_same_rows, sum_windows
+from hcal.metrics.windowed import h_error, signed_root
 from hcal.runtime.numerics import log_softmax, softmax
 
 HERE = Path(__file__).resolve().parent
@@ -63,7 +64,7 @@ def population(temperature: float, n: int = 1_000_000) -> dict[str, float]:
     }
 
 
-class _True(_Pooled):
+class _True(PooledEvents):
     """Atomic events whose marks are the true probabilities."""
 
     def __init__(self, s: Sample, p: np.ndarray) -> None:
@@ -77,8 +78,8 @@ class _True(_Pooled):
 
 def true_hce_squared(s: Sample, p: np.ndarray, window: int = 200) -> float:
     events = _True(s, p)
-    sums = _windows(events, s.n, window, False)
-    _remove_same_rows(sums, events, s, window)
+    sums = sum_windows(events, s.n, window, False)
+    remove_same_rows(sums, events, s, window)
     return sums.products / sums.pairs
 
 
