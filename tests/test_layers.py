@@ -43,6 +43,9 @@ LONG_FILES = {
     "cli/app.py": 430,  # one function a command, and its options
 }
 
+#: What tests at the top are about: the door, and the project as a whole.
+OF_THE_WHOLE = ("inputs", "docs", "guides", "layers", "names", "pins", "project")
+
 OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest", "helpers"}
 
 
@@ -139,6 +142,14 @@ def test_the_wheel_is_the_package() -> None:
 
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"] == {"packages": ["src/hcal"]}
+
+
+def test_tests_mirror_the_source_and_their_names_are_unique() -> None:
+    folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert folders <= {*ORDER, "studies", "fuzz", "golden"}
+    names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names), "two test modules of one name cannot be imported together"
+    assert {p.stem for p in (ROOT / "tests").glob("test_*.py")} <= {f"test_{what}" for what in OF_THE_WHOLE}
 
 
 def test_every_study_is_a_program_or_used_by_one() -> None:
