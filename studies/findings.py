@@ -87,7 +87,7 @@ def rank_on_task(results: Results, task: str, published: Results | None) -> Resu
         digits = 7 if metric == "skce" else 5
         shown: list[CellValue] = [
             subject,
-            f"{seeds.mean():.{digits}f} ± {seeds.std():.{digits}f}",
+            _over_seeds(seeds, digits),
             f"{rank} of {count}",
             f"{best} {results.value(task, best, metric):.{digits}f}",
             _interval(gap, digits),
@@ -107,6 +107,16 @@ def rank_on_task(results: Results, task: str, published: Results | None) -> Resu
         "default h, rank",
     ]
     return ResultTable(f"h-calibration on {task} among the paper's methods", "metric", columns, rows)
+
+
+def _over_seeds(values: NDArray[np.float64], digits: int) -> str:
+    """Return mean ± sd; where all seeds gave the same, say that instead of a spread of 0."""
+    mean = f"{values.mean():.{digits}f}"
+    if len(values) == 1:
+        return f"{mean} (one seed)"
+    if values.std() < 0.5 * 10.0**-digits:
+        return f"{mean} ({len(values)} seeds alike)"
+    return f"{mean} ± {values.std():.{digits}f}"
 
 
 def _paper_rank(published: Results | None, task: str, metric: str) -> str | None:

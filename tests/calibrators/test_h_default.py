@@ -176,7 +176,7 @@ def test_degenerate_labels(k: int, labels: str, n: int) -> None:
     if k > 2:
         assert (probs.argmax(axis=1) == top).all()
     else:
-        assert (np.diff(probs[np.argsort(z[:, 1] - z[:, 0]), 1]) > 0).all()
+        assert (np.diff(probs[np.argsort(z[:, 1] - z[:, 0]), 1]) >= 0).all()  # sure rows may round to 1
 
 
 def test_calibrated_scores_are_left_nearly_alone() -> None:
@@ -217,8 +217,10 @@ def test_every_promise_has_a_calibrator(preserve: str | None, k: int) -> None:
 def test_fractional_weights_count() -> None:
     z, y = synthetic(400, 3)
     light = np.where(y == 0, 0.25, 1.5)
-    plain = hcal.HCalibrator().fit(z, y).predict_proba(z)
-    weighted = hcal.HCalibrator().fit(z, y, sample_weight=light * 400 / light.sum()).predict_proba(z)
+    plain = hcal.HCalibrator(preserve=None).fit(z, y).predict_proba(z)
+    weighted = (
+        hcal.HCalibrator(preserve=None).fit(z, y, sample_weight=light * 400 / light.sum()).predict_proba(z)
+    )
     assert weighted[:, 0].mean() < plain[:, 0].mean()
 
 

@@ -14,7 +14,7 @@ ALL = metrics.list_metrics()
 def test_registry_lists_every_metric_of_the_contract() -> None:
     contract = (
         "ece_ew ece_em ece_r2 dece ace ece_s1 ece_s2 kde_ece mmce ks cwece_a cwece_s cwece_r2 tcwece",
-        "tcwece_k skce dkde_ce nll brier accuracy hce hce_pooled mce",
+        "tcwece_k skce dkde_ce nll brier accuracy hce hce_pooled mce smece kuiper spiegelhalter",
     )
     assert set(ALL) >= set(" ".join(contract).split())
     assert [name for level in metrics.LEVELS for name in metrics.list_metrics(level)] == ALL

@@ -58,6 +58,8 @@ def test_metric_is_its_definition(name: str, data: str) -> None:
     expected = getattr(oracles, name)(p.astype(np.float64), y, **kwargs)
     # float32 rows are renormalised in float32: 6e-8 on each entry. kde_ece convolves by FFT: 1e-9 absolute.
     rel, tiny = (1e-5, 1e-7) if data == "float32" else (1e-9, 1e-9 if name == "kde_ece" else 1e-12)
+    if name == "smece":  # a grid of 4096 cells, and a bisection of 22 steps in the oracle
+        rel, tiny = 1e-3, 1e-5
     assert getattr(metrics, name)(p, y, **kwargs) == pytest.approx(expected, rel=rel, abs=tiny)
 
 

@@ -11,11 +11,14 @@ from typing import Any
 
 from hcal.metrics.canonical import skce
 from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
+from hcal.metrics.cumulated import kuiper
 from hcal.metrics.decomposition import Decomposition, decompose
 from hcal.metrics.dirichlet import dkde_ce
+from hcal.metrics.expected_brier import spiegelhalter, spiegelhalter_p
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, brier, mean_confidence, nll, sharpness
+from hcal.metrics.smooth import smece
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.testing import CalibrationTest, calibration_test
 from hcal.metrics.top_label import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, kde_ece, ks, mce, mmce
@@ -51,6 +54,7 @@ __all__ = [
     "hce_pooled",
     "kde_ece",
     "ks",
+    "kuiper",
     "list_metrics",
     "mce",
     "mean_confidence",
@@ -58,6 +62,9 @@ __all__ = [
     "nll",
     "sharpness",
     "skce",
+    "smece",
+    "spiegelhalter",
+    "spiegelhalter_p",
     "tcwece",
     "tcwece_k",
 ]

@@ -10,10 +10,11 @@ from typing import Any
 from hcal import inputs
 from hcal.calibrators import calibration_rows
 from hcal.calibrators.base import Calibrator
+from hcal.data.probabilities import to_probs
 from hcal.evaluation import coincidence, coinciding_rows, learned_from
 from hcal.report.content import Content, Source, gather
 from hcal.report.page import render
-from hcal.runtime.numerics import IntArray, softmax
+from hcal.runtime.numerics import IntArray
 
 
 def measure_report(
@@ -65,12 +66,12 @@ def measure_report(
     array([1, 1])
     """
     kind = input or ("logits" if calibrator is None else calibrator.input)
-    checked = inputs.check_probs(scores)[0] if kind == "probs" else None
-    raw = softmax(inputs.check_logits(scores, input=kind)[0]) if checked is None else checked
+    own = getattr(calibrator, "uncalibrated", None)  # of questions with different numbers of options
+    raw = to_probs(scores, kind) if own is None else own(scores)
     labels = inputs.check_labels(y, *raw.shape)
     probs = None
     if calibrator is not None:
-        probs = inputs.check_probs(inputs.to_numpy(calibrator.predict_proba(scores))[0])[0]
+        probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
     told = [*notes, *learned_from(calibrator, scores)]
     seen = 0.0 if calibrator is None else _seen(calibrator, scores, labels)
     if calibration is not None and (text := coincidence(calibration, scores)):
@@ -86,8 +87,7 @@ def measure_report(
 
 
 def _seen(calibrator: Calibrator, scores: Any, y: IntArray) -> float:
-    x, _ = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)
-    return calibration_rows.share_seen(calibrator, x, y)
+    return calibration_rows.share_seen(calibrator, calibration_rows.checked_rows(calibrator, scores), y)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
