@@ -30,8 +30,8 @@ every header field and parameter, the name, type, shape and range of every array
 table are checked before anything is computed. What does not fit is refused in one line with its name. What
 passes predicts probabilities: finite, in [0, 1], each row with sum 1. Memory is in proportion to the file.
 
-K is the number of classes, E that of one-vs-rest events: K, but 1 of two classes. Shapes in other letters must
-agree within a file.
+K is the number of classes, E that of one-vs-rest events: K, but 1 of two classes. Shapes in other letters
+must agree within a file.
 """
 
 

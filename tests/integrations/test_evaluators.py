@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hcal
-from conftest import synthetic
+from helpers import synthetic
 
 LOGITS, Y = synthetic(600, 4)
 P = hcal.softmax(LOGITS)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrik
 
-from hcal.evaluation.corp import Parts, isotonic_band, isotonic_parts, isotonic_steps, pool
+from hcal.evaluation.corp import Parts, isotonic_band, isotonic_parts, isotonic_steps, pool_probabilities
 from hcal.evaluation.smooth import smooth_curve
 from hcal.metrics.bins import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample
@@ -225,7 +225,7 @@ def reliability(
 def _corp(
     title: str, p: Vector, event: Vector, w: Vector, ci: float, resamples: int, rng: np.random.Generator
 ) -> ReliabilityCurve:
-    pooled = pool(p, event, w)
+    pooled = pool_probabilities(p, event, w)
     steps = isotonic_steps(pooled)
     inner = (pooled.p[steps.first[1:]] + pooled.p[steps.first[1:] - 1]) / 2
     low, high = isotonic_band(pooled, steps.predicted, ci, resamples, rng)

@@ -87,7 +87,7 @@ def measure_report(
 
 
 def _seen(calibrator: Calibrator, scores: Any, y: IntArray) -> float:
-    return calibration_rows.share_seen(calibrator, calibration_rows.rows_of(calibrator, scores), y)
+    return calibration_rows.share_seen(calibrator, calibration_rows.checked_rows(calibrator, scores), y)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
