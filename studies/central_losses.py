@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from hcal.objective.loss import HCalibrationLoss
-from hcal.solvers.adam import Objective, nll_objective
-from hcal.solvers.monitors import BINS, cwece_a, dece, ece_ew, nll
+from hcal.objective.torch_loss import TorchLoss, torch_nll
+from hcal.solvers.monitors import BINS, epoch_cwece_a, epoch_dece, epoch_ece_ew, epoch_nll
 
 #: γ of the focal loss and the share of the uniform distribution in smoothed labels: the usual values.
 FOCUS: Final = 3.0
@@ -62,9 +62,9 @@ def _floored(probs: Tensor) -> Tensor:
 
 
 #: Name -> a new objective.
-OBJECTIVES: Final[Mapping[str, Callable[[], Objective]]] = {
+OBJECTIVES: Final[Mapping[str, Callable[[], TorchLoss]]] = {
     "h": lambda: HCalibrationLoss(check=False),
-    "nll": lambda: nll_objective,
+    "nll": lambda: torch_nll,
     "brier": lambda: brier,
     "focal": lambda: focal,
     "smoothing": lambda: smoothed_nll,
@@ -132,12 +132,12 @@ def mean_confidence(probs: Tensor, y: Tensor) -> Tensor:
 
 #: What is measured on the test rows, in the order of the columns.
 SCORES: Final[Mapping[str, Callable[[Tensor, Tensor], Tensor]]] = {
-    "ece_ew": ece_ew,
-    "dece": dece,
+    "ece_ew": epoch_ece_ew,
+    "dece": epoch_dece,
     "ks": ks,
-    "cwece_a": cwece_a,
+    "cwece_a": epoch_cwece_a,
     "tcwece": tcwece,
-    "nll": nll,
+    "nll": epoch_nll,
     "brier": brier,
     "accuracy": accuracy,
     "mean_confidence": mean_confidence,

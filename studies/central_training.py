@@ -17,8 +17,8 @@ from torch import Tensor
 from hcal.maps.base import CalibrationMap, Init
 from hcal.maps.presets import build_map
 from hcal.maps.table import orders
-from hcal.solvers.adam import Objective
-from hcal.solvers.monitors import SELECTORS, ece_ew
+from hcal.objective.torch_loss import TorchLoss
+from hcal.solvers.monitors import SELECTORS, epoch_ece_ew
 
 _STREAMS = 8
 _LOOK = 25  # epochs between two looks at the stop flags
@@ -79,7 +79,7 @@ class Member:
         new: CalibrationMap,
         x: Tensor,
         y: Tensor,
-        objective: Objective,
+        objective: TorchLoss,
         schedule: Schedule,
     ) -> None:
         self.start, self.map, self.schedule = start, new, schedule
@@ -125,7 +125,7 @@ class Member:
         with torch.no_grad():
             probs = self.map(self._x)
             scores = torch.stack([s(probs, self._y).double() for s in SELECTORS.values()])
-            self._follow(scores, ece_ew(probs, self._y).double())
+            self._follow(scores, epoch_ece_ew(probs, self._y).double())
 
     def _follow(self, scores: Tensor, watched: Tensor) -> None:
         """Keep the best epochs, halve the learning rate, stop: all without a word to the host."""
@@ -175,7 +175,7 @@ class Member:
 
 
 def build_members(
-    starts: Sequence[Start], x: Tensor, y: Tensor, objective: Objective, schedule: Schedule
+    starts: Sequence[Start], x: Tensor, y: Tensor, objective: TorchLoss, schedule: Schedule
 ) -> list[Member]:
     """Return the maps of a group, ready to be trained.
 
@@ -185,7 +185,7 @@ def build_members(
     views: dict[tuple[float, str], Tensor] = {}
     members = []
     for start in starts:
-        new = build_map(start.map, x, init=start.init, seed=start.seed).to(x.device, x.dtype)
+        new = build_map(start.map, x, init=start.init, random_state=start.seed).to(x.device, x.dtype)
         step = float(getattr(new, "step", 0.0))
         view = views.setdefault((step, start.map.partition("-")[0]), x.view(x.shape))
         members.append(Member(start, new, view, y, objective, schedule))
@@ -197,11 +197,11 @@ def train_together(members: Sequence[Member]) -> int:
 
     Examples
     --------
-    >>> from hcal.solvers.adam import nll_objective
+    >>> from hcal.objective.torch_loss import torch_nll
     >>> x = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1)
     >>> y = torch.tensor([1, 1, 1, 0])
     >>> s = Schedule(epochs=60, plateau=0, patience=0, learning_rate=0.05)
-    >>> one = build_members([Start("piecewise-1", "identity", 0)], x, y, nll_objective, s)
+    >>> one = build_members([Start("piecewise-1", "identity", 0)], x, y, torch_nll, s)
     >>> train_together(one)
     60
     >>> round(one[0].predict("nll", x)[0, 1].item(), 1)
@@ -275,13 +275,13 @@ class _Recorded:
         self._graph.replay()
 
 
-def scores_of(probs: Tensor, y: Tensor, scores: Mapping[str, Objective]) -> dict[str, float]:
+def scores_of(probs: Tensor, y: Tensor, scores: Mapping[str, TorchLoss]) -> dict[str, float]:
     """Return the scores of probabilities (N, K) as numbers, with one wait for the device.
 
     Examples
     --------
-    >>> from hcal.solvers.monitors import nll
-    >>> scores_of(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), {"nll": nll})
+    >>> from hcal.solvers.monitors import epoch_nll
+    >>> scores_of(torch.tensor([[1.0, 0.0]]), torch.tensor([0]), {"nll": epoch_nll})
     {'nll': -0.0}
     """
     values = torch.stack([s(probs, y).double() for s in scores.values()]).tolist()

@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import binom
 
 import hcal
-from conftest import synthetic
 from hcal.evaluation.diagram import consistency_band
 from hcal.runtime.numerics import softmax
+from helpers import synthetic
 
 mpl.use("Agg")
 LOGITS, Y = synthetic(500, 4)

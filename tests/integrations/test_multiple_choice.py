@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.integrations.multiple_choice import MultipleChoiceCalibrator
+from helpers import synthetic
 
 
 def quiz(n: int = 1500, scale: float = 3.0, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:

@@ -13,8 +13,9 @@ import hcal
 torch = pytest.importorskip("torch")
 
 from hcal.maps.presets import build_map  # noqa: E402
-from hcal.solvers.adam import AdamSettings, nll_objective, train  # noqa: E402
-from hcal.solvers.monitors import SELECTORS, ece_ew  # noqa: E402
+from hcal.objective.torch_loss import torch_nll  # noqa: E402
+from hcal.solvers.adam import AdamSettings, train  # noqa: E402
+from hcal.solvers.monitors import SELECTORS, epoch_ece_ew  # noqa: E402
 from studies import central_experiment as central  # noqa: E402
 from studies.central_losses import OBJECTIVES, SCORES, brier  # noqa: E402
 from studies.central_training import Schedule, Start, build_members, train_together  # noqa: E402
@@ -32,9 +33,9 @@ def test_a_member_is_trained_as_the_library_trains(task: central.Task, name: str
     settings = Schedule(epochs=60, plateau=5, patience=15)
     (member,) = build_members([Start(name, "published", 3)], x, y, OBJECTIVES[objective](), settings)
     train_together([member])
-    new = build_map(name, x, init="published", seed=3).to(x.dtype)
+    new = build_map(name, x, init="published", random_state=3).to(x.dtype)
     done = train(
-        new, x, y, OBJECTIVES[objective](), monitor=ece_ew, select=SELECTORS,
+        new, x, y, OBJECTIVES[objective](), monitor=epoch_ece_ew, select=SELECTORS,
         settings=AdamSettings(epochs=60, plateau=5, patience=15),
     )  # fmt: skip
     for select, choice in member.choices().items():
@@ -49,7 +50,7 @@ def test_a_stopped_member_keeps_its_choice(task: central.Task) -> None:
     x, y = torch.from_numpy(task.x_cal), torch.from_numpy(task.y_cal)
     start = [Start("piecewise-10", "identity", 0)]
     short, long = (
-        build_members(start, x, y, nll_objective, Schedule(epochs=e, plateau=3, patience=4)) for e in (40, 90)
+        build_members(start, x, y, torch_nll, Schedule(epochs=e, plateau=3, patience=4)) for e in (40, 90)
     )
     train_together(short)
     train_together(long)
@@ -84,7 +85,7 @@ def test_proper_rivals_are_least_at_the_truth_and_improper_ones_are_not() -> Non
 def test_every_start_is_trained_once_and_stands_for_those_it_equals(task: central.Task) -> None:
     maps = ("piecewise-1", "monotonic-2", "ensemble-16")
     x, y = torch.from_numpy(task.x_cal), torch.from_numpy(task.y_cal)
-    members = build_members(central.starts_of(maps, 3), x, y, nll_objective, Schedule(epochs=1))
+    members = build_members(central.starts_of(maps, 3), x, y, torch_nll, Schedule(epochs=1))
     for init in central.STARTS:
         for seed in range(3):
             found = central.candidates(members, init, seed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcal.maps.monotone import Cells
+from hcal.maps.lookup import Cells
 from hcal.runtime.numerics import Float64, IntArray, softmax
 
 _JITTER = 1e-6

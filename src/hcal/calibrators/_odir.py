@@ -16,6 +16,7 @@ from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import Ridge, fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution
+from hcal.solvers.methods import Lbfgs, Newton, NewtonOrLbfgs
 from hcal.solvers.selection import select
 from hcal.solvers.temperature import logit_scale, solve_temperature
 
@@ -96,28 +97,28 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64 | None, settings: Settin
     solved = solve_temperature(x, y, weight)
     start = scaling.matrix(k).start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
 
+    # The diagonal is not penalised: with few rows it runs off along features of rounding size, for gains that
+    # no held-out row could show.
+    rough = Lbfgs(max_iterations=settings.max_iterations, tolerance=1e-5, gain=1e-7 if k > 24 else 1e-10)
+    solver = NewtonOrLbfgs(Newton(gain=1e-9), rough)
+
     def fit(pair: Pair, part: WeightedRows, previous: Solution | None) -> Solution:
         return fit_map(
             scaling.matrix(k),
-            proper.nll(),
+            proper.log_loss(),
+            solver,
             x[part.rows],
             y[part.rows],
             part.weight,
             penalty=_ridge(k, *pair),
             start=start if previous is None else previous.theta,
-            max_iterations=settings.max_iterations,
-            tolerance=1e-5,
-            gain=1e-7 if k > 24 else 1e-10,
-            # The diagonal is not penalised: with few rows it runs off along features of rounding size, for
-            # gains that no held-out row could show.
-            newton_gain=1e-9,
         )
 
     def score(model: Solution, part: WeightedRows) -> float:
         log_probs = scaling.matrix(k).log_probs(model.theta, x[part.rows])
-        return proper.nll().value_and_grad(log_probs, y[part.rows], unit_weight(part.weight, len(log_probs)))[
-            0
-        ]
+        return proper.log_loss().value_and_grad(
+            log_probs, y[part.rows], unit_weight(part.weight, len(log_probs))
+        )[0]
 
     found = select(grid, folds, fit, score)
     lam, mu = found.chosen

@@ -18,7 +18,7 @@ from hcal.calibrators._normal_form import MARK, MARKED, average_ties, by_rank, t
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps.monotone import Cells
+from hcal.maps.lookup import Cells
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.lbfgs import lbfgs

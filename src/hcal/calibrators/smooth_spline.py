@@ -13,6 +13,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
+from hcal.maps.lookup import through_knots
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 #: Rows enter the fit as at most so many groups of neighbours: the curve cannot tell more apart.
@@ -215,9 +216,6 @@ def _evaluate(odds: Float64, knots: Float64, values: Float64) -> Float64:
     """Return the curve, straight beyond its ends; without knots the log-odds, with one a constant."""
     if len(knots) == 0:
         return odds
-    inside = np.interp(odds, knots, values)
     if len(knots) == 1:
-        return inside
-    first, last = (np.diff(values)[[0, -1]] / np.diff(knots)[[0, -1]]).tolist()
-    below, above = np.minimum(odds - knots[0], 0), np.maximum(odds - knots[-1], 0)
-    return np.asarray(inside + first * below + last * above, dtype=np.float64)
+        return np.full_like(odds, values[0])
+    return through_knots(odds, knots, values)

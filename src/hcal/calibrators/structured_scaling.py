@@ -12,6 +12,7 @@ from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
+from hcal.maps.protocol import Map
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 
@@ -157,7 +158,7 @@ def _scores_graph(state: State, ops: Ops, x: Any, n_classes: int) -> Any:
 
 def _fit_stages(
     method: StructuredVectorScaling | StructuredMatrixScaling,
-    family: scaling.Map,
+    family: Map,
     logits: FloatArray,
     y: IntArray,
     weight: Float64 | None,

@@ -23,6 +23,7 @@ from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import fit_map
 from hcal.solvers.lbfgs import Solution
+from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs
 from hcal.solvers.temperature import solve_temperature
 
 
@@ -109,15 +110,6 @@ def _fit_vector(
     x -= centre
     family = scaling.vector(x.shape[1])
     first = np.concatenate([np.full(len(centre), beta), beta * centre])
-    fit = fit_map(
-        family,
-        proper.nll(),
-        x,
-        y,
-        weight,
-        start=first,
-        max_iterations=max_iterations,
-        tolerance=1e-6,
-        gain=1e-6,
-    )
+    solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, tolerance=1e-6, gain=1e-6))
+    fit = fit_map(family, proper.log_loss(), solver, x, y, weight, start=first)
     return fit, centre

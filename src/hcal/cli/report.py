@@ -9,7 +9,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.data import DataFile
 from hcal.data.limits import open_regular
 from hcal.report import Source, measure_report, write_page
-from hcal.report.verdict import Verdict, judge
+from hcal.report.verdict import ReportVerdict, judge_report
 
 
 def write(
@@ -21,7 +21,7 @@ def write(
     ci: float = 0.95,
     positive: str | None = None,
     groups: Any = None,
-) -> Verdict:
+) -> ReportVerdict:
     """Measure, write the page and return its verdict.
 
     Parameters
@@ -38,7 +38,7 @@ def write(
 
     Returns
     -------
-    Verdict
+    ReportVerdict
     """
     listed = None if names is None else _lines(names)
     content = measure_report(
@@ -54,7 +54,7 @@ def write(
         groups=groups,
     )
     write_page(output, content)
-    return judge(content)
+    return judge_report(content)
 
 
 def _lines(path: Path) -> list[str]:

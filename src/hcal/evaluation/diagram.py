@@ -34,7 +34,7 @@ BINNINGS: tuple[str, ...] = get_args(Binning)
 
 
 @dataclass(frozen=True)
-class Curve:
+class ReliabilityCurve:
     """One reliability curve; arrays have shape (bins,), NaN where a bin is empty.
 
     Attributes
@@ -85,7 +85,7 @@ class Reliability:
     ('positive', array([0. , nan, nan, 0.5, nan]))
     """
 
-    curves: tuple[Curve, ...]
+    curves: tuple[ReliabilityCurve, ...]
     level: str
     ci: float
     n: int
@@ -93,7 +93,7 @@ class Reliability:
     def __len__(self) -> int:
         return len(self.curves)
 
-    def __getitem__(self, i: int) -> Curve:
+    def __getitem__(self, i: int) -> ReliabilityCurve:
         return self.curves[i]
 
     def to_dict(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def reliability(
         raise ValueError(f"positive must be a class of 0..{s.k - 1}, got {positive!r}")
     rng = np.random.default_rng(random_state)
 
-    def curve(title: str, p: Vector, event: Vector) -> Curve:
+    def curve(title: str, p: Vector, event: Vector) -> ReliabilityCurve:
         if binning in ("corp", "smooth"):
             return (_corp if binning == "corp" else _smooth)(title, p, event, s.w, ci, resamples, rng)
         return _curve(title, p, event, s, bins, binning, ci)
@@ -224,7 +224,7 @@ def reliability(
 
 def _corp(
     title: str, p: Vector, event: Vector, w: Vector, ci: float, resamples: int, rng: np.random.Generator
-) -> Curve:
+) -> ReliabilityCurve:
     pooled = pool(p, event, w)
     steps = isotonic_steps(pooled)
     inner = (pooled.p[steps.first[1:]] + pooled.p[steps.first[1:] - 1]) / 2
@@ -232,22 +232,26 @@ def _corp(
     gap = steps.weight @ np.abs(steps.predicted - steps.observed) / w.sum()
     edges = np.concatenate([[0.0], inner, [1.0]])
     parts = isotonic_parts(pooled)
-    return Curve(
+    return ReliabilityCurve(
         title, edges, steps.weight, steps.predicted, steps.observed, low, high, float(gap), "corp", parts
     )
 
 
 def _smooth(
     title: str, p: Vector, event: Vector, w: Vector, ci: float, resamples: int, rng: np.random.Generator
-) -> Curve:
+) -> ReliabilityCurve:
     found = smooth_curve(p, event, w, ci, resamples, rng)
     edges = np.linspace(0, 1, len(found.weight) + 1)
     at = np.where(np.isnan(found.observed), np.nan, (edges[1:] + edges[:-1]) / 2)
     weight = np.where(np.isnan(at), 0.0, found.weight)
-    return Curve(title, edges, weight, at, found.observed, found.low, found.high, found.error, "smooth")
+    return ReliabilityCurve(
+        title, edges, weight, at, found.observed, found.low, found.high, found.error, "smooth"
+    )
 
 
-def _curve(title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: Binning, ci: float) -> Curve:
+def _curve(
+    title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: Binning, ci: float
+) -> ReliabilityCurve:
     edges = np.linspace(0, 1, bins + 1)
     if binning == "equal-mass":
         edges = np.quantile(p, edges)
@@ -261,7 +265,7 @@ def _curve(title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: 
         predicted, observed, size = sum_p / w, sum_e / w, w**2 / square
     low, high = consistency_band(predicted, size, ci)
     gap = np.nansum(np.abs(sum_p - sum_e)) / s.total
-    return Curve(title, edges, w, predicted, observed, low, high, float(gap), binning)
+    return ReliabilityCurve(title, edges, w, predicted, observed, low, high, float(gap), binning)
 
 
 def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:

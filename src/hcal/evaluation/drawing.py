@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hcal.evaluation.diagram import Curve
+    from hcal.evaluation.diagram import ReliabilityCurve
 
 _BLUE, _RED, _GREY = "#2166ac", "#b2182b", "#bbbbbb"
 
@@ -23,7 +23,7 @@ def _pyplot() -> Any:
     return plt
 
 
-def draw_curve(curve: Curve, ci: float, ax: Axes | None = None) -> Axes:
+def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Axes:
     """Draw one curve: points (red outside their band), band, diagonal, share of rows."""
     if ax is None:
         ax = _pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
@@ -57,7 +57,7 @@ def draw_curve(curve: Curve, ci: float, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def draw_panels(curves: list[Curve], ci: float) -> Figure:
+def draw_panels(curves: list[ReliabilityCurve], ci: float) -> Figure:
     """Draw one panel a curve."""
     columns = int(np.ceil(np.sqrt(len(curves))))
     rows = int(np.ceil(len(curves) / columns))

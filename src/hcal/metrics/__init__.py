@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hcal.metrics.canonical import skce
 from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
 from hcal.metrics.cumulated import kuiper
@@ -66,3 +68,9 @@ __all__ = [
     "tcwece",
     "tcwece_k",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in METRICS:  # a row of the registry is enough: its function is here too
+        return METRICS[name].function
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

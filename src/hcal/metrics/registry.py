@@ -228,7 +228,7 @@ METRICS: dict[str, Metric] = {
             "class-wise",
             "HCE pooled",
             "h-calibration error, pooled",
-            "the same with all classes sorted together, as the paper's objective: sees the average class only",
+            "the same with all classes sorted together, as in the paper: it sees the average class only",
             windowed.hce_pooled,
             kind="debiased",
             weights="copies",

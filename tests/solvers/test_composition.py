@@ -1,46 +1,80 @@
-"""Maps × objectives × solvers: every gradient against differences, every solver against another."""
+"""Map × objective × solver: ONE table of all pairs, and every solver against another."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 
-from conftest import synthetic
 from hcal.calibrators._critics import critic_gain
 from hcal.calibrators._latent_gp import TabulatedElbo, line_centres, start_parameters
 from hcal.calibrators.ensemble_temperature import simplex_quadratic
-from hcal.maps import scaling
-from hcal.maps.monotone import Cells, apply_table, cells_over, monotone_net
+from hcal.maps import EnsembleLinear, MonotonicNet, PiecewiseLinear, TemperatureMap, scaling
+from hcal.maps.lookup import Cells, apply_cells, cells_over
+from hcal.maps.monotone import monotone_net
+from hcal.maps.protocol import Map
+from hcal.maps.torch_engine import as_map
 from hcal.objective import class_weighted, consistency, proper, soft_binned
-from hcal.solvers.fit_map import Ridge, fit_map, hessian_of, loss_of
+from hcal.objective.h import h
+from hcal.objective.protocol import Objective
+from hcal.runtime.numerics import log_softmax
+from hcal.solvers.adam import Adam, AdamSettings
+from hcal.solvers.fit_map import Ridge, Solver, fit_map, hessian_of, loss_of
 from hcal.solvers.lbfgs import lbfgs
+from hcal.solvers.methods import Lbfgs, Newton, NewtonOrLbfgs, Proximal
 from hcal.solvers.newton import newton
 from hcal.solvers.proximal import group_lasso_prox, lasso_prox, mcp_prox, proximal_gradient
 from hcal.solvers.scan import minimise_scalar
+from helpers import synthetic
 
 N, K = 60, 4
-MAPS = {
+#: Every family of maps there is: numpy's, and torch modules by their adapter.
+MAPS: dict[str, Map] = {
     "temperature": scaling.temperature(),
     "vector": scaling.vector(K),
     "matrix": scaling.matrix(K),
     "beta": scaling.beta(K),
     "ensemble": scaling.ensemble(K),
-    "monotone_net": monotone_net(3, Cells(-8.0, 0.25, 64), seed=1),
+    "monotone_net": monotone_net(3, Cells(-8.0, 0.25, 64), random_state=1),
+    "torch temperature": as_map(TemperatureMap()),
+    "torch piecewise": as_map(PiecewiseLinear(20)),
+    "torch monotonic": as_map(MonotonicNet(3, mean=-3.0, std=2.0, lowest=-20.0, random_state=1, cells=64)),
+    "torch ensemble": as_map(EnsembleLinear(3)),
 }
+#: k-means weights and the order of events move without a gradient: h by norm 2 and uniform weights.
+SMOOTH_H = {"window": 12, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "scale": 1.0}
 OBJECTIVES = {
-    "nll": proper.nll(),
-    "brier": proper.brier(),
+    "nll": proper.log_loss(),
+    "brier": proper.brier_loss(),
     "soft_binned": soft_binned.soft_binned(),
     "soft_binned sharp": soft_binned.soft_binned(bins=10, tau=1e-3),
     "consistency": consistency.consistency(),
+    "h": h(**SMOOTH_H),
+    "h top-label": h(**SMOOTH_H, events="top-label"),
+    "h class-wise": h(**SMOOTH_H, events="class-wise"),
+    "h subsets": h(**SMOOTH_H, events=[[0, 1], [2]]),
 }
+#: Their gradient leaves out that weights move (of classes, of windows): fitted, not differenced.
+FIELDS = {"class_weighted_nll": class_weighted.class_weighted_nll(), "h paper": h(window=20, scale=1.0)}
 
 
 def scores(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, 2 * K if name == "beta" else K)) * 2
-    return x, rng.integers(0, K, N), rng.random(N)
+    return (log_softmax(x) if name.startswith("torch") else x), rng.integers(0, K, N), rng.random(N)
+
+
+@cache
+def miscalibrated(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scores twice too sure of themselves, in the form that the map takes."""
+    z, y = synthetic(100, K)
+    x = log_softmax(2 * z)
+    if name != "beta":
+        return x, y
+    return np.hstack([x, -np.log1p(-np.minimum(np.exp(x), 1 - 1e-9))]), y
 
 
 def differences(f, theta: np.ndarray, h: float = 1e-6) -> np.ndarray:
@@ -51,10 +85,104 @@ def differences(f, theta: np.ndarray, h: float = 1e-6) -> np.ndarray:
 @pytest.mark.parametrize("name", MAPS)
 def test_any_objective_with_any_map_has_the_right_gradient(name: str, objective: str) -> None:
     family, (x, y, w) = MAPS[name], scores(name)
+    weight = None if objective.startswith("h") else w
     theta = family.start + 0.1 * np.random.default_rng(1).random(family.start.size)
-    loss = loss_of(family, OBJECTIVES[objective], x, y, w, Ridge(np.full(theta.size, 0.1), family.start))
+    ridge = Ridge(np.full(theta.size, 0.1), family.start)
+    loss = loss_of(family, OBJECTIVES[objective], x, y, weight, ridge)
     _, gradient = loss(theta)
     assert gradient == pytest.approx(differences(loss, theta), abs=2e-7 * (1 + np.abs(gradient).max()))
+
+
+#: Few steps: what is shown is that they go down, of 110 pairs.
+SOLVERS: dict[str, Solver] = {
+    "lbfgs": Lbfgs(max_iterations=4),
+    "adam": Adam(AdamSettings(learning_rate=0.01, epochs=4)),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("objective", {**OBJECTIVES, **FIELDS})
+@pytest.mark.parametrize("name", MAPS)
+def test_any_solver_lowers_any_objective_of_any_map(name: str, objective: str, solver: str) -> None:
+    family, (x, y) = MAPS[name], miscalibrated(name)
+    goal = {**OBJECTIVES, **FIELDS}[objective]
+    solved = fit_map(family, goal, SOLVERS[solver], x, y)
+    value = loss_of(family, goal, x, y)
+    assert solved.theta.shape == family.start.shape
+    assert value(solved.theta)[0] < value(family.start)[0]
+    assert np.isfinite(solved.theta).all()
+
+
+@pytest.mark.parametrize("name", ["vector", "torch ensemble"])
+@pytest.mark.parametrize("goal", [proper.log_loss(), h(window=20)], ids=["nll", "h"])
+def test_mini_batches_and_newton_or_lbfgs(name: str, goal: Objective) -> None:
+    family, (x, y) = MAPS[name], miscalibrated(name)
+    value = loss_of(family, goal, x, y)
+    for solver in (Adam(AdamSettings(0.01, epochs=6, batch_size=40)), NewtonOrLbfgs(lbfgs=Lbfgs(None, 5))):
+        assert value(fit_map(family, goal, solver, x, y).theta)[0] < value(family.start)[0]
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_proximal_gradient_lowers_and_shrinks(name: str) -> None:
+    family, (x, y) = MAPS[name], miscalibrated(name)
+    strength = np.full(family.start.size, 0.02)
+    solved = fit_map(family, proper.brier_loss(), Proximal(lasso_prox(strength), 8), x, y)
+    value = loss_of(family, proper.brier_loss(), x, y)
+    away = np.abs(solved.theta - family.start)
+    assert value(solved.theta)[0] + strength @ away < value(family.start)[0]
+
+
+def test_adam_and_lbfgs_agree_with_weights_and_a_penalty() -> None:
+    (x, y), w = miscalibrated("vector"), np.random.default_rng(0).random(100)
+    ridge = Ridge(np.full(2 * K, 0.1), scaling.vector(K).start)
+    adam = Adam(AdamSettings(learning_rate=0.05, epochs=400))
+    found = [
+        fit_map(scaling.vector(K), goal, solver, x, y, w, penalty=ridge)
+        for goal in (proper.log_loss(), proper.brier_loss())
+        for solver in (Lbfgs(), adam)
+    ]
+    assert found[1].theta == pytest.approx(found[0].theta, abs=1e-4)
+    assert found[3].theta == pytest.approx(found[2].theta, abs=1e-4)
+    assert found[1].record.epochs == found[1].iterations
+
+
+def test_one_map_as_module_and_as_formula_is_one_map() -> None:
+    """The paper's temperature in torch and the scaling map in numpy: the same fit of the same objective."""
+    x, y = miscalibrated("temperature")
+    for goal in (proper.log_loss(), h(**SMOOTH_H)):
+        one = fit_map(scaling.temperature(), goal, Lbfgs(), x, y)
+        two = fit_map(as_map(TemperatureMap()), goal, Lbfgs(), x, y)
+        assert two.theta == pytest.approx(one.theta, abs=1e-6)
+
+
+def test_the_module_behind_a_map_is_not_changed_and_float32_is_near() -> None:
+    x, y = miscalibrated("temperature")
+    family = as_map(PiecewiseLinear(20))
+    before = family.start.copy()
+    settings = AdamSettings(epochs=20)
+    wide, narrow = (fit_map(family, h(), Adam(settings, dtype=d), x, y) for d in ("float64", "float32"))
+    assert narrow.theta == pytest.approx(wide.theta, abs=1e-3)
+    assert torch.equal(family.module.theta.data, torch.from_numpy(before))
+
+
+def test_newton_says_what_it_does_not_suit() -> None:
+    x, y = miscalibrated("vector")
+    with pytest.raises(ValueError, match="'brier' has no second derivative"):
+        fit_map(scaling.vector(K), proper.brier_loss(), Newton(), x, y)
+    with pytest.raises(ValueError, match="'temperature' has no curvature"):
+        fit_map(scaling.temperature(), proper.log_loss(), Newton(), x, y)
+
+
+def test_h_on_a_class_wise_map_corrects_what_a_temperature_cannot() -> None:
+    """Two classes whose scores were shifted: vector scaling by h finds the shift."""
+    z, y = synthetic(2000, 2)
+    x = log_softmax(z + np.array([0.0, 1.5]))
+    goal = h(window=100, scale=1.0, events="class-wise")
+    start = loss_of(scaling.vector(2), goal, x, y)(scaling.vector(2).start)[0]
+    by_class = fit_map(scaling.vector(2), goal, Adam(AdamSettings(0.05, epochs=150)), x, y)
+    one_slope = fit_map(scaling.temperature(), goal, Adam(AdamSettings(0.05, epochs=150)), x, y)
+    assert by_class.value < 0.3 * one_slope.value
+    assert one_slope.value < start
 
 
 @pytest.mark.parametrize("name", ["vector", "matrix", "beta"])
@@ -62,7 +190,7 @@ def test_second_derivatives(name: str) -> None:
     family, (x, y, w) = MAPS[name], scores(name)
     ridge = Ridge(np.full(family.start.size, 0.3), family.start)
     theta = family.start + 0.1 * np.random.default_rng(1).random(family.start.size)
-    loss = loss_of(family, proper.nll(), x, y, w, ridge)
+    loss = loss_of(family, proper.log_loss(), x, y, w, ridge)
     h = 1e-5
     expected = [(loss(theta + h * e)[1] - loss(theta - h * e)[1]) / (2 * h) for e in np.eye(theta.size)]
     full = hessian_of(family, x, w, ridge)(theta)
@@ -89,7 +217,7 @@ def test_the_weight_of_a_class_is_a_constant_in_the_gradient() -> None:
 def test_newton_and_lbfgs_find_the_same_minimum() -> None:
     x, y = synthetic(300, K)
     family, ridge = scaling.matrix(K), Ridge(np.full(K * K + K, 0.01), scaling.matrix(K).start)
-    loss = loss_of(family, proper.nll(), x, y, None, ridge)
+    loss = loss_of(family, proper.log_loss(), x, y, None, ridge)
     by_newton = newton(loss, hessian_of(family, x, None, ridge), family.start)
     by_lbfgs = lbfgs(loss, family.start, tolerance=1e-9, gain=1e-15)
     assert by_newton.converged
@@ -101,7 +229,9 @@ def test_newton_and_lbfgs_find_the_same_minimum() -> None:
 def test_newton_does_not_care_about_units() -> None:
     x, y = synthetic(300, K)
     values = [
-        fit_map(scaling.vector(K), proper.nll(), c * x, y, start=scaling.vector(K).start / c).value
+        fit_map(
+            scaling.vector(K), proper.log_loss(), Newton(), c * x, y, start=scaling.vector(K).start / c
+        ).value
         for c in (1e-6, 1.0, 1e6)
     ]
     assert values == pytest.approx([values[1]] * 3, abs=1e-9)
@@ -192,7 +322,7 @@ def test_monotone_table_never_inverts_a_pair() -> None:
     near = np.sort(
         np.concatenate([np.nextafter(cells.edges, -np.inf), cells.edges, rng.normal(size=500) * 20])
     )
-    assert (np.diff(apply_table(near, cells, values)) >= 0).all()
+    assert (np.diff(apply_cells(near, cells, values)) >= 0).all()
 
 
 def test_gradient_of_a_critic_and_of_the_elbo() -> None:
