@@ -201,7 +201,8 @@ def test_training_limits_its_own_thread_only() -> None:
             assert looked.wait(60)
 
         x, y = torch.log_softmax(torch.randn(20, 3), 1), torch.zeros(20, dtype=torch.int64)
-        keywords = {"monitor": epoch_nll, "select": {"nll": epoch_nll}, "settings": AdamSettings(epochs=2), "tick": tick}
+        two = AdamSettings(epochs=2)
+        keywords = {"monitor": epoch_nll, "select": {"nll": epoch_nll}, "settings": two, "tick": tick}
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(train, TemperatureMap(), x, y, torch_nll, **keywords)
             assert running.wait(60)
