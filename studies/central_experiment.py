@@ -1,10 +1,10 @@
 """The paper's central experiment, in full: does the h objective beat its rivals, all else equal?
 
 ``python -m studies.central_experiment --data FOLDER --out FILE`` trains every objective (h, NLL, Brier,
-focal, label smoothing) on the paper's twelve maps, from the published and from the identity start, with three seeds,
-with the published schedule and without its early stop, and keeps the best map and epoch by the same three
-selectors. It needs torch and numpy alone, uses a GPU where there is one, and continues a file that is there:
-with ``--minutes`` it ends in time and is called again.
+focal, label smoothing) on the paper's twelve maps, from the published and from the identity start, with three
+seeds, with the published schedule and without its early stop, and keeps the best map and epoch by the same
+three selectors. It needs torch and numpy alone, uses a GPU where there is one, and continues a file that is
+there: with ``--minutes`` it ends in time and is called again.
 
 Rows: one for each task, objective, schedule, start, seed and selector (``map`` says which map was chosen),
 and with ``--all-maps FILE`` one for each map as well.

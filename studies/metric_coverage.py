@@ -2,8 +2,8 @@
 
 Synthetic sets with known truth: z ~ Normal(0, 1.5²) for K = 10 classes, labels from softmax(z), predictions
 softmax(T·z); T = 1 is calibrated. N = 2000 rows a set. Estimands: for scores and binned errors the value of
-the population; for hce_pooled and skce the mean, over sets, of the same statistic with the true probabilities in
-place of the labels.
+the population; for hce_pooled and skce the mean, over sets, of the same statistic with the true
+probabilities in place of the labels.
 
     python -m studies.metric_coverage --jobs 2              # scores, debiased, tests: 15 CPU-minutes
     python -m studies.metric_coverage --jobs 2 --plug-in    # all plug-in errors: 70 CPU-minutes

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import hcal
-from conftest import synthetic
 from hcal.cli import diagram
 from hcal.cli.app import app
 from hcal.data import checksum
+from helpers import synthetic
 
 SYNTHETIC_ECE_BEFORE = 0.2  # scale 2.5 makes the synthetic logits over-confident by more than this
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators import CalibrationWarning
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.evaluation.comparison_table import Comparison, MethodResult
+from helpers import synthetic
 
 
 @pytest.fixture(scope="module")

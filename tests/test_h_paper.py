@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import hcal
-from conftest import load_task, synthetic
 from hcal import metrics
 from hcal.calibrators.base import CalibrationWarning
 from hcal.calibrators.h.paper import PaperSettings, fit_paper
@@ -19,6 +18,7 @@ from hcal.runtime.numerics import softmax
 from hcal.runtime.progress import progress
 from hcal.solvers import monitors
 from hcal.solvers.adam import AdamSettings, train
+from helpers import load_task, synthetic
 
 FEW = ("piecewise-10", "monotonic-5", "ensemble-4")
 

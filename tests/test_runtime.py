@@ -21,7 +21,6 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import hcal
-from conftest import ROOT, synthetic
 from hcal.maps import TemperatureMap, build_map, table
 from hcal.objective.torch_loss import torch_nll
 from hcal.runtime import jit as jit_module
@@ -29,6 +28,7 @@ from hcal.runtime.jit import compiled, writable_by_others
 from hcal.runtime.threads import one_blas_thread
 from hcal.solvers.adam import AdamSettings, train
 from hcal.solvers.monitors import epoch_nll
+from helpers import ROOT, synthetic
 
 needs_numba = pytest.mark.skipif(not compiled(), reason="needs numba: the extra 'fast'")
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are those of POSIX")
@@ -201,8 +201,12 @@ def test_training_limits_its_own_thread_only() -> None:
             assert looked.wait(60)
 
         x, y = torch.log_softmax(torch.randn(20, 3), 1), torch.zeros(20, dtype=torch.int64)
-        two = AdamSettings(epochs=2)
-        keywords = {"monitor": epoch_nll, "select": {"nll": epoch_nll}, "settings": two, "tick": tick}
+        keywords = {
+            "monitor": epoch_nll,
+            "select": {"nll": epoch_nll},
+            "settings": AdamSettings(epochs=2),
+            "tick": tick,
+        }
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(train, TemperatureMap(), x, y, torch_nll, **keywords)
             assert running.wait(60)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.ragged import is_ragged, pad_options
 
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
@@ -208,6 +209,7 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
+        A list of rows of different lengths is filled up with zeros.
 
     Returns
     -------
@@ -218,7 +220,7 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     >>> check_probs([[0.25, 0.75]])[0]
     array([[0.25, 0.75]])
     """
-    array, origin = to_numpy(probs, what)
+    array, origin = to_numpy(pad_options(probs, 0.0) if is_ragged(probs) else probs, what)
     x = _as_float(array, what)
     if x.ndim == 1 and x.size:
         x = _columns_of_binary(x, "probs")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import load_task
 from hcal.calibrators.prior import estimate_frequencies
 from hcal.integrations._program import program
 from hcal.runtime.ops import NumpyOps
+from helpers import load_task
 
 
 def drawn(n: int, frequencies: list[float], seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conftest import synthetic
 from hcal.calibrators.row_order import ArrangedRows, are_discrete, arrange, content_order, deal, fold_parts
+from helpers import synthetic
 
 Z, Y = synthetic(150, 4, seed=2)
 RNG = np.random.default_rng(5)

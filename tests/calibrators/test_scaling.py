@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators._odir import penalty_grid
 from hcal.solvers.temperature import confidence_of_beta
+from helpers import synthetic
 
 
 def fit(name: str, z: np.ndarray, y: np.ndarray, **params):

@@ -23,7 +23,7 @@ from hcal.solvers.adam import AdamSettings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from conftest import synthetic  # noqa: E402
+from helpers import synthetic  # noqa: E402
 
 
 def models() -> dict[str, Callable[[Any, Any], Any]]:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from conftest import ROOT
+from helpers import ROOT
 
 
 def load(name: str, folder: str = "studies") -> ModuleType:

@@ -29,7 +29,7 @@ def test_loss(dtype, events, keywords, digits):
     p = x.exp() if digits is None else x.exp().round(decimals=digits)
     results = []
     for device in ("cpu", "cuda"):
-        probs = p.to(device, dtype).requires_grad_()
+        probs = p.detach().clone().to(device, dtype).requires_grad_()
         loss = hcal.HCalibrationLoss(events=events, **keywords)(probs, y.to(device))
         loss.backward()
         results.append((loss.item(), probs.grad.cpu().double()))

@@ -9,7 +9,6 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from conftest import synthetic
 from hcal.calibrators._critics import critic_gain
 from hcal.calibrators._latent_gp import TabulatedElbo, line_centres, start_parameters
 from hcal.calibrators.ensemble_temperature import simplex_quadratic
@@ -29,6 +28,7 @@ from hcal.solvers.methods import Lbfgs, Newton, NewtonOrLbfgs, Proximal
 from hcal.solvers.newton import newton
 from hcal.solvers.proximal import group_lasso_prox, lasso_prox, mcp_prox, proximal_gradient
 from hcal.solvers.scan import minimise_scalar
+from helpers import synthetic
 
 N, K = 60, 4
 #: Every family of maps there is: numpy's, and torch modules by their adapter.

@@ -25,8 +25,8 @@ from hcal.bench.catalog import method_key, metric_key
 from hcal.data.limits import BROKEN, one_line, open_regular
 
 COLUMNS: Final = ("task", "method", "seed", "metric", "pre", "post", "note")
-#: Metric -> its name in results files, where that is another: pooled events were all that ``hce`` had when the
-#: first files were written, and a name in a file must not change its meaning (decision 150).
+#: Metric -> its name in results files, where that is another: pooled events were all that ``hce`` had when
+#: the first files were written, and a name in a file must not change its meaning (decision 150).
 _STORED_NAMES: Final = {"hce_pooled": "hce", "hce": "hce_class"}
 _METRIC_NAMES: Final = {stored: name for name, stored in _STORED_NAMES.items()}
 STATUS: Final = "status"

@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """A title, columns, rows and notes."""
 
     title: str
@@ -86,7 +86,7 @@ def collapsed_cells(results: Results) -> NDArray[np.bool_]:
     return np.array(flags, dtype=bool).reshape(len(results.tasks), len(results.methods))
 
 
-def metric_table(results: Results, metric: str) -> Table:
+def metric_table(results: Results, metric: str) -> ResultTable:
     """Return one metric: tasks × methods, then AE and ARE; best and second marked.
 
     A class-wise or canonical metric has NLL, Brier and mean confidence beside every number. Collapsed
@@ -99,7 +99,7 @@ def metric_table(results: Results, metric: str) -> Table:
 
     Returns
     -------
-    Table
+    ResultTable
     """
     if metric not in results.metrics:
         raise ValueError(f"{metric!r} is not in these results; there are: {', '.join(results.metrics)}")
@@ -120,7 +120,7 @@ def metric_table(results: Results, metric: str) -> Table:
         notes.append("† collapsed predictor (near-uniform): never marked")
     notes += _incomplete(results, values)
     title = f"{label_of(metric)} ({group_of(metric)})"
-    return Table(title, "task", list(results.methods), rows, notes)
+    return ResultTable(title, "task", list(results.methods), rows, notes)
 
 
 def _digits(metric: str) -> int:
@@ -168,7 +168,7 @@ def _incomplete(results: Results, values: Float64) -> list[str]:
     return [f"mean over fewer than the {len(values)} tasks, and not marked: {', '.join(missing)}"]
 
 
-def overview_table(results: Results, *, relative: bool = True) -> Table:
+def overview_table(results: Results, *, relative: bool = True) -> ResultTable:
     """Return ARE (or AE) per metric × method, the paper's overall table.
 
     Parameters
@@ -179,7 +179,7 @@ def overview_table(results: Results, *, relative: bool = True) -> Table:
 
     Returns
     -------
-    Table
+    ResultTable
     """
     metrics = [m for group in LEVELS[:-1] for m in GROUPS[group]]
     shown = [m for m in metrics if m in results.metrics]
@@ -203,7 +203,7 @@ def overview_table(results: Results, *, relative: bool = True) -> Table:
     if relative and unstable:
         names = " and ".join(unstable)
         notes.append(f"{names}: estimates near 0 on good networks, of either sign; their ratios are unstable")
-    return Table(title, "metric", list(results.methods), rows, notes)
+    return ResultTable(title, "metric", list(results.methods), rows, notes)
 
 
 def _companions(results: Results, names: Sequence[str]) -> list[Row]:
@@ -215,7 +215,7 @@ def _companions(results: Results, names: Sequence[str]) -> list[Row]:
     return [*rows, Row("collapsed tasks", counts, kind="beside", digits=0)]
 
 
-def rank_table(results: Results) -> Table:
+def rank_table(results: Results) -> ResultTable:
     """Return mean ranks over tasks per metric and per group, with the critical difference.
 
     Examples
@@ -244,7 +244,7 @@ def rank_table(results: Results) -> Table:
     left_out = sorted(set(results.methods) - set(kept.methods))
     if left_out:
         notes.append(f"left out, because a task is missing: {', '.join(left_out)}")
-    return Table("Mean rank over tasks (1 is best)", "metric", list(kept.methods), rows, notes)
+    return ResultTable("Mean rank over tasks (1 is best)", "metric", list(kept.methods), rows, notes)
 
 
 def _complete_methods(results: Results) -> list[str]:
@@ -252,7 +252,7 @@ def _complete_methods(results: Results) -> list[str]:
     return [m for m in results.methods if all(results.seeds(t, m) for t in results.tasks)]
 
 
-def accuracy_table(results: Results) -> Table:
+def accuracy_table(results: Results) -> ResultTable:
     """Return the change of accuracy in points, and the argmax changes, tasks × methods."""
     rows = []
     for task in results.tasks:
@@ -262,10 +262,10 @@ def accuracy_table(results: Results) -> Table:
         rows.append(Row(task, _values(100 * change), digits=2))
         flips = np.array([results.value(task, m, "argmax_changes") for m in results.methods])
         rows.append(Row("  argmax changes", _values(flips), kind="beside", digits=0))
-    return Table("Change of accuracy, in points", "task", list(results.methods), rows)
+    return ResultTable("Change of accuracy, in points", "task", list(results.methods), rows)
 
 
-def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROTOCOL, "h")) -> Table:
+def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROTOCOL, "h")) -> ResultTable:
     """Return the paper's three-selector protocol beside the single default calibrator.
 
     Each metric's ARE for every method; the paper's tables show, for each metric, the selector of that
@@ -278,7 +278,7 @@ def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROT
 
     Returns
     -------
-    Table
+    ResultTable
     """
     kept = results.select(methods=[*methods])
     shown = [m for g in LEVELS[:-1] for m in GROUPS[g] if m in kept.metrics]
@@ -297,10 +297,12 @@ def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROT
         "ARE over the tasks; * the selector that the paper's table of this metric shows",
         "one calibrator cannot be all three: whoever uses probabilities has to pick one column",
     ]
-    return Table("Three-selector paper protocol and the default", "metric", list(kept.methods), rows, notes)
+    return ResultTable(
+        "Three-selector paper protocol and the default", "metric", list(kept.methods), rows, notes
+    )
 
 
-def cost_table(results: Results) -> Table:
+def cost_table(results: Results) -> ResultTable:
     """Return median fit time, predict time and peak memory of each method, worst task in a second row."""
     facts = {"fit_s": "fit, s", "predict_s": "predict, s", "peak_mb": "peak memory, MiB"}
     rows = []
@@ -311,7 +313,7 @@ def cost_table(results: Results) -> Table:
         digits = 0 if name == "peak_mb" else 2
         for word, reduced in (("median", _quantile(values, 0.5)), ("worst task", _quantile(values, 1.0))):
             rows.append(Row(f"{title}, {word}", _values(reduced), digits=digits))
-    return Table("Cost of a fit and of predicting the test part", "", list(results.methods), rows)
+    return ResultTable("Cost of a fit and of predicting the test part", "", list(results.methods), rows)
 
 
 def _quantile(values: Float64, q: float) -> Float64:
@@ -319,15 +321,15 @@ def _quantile(values: Float64, q: float) -> Float64:
     return np.array(out, dtype=np.float64)
 
 
-def failure_table(results: Results) -> Table:
+def failure_table(results: Results) -> ResultTable:
     """Return the cells that gave no result, and why."""
     rows = [
         Row(f"{c.key.task} · {c.key.method} · seed {c.key.seed}", [c.error[:120]]) for c in results.failures()
     ]
-    return Table("Cells that gave no result", "cell", ["why"], rows)
+    return ResultTable("Cells that gave no result", "cell", ["why"], rows)
 
 
-def all_tables(results: Results) -> list[Table]:
+def all_tables(results: Results) -> list[ResultTable]:
     """Return every table of the study, the overview first."""
     tables = [overview_table(results), overview_table(results, relative=False), rank_table(results)]
     if any(m in results.methods for m in PAPER_PROTOCOL):

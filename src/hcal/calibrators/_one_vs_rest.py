@@ -6,12 +6,15 @@ calibration set lacks; here the row stays uncalibrated and the class keeps its p
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
-from hcal.calibrators.base import State
+from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
+from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 
 #: Knots and values of the curve of one class.
@@ -85,7 +88,7 @@ def probabilities(logits: FloatArray, state: State = ROUNDED) -> FloatArray:
     return ten_digits(probs) if "rounded" in state else probs
 
 
-def ten_digits(x: FloatArray) -> FloatArray:
+def ten_digits(x: FloatArray) -> Float64:
     """Return numbers rounded to ten digits: what is equal but for rounding is equal.
 
     Examples
@@ -94,7 +97,7 @@ def ten_digits(x: FloatArray) -> FloatArray:
     True
     """
     mantissa, exponent = np.frexp(x)
-    return np.ldexp(np.rint(mantissa * _DIGITS), exponent) / _DIGITS
+    return np.asarray(np.ldexp(np.rint(mantissa * _DIGITS), exponent) / _DIGITS, dtype=np.float64)
 
 
 def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
@@ -250,3 +253,34 @@ def line(p: Float64, knots: Float64, values: Float64) -> Float64:
     array([0.1, 0.3])
     """
     return np.interp(p, knots, values)
+
+
+class CurvePerClass(Calibrator):
+    """A curve per class on (p_k, [y = k]): subclasses say how one is learned and looked up."""
+
+    state_specs = (CURVES,)
+    #: :func:`step` or :func:`line`.
+    look_up: ClassVar[Evaluate]
+
+    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
+        self.floor = floor
+        self.input = input
+
+    @abstractmethod
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
+        """Return what learns the curve of one class, after checks of parameters and rows."""
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        probs = probabilities(logits)
+        learner = self._curve(probs, y)
+        curves = fit_curves(probs, y, sample_weight, learner)
+        total = len(y) if sample_weight is None else float(sample_weight.sum())
+        floor = default_floor(self.floor, total, logits.shape[1])
+        return Fitted(curves | {"floor": floor} | ROUNDED, info=self._facts(learner))
+
+    def _facts(self, learner: Any) -> dict[str, Any]:
+        """Return what ``info_`` says of the learner of the curves."""
+        return {}
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        return apply_curves(self.state_, probabilities(logits, self.state_), type(self).look_up)

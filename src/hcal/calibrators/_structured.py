@@ -37,9 +37,7 @@ class FirstStage:
         return np.maximum(probs, _LOG_FLOOR, out=probs)
 
 
-def first_stage(
-    logits: FloatArray, y: IntArray, weight: Float64 | None
-) -> tuple[FirstStage, Temperature]:
+def first_stage(logits: FloatArray, y: IntArray, weight: Float64 | None) -> tuple[FirstStage, Temperature]:
     """Fit the temperature; ε = 1/(N + 1).
 
     Examples

@@ -258,7 +258,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _shifted(self, new: NDArray[np.float64], ratio: NDArray[np.float64]) -> Self:
         """Return a fitted copy whose probabilities are multiplied by e^ratio, whatever this one's are."""
-        other = clone(self)
+        other: Self = clone(self)
         info = {**self.info_, "prior": new.tolist()}
         other._remember(Fitted({**self.state_, PRIOR: ratio}, self.converged_, "", info), self.n_classes_)
         other.scores_ = self.scores_

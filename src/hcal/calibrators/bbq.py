@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Curve,
-    apply_curves,
-    default_floor,
-    fit_curves,
-    probabilities,
-    step,
-)
+import numpy as np
+
+from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class BayesianBinning(Calibrator):
+class BayesianBinning(CurvePerClass):
     """Per class, an average of equal-width histograms with every bin count, weighted by their BIC.
 
     Naeini, Cooper, Hauskrecht: Obtaining well calibrated probabilities using Bayesian binning, AAAI 2015.
@@ -45,20 +35,13 @@ class BayesianBinning(Calibrator):
 
     name = "bbq"
     title = "Bayesian binning into quantiles"
-    state_specs = (CURVES,)
+    look_up = step
 
-    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.floor = floor
-        self.input = input
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
+        return _HistogramGrid(len(y))
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        grid = _HistogramGrid(len(y))
-        floor = default_floor(self.floor, *logits.shape)
-        state = fit_curves(probabilities(logits), y, sample_weight, grid.fit) | {"floor": floor} | ROUNDED
-        return Fitted(state, info={"bins": [int(grid.counts[0]), int(grid.counts[-1])], "kept": grid.kept})
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, probabilities(logits, self.state_), step)
+    def _facts(self, learner: Any) -> dict[str, Any]:
+        return {"bins": [int(learner.counts[0]), int(learner.counts[-1])], "kept": learner.kept}
 
 
 class _HistogramGrid:
@@ -76,7 +59,7 @@ class _HistogramGrid:
         self.first = np.concatenate([[0], np.cumsum(self.counts)[:-1]])
         self.kept: list[int] = []
 
-    def fit(self, p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
+    def __call__(self, p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
         order = np.argsort(p, kind="stable")
         p = p[order]
         hits = np.concatenate([[0.0], np.cumsum(hit[order])])

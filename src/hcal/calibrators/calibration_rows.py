@@ -16,6 +16,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal import inputs
 from hcal.data.provenance import mix, row_hashes
 from hcal.runtime.numerics import FloatArray, IntArray
 
@@ -56,6 +57,51 @@ def _centred(x: FloatArray) -> FloatArray:
     return np.asarray(x - x.max(axis=1, keepdims=True))
 
 
+def rows_of(calibrator: Calibrator, scores: Any) -> FloatArray:
+    """Return scores as the sketch of a calibrator sees them.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+        One for questions with different numbers of options has rows of its own.
+    scores : array-like of shape (N, K)
+
+    Returns
+    -------
+    array of shape (N, K)
+    """
+    own = getattr(calibrator, "rows", None)
+    if own is not None:
+        return np.asarray(own(scores))
+    return inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+
+
+def sketch(x: FloatArray, y: IntArray) -> tuple[dict[str, Any], NDArray[np.intp]]:
+    """Return the sketch of rows without what becomes of them, and the rows that it keeps.
+
+    Parameters
+    ----------
+    x : array of shape (N, K)
+    y : array of shape (N,)
+
+    Returns
+    -------
+    dict, array of int
+    """
+    hashes = hash_rows(_centred(x))
+    _, first, times = np.unique(hashes, return_index=True, return_counts=True)
+    single = first[times == 1][:KEPT]  # np.unique sorts: these are the smallest hashes
+    found = {
+        "n": len(x),
+        "scores": _packed(hashes[single]),
+        "unique": float((times == 1).sum() / len(x)),
+        "outputs": _packed(np.empty(0, dtype=np.uint64)),
+        "unique_outputs": 0.0,
+        "all": str(_digest(hashes, y)),
+    }
+    return found, single
+
+
 def remember(calibrator: Calibrator, x: FloatArray, y: IntArray) -> None:
     """Add the sketch of the calibration rows to a calibrator that has just learned from them.
 
@@ -67,21 +113,11 @@ def remember(calibrator: Calibrator, x: FloatArray, y: IntArray) -> None:
         Its checked logits.
     y : array of shape (N,)
     """
-    hashes = hash_rows(_centred(x))
-    _, first, times = np.unique(hashes, return_index=True, return_counts=True)
-    single = first[times == 1][:KEPT]  # np.unique sorts: these are the smallest hashes
+    found, single = sketch(x, y)
     outputs = _outputs(calibrator, x, single)
-    unique = float((times == 1).sum() / len(x))
-    calibrator.info_ = calibrator.info_ | {
-        KEY: {
-            "n": len(x),
-            "scores": _packed(hashes[single]),
-            "unique": unique,
-            "outputs": _packed(outputs),
-            "unique_outputs": unique * len(outputs) / max(len(single), 1),
-            "all": str(_digest(hashes, y)),
-        }
-    }
+    found["outputs"] = _packed(outputs)
+    found["unique_outputs"] = found["unique"] * len(outputs) / max(len(single), 1)
+    calibrator.info_ = calibrator.info_ | {KEY: found}
     with _lock:
         _fitted.add(calibrator)
 

@@ -6,23 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Curve,
-    apply_curves,
-    columns,
-    default_floor,
-    fit_curves,
-    probabilities,
-    step,
-)
+from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, columns, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
-from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
-from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 # The path visits up to G models of up to G groups; each model must be scored, so the work is about G²/2.
@@ -32,7 +19,7 @@ _MAX_WORK = 2e10
 _SAME_TIME = 1e-12
 
 
-class NearIsotonicEnsemble(Calibrator):
+class NearIsotonicEnsemble(CurvePerClass):
     """Per class, an average along the path from the labels to isotonic regression, weighted by BIC.
 
     Naeini, Cooper: Binary classifier calibration using an ensemble of near isotonic regression models,
@@ -55,20 +42,11 @@ class NearIsotonicEnsemble(Calibrator):
 
     name = "enir"
     title = "Ensemble of near-isotonic regressions"
-    state_specs = (CURVES,)
+    look_up = step
 
-    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.floor = floor
-        self.input = input
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        probs = probabilities(logits)
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         _check_work(probs, y)
-        floor = default_floor(self.floor, *logits.shape)
-        return Fitted(fit_curves(probs, y, sample_weight, _average_path) | {"floor": floor} | ROUNDED)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, probabilities(logits, self.state_), step)
+        return _average_path
 
 
 @dataclass(frozen=True)

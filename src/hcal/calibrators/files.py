@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from hcal.calibrators.params import check_params
 from hcal.calibrators.registry import get_calibrator, list_calibrators
 from hcal.data.model_file import read_model, reason, write_model
 
 #: The most classes a file may speak of.
 MOST_CLASSES = 10_000_000
+# Between the name of a member and that of its array, where a model holds models.
+_OF = "."
 
 
 def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
@@ -33,7 +37,18 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     """
     calibrator._check_fitted()
     calibrator._check_state()  # a state that could not be read again is not written
-    header = {
+    header, arrays = _described(calibrator), dict(calibrator.state_)
+    members: Mapping[str, Calibrator] = getattr(calibrator, "members_", {})
+    if members:  # a model of models: their arrays carry the member's name
+        header["members"] = {key: _described(member) for key, member in members.items()}
+        for key, member in members.items():
+            arrays |= {f"{key}{_OF}{name}": array for name, array in member.state_.items()}
+    write_model(path, header, arrays)
+
+
+def _described(calibrator: Calibrator) -> dict[str, Any]:
+    """Return what the header says of a calibrator."""
+    return {
         "name": calibrator.name,
         "params": calibrator.get_params(deep=False),
         "n_classes": calibrator.n_classes_,
@@ -41,7 +56,6 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
         "info": calibrator.info_,
         "scores": calibrator.scores_,
     }
-    write_model(path, header, calibrator.state_)
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
@@ -68,7 +82,7 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     """
     header, state = read_model(path)
     name = header.get("name")
-    if isinstance(name, str) and name not in list_calibrators():
+    if isinstance(name, str) and name not in (*list_calibrators(), MultipleChoiceCalibrator.name):
         raise ValueError(
             f"{path} holds a model of the method {name[:60]!r}, which is not registered here: import its "
             "module and call hcal.register(its class) first, or upgrade hcal if the method is newer"
@@ -83,12 +97,31 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
 
 def _rebuild(header: dict[str, Any], state: State) -> Calibrator:
     _check_header(header)
+    if header["name"] == MultipleChoiceCalibrator.name:
+        return _rebuild_questions(header, state)
     method = get_calibrator(header["name"])
     calibrator = method(**check_params(method, method.upgrade_params(header["params"])))
     calibrator._remember(Fitted(state, header["converged"], "", header["info"]), header["n_classes"])
     calibrator._check_state()
     calibrator.scores_ = header["scores"]
     return calibrator
+
+
+def _rebuild_questions(header: dict[str, Any], state: State) -> Any:
+    """Return a model of models; its members are plain ones."""
+    described = header.get("members", {})
+    if type(described) is not dict:
+        raise ValueError(f"'members' is {type(described).__name__}, declared is dict")
+    members = {}
+    for key, each in described.items():
+        if type(each) is not dict or each.get("name") == MultipleChoiceCalibrator.name:
+            raise ValueError(f"the member {key[:40]!r} is no calibrator")
+        start = f"{key}{_OF}"
+        own = {name.removeprefix(start): a for name, a in state.items() if name.startswith(start)}
+        members[key] = _rebuild(each, own)
+        state = {name: a for name, a in state.items() if not name.startswith(start)}
+    params = check_params(MultipleChoiceCalibrator, header["params"])  # type: ignore[arg-type]
+    return MultipleChoiceCalibrator(**params)._restore(state, members, header)
 
 
 def _check_header(header: dict[str, Any]) -> None:

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Curve,
-    apply_curves,
-    default_floor,
-    fit_curves,
-    line,
-    probabilities,
-)
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
+from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 
-class IsotonicRegression(Calibrator):
+class IsotonicRegression(CurvePerClass):
     """Per class, the non-decreasing curve closest to the labels; linear between its points.
 
     Zadrozny, Elkan: Transforming classifier scores into accurate multiclass probability estimates, KDD 2002.
@@ -43,21 +31,10 @@ class IsotonicRegression(Calibrator):
     name = "iso"
     title = "Isotonic regression"
     weighted = True
-    state_specs = (CURVES,)
+    look_up = line
 
-    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.floor = floor
-        self.input = input
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        total = len(y) if sample_weight is None else float(sample_weight.sum())
-        floor = default_floor(self.floor, total, logits.shape[1])
-        return Fitted(
-            fit_curves(probabilities(logits), y, sample_weight, _isotonic) | {"floor": floor} | ROUNDED
-        )
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, probabilities(logits, self.state_), line)
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
+        return _isotonic
 
 
 def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, Float64, Float64]:

@@ -235,8 +235,7 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
         As the calibrator takes them.
     y : array of shape (N,)
     """
-    x, _ = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)
-    share = calibration_rows.share_seen(calibrator, x, y)
+    share = calibration_rows.share_seen(calibrator, calibration_rows.rows_of(calibrator, scores), y)
     if share:
         raise RowsOfTheFitError(_reason(share, calibrator.name))
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hcal._version import __version__
-from hcal.cli import bench, console
+from hcal.cli import bench, console, opening
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.data import DataFile, Part
+    from hcal.data import DataFile
 
 app = typer.Typer(
     help="Turn the scores of any trained classifier into probabilities that can be trusted.",
@@ -30,7 +30,16 @@ def _examples(*commands: str) -> str:
 
 
 DataArg = Annotated[
-    Path, typer.Argument(help=".npz .npy .csv .parquet .safetensors or a numpy pickle .p", metavar="FILE")
+    list[Path],
+    typer.Argument(
+        help=".npz .npy .csv .parquet .safetensors, a numpy pickle .p, or .jsonl of lm-evaluation-harness "
+        "(these may be several)",
+        metavar="FILE",
+    ),
+]
+ScoreOpt = Annotated[
+    str,
+    typer.Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information"),
 ]
 InputOpt = Annotated[
     str | None, typer.Option("--input", help="logits, probs or log_probs; needed where the file does not say")
@@ -64,17 +73,25 @@ def _methods(incomplete: str) -> list[str]:
 
 @app.command(
     epilog=_examples(
-        "hcal fit cal.npz -o model.hcal", "hcal fit scores.npy --labels y.npy --input probs -o m.hcal"
+        "hcal fit cal.npz -o model.hcal",
+        "hcal fit scores.npy --labels y.npy --input probs -o m.hcal",
+        "hcal fit samples_*.jsonl -o model.hcal",
     )
 )
 def fit(
     file: DataArg,
     output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write")],
     method: Annotated[
-        str, typer.Option("--method", help="a calibrator by its registry name", autocompletion=_methods)
-    ] = "h",
+        str | None,
+        typer.Option(
+            "--method",
+            help="a calibrator by its registry name \\[default: h; ts for questions]",
+            autocompletion=_methods,
+        ),
+    ] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: ScoreOpt = "sum",
     param: Annotated[
         list[str] | None, typer.Option("--param", help="a parameter of the method, name=value; repeatable")
     ] = None,
@@ -83,14 +100,14 @@ def fit(
 ) -> None:
     """Learn a calibrator from scores and labels of held-out rows."""
     with console.friendly():
-        from hcal.calibrators import make_calibrator
         from hcal.calibrators.files import save
         from hcal.cli.report import origin
         from hcal.data import read_data
 
-        _check_output(output, file, labels)
-        data = read_data(file, part="cal", kind=input, labels=labels)
-        calibrator = make_calibrator(method, **_params(param or []), input=data.kind)
+        _check_output(output, *file, labels)
+        data = read_data(file, part="cal", kind=input, labels=labels, score=opening.check_score(score))
+        calibrator = opening.new_calibrator(method, data, _params(param or []))
+        method = calibrator.name
         with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels())
         calibrator.info_["fitted_on"] |= origin(data)
@@ -127,6 +144,7 @@ def apply(
         Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
     ],
     input: InputOpt = None,
+    score: ScoreOpt = "sum",
     prior: Annotated[
         str | None,
         typer.Option(
@@ -143,11 +161,11 @@ def apply(
         from hcal.data import can_write, write_probs
 
         can_write(output)
-        _check_output(output, model, file)
+        _check_output(output, model, *file)
         calibrator = load(model)
-        data = _read_for(calibrator, model, file, kind=input)
+        data = opening.read_for(calibrator, model, file, kind=input, score=score)
         with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
-            calibrator = _for_prior(calibrator, prior, data.values)
+            calibrator = opening.for_prior(calibrator, prior, data.values)
             probs = calibrator.predict_proba(data.values)
         write_probs(output, probs, data.y)
         confidence = float(probs.max(axis=1).mean())
@@ -159,19 +177,6 @@ def apply(
                 f"wrote [bold]{console.name(output)}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
                 f"mean confidence {confidence:.4f}"
             )
-
-
-def _for_prior(calibrator: Any, prior: str | None, scores: Any) -> Any:
-    """Return the calibrator for the class frequencies that --prior names."""
-    if prior is None:
-        return calibrator
-    if prior == "estimate":
-        return calibrator.with_prior_from(scores)
-    try:
-        frequencies = [float(part) for part in prior.split(",")]
-    except ValueError:
-        raise ValueError(f"--prior takes numbers with commas, or 'estimate', got {prior!r}") from None
-    return calibrator.with_prior(frequencies)
 
 
 @app.command(epilog=_examples("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json"))
@@ -186,6 +191,7 @@ def evaluate(
     ] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: ScoreOpt = "sum",
     diagram: Annotated[bool, typer.Option(help="draw a reliability diagram in the terminal")] = True,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
@@ -196,7 +202,7 @@ def evaluate(
         from hcal.cli.report import same_file
         from hcal.evaluation import learned_from
 
-        calibrator, data = _calibrator_and_data(model, file, input, labels)
+        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             measured = measure(data, calibrator, _names(metrics), ci)
         notes = learned_from(calibrator, data.values) + same_file(calibrator, data)
@@ -219,6 +225,7 @@ def report(
     model: ModelOpt = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: ScoreOpt = "sum",
     names: Annotated[
         Path | None, typer.Option("--names", help="a text file with one class name a line")
     ] = None,
@@ -233,8 +240,8 @@ def report(
         from hcal.cli.certify import read_groups
         from hcal.cli.report import write
 
-        _check_output(output, file, model, labels, names)
-        calibrator, data = _calibrator_and_data(model, file, input, labels)
+        _check_output(output, *file, model, labels, names)
+        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
         with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
             groups = None if group is None else read_groups(data, group)
             verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive, groups=groups)
@@ -268,6 +275,7 @@ def certify(
     plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: ScoreOpt = "sum",
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -276,8 +284,8 @@ def certify(
         from hcal.cli.certify import certify_file, save_picture
 
         if plot is not None:
-            _check_output(plot, file, model)
-        calibrator, data = _calibrator_and_data(model, file, input, labels)
+            _check_output(plot, *file, model)
+        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
         with console.working(f"certifying {_shape(data)}", quiet=quiet or json):
             certificate = certify_file(
                 data, calibrator, level=level, group=group, assume=assume, positive=positive
@@ -314,7 +322,7 @@ def watch(
             _check_output(path, *files, model)
         monitor = open_monitor(state, level, tolerance)
         for file in files:
-            calibrator, data = _calibrator_and_data(model, file, input, None)
+            calibrator, data = opening.calibrator_and_data(model, [file], input, None, "sum")
             watch_batch(monitor, data, calibrator)
             if not quiet and not json:
                 console.out().print(f"{file.name}: {monitor}", markup=False)
@@ -351,38 +359,6 @@ def demo(
 # -- shared by the commands -----------------------------------------------------------------------
 
 
-def _calibrator_and_data(
-    model: Path | None, file: Path, kind: str | None, labels: Path | None
-) -> tuple[Calibrator | None, DataFile]:
-    from hcal.calibrators.files import load
-    from hcal.data import read_data
-
-    if model is None:
-        return None, read_data(file, kind=kind, labels=labels)
-    calibrator = load(model)
-    return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels)
-
-
-def _read_for(
-    calibrator: Calibrator,
-    model: Path,
-    file: Path,
-    *,
-    kind: str | None,
-    labels: Path | None = None,
-    part: Part = "test",
-) -> DataFile:
-    """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
-    from hcal.data import read_data
-
-    if kind is not None and kind != calibrator.input:
-        raise ValueError(f"{model.name} was fitted on {calibrator.input}, so --input {kind} cannot be right")
-    try:
-        return read_data(file, part=part, kind=calibrator.input, labels=labels)
-    except ValueError as error:
-        raise ValueError(f"{error} ({model.name} was fitted on {calibrator.input})") from None
-
-
 def _names(metrics: str | None) -> list[str] | None:
     return None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
 
@@ -405,7 +381,7 @@ def _params(pairs: list[str]) -> dict[str, Any]:
 
 def _shape(data: DataFile) -> str:
     shape = " × ".join(f"{n:,}" for n in data.values.shape)
-    return f"{data.path.name} ({shape}{f', {data.part} part' if data.part else ''})"
+    return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
 def _check_output(output: Path, *read: Path | None) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from rich.text import Text
 
-from hcal.evaluation.diagram import Curve
+from hcal.evaluation.diagram import ReliabilityCurve
 
 
-def draw_text(curve: Curve, *, title: str = "", width: int = 40) -> Text:
+def draw_text(curve: ReliabilityCurve, *, title: str = "", width: int = 40) -> Text:
     """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
 
     Parameters
     ----------
-    curve : Curve
+    curve : ReliabilityCurve
         From :func:`hcal.reliability`.
     title : str
     width : int

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.data.arrays import BARE, Arrays, Wish, read_npy, read_npz
+from hcal.data.jsonl import read_jsonl
 from hcal.data.limits import BROKEN, check_bytes, one_line, open_regular, size_of
+from hcal.data.lm_eval import OptionScore
 from hcal.data.pickles import read_pickle
 from hcal.data.tables import read_csv, read_parquet
 from hcal.data.tensors import read_safetensors
@@ -46,6 +48,10 @@ class DataFile:
     y : array of shape (N,), or None
     part : str
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
+    more : tuple of Path
+        The files that were read together with ``path``.
+    questions : bool
+        Whether rows are questions with their options, −inf where one does not exist.
     """
 
     path: Path
@@ -53,6 +59,20 @@ class DataFile:
     values: NDArray[Any]
     y: NDArray[Any] | None
     part: str
+    more: tuple[Path, ...] = ()
+    questions: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the file, and how many came with it."""
+        return f"{self.path.name} and {len(self.more)} more" if self.more else self.path.name
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of the file; of the checksums where there are several."""
+        if not self.more:
+            return checksum(self.path)
+        each = [checksum(path) for path in (self.path, *self.more)]
+        return hashlib.sha256("".join(each).encode()).hexdigest()
 
     def labels(self) -> NDArray[Any]:
         """Return ``y``, or say that this file has none."""
@@ -62,13 +82,19 @@ class DataFile:
 
 
 def read_data(
-    path: str | Path, *, part: Part = "test", kind: str | None = None, labels: str | Path | None = None
+    path: str | Path | Sequence[str | Path],
+    *,
+    part: Part = "test",
+    kind: str | None = None,
+    labels: str | Path | None = None,
+    score: OptionScore = "sum",
 ) -> DataFile:
-    """Read scores and labels from ``.npz .npy .csv .parquet .safetensors`` or a numpy pickle ``.p``.
+    """Read scores and labels from ``.npz .npy .csv .parquet .safetensors .jsonl`` or a numpy pickle ``.p``.
 
     Parameters
     ----------
-    path : path-like
+    path : path-like, or sequence of them
+        Several only where all are ``.jsonl``.
     part : {"cal", "test"}
         Which part of a task file (``logits_cal``, ``y_cal``, ``logits_test``, ``y_test``); a file without
         parts is read whole.
@@ -76,6 +102,8 @@ def read_data(
         Needed only where the file holds several of them or does not say.
     labels : path-like, optional
         A second file with the labels, for formats that hold one array.
+    score : {"sum", "length", "mutual-information"}
+        What the score of an option is, in samples of lm-evaluation-harness (``.jsonl``).
 
     Returns
     -------
@@ -89,9 +117,14 @@ def read_data(
     >>> read_data(path).kind
     'probs'
     """
-    path = Path(path)
+    path, *more = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
     if kind is not None and kind not in INPUT_KINDS:
         raise ValueError(f"the kind of scores must be one of {', '.join(INPUT_KINDS)}, got {kind!r}")
+    if all(p.suffix.lower() == ".jsonl" for p in (path, *more)) and labels is None:
+        holds, values, y, questions = read_jsonl([path, *more], score=score)
+        return DataFile(path, holds, values, y, "", tuple(more), questions)
+    if more:
+        raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
     found = ("", "")
 
     def choose(names: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from scipy.special import ndtri
 
 from hcal import inputs
 from hcal.certificates import certify
+from hcal.data.probabilities import to_probs
 from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
@@ -20,7 +21,6 @@ from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, 
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
-from hcal.runtime.numerics import softmax
 
 
 def evaluate(
@@ -45,7 +45,8 @@ def evaluate(
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        numpy, torch (CPU or CUDA), pandas or polars.
+        numpy, torch (CPU or CUDA), pandas or polars. A list of rows of different lengths (questions with
+        different numbers of options) is filled up with options of probability 0.
     y : array-like of shape (N,)
         Integer labels 0..K−1.
     metrics : str or list of str, optional
@@ -161,8 +162,7 @@ def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> 
     if isinstance(probs, Sample):
         return probs
     if input != "probs":
-        logits, _ = inputs.check_logits(probs, input=input)
-        probs = softmax(logits)
+        probs = to_probs(probs, input)
     return Sample(probs, y, sample_weight)
 
 

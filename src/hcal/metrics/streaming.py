@@ -122,6 +122,44 @@ class StreamingMetrics:
         self.n += other.n
         return self
 
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """Return what was added up so far: arrays of a constant size, which sum across machines.
+
+        Returns
+        -------
+        dict of arrays
+            For :meth:`from_state`.
+        """
+        return {"n": np.array(float(self.n)), **self._state}
+
+    @classmethod
+    def from_state(
+        cls, state: dict[str, NDArray[np.float64]], n_classes: int, metrics: Iterable[str] | None = None
+    ) -> Self:
+        """Return an accumulator that has seen what :meth:`state` says.
+
+        Parameters
+        ----------
+        state : dict of arrays
+            Or the sum of several, entry by entry.
+        n_classes : int
+        metrics : list of str, optional
+
+        Returns
+        -------
+        StreamingMetrics
+
+        Examples
+        --------
+        >>> seen = StreamingMetrics(2).update([[0.2, 0.8], [0.6, 0.4]], [1, 1])
+        >>> StreamingMetrics.from_state(seen.state(), 2).compute() == seen.compute()
+        True
+        """
+        found = cls(n_classes, metrics)
+        found.n = round(float(state["n"]))
+        found._state = {name: np.asarray(state[name], dtype=np.float64) for name in found._state}
+        return found
+
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything seen so far.
 

@@ -67,7 +67,8 @@ def hce(
 ) -> float:
     """Return the h-calibration error: the root-mean-square gap of windows of sorted events.
 
-    It is no canonical error, whatever the events: it looks at one probability at a time. A near-uniform predictor on balanced classes may score 0, because it *is* calibrated: read it beside
+    It is no canonical error, whatever the events: it looks at one probability at a time. A near-uniform
+    predictor on balanced classes may score 0, because it *is* calibrated: read it beside
     :func:`hcal.metrics.sharpness`.
 
     Parameters
@@ -130,8 +131,8 @@ def hce_pooled(
 def _checked(events: Any) -> EventFamily:
     if events in _OLD_NAMES:
         warnings.warn(
-            f"events={events!r} is called 'pooled' now: the classes are sorted together, and what is wrong in "
-            "one of them can average out; events='class-wise' sees it",
+            f"events={events!r} is called 'pooled' now: the classes are sorted together, and what is wrong "
+            "in one of them can average out; events='class-wise' sees it",
             FutureWarning,
             stacklevel=4,
         )
@@ -356,9 +357,8 @@ def _class_windows(s: Sample, window: int, se: bool) -> list[_Sums]:
     if s.k == 2:
         column = np.ascontiguousarray(s.data.probs[:, 1], dtype=np.float64)
         order = np.argsort(column, kind="stable")
-        return [
-            _windows(_Listed(column[order], (s.y[order] == 1).astype(np.float64), order), s.n, window, se)
-        ]
+        mark = (s.y[order] == 1).astype(np.float64)
+        return [_windows(_Listed(column[order], mark, order), s.n, window, se)]
     step = max(1, BLOCK // s.n)
     for first in range(0, s.k, step):
         columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)

@@ -129,7 +129,7 @@ def top_class(logits: FloatArray, prefer: Float64 | None) -> IntArray:
     >>> top_class(np.array([[1.0, 1.0, 0.0]]), np.array([0.0, 1.0, 2.0]))
     array([1])
     """
-    top = logits.argmax(axis=1)
+    top: IntArray = logits.argmax(axis=1)
     if prefer is None:
         return top
     rows = np.flatnonzero(tied_on_top(logits))

@@ -16,7 +16,14 @@ from threadpoolctl import threadpool_limits
 from hcal.calibrators.base import Fitted, Preserves
 from hcal.calibrators.h.binary import fit_two, is_table, one_class, predict_two
 from hcal.calibrators.h.blend import split_top, top_class
-from hcal.calibrators.h.candidates import Candidates, Setting, blend, fit_candidates, new_setting, scores
+from hcal.calibrators.h.candidates import (
+    Candidates,
+    Setting,
+    blend,
+    fit_candidates,
+    new_setting,
+    scores,
+)
 from hcal.calibrators.h.events import Curve, fit_curve
 from hcal.calibrators.h.graph import graph_model, graph_two
 from hcal.calibrators.h.judge import Verdict, judge

@@ -122,7 +122,8 @@ def pooled_scores(model: Model, logits: FloatArray) -> tuple[IntArray, FloatArra
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
     >>> stage = fit_refined(z, y, np.ones(40))[0]
     >>> model = fit_events(stage, see(stage, z, y), y, np.ones(40), classes=True)
-    >>> pooled_scores(model._replace(blend=no_blend(3)), z[:1])[1].argmax()
+    >>> from hcal.calibrators.h.blend import no_blend
+    >>> int(pooled_scores(model._replace(blend=no_blend(3)), z[:1])[1].argmax())
     1
     """
     blend = model.blend
