@@ -11,6 +11,7 @@ from hcal.metrics import get_metric
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
     from rich.console import Group
 
 
@@ -144,6 +145,17 @@ class Comparison:
         frame = pd.DataFrame.from_dict(self.to_dict(), orient="index")
         extra = ["mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
+
+    def plot(self) -> Figure:
+        """Draw a panel a metric with a bar a method; the dotted line is the state before.
+
+        Returns
+        -------
+        matplotlib Figure
+        """
+        from hcal.evaluation.comparison_drawing import draw_comparison
+
+        return draw_comparison(self.results, self.metrics)
 
     def _columns(self) -> list[str]:
         return list(dict.fromkeys([*self.metrics, "nll", "brier", "mean_confidence"]))

@@ -17,6 +17,7 @@ from hcal._version import __version__
 from hcal.atomic import atomic_path
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.params import check_params
+from hcal.data.class_names import ClassName, check_classes
 
 __all__ = ["SCHEMA", "atomic_path", "load", "save"]
 
@@ -65,6 +66,8 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
         "info": calibrator.info_,
         "scores": calibrator.scores_,
     }
+    if calibrator.class_names_ is not None:
+        header["classes"] = list(calibrator.class_names_)
     arrays = {k: np.asarray(v, order="C") for k, v in calibrator.state_.items()}
     text = json.dumps(header, default=_plain)
     if len(text) > MOST_HEADER // 2:
@@ -210,10 +213,20 @@ def _rebuild(header: dict[str, Any], state: Arrays) -> Calibrator:
     _check_header(header)
     method = get_calibrator(header["name"])
     calibrator = method(**check_params(method, method.upgrade_params(header["params"])))
-    calibrator._remember(Fitted(state, header["converged"], "", header["info"]), header["n_classes"])
+    fitted = Fitted(state, header["converged"], "", header["info"])
+    calibrator._remember(fitted, header["n_classes"], _classes(header))
     calibrator._check_state()
     calibrator.scores_ = header["scores"]
     return calibrator
+
+
+def _classes(header: dict[str, Any]) -> tuple[ClassName, ...] | None:
+    """Return the names of the classes; files without them, all early ones, have numbers."""
+    if "classes" not in header:
+        return None
+    if not isinstance(header["classes"], list):
+        raise ValueError("'classes' must be a list of names")
+    return check_classes(header["classes"], header["n_classes"])
 
 
 def _check_header(header: dict[str, Any]) -> None:

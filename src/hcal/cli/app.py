@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hcal._version import __version__
 from hcal.cli import console
-
-if TYPE_CHECKING:
-    from hcal.calibrators.base import Calibrator
-    from hcal.data import DataFile, Part
+from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, read_for, shape_of
+from hcal.cli.options import (
+    ClassesOpt,
+    DataArg,
+    GroupOpt,
+    IdOpt,
+    InputOpt,
+    JsonOpt,
+    LabelOpt,
+    LabelsOpt,
+    ModelOpt,
+    QuietOpt,
+    ScoresOpt,
+    WeightOpt,
+    names_of,
+)
 
 app = typer.Typer(
     help="Turn the scores of any trained classifier into probabilities that can be trusted.",
@@ -29,18 +40,6 @@ app = typer.Typer(
 
 def _examples(*commands: str) -> str:
     return "\n\n".join(["Examples:", *(f"  [cyan]{command}[/]" for command in commands)])
-
-
-DataArg = Annotated[
-    Path, typer.Argument(help=".npz .npy .csv .parquet .safetensors or a numpy pickle .p", metavar="FILE")
-]
-InputOpt = Annotated[
-    str | None, typer.Option("--input", help="logits, probs or log_probs; needed where the file does not say")
-]
-LabelsOpt = Annotated[Path | None, typer.Option("--labels", help="a second file with the labels y")]
-QuietOpt = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors and warnings")]
-JsonOpt = Annotated[bool, typer.Option("--json", help="print one JSON object for machines")]
-ModelOpt = Annotated[Path | None, typer.Option("--model", "-m", help="a calibrator that hcal fit wrote")]
 
 
 def _version(wanted: bool) -> None:
@@ -77,6 +76,13 @@ def fit(
     ] = "h",
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    weight: WeightOpt = None,
+    classes: ClassesOpt = None,
+    preserve: Annotated[
+        str | None, typer.Option("--preserve", help="what must not change: order, accuracy or none")
+    ] = None,
     param: Annotated[
         list[str] | None, typer.Option("--param", help="a parameter of the method, name=value; repeatable")
     ] = None,
@@ -87,38 +93,27 @@ def fit(
     with console.friendly():
         from hcal import io
         from hcal.calibrators import make_calibrator
+        from hcal.cli.fit import show_fit
         from hcal.cli.report import origin
-        from hcal.data import read_data
 
-        _check_output(output, file, labels)
-        data = read_data(file, part="cal", kind=input, labels=labels)
-        calibrator = make_calibrator(method, **_params(param or []), input=data.kind)
-        with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
-            calibrator.fit(data.values, data.labels())
+        check_output(output, file, labels)
+        params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
+        ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes)
+        data = ask.read(part="cal")
+        calibrator = make_calibrator(method, **params, input=data.kind)
+        with console.fitting(calibrator, f"fitting {method} on {shape_of(data)}", quiet=quiet or json):
+            calibrator.fit(data.values, data.labels(), data.weight, classes=data.classes)
         calibrator.info_["fitted_on"] |= origin(data)
         io.save(calibrator, output)
         if json:
             console.print_json(
                 {"model": str(output), "method": method, "converged": calibrator.converged_,
                  "rows": len(data.values), "classes": calibrator.n_classes_,
+                 "class_names": calibrator.class_names_,
                  "scores": calibrator.scores_, "info": calibrator.info_}
             )  # fmt: skip
         elif not quiet:
-            _show_fit(calibrator, data, output)
-
-
-def _show_fit(calibrator: Calibrator, data: DataFile, output: Path) -> None:
-    out = console.out()
-    scores = calibrator.scores_
-    title = console.name(f"{calibrator.title} on {_shape(data)}")
-    note = "the rows it learned from; judge it on others"
-    out.print(console.before_after(scores["before"], scores["after"], title=f"{title} [dim]({note})[/]"))
-    model = console.name(output)
-    out.print(f"\nwrote [bold]{model}[/]")
-    if data.part:
-        out.print(f"next:  [cyan]hcal evaluate {console.name(data.path)} --model {model}[/]")
-    else:
-        out.print(f"next:  [cyan]hcal apply {model} NEW.npz -o probs.npz[/]")
+            show_fit(calibrator, data, output)
 
 
 @app.command(epilog=_examples("hcal apply model.hcal new.npz -o probs.npz"))
@@ -129,6 +124,9 @@ def apply(
         Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
     ],
     input: InputOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    id: IdOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -138,12 +136,12 @@ def apply(
         from hcal.data import can_write, write_probs
 
         can_write(output)
-        _check_output(output, model, file)
+        check_output(output, model, file)
         calibrator = io.load(model)
-        data = _read_for(calibrator, model, file, kind=input)
-        with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
+        data = read_for(calibrator, model, Ask(file, input, None, scores, label, id))
+        with console.working(f"applying {calibrator.name} to {shape_of(data)}", quiet=quiet or json):
             probs = calibrator.predict_proba(data.values)
-        write_probs(output, probs, data.y)
+        write_probs(output, probs, data.y, classes=calibrator.class_names_, ids=data.ids)
         confidence = float(probs.max(axis=1).mean())
         if json:
             console.print_json({"output": str(output), "rows": len(probs), "classes": probs.shape[1],
@@ -167,6 +165,11 @@ def evaluate(
     ] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    group: GroupOpt = None,
+    weight: WeightOpt = None,
+    classes: ClassesOpt = None,
     diagram: Annotated[bool, typer.Option(help="draw a reliability diagram in the terminal")] = True,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
@@ -177,9 +180,10 @@ def evaluate(
         from hcal.cli.report import same_file
         from hcal.evaluation import learned_from
 
-        calibrator, data = _calibrator_and_data(model, file, input, labels)
-        with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
-            measured = measure(data, calibrator, _names(metrics), ci)
+        ask = Ask(file, input, labels, scores, label, group=group, weight=weight, classes=classes)
+        calibrator, data = calibrator_and_data(model, ask)
+        with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):
+            measured = measure(data, calibrator, names_of(metrics), ci)
         notes = learned_from(calibrator, data.values) + same_file(calibrator, data)
         for note in notes:
             console.say("warning", "yellow", note)
@@ -205,20 +209,22 @@ def report(
     ] = None,
     ci: Annotated[float, typer.Option("--ci", help="level of intervals and bands")] = 0.95,
     positive: Annotated[str | None, typer.Option(help="the positive class of two, name or number")] = None,
-    group: Annotated[str | None, typer.Option(help="a column of the file: judge every group")] = None,
+    group: GroupOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    classes: ClassesOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Write one HTML page that shows whether the probabilities can be trusted."""
     with console.friendly():
-        from hcal.cli.certify import read_groups
         from hcal.cli.report import write
 
-        _check_output(output, file, model, labels, names)
-        calibrator, data = _calibrator_and_data(model, file, input, labels)
-        with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
-            groups = None if group is None else read_groups(data, group)
-            verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive, groups=groups)
+        check_output(output, file, model, labels, names)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes)
+        calibrator, data = calibrator_and_data(model, ask)
+        with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):
+            verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive)
         for alarm in verdict.alarms:
             console.say("warning", "yellow", alarm)
         if json:
@@ -239,16 +245,19 @@ def certify(
     file: DataArg,
     model: ModelOpt = None,
     level: Annotated[float, typer.Option(help="probability with which all of it holds")] = 0.95,
-    group: Annotated[
-        str | None, typer.Option("--group", help="a column of the file: certify every group")
-    ] = None,
+    group: GroupOpt = None,
     assume: Annotated[
         str | None, typer.Option("--assume", help="monotone: add what follows if accuracy never falls")
     ] = None,
-    positive: Annotated[int, typer.Option("--positive", help="the class to certify of two")] = 1,
+    positive: Annotated[
+        str | None, typer.Option("--positive", help="the class to certify of two, name or number")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    classes: ClassesOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -257,18 +266,65 @@ def certify(
         from hcal.cli.certify import certify_file, save_picture
 
         if plot is not None:
-            _check_output(plot, file, model)
-        calibrator, data = _calibrator_and_data(model, file, input, labels)
-        with console.working(f"certifying {_shape(data)}", quiet=quiet or json):
-            certificate = certify_file(
-                data, calibrator, level=level, group=group, assume=assume, positive=positive
-            )
+            check_output(plot, file, model)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes)
+        calibrator, data = calibrator_and_data(model, ask)
+        with console.working(f"certifying {shape_of(data)}", quiet=quiet or json):
+            certificate = certify_file(data, calibrator, level=level, assume=assume, positive=positive)
         if plot is not None:
             save_picture(certificate.plot(), plot)
         if json:
             console.print_json(certificate.to_dict())
         elif not quiet:
             console.out().print(certificate)
+
+
+@app.command(
+    epilog=_examples(
+        "hcal compare task.npz --methods ts,iso,h", "hcal compare cal.csv --test test.csv --plot methods.png"
+    )
+)
+def compare(
+    file: DataArg,
+    test: Annotated[
+        Path | None, typer.Option("--test", help="judge on this file; else the test part, else folds")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="registry names with commas between them; default: all")
+    ] = None,
+    metrics: Annotated[str | None, typer.Option("--metrics", help="names with commas between them")] = None,
+    folds: Annotated[int, typer.Option("--folds", help="of a file without a test part")] = 5,
+    plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="processes; -1 for all cores")] = None,
+    input: InputOpt = None,
+    labels: LabelsOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    group: Annotated[
+        str | None, typer.Option("--group", help="a column: no group on both sides of a fold")
+    ] = None,
+    classes: ClassesOpt = None,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Fit several methods and show which does best on rows that they have not seen."""
+    with console.friendly():
+        from hcal.cli.certify import save_picture
+        from hcal.cli.compare import compare_file
+
+        if plot is not None:
+            check_output(plot, file, test, labels)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes)
+        table = compare_file(
+            ask, test, methods=names_of(methods), metrics=names_of(metrics), folds=folds, jobs=jobs,
+            progress=False if quiet or json else None,
+        )  # fmt: skip
+        if plot is not None:
+            save_picture(table.plot(), plot)
+        if json:
+            console.print_json(table.to_dict())
+        elif not quiet:
+            console.out().print(table)
 
 
 @app.command(epilog=_examples("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json"))
@@ -284,6 +340,8 @@ def watch(
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="write the evidence over time, .png")] = None,
     input: InputOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -294,11 +352,11 @@ def watch(
 
         for path in (state, plot):
             if path is not None:
-                _check_output(path, *files, model)
+                check_output(path, *files, model)
         known = state is not None and state.exists()
         monitor = Monitor.load(state) if known else Monitor(level, tolerance)  # type: ignore[arg-type]
         for file in files:
-            calibrator, data = _calibrator_and_data(model, file, input, None)
+            calibrator, data = calibrator_and_data(model, Ask(file, input, None, scores, label))
             watch_batch(monitor, data, calibrator)
             if not quiet and not json:
                 console.out().print(f"{file.name}: {monitor}", markup=False)
@@ -330,73 +388,6 @@ def demo(
         from hcal.cli.story import tell
 
         tell(output, method=method, seed=seed, quiet=quiet, json=json)
-
-
-# -- shared by the commands -----------------------------------------------------------------------
-
-
-def _calibrator_and_data(
-    model: Path | None, file: Path, kind: str | None, labels: Path | None
-) -> tuple[Calibrator | None, DataFile]:
-    from hcal import io
-    from hcal.data import read_data
-
-    if model is None:
-        return None, read_data(file, kind=kind, labels=labels)
-    calibrator = io.load(model)
-    return calibrator, _read_for(calibrator, model, file, kind=kind, labels=labels)
-
-
-def _read_for(
-    calibrator: Calibrator,
-    model: Path,
-    file: Path,
-    *,
-    kind: str | None,
-    labels: Path | None = None,
-    part: Part = "test",
-) -> DataFile:
-    """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
-    from hcal.data import read_data
-
-    if kind is not None and kind != calibrator.input:
-        raise ValueError(f"{model.name} was fitted on {calibrator.input}, so --input {kind} cannot be right")
-    try:
-        return read_data(file, part=part, kind=calibrator.input, labels=labels)
-    except ValueError as error:
-        raise ValueError(f"{error} ({model.name} was fitted on {calibrator.input})") from None
-
-
-def _names(metrics: str | None) -> list[str] | None:
-    return None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
-
-
-def _params(pairs: list[str]) -> dict[str, Any]:
-    """Parse ``name=value`` pairs; a value is JSON where it can be, else text."""
-    params: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--param expects name=value, got {pair!r}")
-        try:
-            params[name] = json.loads(value)
-        except json.JSONDecodeError:
-            params[name] = value
-    if "input" in params:
-        raise ValueError("say what the file holds with --input, not --param input=…")
-    return params
-
-
-def _shape(data: DataFile) -> str:
-    shape = " × ".join(f"{n:,}" for n in data.values.shape)
-    return f"{data.path.name} ({shape}{f', {data.part} part' if data.part else ''})"
-
-
-def _check_output(output: Path, *read: Path | None) -> None:
-    """Refuse, before the work begins, an output without a folder or one that would replace what is read."""
-    if not output.parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {output.parent}")
-    console.refuse_inputs(output, *read)
 
 
 def _mount_bench() -> None:

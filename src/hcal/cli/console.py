@@ -119,12 +119,16 @@ def _sentence(error: BaseException) -> str:
 
 def _hint(error: BaseException) -> str:
     """Return the option that helps; the library's own words know of no options."""
-    from hcal.data import MissingLabelsError, UnknownKindError
+    from hcal.data import MissingLabelsError, OtherColumnError, UnknownKindError, UnnamedClassesError
 
     if isinstance(error, UnknownKindError):
         return " (add --input logits, probs or log_probs)"
     if isinstance(error, MissingLabelsError):
-        return " (or name a file of labels with --labels)"
+        return " (or name the column with --label, or a file of labels with --labels)"
+    if isinstance(error, OtherColumnError):
+        return " (or choose the columns with --scores and --label)"
+    if isinstance(error, UnnamedClassesError):
+        return " (--classes cat,dog,… on the command line)"
     return ""
 
 

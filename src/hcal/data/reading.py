@@ -7,19 +7,34 @@ A file *says* what it holds (the key ``logits``, ``probs`` or ``log_probs``); wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.data.arrays import BARE, Arrays, Wish, read_npy, read_npz
+from hcal.data.arrays import Arrays, Wish, read_npy, read_npz
+from hcal.data.arrow import read_feather, read_parquet
+from hcal.data.class_names import check_classes, encode, reorder
+from hcal.data.columns import (
+    BARE,
+    CLASSES,
+    SCORES,
+    Columns,
+    kind_by_name,
+    listed,
+    may_be_text,
+    named_classes,
+    role_key,
+)
 from hcal.data.limits import BROKEN, check_bytes, one_line, open_regular, size_of
 from hcal.data.pickles import read_pickle
-from hcal.data.tables import read_csv, read_parquet
+from hcal.data.records import read_jsonl, read_xlsx
+from hcal.data.tables import OtherColumnError, read_csv
 from hcal.data.tensors import read_safetensors
+from hcal.data.torch_files import load_tensors
 from hcal.inputs import INPUT_KINDS, InputKind
 
 Part = Literal["cal", "test"]
@@ -44,8 +59,13 @@ class DataFile:
         What ``values`` holds, as the file or the caller said.
     values : array of shape (N, K), or (N,) for a binary score
     y : array of shape (N,), or None
+        As the file has them: integers 0..K−1 or names.
     part : str
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
+    classes : tuple of str, or None
+        Names of the classes in the order of the columns, where the file or the caller gives them.
+    ids, groups, weight : array of shape (N,), or None
+        What :class:`Columns` asked for.
     """
 
     path: Path
@@ -53,22 +73,52 @@ class DataFile:
     values: NDArray[Any]
     y: NDArray[Any] | None
     part: str
+    classes: tuple[str, ...] | None = None
+    ids: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
+    weight: NDArray[Any] | None = None
 
     def labels(self) -> NDArray[Any]:
-        """Return ``y``, or say that this file has none."""
+        """Return the labels, names as the numbers of their classes, or say that this file has none."""
         if self.y is None:
             raise MissingLabelsError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}")
-        return self.y
+        return np.asarray(encode(self.y, self.classes))
+
+    def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
+        """Return the same rows with the columns in the order of a model's classes, found by their names.
+
+        Parameters
+        ----------
+        classes : sequence of K str or int, or None
+            Of the model; None where it has no names, and then nothing is changed.
+        """
+        if classes is None:
+            return self
+        if self.classes is None:
+            return replace(self, classes=tuple(classes))
+        order = reorder(self.classes, classes)
+        if order is None:
+            return self
+        # Numbers count the columns of the file; names do not care.
+        y = None if self.y is None else np.array(self.classes)[self.labels()]
+        return replace(self, values=self.values[:, order], classes=tuple(map(str, classes)), y=y)
 
 
 def read_data(
-    path: str | Path, *, part: Part = "test", kind: str | None = None, labels: str | Path | None = None
+    path: str | Path,
+    *,
+    part: Part = "test",
+    kind: str | None = None,
+    labels: str | Path | None = None,
+    columns: Columns | None = None,
+    classes: Sequence[str] | None = None,
 ) -> DataFile:
-    """Read scores and labels from ``.npz .npy .csv .parquet .safetensors`` or a numpy pickle ``.p``.
+    """Read scores and labels from a file, by its extension.
 
     Parameters
     ----------
     path : path-like
+        ``.npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt`` or a numpy pickle ``.p``.
     part : {"cal", "test"}
         Which part of a task file (``logits_cal``, ``y_cal``, ``logits_test``, ``y_test``); a file without
         parts is read whole.
@@ -76,6 +126,10 @@ def read_data(
         Needed only where the file holds several of them or does not say.
     labels : path-like, optional
         A second file with the labels, for formats that hold one array.
+    columns : Columns, optional
+        What the file calls its scores, labels, ids, groups and weights.
+    classes : sequence of K str, optional
+        Names of the classes in the order of the columns, where the columns do not say.
 
     Returns
     -------
@@ -84,32 +138,93 @@ def read_data(
     Examples
     --------
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "a.npz"
-    >>> np.savez(path, probs=[[0.25, 0.75]], y=[1])
-    >>> read_data(path).kind
-    'probs'
+    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("id,logit_cat,logit_dog,target\\n7,0.5,1.5,dog\\n8,2.5,0.5,cat\\n")
+    >>> data = read_data(path, columns=Columns(scores="logit_*", label="target", id="id"))
+    >>> data.kind, data.classes, data.ids, data.labels()
+    ('logits', ('cat', 'dog'), array([7, 8]), array([1, 0]))
     """
     path = Path(path)
     if kind is not None and kind not in INPUT_KINDS:
         raise ValueError(f"the kind of scores must be one of {', '.join(INPUT_KINDS)}, got {kind!r}")
-    found = ("", "")
-
-    def choose(names: Sequence[str]) -> list[str]:
-        nonlocal found
-        found = _find(names, path, part, kind)
-        y = f"y{found[0]}"
-        return [found[1], y] if y in names and labels is None else [found[1]]
-
-    arrays = read_arrays(path, Wish(choose))
-    suffix, name = found
-    y = arrays.get(f"y{suffix}") if labels is None else _read_labels(Path(labels))
+    plan = _Plan(path, part, kind, columns or Columns(), own_labels=labels is None)
+    arrays = read_arrays(path, Wish(plan.choose, columns=plan.columns))
+    found: dict[str, Any] = {role: arrays[name] for role, name in plan.names.items()}
+    y = found.get("label") if labels is None else _read_labels(Path(labels))
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    said = name.removesuffix(suffix) if name != BARE else kind
-    return DataFile(path, said, arrays[name], y, suffix.lstrip("_"))  # type: ignore[arg-type]
+    values = found["scores"]
+    said = plan.classes(found.get(CLASSES)) if classes is None else classes
+    names = None if said is None else check_classes(said, 2 if values.ndim == 1 else values.shape[-1])
+    data = DataFile(path, plan.kind, values, y, plan.suffix.lstrip("_"), names)  # type: ignore[arg-type]
+    rest = {key: found.get(role) for key, role in (("ids", "id"), ("groups", "group"), ("weight", "weight"))}
+    for key, array in rest.items():
+        if array is not None and array.shape != (len(values),):
+            raise ValueError(f"{path.name}: {key} must have one value a row, got shape {array.shape}")
+    return replace(data, **rest)
 
 
-def _find(names: Sequence[str], path: Path, part: Part, kind: str | None) -> tuple[str, str]:
+class _Plan:
+    """Which arrays of a file are wanted for what; made when the file tells what it holds."""
+
+    def __init__(
+        self, path: Path, part: Part, kind: str | None, columns: Columns, *, own_labels: bool
+    ) -> None:
+        self.path, self.part, self.kind, self.columns = path, part, kind, columns
+        self.own_labels = own_labels
+        self.names: dict[str, str] = {}
+        self.suffix = ""
+        self.heads: Sequence[str] = ()
+
+    def choose(self, names: Collection[str]) -> list[str]:
+        """Decide, and return the names to read."""
+        self.suffix, scores = self._scores(names)
+        self.heads = names[scores] if isinstance(names, Mapping) else ()
+        self.names = {"scores": scores}
+        self.kind = self._kind(scores)
+        for role, name in self.columns.wanted().items():
+            if role != "label" or self.own_labels:
+                self.names[role] = self._named(names, role_key(role), name)
+        y = f"y{self.suffix}"
+        if self.own_labels and "label" not in self.names and y in names:
+            self.names["label"] = y
+        if CLASSES in names and not isinstance(names, Mapping):
+            self.names[CLASSES] = CLASSES
+        return list(dict.fromkeys(self.names.values()))
+
+    def classes(self, listed_in_file: NDArray[Any] | None) -> Sequence[Any] | None:
+        """Return the names of the classes that the file gives, in an array or by its columns."""
+        if listed_in_file is not None:
+            return [str(name) for name in listed_in_file.ravel().tolist()]
+        return named_classes(self.heads, self.columns.scores)
+
+    def _scores(self, names: Collection[str]) -> tuple[str, str]:
+        if self.columns.scores is None:
+            return _find(names, self.path, self.part, self.kind)
+        if SCORES in names:
+            return "", SCORES
+        name = self._named(names, SCORES, self.columns.scores)
+        return name.removeprefix(self.columns.scores), name
+
+    def _named(self, names: Collection[str], key: str, name: str) -> str:
+        """Return the key of a table's column, or the array of that name, of this part if there is one."""
+        for found in (key, f"{name}_{self.part}", name):
+            if found in names:
+                return found
+        raise ValueError(f"it has no array {one_line(repr(name), 60)}; it holds: {listed(names)}")
+
+    def _kind(self, scores: str) -> str:
+        said = scores.removesuffix(self.suffix)
+        if self.kind is None and said not in INPUT_KINDS:
+            first = self.heads[0] if self.heads else scores
+            said = kind_by_name(first) or kind_by_name(self.columns.scores or "") or ""
+        found = self.kind or said
+        if not found:
+            raise UnknownKindError(f"{self.path.name} does not say what its numbers are")
+        return found
+
+
+def _find(names: Collection[str], path: Path, part: Part, kind: str | None) -> tuple[str, str]:
     """Return the suffix of the part and the name of the array to use."""
     wanted = (kind,) if kind else INPUT_KINDS
     for suffix in (f"_{part}", ""):
@@ -131,7 +246,7 @@ def _find(names: Sequence[str], path: Path, part: Part, kind: str | None) -> tup
 
 
 def _read_labels(path: Path) -> NDArray[Any]:
-    def choose(names: Sequence[str]) -> list[str]:
+    def choose(names: Collection[str]) -> list[str]:
         for name in ("y", BARE):
             if name in names:
                 return [name]
@@ -156,10 +271,10 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
 
     Examples
     --------
-    >>> read_arrays(Path("a.xlsx"))
+    >>> read_arrays(Path("a.doc"))
     Traceback (most recent call last):
     ...
-    ValueError: cannot read a.xlsx: the types are .csv, .npy, .npz, .p, .parquet, .pkl, .safetensors
+    ValueError: cannot read a.doc: the types are .csv, .feather, .jsonl, .npy, .npz, .p, .parquet, .pkl, ...
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -169,6 +284,8 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
             return reader(file, path.name, wish or Wish(list))
         except UnknownKindError:
             raise
+        except OtherColumnError as error:
+            raise OtherColumnError(_sentence(path.name, error)) from None
         except BROKEN as error:
             raise ValueError(_sentence(path.name, error)) from None
 
@@ -193,7 +310,7 @@ def read_names(path: Path) -> list[str]:
     """
     held: list[str] = []
 
-    def choose(names: Sequence[str]) -> list[str]:
+    def choose(names: Collection[str]) -> list[str]:
         held.extend(names)
         return []
 
@@ -204,14 +321,24 @@ def read_names(path: Path) -> list[str]:
 def _read_benchmark(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     """Read the benchmark's ``((logits_cal, y_cal), (logits_test, y_test))``, or a dict of arrays."""
     check_bytes(name, size_of(file), size_of(file))
-    held = _named(read_pickle(file.read(), name))
+    return _pick(read_pickle(file.read(), name), wish)
+
+
+def _read_torch(file: BinaryIO, name: str, wish: Wish) -> Arrays:
+    """Read a tensor, a tuple or a dict of them that ``torch.save`` wrote."""
+    return _pick(load_tensors(file, name), wish)
+
+
+def _pick(content: Any, wish: Wish) -> Arrays:
+    """Return the wanted arrays of what a pickle held; numbers, and text where it is meant."""
+    held = _named(content)
     if held is None:
         raise ValueError(
             "expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays"
         )
     arrays = {key: np.asarray(held[key]) for key in wish.choose(list(held))}
     for key, array in arrays.items():
-        if array.dtype.kind not in "biuf":
+        if array.dtype.kind not in ("biufU" if may_be_text(key, labels=wish.labels) else "biuf"):
             raise ValueError(f"{one_line(repr(key), 60)} holds {array.dtype}, not numbers")
     return arrays
 
@@ -238,7 +365,11 @@ _READERS: Final[dict[str, Callable[[BinaryIO, str, Wish], Arrays]]] = {
     ".npy": read_npy,
     ".csv": read_csv,
     ".parquet": read_parquet,
+    ".feather": read_feather,
+    ".jsonl": read_jsonl,
+    ".xlsx": read_xlsx,
     ".safetensors": read_safetensors,
+    ".pt": _read_torch,
     ".p": _read_benchmark,
     ".pkl": _read_benchmark,
 }
