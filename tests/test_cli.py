@@ -207,9 +207,9 @@ def test_warnings_are_one_line_on_standard_error(task: Path, monkeypatch: pytest
 
     real = TemperatureScaling.fit
 
-    def warns(self: TemperatureScaling, *arguments: object) -> TemperatureScaling:
+    def warns(self: TemperatureScaling, *arguments: object, **options: object) -> TemperatureScaling:
         warnings.warn("ts: did not converge", hcal.CalibrationWarning, stacklevel=1)
-        return real(self, *arguments)
+        return real(self, *arguments, **options)
 
     monkeypatch.setattr(TemperatureScaling, "fit", warns)
     result = run("fit", task, "-o", task.with_name("m.hcal"), "--method", "ts", "-q")
@@ -290,7 +290,7 @@ def test_a_reader_that_leaves_early_gets_no_complaint(task: Path, options: tuple
 def _drawn(confidence: float, hits: int, rows: int = 10) -> str:
     probs = np.tile([confidence, 1 - confidence], (rows, 1))
     y = np.arange(rows) >= hits
-    return diagram.draw(hcal.reliability(probs, y, bins=10)[0], width=10).plain
+    return diagram.draw(hcal.reliability(probs, y, level="top-label", bins=10)[0], width=10).plain
 
 
 def test_diagram_marks_over_and_under_confidence() -> None:
@@ -303,5 +303,7 @@ def test_diagram_marks_over_and_under_confidence() -> None:
 
 def test_diagram_has_a_line_for_every_bin_with_rows() -> None:
     probs = np.array([[0.5, 0.5], [0.6, 0.4], [0.61, 0.39], [1.0, 0.0]])
-    lines = diagram.draw(hcal.reliability(probs, [0, 0, 0, 1], bins=10)[0]).plain.splitlines()
+    lines = diagram.draw(
+        hcal.reliability(probs, [0, 0, 0, 1], level="top-label", bins=10)[0]
+    ).plain.splitlines()
     assert [line[:9] for line in lines[1:]] == ["0.40–0.50", "0.50–0.60", "0.60–0.70", "0.90–1.00"]

@@ -277,3 +277,27 @@ def test_evaluate_is_the_function_in_every_import_order(first: str) -> None:
         "assert all(inspect.isfunction(f) for f in found)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_groups_are_certified_worst_first() -> None:
+    rng = np.random.default_rng(0)
+    p = np.full((6000, 3), 0.05)
+    p[:, 0] = 0.9
+    group = np.where(np.arange(6000) < 1500, "bad", "good")
+    y = np.where(rng.random(6000) < np.where(group == "bad", 0.75, 0.9), 0, 1)
+    found = hcal.evaluate(p, y, ["ece_ew"], groups=group)
+    assert [(g.name, g.proven) for g in found.groups] == [("bad", "over"), ("good", "")]
+    assert "Group bad (1,500 rows) is over-confident by at least" in " ".join(str(found).split())
+    assert json.loads(found.to_json())["groups"][0]["group"] == "bad"
+    with pytest.raises(ValueError, match="no sample_weight"):
+        hcal.evaluate(p, y, ["ece_ew"], groups=group, sample_weight=np.ones(6000))
+
+
+def test_two_classes_show_the_positive_one() -> None:
+    p, y = np.array([0.1, 0.2, 0.9]), np.array([0, 0, 1])
+    assert hcal.reliability(p, y).level == "positive"
+    assert hcal.reliability(p, y)[0].title == "class 1"
+    assert hcal.reliability(p, y, positive=0)[0].title == "class 0"
+    assert hcal.reliability(p, y, level="top-label")[0].title == "top label"
+    with pytest.raises(ValueError, match="positive must be a class"):
+        hcal.reliability(p, y, positive=2)

@@ -129,7 +129,7 @@ BAD_LABELS: dict[str, tuple[Any, str]] = {
     "negative": (np.where(np.arange(40) == 6, -1, Y), r"y must lie in 0..3; row 6 is -1"),
     "fraction": (np.where(np.arange(40) == 6, 0.5, Y), "y must hold integers 0..K-1; row 6 is 0.5"),
     "nan": (np.where(np.arange(40) == 6, np.nan, Y), "y must hold integers 0..K-1; row 6 is nan"),
-    "text": (np.full(40, "cat"), "string labels belong to"),
+    "text": (np.full(40, "cat"), "say .*classes=\\["),
     "too few": (Y[:-1], "y has 39 labels for 40 rows"),
     "too many": (np.r_[Y, 0], "y has 41 labels for 40 rows"),
     "one-hot": (np.eye(4)[Y], "one-hot or multi-label"),

@@ -258,8 +258,8 @@ def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
 def _weighted_regression() -> tuple[np.ndarray, np.ndarray]:
     """A class-weighted logistic regression with few positives: it ranks well and states far too much."""
     rng = np.random.default_rng(0)
-    score = rng.normal(-5.6, 2.1, 26_000)
-    y = (rng.random(26_000) < 1 / (1 + np.exp(-score))).astype(int)
+    score = rng.normal(-5.6, 2.1, 9_000)
+    y = (rng.random(9_000) < 1 / (1 + np.exp(-score))).astype(int)
     weighted = score + np.log((1 - y.mean()) / y.mean())
     return 1 / (1 + np.exp(-weighted)), y
 
@@ -274,6 +274,7 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
     text = render(content)
     assert "The positive class: class 1" in text
     assert "Brier (scikit-learn)" in text
+    assert "truly class 1 (certified)" in text
 
 
 def test_a_constant_is_told_that_it_knows_nothing() -> None:
@@ -361,8 +362,11 @@ def test_a_collapsed_predictor_raises_the_alarm() -> None:
 def test_rows_seen_in_calibration_raise_the_alarm() -> None:
     logits, y = synthetic(300)
     calibrator = hcal.make_calibrator("ts").fit(logits, y)
-    content = measure_report(logits, y, calibrator, calibration=logits)
-    assert any("learned from" in alarm for alarm in judge(content).alarms)
+    for options in ({"calibration": logits}, {}):  # told, or recognised by what the calibrator remembers
+        verdict = judge(measure_report(logits, y, calibrator, **options))
+        assert sum("learned from" in alarm for alarm in verdict.alarms) == 1
+        assert verdict.grade == "few"
+        assert verdict.headline == "Cannot be told from rows that the calibrator learned from"
 
 
 # -- the command ------------------------------------------------------------------------------------

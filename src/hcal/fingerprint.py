@@ -8,6 +8,8 @@ and no label. Rows that occur more than once (saturated or discrete scores) iden
 from __future__ import annotations
 
 import base64
+import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -25,6 +27,7 @@ KEPT = 512
 KEY = "calibration_rows"
 _FEWEST = 20  # fewer rows than this coincide by chance
 _fitted: WeakSet[Any] = WeakSet()
+_lock = threading.Lock()
 Hashes = NDArray[np.uint64]
 
 
@@ -79,7 +82,8 @@ def remember(calibrator: Calibrator, x: FloatArray, y: IntArray) -> None:
             "all": str(_digest(hashes, y)),
         }
     }
-    _fitted.add(calibrator)
+    with _lock:
+        _fitted.add(calibrator)
 
 
 def _outputs(calibrator: Calibrator, x: FloatArray, rows: NDArray[np.intp]) -> Hashes:
@@ -142,23 +146,30 @@ def share_seen(calibrator: Calibrator, scores: FloatArray, y: IntArray) -> float
     return _share(hashes, kept["scores"], kept["unique"], kept["n"])
 
 
-def share_predicted(calibrator: Calibrator, probs: FloatArray) -> float:
-    """Return the share of calibration rows whose calibrated probabilities are among these.
+def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> dict[str, float]:
+    """Return, by method, the shares of calibration rows whose calibrated probabilities are among these.
 
     Parameters
     ----------
-    calibrator : Calibrator
+    calibrators : iterable of Calibrator
     probs : array of shape (N, K)
         As ``predict_proba`` gave them.
 
     Returns
     -------
-    float
+    dict
+        Of those with such rows only.
     """
-    kept = calibrator.info_.get(KEY)
-    if kept is None or probs.shape[1] != calibrator.n_classes_:
-        return 0.0
-    return _share(hash_rows(_shown(probs)), kept["outputs"], kept["unique_outputs"], kept["n"])
+    judged = [
+        c for c in calibrators if c.n_classes_ == probs.shape[1] and c.name != "uncal" and KEY in c.info_
+    ]
+    hashes = hash_rows(_shown(probs)) if judged else np.empty(0, dtype=np.uint64)
+    shares = {c.name: _share_of_outputs(hashes, c.info_[KEY]) for c in judged}
+    return {name: share for name, share in shares.items() if share}
+
+
+def _share_of_outputs(hashes: Hashes, kept: dict[str, Any]) -> float:
+    return _share(hashes, kept["outputs"], kept["unique_outputs"], kept["n"])
 
 
 def _share(hashes: Hashes, packed: str, unique: float, n: int) -> float:
@@ -173,4 +184,6 @@ def _share(hashes: Hashes, packed: str, unique: float, n: int) -> float:
 
 def fitted_here() -> list[Any]:
     """Return the calibrators that were fitted in this process and are still alive."""
-    return [c for c in _fitted if "state_" in vars(c)]
+    with _lock:
+        alive = list(_fitted)
+    return [c for c in alive if "state_" in vars(c)]

@@ -357,9 +357,7 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     if labels.dtype == bool:
         labels = labels.astype(np.int64)
     if not np.issubdtype(labels.dtype, np.number):
-        raise ValueError(
-            f"y must hold integers 0..K-1, got dtype {labels.dtype}; for names of classes say classes=[…]"
-        )
+        raise ValueError(f"y must hold integers 0..K-1, got {labels.dtype}; for names say classes=[…]")
     integers = labels.astype(np.int64) if np.isfinite(labels).all() else None
     if integers is None or (integers != labels).any():
         bad = ~np.isfinite(labels) if integers is None else integers != labels

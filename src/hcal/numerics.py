@@ -11,7 +11,7 @@ FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.int64]
 
 #: Differences of logits below this are none: an inverse temperature for them would overflow.
-NOTHING = 1e-301
+NOTHING = 1e-280
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:

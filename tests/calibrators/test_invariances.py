@@ -158,10 +158,10 @@ _REFUSED = "takes no sample_weight, and says so"
 
 #: (method, invariance) -> why it does not hold.
 EXCEPT: dict[tuple[str, str], str] = (
-    {(name, "float32"): _STEPS for name in ("hb", "bbq", "imax", "iso", "enir", "scabin")}
+    {(name, "float32"): _STEPS for name in ("hb", "bbq", "imax", "iso", "enir", "scabin", "venn_abers")}
     | {(name, "float32"): _SEARCH for name in ("dec", "diag", "gp", "h")}
     | {(name, "float32"): _FOLDS for name in ("ms", "dir")}
-    | {(name, "float32"): _TIES for name in ("lece", "ts_lece", "spline")}
+    | {(name, "float32"): _TIES for name in ("lece", "ts_lece", "spline", "cir", "smooth_spline")}
     | {
         (name, "weights of one"): _REFUSED
         for name in METHODS

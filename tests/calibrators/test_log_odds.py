@@ -16,6 +16,8 @@ from conftest import DATA, synthetic
 from hcal.calibrators import cir, smooth_spline, venn_abers
 from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._logistic import logistic, platt_targets
+from hcal.calibrators.row_order import arrange, fold_parts
+from hcal.inputs import check_logits
 
 NEW = ["platt", "quadratic", "smooth_spline", "cir", "venn_abers"]
 
@@ -251,11 +253,11 @@ def test_the_interval_between_rows_is_that_of_a_new_row() -> None:
 
 
 def test_cross_merges_by_geometric_means() -> None:
-    from hcal.folds import kfold
-
     score, y = binary(90)
     got = fit("venn_abers", score, y, folds=3).predict_proba(score)[:, 1]
-    parts = [fit("venn_abers", score[i], y[i]).predict_interval(score) for _, i in kfold(90, 3, stratify=y)]
+    rows = arrange(check_logits(score, input="logits")[0], y, None, merge=True)
+    held = [part.rows for _, part in fold_parts(rows.logits, rows.y, None, 3)]
+    parts = [fit("venn_abers", rows.logits[i], rows.y[i]).predict_interval(score) for i in held]
     hit = np.exp(np.mean([np.log(high[:, 1]) for _, high in parts], axis=0))
     miss = np.exp(np.mean([np.log1p(-low[:, 1]) for low, _ in parts], axis=0))
     np.testing.assert_allclose(got, hit / (hit + miss), rtol=1e-12)

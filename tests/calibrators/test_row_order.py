@@ -33,7 +33,7 @@ def forest(n: int = 600, k: int = 2, trees: int = 20) -> tuple[np.ndarray, np.nd
     return np.log(p), y
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-12, 1e-4, 1.0, 1e4, 1e100])
+@pytest.mark.parametrize("scale", [1e-270, 1e-12, 1e-4, 1.0, 1e4, 1e100])
 @pytest.mark.parametrize("merge", [False, True])
 def test_any_order_is_one_order(scale: float, merge: bool) -> None:
     z = Z * scale
@@ -104,7 +104,7 @@ def test_extreme_rows() -> None:
     for merge in (False, True):
         rows = arrange(z, y, None, merge=merge)
         assert np.isfinite(rows.logits).all()
-        assert_same(rows, arrange(z[::-1], y[::-1], None, merge=merge), atol=1e-300)
+        assert_same(rows, arrange(z[::-1], y[::-1], None, merge=merge), atol=1e-270)
 
 
 def test_one_row() -> None:

@@ -91,14 +91,14 @@ def test_the_kernel_is_reached_with_fitting_shapes_only() -> None:
     pytest.importorskip("numba")
     logits, y = synthetic(90, 3)
     cal = fit_quietly(hcal.HCalibrator(), logits, y)
-    whole = dict(cal.state_)
+    whole, knots = dict(cal.state_), ("curve.knots", "final.knots", "last.knots")
     for name in sorted(whole):
         array = whole[name]
-        if array.ndim == 1 and name not in ("curve.knots", "final.knots", "final.classes"):
+        if array.ndim == 1 and name not in (*knots, "final.classes"):
             cal.state_ = whole | {name: np.append(array, 1.0)}
             with pytest.raises(ValueError, match=f"'{name}' has shape"):
                 cal.predict_proba(logits)
-    for name in ("curve.knots", "final.knots"):
+    for name in knots:
         cal.state_ = whole | {name: np.append(whole[name], 1.0)}
         with pytest.raises(ValueError, match=f"'{name.partition('.')[0]}.weights' has shape"):
             cal.predict_proba(logits)

@@ -25,13 +25,18 @@ def test_agrees_with_an_independent_minimiser(seed: int) -> None:
     assert np.log(solve_temperature(z, y).beta) == pytest.approx(found.x, abs=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e-4, 1.0, 1e4, 1e30, 1e300])
+@pytest.mark.parametrize("scale", [1e-270, 1e-30, 1e-4, 1.0, 1e4, 1e30, 1e300])
 def test_the_scale_of_the_logits_does_not_matter(scale: float) -> None:
     z, y = synthetic()
     one = solve_temperature(z, y)
     other = solve_temperature(z * scale, y)
     assert other.converged
     assert other.beta * scale == pytest.approx(one.beta, rel=1e-9)
+
+
+def test_logits_too_small_for_any_temperature_are_constant() -> None:
+    z, y = synthetic()
+    assert solve_temperature(z * 1e-300, y).beta == 1.0
 
 
 def test_both_float_widths_agree() -> None:

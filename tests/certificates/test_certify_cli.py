@@ -74,3 +74,13 @@ def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
     assert hcal.Monitor.load(state).n == 6000
     found = json.loads(_run("watch", tmp_path / "mon.npz", "--json"))
     assert found["alarm"] is None
+
+
+def test_evaluate_makes_the_reports_statements(task: tuple[Path, Path], tmp_path: Path) -> None:
+    file, model = task
+    found = json.loads(_run("evaluate", file, "--model", model, "--metrics", "nll", "--ci", "0.95", "--json"))
+    told = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
+    words = [found["standing"][name]["words"] for name in ("tolerance", "exact", "knowledge")]
+    assert told["sentences"][-3:] == words
+    shown = _run("evaluate", file, "--model", model, "--metrics", "nll", "--ci", "0.95")
+    assert words[0] in " ".join(shown.split())

@@ -84,9 +84,18 @@ def probabilities(logits: FloatArray, state: State = ROUNDED) -> FloatArray:
     True
     """
     probs = softmax(logits)
-    if "rounded" not in state:
-        return probs
-    mantissa, exponent = np.frexp(probs)
+    return ten_digits(probs) if "rounded" in state else probs
+
+
+def ten_digits(x: FloatArray) -> FloatArray:
+    """Return numbers rounded to ten digits: what is equal but for rounding is equal.
+
+    Examples
+    --------
+    >>> bool(ten_digits(np.array(0.1 + 0.2)) == ten_digits(np.array(0.3)))
+    True
+    """
+    mantissa, exponent = np.frexp(x)
     return np.ldexp(np.rint(mantissa * _DIGITS), exponent) / _DIGITS
 
 

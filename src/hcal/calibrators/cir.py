@@ -6,11 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import CURVES, Array, Curve, apply_curves, default_floor, fit_curves, line
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    ROUNDED,
+    Array,
+    Curve,
+    apply_curves,
+    default_floor,
+    fit_curves,
+    line,
+    probabilities,
+)
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray
 
 
 class CenteredIsotonicRegression(Calibrator):
@@ -48,10 +58,11 @@ class CenteredIsotonicRegression(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         total = len(y) if sample_weight is None else float(sample_weight.sum())
         floor = default_floor(self.floor, total, logits.shape[1])
-        return Fitted(fit_curves(softmax(logits), y, sample_weight, _centered) | {"floor": floor})
+        curves = fit_curves(probabilities(logits), y, sample_weight, _centered)
+        return Fitted(curves | {"floor": floor} | ROUNDED)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, softmax(logits), line)
+        return apply_curves(self.state_, probabilities(logits, self.state_), line)
 
 
 def _centered(p: Array, hit: Array, weight: Array | None) -> Curve:

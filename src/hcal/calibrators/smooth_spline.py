@@ -9,7 +9,7 @@ from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators._log_odds import events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, logistic, platt_targets
-from hcal.calibrators._one_vs_rest import CURVES, Curve, columns, fit_curves
+from hcal.calibrators._one_vs_rest import CURVES, Curve, columns, fit_curves, ten_digits
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import LARGE32, Arrays, Field, Rule, Sizes, StateSpec
@@ -83,7 +83,7 @@ class SmoothSpline(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Array | None) -> Fitted:
         if self.knots < 2:
             raise ValueError(f"knots must be at least 2, got {self.knots!r}")
-        odds = log_odds(logits)
+        odds = ten_digits(log_odds(logits))
         if np.count_nonzero(np.bincount(y, weights=sample_weight)) < 2:
             y = np.full_like(y, -1)  # one class only: nothing to learn a curve from
         own = y if odds.shape[1] > 2 else y - 1  # the only event of two classes is class 1

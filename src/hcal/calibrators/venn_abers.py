@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.calibrators._floor import apply_floor
 from hcal.calibrators._log_odds import events, log_odds
-from hcal.calibrators._one_vs_rest import Array, columns, normalise
+from hcal.calibrators._one_vs_rest import Array, columns, normalise, ten_digits
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators.row_order import Part, fold_parts
 from hcal.calibrators.state import Arrays, Field, Rule, Sizes, StateSpec
-from hcal.folds import kfold
 from hcal.inputs import InputKind
 from hcal.numerics import FloatArray, IntArray, softmax
 
@@ -56,7 +56,6 @@ class VennAbers(Calibrator):
     name = "venn_abers"
     title = "Venn-Abers"
     weighted = True
-    cross_fitted = True
     state_specs = (
         StateSpec(
             (
@@ -83,14 +82,11 @@ class VennAbers(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         if self.folds < 1:
             raise ValueError(f"folds must be at least 1, got {self.folds!r}")
-        parts = [np.arange(len(y))]
-        if min(self.folds, len(y)) > 1:
-            dealt = kfold(len(y), min(self.folds, len(y)), seed=self.random_state, stratify=y)
-            parts = [held for _, held in dealt]
-        return Fitted(_fit_all(log_odds(logits), y, sample_weight, parts))
+        dealt = fold_parts(logits, y, sample_weight, self.folds, random_state=self.random_state)
+        return Fitted(_fit_all(ten_digits(log_odds(logits)), y, [held for _, held in dealt]))
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        low, high = _intervals(self.state_, log_odds(logits))
+        low, high = _intervals(self.state_, ten_digits(log_odds(logits)))
         # Geometric means of 1 − p0 and of p1 over the folds; with one fold they are themselves.
         miss, hit = np.exp(np.log1p(-low).mean(axis=0)), np.exp(np.log(high).mean(axis=0))
         q = hit / (miss + hit)
@@ -113,20 +109,19 @@ class VennAbers(Calibrator):
         self._check_fitted()
         x, _ = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
         x = apply_floor(x, self.state_.get("input_floor"))
-        low, high = _intervals(self.state_, log_odds(x))
+        low, high = _intervals(self.state_, ten_digits(log_odds(x)))
         p0, p1 = 1 - np.exp(np.log1p(-low).mean(axis=0)), np.exp(np.log(high).mean(axis=0))
         if self.n_classes_ == 2:
             return np.hstack([1 - p1, p0]), np.hstack([1 - p0, p1])
         return p0, p1
 
 
-def _fit_all(odds: Array, y: IntArray, weight: Array | None, parts: list[IntArray]) -> State:
+def _fit_all(odds: Array, y: IntArray, parts: list[Part]) -> State:
     """Return the steps of all folds and events end to end, events within folds."""
     used = events(odds)
     first = odds.shape[1] - used.shape[1]
     found: dict[str, list[Array]] = {"low_knots": [], "low": [], "high_knots": [], "high": []}
-    for rows in parts:
-        own = None if weight is None else weight[rows]
+    for rows, own in parts:
         mass = np.bincount(y[rows], weights=own, minlength=odds.shape[1])
         for column, o in columns(used[rows]):
             known = mass[column + first] > 0 and np.count_nonzero(mass) > 1

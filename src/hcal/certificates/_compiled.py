@@ -12,7 +12,7 @@ from hcal.certificates.table import _HALF, _SHIFT, _SIDE, BINS
 from hcal.runtime.threads import each
 
 #: Classes whose bins stay in the cache together.
-_CHUNK = 48
+_CHUNK = 16
 _jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
 
 
@@ -27,20 +27,21 @@ def accumulate(counted: Any, probs: Any) -> None:
     """
     k = probs.shape[1]
     chunks = [(a, min(a + _CHUNK, k)) for a in range(0, k, _CHUNK)]
-    each(lambda c: _accumulate(counted, probs, *c), chunks, events=probs.size)
+    bits = probs.astype(np.float32, copy=False).view(np.int32)
+    each(lambda c: _accumulate(counted, probs, bits, *c), chunks, events=probs.size)
 
 
 @_jit
-def _accumulate(counted: Any, probs: Any, first: int, last: int) -> None:
-    small = np.empty(1, dtype=np.float32)
-    bits = small.view(np.int32)
+def _accumulate(counted: Any, probs: Any, bits: Any, first: int, last: int) -> None:
+    mirrored = np.empty(1, dtype=np.float32)
+    mirrored_bits = mirrored.view(np.int32)
     for i in range(probs.shape[0]):
         for k in range(first, last):
             p = probs[i, k]
-            upper = p > 0.5
-            small[0] = 1 - p if upper else p
-            index = max((bits[0] >> _SHIFT) - (_HALF - _SIDE), 0)
-            if upper:
-                index = BINS - 1 - index
+            if p > 0.5:
+                mirrored[0] = 1 - p
+                index = BINS - 1 - max((mirrored_bits[0] >> _SHIFT) - (_HALF - _SIDE), 0)
+            else:
+                index = max((bits[i, k] >> _SHIFT) - (_HALF - _SIDE), 0)
             counted[k, index, 0] += 1
             counted[k, index, 1] += p

@@ -21,15 +21,14 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
+from hcal.certificates.gamblers import Array, Gamblers, log_average, log_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Rows after which shares are dealt anew; fixed, so that batches of any size give the same evidence.
 BLOCK = 128
-_CASH = 0.5
 _SCHEMA = 1
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -55,57 +54,6 @@ class Alarm:
     event: str
     direction: str
     evidence: float
-
-
-class _Gamblers:
-    """One capital for each of C events of a family, spread over E bets and cash.
-
-    Attributes
-    ----------
-    weights : array of shape (C, E + 1)
-        Shares of the capital at the start of the block; cash is the last.
-    start : array of shape (C,)
-        Log-capital at the start of the block.
-    gained : array of shape (C, E + 1)
-        Log-payoff of each bet since.
-    """
-
-    def __init__(self, n_events: int, n_bets: int) -> None:
-        self.prior = np.append(np.full(n_bets, (1 - _CASH) / n_bets), _CASH)
-        self.weights = np.tile(self.prior, (n_events, 1))
-        self.start = np.zeros(n_events)
-        self.gained = np.zeros((n_events, n_bets + 1))
-
-    def path(self, logs: Array) -> Array:
-        """Add payoffs of shape (rows, C, E), all of one block; return log-capitals, shape (rows, C)."""
-        cash = np.zeros((*logs.shape[:2], 1))
-        run = self.gained + np.cumsum(np.concatenate([logs, cash], axis=2), axis=0)
-        self.gained = run[-1]
-        return self.start + _log_mean(run, self.weights)
-
-    def deal(self, share: float) -> None:
-        """End a block: weigh bets by what they won, and deal a share anew."""
-        total = _log_mean(self.gained, self.weights)
-        with np.errstate(under="ignore"):
-            won = self.weights * np.exp(self.gained - total[:, None])
-        self.weights = (1 - share) * won + share * self.prior
-        self.start = self.start + total
-        self.gained = np.zeros_like(self.gained)
-
-    def leader(self) -> tuple[int, int]:
-        """Return the event with the most capital, and its best bet."""
-        capital = self.start + _log_mean(self.gained, self.weights)
-        event = int(capital.argmax())
-        with np.errstate(divide="ignore"):
-            bets = np.log(self.weights[event, :-1]) + self.gained[event, :-1]
-        return event, int(bets.argmax())
-
-
-def _log_mean(logs: Array, weights: Array) -> Array:
-    """Logarithm of Σ weights·exp(logs) over the last axis."""
-    top = logs.max(axis=-1, keepdims=True)
-    with np.errstate(under="ignore"):
-        return np.asarray(top[..., 0] + np.log((weights * np.exp(logs - top)).sum(axis=-1)))
 
 
 class Monitor:
@@ -160,7 +108,7 @@ class Monitor:
         self.events = self._families(events)
         self.n, self.n_classes = 0, 0
         self.alarm: Alarm | None = None
-        self._gamblers: dict[str, _Gamblers] = {}
+        self._gamblers: dict[str, Gamblers] = {}
         self._merged = 0.0  # log-evidence of merged streams
         self._history: list[tuple[float, ...]] = []
 
@@ -205,13 +153,13 @@ class Monitor:
     def _begin(self, k: int) -> None:
         self.n_classes = k
         sizes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
-        self._gamblers = {f: _Gamblers(sizes[f], len(FAMILIES[f])) for f in self.events}
+        self._gamblers = {f: Gamblers(sizes[f], len(FAMILIES[f])) for f in self.events}
 
     def _block(self, p: Array, y: NDArray[np.int64]) -> None:
         paths = np.stack(
-            [_log_average(self._gamblers[f].path(self._logs(f, p, y))) for f in self.events], axis=1
+            [log_average(self._gamblers[f].path(self._logs(f, p, y))) for f in self.events], axis=1
         )
-        total = _log_average(paths) + self._merged
+        total = log_average(paths) + self._merged
         if self.alarm is None and total.max() >= -np.log(self.level):
             first = int((total >= -np.log(self.level)).argmax())
             self.alarm = self._describe(self.n + first + 1, paths[first], float(total[first]))
@@ -247,8 +195,8 @@ class Monitor:
         """Logarithm of the capital now, over all families and merged streams."""
         if not self._gamblers:
             return self._merged
-        each = [g.start + _log_mean(g.gained, g.weights) for g in self._gamblers.values()]
-        return float(_log_average(np.array([_log_average(e) for e in each]))) + self._merged
+        each = [g.start + log_mean(g.gained, g.weights) for g in self._gamblers.values()]
+        return float(log_average(np.array([log_average(e) for e in each]))) + self._merged
 
     @property
     def evidence(self) -> float:
@@ -267,7 +215,8 @@ class Monitor:
 
         The product of capitals of independent streams is a martingale again: the alarm keeps its level. It is
         the evidence against "both streams are calibrated", and this monitor goes on from there. Streams
-        that share rows must not be merged. An earlier alarm of either stream stays.
+        that share rows must not be merged. An earlier alarm of either stream stays; it had
+        that stream's own level.
 
         Parameters
         ----------
@@ -288,7 +237,7 @@ class Monitor:
             self.alarm = other.alarm
         if self.alarm is None and self.log_evidence >= -np.log(self.level):
             stronger = self if self.log_evidence - other.log_evidence > other.log_evidence else other
-            families = np.array([_log_average(g.start) for g in stronger._gamblers.values()])
+            families = np.array([log_average(g.start) for g in stronger._gamblers.values()])
             self.alarm = stronger._describe(self.n + other.n, families, self.log_evidence)
         return self
 
@@ -400,9 +349,3 @@ class Monitor:
         from hcal.certificates.drawing import draw_evidence
 
         return draw_evidence(self, ax)
-
-
-def _log_average(logs: Array) -> Array:
-    """Logarithm of the mean of exp(logs) over the last axis."""
-    logs = np.asarray(logs)
-    return _log_mean(logs, np.full(logs.shape[-1], 1 / logs.shape[-1]))

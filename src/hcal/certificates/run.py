@@ -219,9 +219,9 @@ def _refuse_rows_of_the_fit(
         return
     shown = inputs.to_numpy(probs, "probs")[0]
     shown = np.stack([1 - shown, shown], axis=1) if shown.ndim == 1 else shown
-    for fitted in [calibrator] if calibrator is not None else fingerprint.fitted_here():
-        if fitted.name != "uncal" and (share := fingerprint.share_predicted(fitted, shown)):
-            raise RowsOfTheFitError(_reason(share, fitted.name))
+    known = fingerprint.fitted_here() if calibrator is None else [calibrator]
+    for name, share in fingerprint.shares_predicted(known, shown).items():
+        raise RowsOfTheFitError(_reason(share, name))
 
 
 def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:

@@ -347,14 +347,11 @@ def watch(
 ) -> None:
     """Watch batches of predictions and labels: is the model still calibrated?"""
     with console.friendly():
-        from hcal.certificates import Monitor
-        from hcal.cli.certify import save_picture, watch_batch
+        from hcal.cli.certify import open_monitor, save_picture, watch_batch
 
-        for path in (state, plot):
-            if path is not None:
-                check_output(path, *files, model)
-        known = state is not None and state.exists()
-        monitor = Monitor.load(state) if known else Monitor(level, tolerance)  # type: ignore[arg-type]
+        for path in filter(None, (state, plot)):
+            check_output(path, *files, model)
+        monitor = open_monitor(state, level, tolerance)
         for file in files:
             calibrator, data = calibrator_and_data(model, Ask(file, input, None, scores, label))
             watch_batch(monitor, data, calibrator)

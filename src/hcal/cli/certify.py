@@ -55,6 +55,24 @@ def certify_file(
     )
 
 
+def open_monitor(state: Path | None, level: float, tolerance: float) -> Monitor:
+    """Return the monitor that a file holds, or a new one.
+
+    Parameters
+    ----------
+    state : Path, optional
+    level, tolerance : float
+        Of a new one.
+
+    Returns
+    -------
+    Monitor
+    """
+    if state is not None and state.exists():
+        return Monitor.load(state)
+    return Monitor(level, tolerance)
+
+
 def watch_batch(monitor: Monitor, data: DataFile, calibrator: Calibrator | None) -> None:
     """Add one file's rows to a monitor, in their order.
 

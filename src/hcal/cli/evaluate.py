@@ -66,6 +66,8 @@ class Measured:
             }
             if self.before.ci is not None:
                 found["before_intervals"] = _intervals(self.before)
+        if self.result.standing is not None:
+            found["standing"] = self.result.standing.to_dict()
         found |= {"accuracy": self.result.accuracy, "mean_confidence": self.result.mean_confidence}
         return found | {"collapsed": self.result.collapsed, "warnings": [*self.result.warnings, *notes]}
 
@@ -140,6 +142,9 @@ def show(measured: Measured, *, draw: bool) -> None:
         out.print(f"\n{measured.argmax_changed:,} of {result.n:,} predictions changed their class")
     if result.groups:
         out.print("\n" + "\n".join(group_sentences(result.groups)), markup=False)
+    if result.standing is not None:
+        s = result.standing
+        out.print("\n" + "\n".join(x.words for x in (s.tolerance, s.exact, s.knowledge)), markup=False)
     for warning in result.warnings:
         console.say("warning", "yellow", warning)
     if draw:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrik
 
+from hcal.data.class_names import check_classes, encode
 from hcal.metrics.bins import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample
 
@@ -145,6 +146,7 @@ def reliability(
     ci: float = 0.95,
     sample_weight: Any = None,
     positive: int = 1,
+    classes: Any = None,
 ) -> Reliability:
     """Return the reliability diagram of the predicted class, or one of every class, as data.
 
@@ -161,6 +163,8 @@ def reliability(
     sample_weight : array-like of shape (N,), optional
     positive : int
         The class of the level ``"positive"``.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns, where ``y`` holds names.
 
     Returns
     -------
@@ -177,7 +181,8 @@ def reliability(
         raise ValueError(f"binning must be 'equal-width' or 'equal-mass', got {binning!r}")
     if not 0 < ci < 1:
         raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
-    s = as_sample(probs, y, sample_weight)
+    names = None if classes is None else check_classes(classes, len(classes))
+    s = as_sample(probs, y if names is None else encode(y, names), sample_weight)
     bins = check_bins(bins)
     if level is None:
         level = "positive" if s.k == 2 else "top-label"
@@ -189,7 +194,16 @@ def reliability(
         chosen = [positive] if level == "positive" else range(s.k)
         columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in chosen)
         curves = [
-            _curve(f"class {k}", p, (s.y == k).astype(np.float64), s, bins, binning, ci) for k, p in columns
+            _curve(
+                f"class {k if names is None else names[k]}",
+                p,
+                (s.y == k).astype(np.float64),
+                s,
+                bins,
+                binning,
+                ci,
+            )
+            for k, p in columns
         ]
     return Reliability(tuple(curves), level, ci, s.n)
 

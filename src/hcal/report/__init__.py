@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hcal import inputs
+from hcal import fingerprint, inputs
 from hcal.calibrators.base import Calibrator
-from hcal.evaluation import coincidence, learned_from
-from hcal.numerics import softmax
+from hcal.evaluation import coincidence, coinciding_rows, learned_from
+from hcal.numerics import IntArray, softmax
 from hcal.report.content import Content, Source, gather
 from hcal.report.page import render
 
@@ -82,13 +82,22 @@ def measure_report(
     if calibrator is not None:
         probs = inputs.check_probs(inputs.to_numpy(calibrator.predict_proba(scores))[0])[0]
     told = [*notes, *learned_from(calibrator, scores)]
+    seen = 0.0 if calibrator is None else _seen(calibrator, scores, labels)
     if calibration is not None and (text := coincidence(calibration, scores)):
+        seen = max(seen, coinciding_rows(calibration, scores))
         told.append(text)
+    elif seen and not any("learned from" in note for note in told):
+        told.append(f"about {seen:.0%} of the rows that the calibrator learned from are among these rows")
     where = source or Source(kind=kind)
     return gather(
         raw, labels, probs, calibrator=calibrator, source=where, names=class_names, notes=told, ci=ci,
-        positive=positive, groups=groups,
+        positive=positive, groups=groups, seen=seen,
     )  # fmt: skip
+
+
+def _seen(calibrator: Calibrator, scores: Any, y: IntArray) -> float:
+    x, _ = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)
+    return fingerprint.share_seen(calibrator, x, y)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:

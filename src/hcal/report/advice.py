@@ -6,7 +6,9 @@ from html import escape
 
 import numpy as np
 
+from hcal.certificates import Certificate
 from hcal.certificates.sentences import points
+from hcal.certificates.table import EventTable
 from hcal.certificates.thresholds import Tails, risk_coverage, threshold_table
 from hcal.report import svg
 from hcal.report.charts import percent
@@ -29,7 +31,7 @@ def what_now(content: Content, verdict: Verdict) -> str:
         f"{percent(content.ci, 0)}; so are all points of the curve."
     )
     steps = "".join(f"<li>{step}</li>" for step in next_steps(content, verdict))
-    table = _thresholds(threshold_table(certificate.top.table, failure))
+    table = _thresholds(*_threshold_event(content, certificate), failure)
     curve = _risk(risk_coverage(certificate.top.table, failure))
     body = (
         f'<ol class="steps">{steps}</ol><div class="pair"><div>{table}</div>'
@@ -44,7 +46,9 @@ def next_steps(content: Content, verdict: Verdict) -> list[str]:
     file = escape(content.source.name if content.source.checksum else "test.npz")
     standing = content.final.headline.standing
     steps = []
-    if verdict.grade == "few" and standing is not None:
+    if content.seen:
+        steps.append(f"Judge it on other rows: <code>hcal report {file} --model model.hcal -o r.html</code>.")
+    elif verdict.grade == "few" and standing is not None:
         rows = standing.tolerance.rows
         many = f"about {rows:,} labelled rows" if rows else "more labelled rows"
         steps.append(f"Collect {many} and ask again: <code>hcal certify {file} --model model.hcal</code>.")
@@ -66,7 +70,17 @@ def next_steps(content: Content, verdict: Verdict) -> list[str]:
     return steps
 
 
-def _thresholds(tails: Tails) -> str:
+def _threshold_event(content: Content, certificate: Certificate) -> tuple[EventTable, str]:
+    """What a threshold is set on: the positive class of two, the top label of more; and what then happens."""
+    if len(content.names) == 2 and certificate.classes is not None:
+        name = content.names[content.positive]
+        return certificate.classes.kept[content.positive].table, f"truly {name}"
+    assert certificate.top is not None  # evaluate always asks for it
+    return certificate.top.table, "right"
+
+
+def _thresholds(table: EventTable, happened: str, failure: float) -> str:
+    tails = threshold_table(table, failure)
     rows = "".join(
         f"<tr><td>{at:g}</td><td>{percent(share)}</td><td>{percent(low)} – {percent(high)}</td></tr>"
         for at, share, low, high, n in zip(
@@ -74,7 +88,7 @@ def _thresholds(tails: Tails) -> str:
         )
         if n > 0
     )
-    head = "<tr><th>at or above</th><th>of rows</th><th>right (certified)</th></tr>"
+    head = f"<tr><th>at or above</th><th>of rows</th><th>{escape(happened)} (certified)</th></tr>"
     return (
         f'<div class="scroll"><table class="numbers"><caption>Thresholds</caption>{head}{rows}</table></div>'
     )
@@ -84,7 +98,7 @@ def _risk(tails: Tails) -> str:
     """Draw how often the most confident rows are wrong, against their share, with its certified band."""
     risk, low, high = 1 - tails.observed, 1 - tails.high, 1 - tails.low
     top = max(float(np.ceil(20 * min(high.max(), 1.0)) / 20), 0.05)
-    frame = Frame(52, 10, 280, 200, y_range=(0, top))
+    frame = Frame(62, 10, 272, 200, y_range=(0, top))
     parts = [
         svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
     ]

@@ -75,6 +75,7 @@ class Content:
     ci: float
     created: str
     positive: int = 1
+    seen: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -100,6 +101,7 @@ def gather(
     ci: float = 0.95,
     positive: int = 1,
     groups: Any = None,
+    seen: float = 0.0,
 ) -> Content:
     """Measure everything that the report shows.
 
@@ -122,6 +124,8 @@ def gather(
         The positive class of two.
     groups : array-like of shape (N,), optional
         A group of each row.
+    seen : float
+        The share of the calibration rows that is among these: on them nothing is proven.
 
     Returns
     -------
@@ -145,6 +149,7 @@ def gather(
         ci=ci,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         positive=positive,
+        seen=seen,
         versions=_versions(),
     )
 

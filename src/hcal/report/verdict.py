@@ -57,13 +57,17 @@ def judge(content: Content) -> Verdict:
     if content.after is not None:
         sentences.append(_change(content, content.after))
     standing = content.final.headline.standing
-    if standing is not None:
+    if content.seen:
+        sentences.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
+    elif standing is not None:
         sentences += [standing.tolerance.words, standing.exact.words, standing.knowledge.words]
     return Verdict(grade, _headline(content, grade), tuple(sentences), tuple(_alarms(content)))
 
 
 def _headline(content: Content, grade: Grade) -> str:
     after = "After calibration, it" if content.after is not None else "It"
+    if grade == "few" and content.seen:
+        return "Cannot be told from rows that the calibrator learned from"
     if grade == "few":
         rows = f"{content.final.metrics.n:,} rows"
         return f"Cannot be told from {rows} whether these probabilities can be relied on"
@@ -80,7 +84,7 @@ def _grade(content: Content) -> Grade:
     standing = final.headline.standing
     if final.metrics.collapsed or _worse(content):
         return "bad"
-    if standing is None:  # a single row
+    if standing is None or content.seen:  # a single row, or rows of the fit
         return "few"
     if "refuted" in (standing.tolerance.status, standing.knowledge.status):
         return "bad"

@@ -36,10 +36,6 @@ class Temperature:
     evaluations: int = 0
 
 
-#: Rows whose logits differ by less than this are constant: 1/T would overflow before they said anything.
-_CONSTANT = 1e-290
-
-
 def _blocks(n_rows: int, n_classes: int) -> Iterator[slice]:
     rows = max(1, _BLOCK_EVENTS // n_classes)
     for start in range(0, n_rows, rows):
@@ -56,7 +52,7 @@ def _below_top(logits: FloatArray, rows: slice) -> Float64:
 def logit_scale(logits: FloatArray) -> float:
     """Return the mean distance of the logits to the top one of their row; 0 when all rows are constant.
 
-    A mean below 1e-301 counts as none: an inverse temperature for it would overflow.
+    A mean below 1e-280 counts as none: no file could hold an inverse temperature for it.
 
     Parameters
     ----------
@@ -282,7 +278,7 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     1.098612
     """
     scale = logit_scale(logits)
-    if scale < _CONSTANT:
+    if scale == 0:
         return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
     derivatives = nll_derivatives(logits, y, weight, unit=scale)
     if derivatives(0.0)[0] >= 0:

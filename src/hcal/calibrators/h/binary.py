@@ -17,7 +17,8 @@ from scipy.special import expit, log_expit
 from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators.base import Fitted
-from hcal.calibrators.h.pool import mixture_weights
+from hcal.calibrators.h.blend import FLOOR
+from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.rows import Float64
 from hcal.numerics import FloatArray, IntArray
 from hcal.solvers.temperature import Temperature, solve_temperature
@@ -186,33 +187,6 @@ class Regression:
         return np.asarray(line.at + self.design(line.at, line) @ theta)
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Isotonic regression, each step drawn to temperature scaling by some pseudo-rows and joined by lines."""
-
-    name: str
-    pseudo: float
-
-    def __call__(self, line: Line) -> Float64:
-        """Return log-odds on the grid."""
-        mass, total = line.counts.mass, line.counts.total
-        some = total > 0
-        value = isotonic_regression(mass[1][some] / total[some], sample_weight=total[some])
-        step = np.concatenate([[0], np.cumsum(np.diff(value) > 1e-12)])
-        n, hits = (np.bincount(step, weights=v[some]) for v in (total, mass[1]))
-        least = 0.5 / (n.sum() + 1.0)
-        prior = np.clip(np.bincount(step, weights=(total * expit(line.t))[some]) / n, least, 1.0 - least)
-        where = np.bincount(step, weights=(total * line.t)[some]) / n
-        p = (np.clip(hits, 0.0, n) + self.pseudo * prior) / (n + self.pseudo)
-        odds = np.log(p) - np.log1p(-p)
-        return np.interp(line.at, where, odds) + _beyond(line.at, where[0], where[-1])
-
-
-def _beyond(t: Float64, low: float, high: float) -> Float64:
-    """Return how far t lies outside [low, high], with its sign: ends go on as temperature scaling does."""
-    return np.minimum(t - low, 0.0) + np.maximum(t - high, 0.0)
-
-
 def logistic(offset: Float64, x: Float64, mass: Float64, ridge: Float64) -> Float64:
     """Return θ of least −Σ mass·ln P(class) + Σ ridge·θ² under log-odds offset + xθ, by damped Newton.
 
@@ -279,30 +253,16 @@ def _hinges(n: int) -> Design:
     return design
 
 
-Candidate = Callable[[Line], Float64]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """β u, or u itself: temperature scaling and the identity."""
-
-    name: str
-    by_temperature: bool
-
-    def __call__(self, line: Line) -> Float64:
-        """Return log-odds on the grid."""
-        return line.at.copy() if self.by_temperature else line.at / line.beta
-
-
-CANDIDATES: tuple[Regression | Steps | Scale, ...] = (
-    Scale("identity", by_temperature=False),
-    Scale("temperature", by_temperature=True),
+#: Few and stiff, many and loose: what the rows can bear, the pool finds out.
+CANDIDATES = (
     Regression("affine", _affine, (3.0, 3.0)),
     Regression("beta", _beta, (3.0, 3.0)),
     Regression("quadratic", _quadratic, (3.0, 3.0, 1.0)),
+    Regression("spline-3", _hinges(3), (3.0, 3.0, 0.5)),
     Regression("spline-6", _hinges(6), (3.0, 3.0, 0.5)),
+    Regression("spline-6 stiff", _hinges(6), (3.0, 3.0, 0.2)),
     Regression("spline-12", _hinges(12), (3.0, 3.0, 1.0)),
-    Steps("steps", 2.0),
+    Regression("spline-12 stiff", _hinges(12), (3.0, 3.0, 0.3)),
 )
 
 
@@ -340,14 +300,15 @@ def fit_table(
         out = count(at, place, y, part)
         fold, _ = draw(Counts(at, _less(everything.mass, out.mass)), knots)
         odds = np.stack([rising(candidate(fold), fold) for candidate in CANDIDATES])
-        odds = np.stack([np.interp(at, knots, o) for o in odds])
-        seen.append(np.concatenate([expit(-odds), expit(odds)], axis=1))
-        tested.append(out.mass.ravel())
-    share = _shares(seen, tested)
-    odds = np.stack([rising(candidate(line), line) for candidate in CANDIDATES])
-    values = np.log(share @ expit(odds)) - np.log(share @ expit(-odds))
+        seen.append(np.stack([np.interp(at, knots, o) for o in odds]))
+        tested.append(out.mass)
+    if not seen:
+        return _with_ends(knots, rising(line.at, line), solved.beta), {"temperature": 1.0}, solved
+    share = _shares(np.concatenate(seen, axis=1), np.concatenate(tested, axis=1))
+    values = share @ np.stack([rising(candidate(line), line) for candidate in CANDIDATES])
     names = [candidate.name for candidate in CANDIDATES]
-    return _with_ends(knots, values, solved.beta), dict(zip(names, share.tolist(), strict=True)), solved
+    table = _with_ends(knots, values + line.least, solved.beta)
+    return table, dict(zip(names, share.tolist(), strict=True)), solved
 
 
 def _with_ends(knots: Float64, values: Float64, beta: float) -> Table:
@@ -410,12 +371,13 @@ def _less(mass: Float64, held: Float64) -> Float64:
     return np.where(left > 1e-9 * mass, left, 0.0)
 
 
-def _shares(seen: list[Float64], tested: list[Float64]) -> Float64:
-    if not seen:
-        return np.array([float(candidate.name == "temperature") for candidate in CANDIDATES])
-    p, weight = np.concatenate(seen, axis=1), np.concatenate(tested)
+def _shares(odds: Float64, mass: Float64) -> Float64:
+    """Return the weights (J,) of candidates with held-out log-odds (J, G), mass (2, G) of each class there."""
+    odds = np.clip(odds, -FLOOR, FLOOR)
+    both = np.stack([-0.5 * odds, 0.5 * odds], axis=2)
+    y, weight = np.repeat([0, 1], odds.shape[1]), mass.ravel()
     some = weight > 0
-    return mixture_weights(p[:, some], weight[some])
+    return log_linear_weights(np.concatenate([both, both], axis=1)[:, some], y[some], weight[some])
 
 
 def fit_two(

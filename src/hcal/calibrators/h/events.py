@@ -109,7 +109,8 @@ def fit_curve(
     total, n = float(weight.sum()), design.shape[1]
     # The constant is all but free: a small ridge stops it where every label is right, or every one wrong.
     ridge = np.concatenate([[0.01], np.full(n - 1, _RIDGE), np.full(n_classes, _CLASS_RIDGE * n_classes)])
-    ridge *= few(total, enough) / total
+    errors = min(float(weight @ hit), float(weight @ (1.0 - hit)))
+    ridge *= few(total, errors, enough) / total
 
     def loss(theta: Float64) -> tuple[float, Float64]:
         terms = theta[n:]

@@ -120,7 +120,7 @@ def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, A
     Pool, dict
         The second: what was seen, for the user.
     """
-    share = _weigh(held)
+    share = _weigh(held, lean=not free)
     pooled = np.tensordot(share, held.scores, 1)
     top = pooled.argmax(axis=1) if free else top_class(held.logits, setting.prefer)
     odds, rest = split_top(pooled, top)
@@ -145,11 +145,11 @@ def _first_of_equals(criteria: list[float], slack: float = 0.02) -> int:
     return next(i for i, value in enumerate(criteria) if value <= min(criteria) + slack)
 
 
-def _weigh(held: Held) -> Float64:
+def _weigh(held: Held, *, lean: bool) -> Float64:
+    """Weigh the candidates; where the argmax is kept, events are leant on: they are made for it."""
     step = -(-held.scores[0].size // _WEIGHED_EVENTS)
-    return log_linear_weights(
-        np.ascontiguousarray(held.scores[:, ::step]), held.y[::step], held.weight[::step]
-    )
+    part = np.ascontiguousarray(held.scores[:, ::step])
+    return log_linear_weights(part, held.y[::step], held.weight[::step], lean=lean)
 
 
 def _facts(

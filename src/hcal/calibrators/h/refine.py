@@ -216,7 +216,8 @@ class _Problem:
         both = np.concatenate([seen, label[:, None]], axis=1)
         segment = np.minimum(np.searchsorted(KNOTS, both, side="right") - 1, len(KNOTS) - 2)
         self.total = float(weight.sum())
-        self.strength = few(self.total) / self.total
+        # Margins of labels are 0 where the top class is right.
+        self.strength = few(self.total, float(weight @ (label > 0))) / self.total
         self.size = len(KNOTS) - 1 + x.shape[1]
         self.events = both.size
         log_counts = np.log(counts)

@@ -20,6 +20,8 @@ FAR = 700.0
 #: Added inside logarithms of quantities that may be 0: below this they make no difference to a probability.
 TINY = 1e-4
 N_FEATURES = 6
+#: Errors below which ridges grow.
+_ENOUGH_ERRORS = 50.0
 
 
 class Rows(NamedTuple):
@@ -195,15 +197,18 @@ def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
-def few(total: float, enough: float = 1000.0) -> float:
-    """Return how much stronger ridges are on few rows: 1 from enough rows on, enough/N below.
+def few(total: float, errors: float = np.inf, enough: float = 1000.0) -> float:
+    """Return how much stronger ridges are where there is little to learn from: few rows, or few errors.
+
+    Rows that a classifier gets right say little of the shape of a curve; without any error nothing stops it
+    from growing ever surer.
 
     Examples
     --------
-    >>> few(5000.0), few(200.0)
-    (1.0, 5.0)
+    >>> few(5000.0), few(200.0), few(5000.0, errors=1.0)
+    (1.0, 5.0, 25.0)
     """
-    return max(1.0, enough / total)
+    return max(1.0, enough / total, _ENOUGH_ERRORS / (errors + 1.0))
 
 
 def prefixed(prefix: str, values: Any) -> dict[str, NDArray[Any]]:
