@@ -290,7 +290,7 @@ def test_every_door_refuses_masked_entries(where: str) -> None:
         lambda: hcal.metrics.nll(scores, y),
         lambda: hcal.make_calibrator("ts", input="probs").fit(scores, y),
         lambda: hcal.compare(scores, y, folds=2, methods=["ts"], input="probs"),
-        lambda: hcal.report.build_report(scores, y, input="probs"),
+        lambda: hcal.reporting.build_report(scores, y, input="probs"),
     ):
         with pytest.raises(ValueError, match=f"^{name} has masked entries, first at row 3"):
             call()

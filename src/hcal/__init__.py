@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hcal.metrics import list_metrics
     from hcal.numerics import softmax
     from hcal.objective.loss import HCalibrationLoss
+    from hcal.reporting import report
 
 # name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
 _LAZY = {
@@ -48,6 +49,7 @@ _LAZY = {
     "save": "hcal.io",
     "load": "hcal.io",
     "export_onnx": "hcal.integrations.onnx",
+    "report": "hcal.reporting",
     "softmax": "hcal.numerics",
     # submodules
     "bench": "",
@@ -57,7 +59,7 @@ _LAZY = {
     "maps": "",
     "metrics": "",
     "objective": "",
-    "report": "",
+    "reporting": "",
 }
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "metrics",
     "objective",
     "reliability",
+    "report",
     "save",
     "softmax",
 ]
@@ -97,4 +100,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_LAZY))
+    return sorted(__all__)

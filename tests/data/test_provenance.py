@@ -11,7 +11,7 @@ import hcal
 from conftest import synthetic
 from hcal.data.provenance import fingerprint, row_hashes
 from hcal.evaluation import coincidence, learned_from
-from hcal.report import measure_report
+from hcal.reporting import measure_report
 
 NOTE = "these are the rows that the calibrator learned from: judge it on others"
 

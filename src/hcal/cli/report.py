@@ -9,8 +9,8 @@ from typing import Any
 from hcal.calibrators.base import Calibrator
 from hcal.data import DataFile, checksum
 from hcal.data.limits import open_regular
-from hcal.report import Source, measure_report, write_page
-from hcal.report.verdict import Verdict, judge
+from hcal.reporting import Source, measure_report, write_page
+from hcal.reporting.verdict import Verdict, judge
 
 
 def write(

@@ -62,7 +62,7 @@ class Curve:
             return (self.observed < self.low) | (self.observed > self.high)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reliability:
     """Reliability curves of one predictor: the top label, the positive class, or every class.
 
@@ -81,6 +81,13 @@ class Reliability:
 
     def __len__(self) -> int:
         return len(self.curves)
+
+    def __str__(self) -> str:
+        from hcal.evaluation.diagram_text import diagram_text
+
+        return diagram_text(self)
+
+    __repr__ = __str__
 
     def __getitem__(self, i: int) -> Curve:
         return self.curves[i]
@@ -193,18 +200,8 @@ def reliability(
     else:
         chosen = [positive] if level == "positive" else range(s.k)
         columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in chosen)
-        curves = [
-            _curve(
-                f"class {k if names is None else names[k]}",
-                p,
-                (s.y == k).astype(np.float64),
-                s,
-                bins,
-                binning,
-                ci,
-            )
-            for k, p in columns
-        ]
+        title = [f"class {k}" for k in range(s.k)] if names is None else [f"class {name}" for name in names]
+        curves = [_curve(title[k], p, (s.y == k).astype(float), s, bins, binning, ci) for k, p in columns]
     return Reliability(tuple(curves), level, ci, s.n)
 
 

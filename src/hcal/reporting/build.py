@@ -1,13 +1,4 @@
-"""``hcal report``: one self-contained HTML page that shows whether a model's probabilities can be trusted.
-
->>> import numpy as np, hcal
->>> rng = np.random.default_rng(0)
->>> logits = rng.normal(size=(200, 3)) * 4
->>> y = np.array([rng.choice(3, p=p) for p in hcal.softmax(logits / 3)])
->>> page = hcal.report.build_report(logits, y, hcal.make_calibrator("ts").fit(logits, y))
->>> page.startswith("<!doctype html>")
-True
-"""
+"""From scores and labels to the page."""
 
 from __future__ import annotations
 
@@ -18,12 +9,71 @@ from typing import Any
 
 from hcal import fingerprint, inputs
 from hcal.calibrators.base import Calibrator
+from hcal.data.class_names import check_classes, encode
 from hcal.evaluation import coincidence, coinciding_rows, learned_from
 from hcal.numerics import IntArray, softmax
-from hcal.report.content import Content, Source, gather
-from hcal.report.page import render
+from hcal.reporting.content import Content, Source, gather
+from hcal.reporting.page import render
+from hcal.reporting.verdict import Verdict, judge
 
-__all__ = ["Content", "Source", "build_report", "measure_report", "write_page", "write_report"]
+
+def report(
+    calibrator: Calibrator | None,
+    scores: Any,
+    y: Any,
+    path: str | os.PathLike[str],
+    *,
+    input: inputs.InputKind | None = None,
+    classes: Any = None,
+    groups: Any = None,
+    positive: Any = 1,
+    ci: float = 0.95,
+) -> Verdict:
+    """Write one self-contained HTML page that shows whether the probabilities can be trusted.
+
+    Parameters
+    ----------
+    calibrator : Calibrator or None
+        Fitted: the page shows before and after. None: the scores as they are.
+    scores : array-like of shape (N, K), or (N,) for a binary score
+        What the model said about rows that the calibrator has not seen.
+    y : array-like of shape (N,)
+    path : path-like
+        Written atomically.
+    input : {"logits", "probs", "log_probs"}, optional
+        What ``scores`` holds; the calibrator's own kind, or ``"logits"``, by default.
+    classes : sequence of K str or int, optional
+        Names of the classes; the calibrator's own by default.
+    groups : array-like of shape (N,), optional
+        A group of each row: a section on groups, the worst first.
+    positive : int or str
+        The positive class of two, by its number or name.
+    ci : float
+        Level of intervals and bands.
+
+    Returns
+    -------
+    Verdict
+        What the page says first: ``headline``, ``sentences``, ``alarms``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "report.html"
+    >>> scores, y = [[2.0, 0.0], [0.0, 1.0]], ["cat", "dog"]
+    >>> verdict = report(None, scores, y, path, classes=["cat", "dog"])
+    >>> path.exists(), bool(verdict.headline)
+    (True, True)
+    """
+    own = None if calibrator is None else calibrator.class_names_
+    names = own if classes is None else check_classes(classes, len(classes))
+    content = measure_report(
+        scores, encode(y, names), calibrator, input=input, groups=groups, ci=ci,
+        class_names=None if names is None else [str(n) for n in names],
+        positive=names.index(positive) if names is not None and positive in names else positive,
+    )  # fmt: skip
+    write_page(path, content)
+    return judge(content)
 
 
 def measure_report(

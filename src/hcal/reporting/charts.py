@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hcal.evaluation.diagram import Curve
 from hcal.numerics import FloatArray, IntArray
-from hcal.report import svg
-from hcal.report.svg import Frame
+from hcal.reporting import svg
+from hcal.reporting.svg import Frame
 
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: A line through bins with fewer rows than this would show noise; their dots are small.
