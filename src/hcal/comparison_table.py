@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.metrics import get_metric
+from hcal.runtime.extras import missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +142,7 @@ class Comparison:
         try:
             import pandas as pd
         except ImportError:
-            raise ImportError("to_frame() needs pandas: pip install 'hcal[frames]'") from None
+            raise missing("to_frame()", "pandas", "frames") from None
         frame = pd.DataFrame.from_dict(self.to_dict(), orient="index")
         extra = ["mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])

@@ -93,7 +93,7 @@ def fit(
     with console.friendly():
         from hcal import io
         from hcal.calibrators import make_calibrator
-        from hcal.cli.fit import show_fit
+        from hcal.cli.fit import show_fit, warn_of_few_rows
         from hcal.cli.report import origin
 
         check_output(output, file, labels)
@@ -101,6 +101,7 @@ def fit(
         ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes)
         data = ask.read(part="cal")
         calibrator = make_calibrator(method, **params, input=data.kind)
+        told = warn_of_few_rows(len(data.values))
         with console.fitting(calibrator, f"fitting {method} on {shape_of(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels(), data.weight, classes=data.classes)
         calibrator.info_["fitted_on"] |= origin(data)
@@ -110,7 +111,7 @@ def fit(
                 {"model": str(output), "method": method, "converged": calibrator.converged_,
                  "rows": len(data.values), "classes": calibrator.n_classes_,
                  "class_names": calibrator.class_names_,
-                 "scores": calibrator.scores_, "info": calibrator.info_}
+                 "scores": calibrator.scores_, "info": calibrator.info_, "warnings": told}
             )  # fmt: skip
         elif not quiet:
             show_fit(calibrator, data, output)
@@ -276,7 +277,7 @@ def certify(
         if json:
             console.print_json(certificate.to_dict())
         elif not quiet:
-            console.out().print(certificate)
+            console.show_wide(certificate)
 
 
 @app.command(
@@ -324,7 +325,7 @@ def compare(
         if json:
             console.print_json(table.to_dict())
         elif not quiet:
-            console.out().print(table)
+            console.show_wide(table)
 
 
 @app.command(epilog=_examples("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json"))

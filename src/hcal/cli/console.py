@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: What went wrong by the user's hand, disk or memory, as opposed to by ours.
 _EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
+#: Columns of a pipe or a file, which has no width of its own.
+WIDE = 160
 #: An error is one line, and no longer than this.
 _LONGEST = 600
 
@@ -36,6 +38,14 @@ def out() -> Console:
 def err() -> Console:
     """Return a console on standard error."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def show_wide(shown: Any) -> None:
+    """Print a table of many columns: where the width is not that of a terminal, as wide as it likes."""
+    console = out()
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)
+    console.print(shown)
 
 
 def name(text: object) -> str:

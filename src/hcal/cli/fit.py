@@ -23,3 +23,28 @@ def show_fit(calibrator: Calibrator, data: DataFile, output: Path) -> None:
         out.print(f"next:  [cyan]hcal evaluate {console.name(data.path)} --model {model}[/]")
     else:
         out.print(f"next:  [cyan]hcal apply {model} NEW.npz -o probs.npz[/]")
+
+
+#: Fewer rows than this are met with a sentence.
+FEW_ROWS = 100
+
+
+def warn_of_few_rows(rows: int) -> list[str]:
+    """Say on standard error that a calibration set is tiny, and return what was said.
+
+    Parameters
+    ----------
+    rows : int
+
+    Returns
+    -------
+    list of str
+    """
+    if rows >= FEW_ROWS:
+        return []
+    text = (
+        f"{rows} rows are very few to learn from: what they show is mostly chance. "
+        "Some hundreds, and others to judge on, are a start"
+    )
+    console.say("warning", "yellow", text)
+    return [text]

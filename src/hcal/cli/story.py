@@ -13,6 +13,7 @@ from hcal.cli.report import write
 from hcal.data import read_data
 from hcal.metrics.summary import score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.extras import install_command
 
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 
@@ -93,7 +94,8 @@ def _pictures(folder: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> 
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        console.err().print("no picture: matplotlib is not installed (pip install 'hcal[plot]')")
+        hint = console.name(install_command("plot"))
+        console.err().print(f"no picture: matplotlib is not installed ({hint})")
         return []
     _plot(folder / "reliability.png", raw, probs, y)
     return ["reliability.png"]

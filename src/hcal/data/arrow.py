@@ -12,6 +12,7 @@ from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import BARE, may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
 from hcal.data.tables import gather, one_axis, refuse_identifiers, refuse_other_columns, typed
+from hcal.runtime.extras import missing
 
 
 def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
@@ -31,7 +32,7 @@ def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
         from pyarrow import ArrowException
         from pyarrow import parquet as pq
     except ImportError:
-        raise ImportError("reading .parquet needs pyarrow: pip install 'hcal[frames]'") from None
+        raise missing("reading .parquet", "pyarrow", "frames") from None
     try:
         with pq.ParquetFile(file, pre_buffer=False) as source:
             schema = source.schema_arrow
@@ -62,7 +63,7 @@ def read_feather(file: BinaryIO, name: str, wish: Wish) -> Arrays:
         import pyarrow as pa
         from pyarrow import ipc
     except ImportError:
-        raise ImportError("reading .feather needs pyarrow: pip install 'hcal[frames]'") from None
+        raise missing("reading .feather", "pyarrow", "frames") from None
     try:
         with ipc.open_file(file) as source:
             schema = source.schema

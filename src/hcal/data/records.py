@@ -16,6 +16,7 @@ from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import BARE, may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
 from hcal.data.tables import gather, one_axis, refuse_identifiers, refuse_other_columns, typed
+from hcal.runtime.extras import missing
 
 #: A number takes this many times the bytes of the shortest one in text.
 _WIDEST: Final = 4
@@ -84,7 +85,7 @@ def read_xlsx(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     try:
         from openpyxl import load_workbook
     except ImportError:
-        raise ImportError("reading .xlsx needs openpyxl: pip install 'hcal[excel]'") from None
+        raise missing("reading .xlsx", "openpyxl", "excel") from None
     with zipfile.ZipFile(file) as archive:
         # Beyond what other formats may expand: XML is long. Nothing is unpacked before this.
         check_bytes(name, _SHEET * sum(e.file_size for e in archive.infolist()), size_of(file))

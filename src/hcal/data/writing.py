@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hcal.data.arrays import Arrays
 from hcal.data.columns import CLASSES
+from hcal.runtime.extras import missing
 
 
 def write_probs(
@@ -84,7 +85,7 @@ def _write_parquet(path: Path, arrays: Arrays) -> None:
         import pyarrow as pa
         from pyarrow import parquet as pq
     except ImportError:
-        raise ImportError("writing .parquet needs pyarrow: pip install 'hcal[frames]'") from None
+        raise missing("writing .parquet", "pyarrow", "frames") from None
     pq.write_table(pa.table(_to_columns(arrays)), path)
 
 
