@@ -231,6 +231,21 @@ def test_five_rows_are_few(tmp_path: Path) -> None:
     assert len(json.loads(result.stdout)["warnings"]) == 1
 
 
+def test_a_handful_of_the_rarer_class_is_few(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    label = ["sick" if i < 4 else "well" for i in range(200)]
+    lines = [f"{i},{rng.normal() + 3 * (name == 'sick'):.4f},{name}" for i, name in enumerate(label)]
+    (tmp_path / "a.csv").write_text("\n".join(["id,score,outcome", *lines]) + "\n")
+    said = ("--scores", "score", "--label", "outcome", "--input", "logits", "--method", "platt")
+    table = tmp_path / "a.csv"
+    result = run("fit", table, *said, "--classes", "well,sick", "-o", tmp_path / "m.hcal")
+    assert result.exit_code == 0, result.output
+    assert "only 4 of 200 rows are of class sick" in result.stderr
+    assert "NEW.csv -o probs.csv" in result.stdout
+    refused = run("fit", table, *said, "-o", tmp_path / "m.hcal")
+    assert "of a single score the second is its class" in refused.stderr
+
+
 def test_memory_that_is_not_there_is_no_bug_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     logits, y = synthetic(200)
     np.savez(tmp_path / "a.npz", logits=logits, y=y)

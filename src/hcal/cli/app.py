@@ -101,7 +101,7 @@ def fit(
         ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes)
         data = ask.read(part="cal")
         calibrator = make_calibrator(method, **params, input=data.kind)
-        told = warn_of_few_rows(len(data.values))
+        told = warn_of_few_rows(data)
         with console.fitting(calibrator, f"fitting {method} on {shape_of(data)}", quiet=quiet or json):
             calibrator.fit(data.values, data.labels(), data.weight, classes=data.classes)
         calibrator.info_["fitted_on"] |= origin(data)

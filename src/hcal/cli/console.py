@@ -132,13 +132,13 @@ def _hint(error: BaseException) -> str:
     from hcal.data import MissingLabelsError, OtherColumnError, UnknownKindError, UnnamedClassesError
 
     if isinstance(error, UnknownKindError):
-        return " (add --input logits, probs or log_probs)"
+        return " (add --input logits, probs or log_probs; for some columns of a table --scores)"
     if isinstance(error, MissingLabelsError):
         return " (or name the column with --label, or a file of labels with --labels)"
     if isinstance(error, OtherColumnError):
         return " (or choose the columns with --scores and --label)"
     if isinstance(error, UnnamedClassesError):
-        return " (--classes cat,dog,… on the command line)"
+        return " (--classes cat,dog,…; of a single score the second is its class)"
     return ""
 
 
