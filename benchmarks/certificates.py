@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -24,14 +25,16 @@ from pathlib import Path
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # studies are no part of the wheel
+
 import numpy as np  # noqa: E402
 
 import hcal  # noqa: E402
-from hcal.bench.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table  # noqa: E402
 from hcal.certificates import certify_event  # noqa: E402
 from hcal.certificates.paper import markov_reach  # noqa: E402
+from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "certificates.csv"
 LEVEL = 0.95
 KS, NS = (2, 10, 100), (200, 2000, 20000)
@@ -243,7 +246,7 @@ def spread(work: Callable[..., object], jobs: list, workers: int) -> list:
 
 def write(rows: list[Row]) -> None:
     """Replace rows of the same study and cell; a cell that was not run again stays."""
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     head = ["study", "world", "k", "n", "sets", "name", "value"]
     kept: dict[tuple[str, ...], list[str]] = {}

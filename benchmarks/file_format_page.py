@@ -6,8 +6,9 @@ from pathlib import Path
 
 from hcal import list_calibrators
 from hcal.calibrators import get_calibrator
+from hcal.calibrators.files import MOST_CLASSES
 from hcal.calibrators.state import Field, StateSpec, shape_words
-from hcal.io import MOST_CLASSES, MOST_HEADER, SCHEMA
+from hcal.data.model_file import MOST_HEADER, SCHEMA
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "file-format.md"
 _HEAD = f"""# The model file
@@ -30,13 +31,16 @@ every header field and parameter, the name, type, shape and range of every array
 table are checked before anything is computed. What does not fit is refused in one line with its name. What
 passes predicts probabilities: finite, in [0, 1], each row with sum 1. Memory is in proportion to the file.
 
-K is the number of classes, E that of one-vs-rest events: K, but 1 of two classes. Shapes in other letters must agree within a file.
+K is the number of classes, E that of one-vs-rest events: K, but 1 of two classes. Shapes in other letters must
+agree within a file.
 """
 
 
-def page() -> str:
-    """Return the page."""
-    return "\n".join([_HEAD, *(_method(name) for name in list_calibrators())])
+def page(names: list[str] | None = None) -> str:
+    """Return the page, of all methods or of some."""
+    return "\n".join(
+        [_HEAD, *(_method(name) for name in list_calibrators() if names is None or name in names)]
+    )
 
 
 def _method(name: str) -> str:

@@ -114,7 +114,8 @@ def table() -> str:
     sizes = content["sizes"]
     head = " | ".join(f"{s['n']} x {s['k']}: CPU s | MB" for s in sizes)
     lines = [f"| metric | {head} |", "|---" * (1 + 2 * len(sizes)) + "|"]
-    for name in METRICS:
+    # a metric that came after the measurement has no row until it is repeated
+    for name in (n for n in METRICS if all(n in s["metrics"] for s in sizes)):
         rows = [s["metrics"][name] for s in sizes]
         lines.append(
             f"| {name} | " + " | ".join(f"{r['cpu_seconds']:.3f} | {r['extra_mb']:.0f}" for r in rows) + " |"

@@ -17,16 +17,17 @@ import numpy as np
 import torch
 
 from hcal.maps import build_map
-from hcal.objective._torch import families_loss, fused, gather_events, spread_grad
-from hcal.objective.events import resolve
+from hcal.objective._torch import families_loss
+from hcal.objective.events import Pooled
 from hcal.objective.loss import HCalibrationLoss
 from hcal.objective.settings import ObjectiveSettings
+from hcal.runtime.fused import fused
 from hcal.solvers import monitors
 from hcal.solvers.adam import AdamSettings, train
 from hcal.solvers.captured import CapturedEpoch, can_capture
 
 SIZES = ((5000, 10), (5000, 100), (25000, 1000))
-MONITORS = (monitors.ece_ew, *monitors.SELECTORS.values())
+MONITORS = (monitors.epoch_ece_ew, *monitors.SELECTORS.values())
 MAPS = ("piecewise-500", "monotonic-50", "ensemble-16", "ensemble-128")
 
 
@@ -54,10 +55,9 @@ def timed(call: Callable[[], object], repeats: int = 20) -> float:
 
 def plain_loss(probs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The objective by plain torch operations, whatever is installed."""
-    families = resolve("atomic", probs.shape[1])
-    loss, grad = families_loss(*gather_events(probs, y, families), ObjectiveSettings(), True)
-    assert grad is not None
-    return loss, spread_grad(grad, probs, families)
+    events = Pooled().gather(probs, y)
+    loss, grad = families_loss(events.q, events.marks, ObjectiveSettings(), True)
+    return loss, Pooled().scatter(grad, probs, events)
 
 
 def check() -> None:
@@ -74,7 +74,7 @@ def check() -> None:
     compare("gradient of the loss (cosine)", torch.ones(1), cosine, 1e-5)
     direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     for name in (*MAPS, "temperature"):
-        here, there = (build_map(name, x, init="published", seed=1) for _ in range(2))
+        here, there = (build_map(name, x, init="published", random_state=1) for _ in range(2))
         there = there.cuda()
         outputs = []
         for new, d in ((here, "cpu"), (there, "cuda")):
@@ -122,7 +122,7 @@ def steps(n: int, k: int) -> None:
             scored = CapturedEpoch(build_map(name, x).cuda(), x, y, objective, 0.005, list(MONITORS))
             line += f"; recorded {timed(recorded):.3f} ms, with all four scores {timed(scored):.3f} ms"
         print(line, flush=True)
-    for name, monitor in (("ece_ew", monitors.ece_ew), *monitors.SELECTORS.items()):
+    for name, monitor in (("ece_ew", monitors.epoch_ece_ew), *monitors.SELECTORS.items()):
         ms = timed(lambda monitor=monitor: monitor(probs.detach(), y))
         print(f"{n}x{k:<5} monitor {name:14} {ms:8.3f} ms", flush=True)
 
@@ -133,8 +133,8 @@ def check_recorded() -> None:
     for name in ("piecewise-100", "monotonic-10", "ensemble-16"):
         runs = []
         for objective in (HCalibrationLoss(), _Plain()):
-            new = build_map(name, x, init="published", seed=3).cuda()
-            runs.append(train(new, x, y, objective, monitor=monitors.ece_ew, select=monitors.SELECTORS,
+            new = build_map(name, x, init="published", random_state=3).cuda()
+            runs.append(train(new, x, y, objective, monitor=monitors.epoch_ece_ew, select=monitors.SELECTORS,
                               settings=AdamSettings(epochs=60)))  # fmt: skip
         one, two = (torch.tensor(r.losses) for r in runs)
         compare(f"{name} losses of 60 recorded epochs", two, one, 2e-3)
@@ -162,7 +162,8 @@ def protocols() -> None:
             begun = time.perf_counter()
             done = train(
                 build_map(name, x, init="published").cuda(), x, y, HCalibrationLoss(),
-                monitor=monitors.ece_ew, select={"top-label": monitors.dece}, settings=AdamSettings(),
+                monitor=monitors.epoch_ece_ew, select={"top-label": monitors.epoch_dece},
+                settings=AdamSettings(),
             )  # fmt: skip
             epochs += done.epochs
             print(

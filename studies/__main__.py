@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from hcal.bench.cli import ResultsArg, execute
 from hcal.bench.methods import resolve_methods
 from hcal.bench.run import Plan
 from hcal.bench.store import export_results
 from hcal.bench.tasks import find_tasks
 from hcal.cli import console
+from hcal.cli.bench import ResultsArg, execute
 from hcal.metrics import list_metrics
 from studies.ablations import ablation_methods
 from studies.page import write_page

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, compared_metrics, label_of, paper_selector
-from hcal.bench.stats import Interval, paired_on_task, paired_over_tasks
+from hcal.bench.stats import PairedInterval, paired_on_task, paired_over_tasks
 from hcal.bench.store import Key, Results
-from hcal.bench.tables import Row, Table, Value
+from hcal.bench.tables import CellValue, ResultTable, Row
 from hcal.bench.tasks import SAME_AS_PAPER
 from hcal.metrics.registry import METRICS
 from studies.published import PAPER_H, PRINTED
@@ -20,13 +20,13 @@ LEVELS = ("top-label", "class-wise", "canonical")
 OBJECTIVES = ("h", "nll", "brier")
 
 
-def _interval(i: Interval, digits: int) -> str:
+def _interval(i: PairedInterval, digits: int) -> str:
     if not np.isfinite(i.low):
         return "no interval"
     return f"{i.low:+.{digits}f} to {i.high:+.{digits}f}"
 
 
-def _words(i: Interval, lower: str, higher: str) -> str:
+def _words(i: PairedInterval, lower: str, higher: str) -> str:
     return {"lower": lower, "higher": higher, "noise": "inside the noise", "unknown": "no interval"}[
         i.verdict
     ]
@@ -55,7 +55,7 @@ def rank_among(
     return 1 + sum(v < own for v in values.values()), len(values) + 1, best
 
 
-def rank_on_task(results: Results, task: str, published: Results | None) -> Table:
+def rank_on_task(results: Results, task: str, published: Results | None) -> ResultTable:
     """Return h-calibration's rank on each metric among the paper's methods, with paired intervals.
 
     The row of a metric shows the paper protocol with the selector that the paper uses for its level. A gap
@@ -71,7 +71,7 @@ def rank_on_task(results: Results, task: str, published: Results | None) -> Tabl
 
     Returns
     -------
-    Table
+    ResultTable
     """
     others = [m for m in PAPER_METHODS if m in results.methods]
     rows = []
@@ -85,9 +85,9 @@ def rank_on_task(results: Results, task: str, published: Results | None) -> Tabl
         default, _, _ = rank_among(results, task, "h", others, metric)
         own = results.value(task, "h", metric)
         digits = 7 if metric == "skce" else 5
-        shown: list[Value] = [
+        shown: list[CellValue] = [
             subject,
-            f"{seeds.mean():.{digits}f} ± {seeds.std():.{digits}f}",
+            _over_seeds(seeds, digits),
             f"{rank} of {count}",
             f"{best} {results.value(task, best, metric):.{digits}f}",
             _interval(gap, digits),
@@ -106,7 +106,17 @@ def rank_on_task(results: Results, task: str, published: Results | None) -> Tabl
         "rank in the paper",
         "default h, rank",
     ]
-    return Table(f"h-calibration on {task} among the paper's methods", "metric", columns, rows)
+    return ResultTable(f"h-calibration on {task} among the paper's methods", "metric", columns, rows)
+
+
+def _over_seeds(values: NDArray[np.float64], digits: int) -> str:
+    """Return mean ± sd; where all seeds gave the same, say that instead of a spread of 0."""
+    mean = f"{values.mean():.{digits}f}"
+    if len(values) == 1:
+        return f"{mean} (one seed)"
+    if values.std() < 0.5 * 10.0**-digits:
+        return f"{mean} ({len(values)} seeds alike)"
+    return f"{mean} ± {values.std():.{digits}f}"
 
 
 def _paper_rank(published: Results | None, task: str, metric: str) -> str | None:
@@ -116,21 +126,21 @@ def _paper_rank(published: Results | None, task: str, metric: str) -> str | None
     return f"{rank} of {count} ({published.value(task, PAPER_H, metric):.4f})"
 
 
-def match_table(results: Results, task: str, published: Results) -> Table:
+def match_table(results: Results, task: str, published: Results) -> ResultTable:
     """Return our re-run of each comparison method beside the paper's number on the paper's own task."""
     theirs = SAME_AS_PAPER.get(task, task)
     rows = []
     for method in (m for m in PAPER_METHODS if m in results.methods):
-        values: list[Value] = []
+        values: list[CellValue] = []
         for metric in ("ece_ew", "cwece_a", "nll"):
             ours, paper = results.value(task, method, metric), published.value(theirs, method, metric)
             values += [f"{ours:.4f}", f"{paper:.4f}", f"{ours / paper:.2f}"]
         rows.append(Row(method, values))
     columns = [f"{t}{w}" for t in ("ECE^ew", "CWECE_a", "NLL") for w in (", ours", ", paper", ", ratio")]
-    return Table(f"Comparison methods on {task}: our runs beside the paper", "method", columns, rows)
+    return ResultTable(f"Comparison methods on {task}: our runs beside the paper", "method", columns, rows)
 
 
-def objective_differences(results: Results, level: str, other: str) -> tuple[Interval, int, int]:
+def objective_differences(results: Results, level: str, other: str) -> tuple[PairedInterval, int, int]:
     """Compare the h objective with a proper score over tasks, on the metrics of one level.
 
     Parameters
@@ -142,7 +152,7 @@ def objective_differences(results: Results, level: str, other: str) -> tuple[Int
 
     Returns
     -------
-    Interval
+    PairedInterval
         Mean over tasks of the difference of relative errors (h minus other), averaged over metrics.
     wins, count : int
         On how many of the level's metrics h has the lower ARE, and how many there are.
@@ -178,7 +188,7 @@ def _relative(results: Results, objective: str, metric: str) -> Array:
     return errors(results, objective, metric, relative=True)
 
 
-def objective_table(results: Results) -> Table:
+def objective_table(results: Results) -> ResultTable:
     """Return the answer to the paper's central claim: h against NLL and Brier, per level of metrics."""
     rows = []
     for level in (*LEVELS, "score"):
@@ -186,7 +196,7 @@ def objective_table(results: Results) -> Table:
             gap, wins, count = objective_differences(results, level, other)
             if not count:
                 continue
-            values: list[Value] = [
+            values: list[CellValue] = [
                 other.upper() if other == "nll" else "Brier",
                 f"{gap.value:+.3f}",
                 _interval(gap, 3),
@@ -201,22 +211,22 @@ def objective_table(results: Results) -> Table:
         f"{len(results.tasks)} tasks, Student's interval over tasks, not corrected for the number of lines",
     ]
     title = "The h objective against proper scores, equal maps and training"
-    return Table(title, "level", columns, rows, notes)
+    return ResultTable(title, "level", columns, rows, notes)
 
 
-def objective_metric_table(results: Results) -> Table:
+def objective_metric_table(results: Results) -> ResultTable:
     """Return ARE and AE of the three objectives on every metric."""
     rows = []
     for metric in (m for m in (*PAPER_METRICS, "nll", "brier") if m in results.metrics):
         relative = [float(np.nanmean(_relative(results, o, metric))) for o in OBJECTIVES]
         absolute = [float(np.nanmean(errors(results, o, metric, relative=False))) for o in OBJECTIVES]
-        values: list[Value] = [*(f"{v:.3f}" for v in relative), *(f"{v:.5f}" for v in absolute)]
+        values: list[CellValue] = [*(f"{v:.3f}" for v in relative), *(f"{v:.5f}" for v in absolute)]
         rows.append(Row(label_of(metric), values))
     columns = [f"{w}, {o}" for w in ("ARE", "AE") for o in ("h", "NLL", "Brier")]
-    return Table("Objectives, metric by metric", "metric", columns, rows)
+    return ResultTable("Objectives, metric by metric", "metric", columns, rows)
 
 
-def calibrated_tasks_table(results: Results) -> Table:
+def calibrated_tasks_table(results: Results) -> ResultTable:
     """Return, task by task, how each objective changed top-label error: does it undo a calibrated network?"""
     rows = []
     for task in sorted(results.tasks, key=lambda t: results.before(t, "ece_ew")):
@@ -224,10 +234,10 @@ def calibrated_tasks_table(results: Results) -> Table:
         after = [results.value(task, f"obj-{o}/top", "ece_ew") for o in OBJECTIVES]
         rows.append(Row(task, [before, *after]))
     title = "ECE^ew before and after, tasks in order of error before"
-    return Table(title, "task", ["before", "h", "NLL", "Brier"], rows)
+    return ResultTable(title, "task", ["before", "h", "NLL", "Brier"], rows)
 
 
-def tasks_table(results: Results, level: str) -> Table:
+def tasks_table(results: Results, level: str) -> ResultTable:
     """Return, task by task, the mean relative error over the metrics of a level under each objective."""
     metrics = [m for m in compared_metrics(results.metrics, level) if m not in _SIGNED]
     mean = {o: np.nanmean([_relative(results, o, m) for m in metrics], axis=0) for o in OBJECTIVES}
@@ -235,7 +245,7 @@ def tasks_table(results: Results, level: str) -> Table:
         Row(task, [float(mean[o][i]) for o in OBJECTIVES], digits=3) for i, task in enumerate(results.tasks)
     ]
     title = f"Mean {level} error / uncalibrated error, task by task"
-    return Table(title, "task", ["h", "NLL", "Brier"], rows)
+    return ResultTable(title, "task", ["h", "NLL", "Brier"], rows)
 
 
 def epochs_trained(results: Results, task: str, method: str) -> int | None:
@@ -247,7 +257,7 @@ def epochs_trained(results: Results, task: str, method: str) -> int | None:
     return None
 
 
-def collapse_table(results: Results) -> Table:
+def collapse_table(results: Results) -> ResultTable:
     """Return every collapsed task × method, beside temperature scaling on the same task."""
     rows = []
     for task in results.tasks:
@@ -257,19 +267,19 @@ def collapse_table(results: Results) -> Table:
                     rows.append(_trap_row(results, task, name))
     columns = ["CWECE_a", "tCWECE", "ECE^ew", "NLL", "mean confidence", "accuracy"]
     title = "Collapsed predictors, each under temperature scaling of its task"
-    return Table(title, "task, method", columns, rows)
+    return ResultTable(title, "task, method", columns, rows)
 
 
 def _trap_row(results: Results, task: str, method: str) -> Row:
     names = ("cwece_a", "tcwece", "ece_ew", "nll", "mean_confidence", "accuracy")
-    values: list[Value] = []
+    values: list[CellValue] = []
     for name in names:
         v = results.value(task, method, name)
         values.append(None if not np.isfinite(v) else f"{v:.5f}" if name == "cwece_a" else f"{v:.3f}")
     return Row(f"{task}, {method}", values)
 
 
-def piecewise_table(results: Results) -> Table:
+def piecewise_table(results: Results) -> ResultTable:
     """Return order inversions and argmax changes of the published piecewise map and of the paper's."""
     names = [m for m in results.methods if m.split("/")[0] in ("piecewise-500", "published-piecewise-500")]
     rows = []
@@ -279,25 +289,25 @@ def piecewise_table(results: Results) -> Table:
                 continue
             facts = [results.value(task, method, n) for n in ("order_inversions", "argmax_changes")]
             errors = [results.value(task, method, n) for n in ("tcwece", "dkde_ce", "nll")]
-            values: list[Value] = [*(f"{v:.0f}" for v in facts), *(f"{v:.5f}" for v in errors)]
+            values: list[CellValue] = [*(f"{v:.0f}" for v in facts), *(f"{v:.5f}" for v in errors)]
             rows.append(Row(f"{task}, {method}", values))
     columns = ["rows with an inverted pair", "argmax changes", "tCWECE", "DKDE-CE", "NLL"]
     title = "The published piecewise map and the paper's, same size and training"
-    return Table(title, "task, map", columns, rows)
+    return ResultTable(title, "task, map", columns, rows)
 
 
-def cars_table(published: Results) -> Table:
+def cars_table(published: Results) -> ResultTable:
     """Return the two CARS rows as printed beside the values behind them."""
     rows = []
     for task in ("resnet101_cars", "resnet101scratch_cars"):
         for method in ("ts", "vs", "spline"):
             printed = published.value(task + PRINTED, method, "ece_s1")
-            values: list[Value] = [f"{printed:.4f}"]
+            values: list[CellValue] = [f"{printed:.4f}"]
             for other in ("resnet101_cars", "resnet101scratch_cars"):
                 values.append(f"{published.value(other, method, 'ece_s1'):.4f}")
             rows.append(Row(f"{task}, {method}", values))
     columns = ["printed", "value of resnet101_cars", "value of resnet101scratch_cars"]
-    return Table("ECE^s (r=1) of baselines on CARS", "row, method", columns, rows)
+    return ResultTable("ECE^s (r=1) of baselines on CARS", "row, method", columns, rows)
 
 
 def swapped(published: Results) -> bool:

@@ -87,7 +87,7 @@ def ratios(after: dict[str, float], before: dict[str, float]) -> dict[str, float
 
 
 def predictions(method: str, cal: np.ndarray, y: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-    """One method by name; ``h/all``: every candidate of the default forced, and two ablations."""
+    """One method by name; ``h/all``: every candidate of the default alone, and the parts of its pool."""
     import hcal
 
     if method == "h/all":
@@ -98,54 +98,60 @@ def predictions(method: str, cal: np.ndarray, y: np.ndarray, test: np.ndarray) -
 
 
 def ablations(cal: np.ndarray, y: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
-    """The default's parts: each candidate forced; judged by NLL alone; trained with the h objective added."""
-    from hcal.calibrators.base import _keep_argmax
-    from hcal.calibrators.h.fit import CANDIDATES, fit_candidates, out_of_fold
-    from hcal.calibrators.h.model import predict_model
+    """The default's parts: each candidate alone, the ways to keep the argmax, and what a part adds."""
+    from hcal.calibrators.h.candidates import fit_candidates, new_setting
+    from hcal.calibrators.h.fit import LIFTS, assemble, out_of_fold, pool
+    from hcal.calibrators.h.model import no_curve, predict_model
+    from hcal.calibrators.row_order import arrange
 
-    weight = np.ones(len(y))
-    models = {
-        **fit_candidates(cal, y, weight, classes=False),
-        **fit_candidates(cal, y, weight, classes=True),
-    }
-    verdicts, _ = out_of_fold(cal, y, weight, 0)
-    by_nll = min(CANDIDATES["accuracy"], key=lambda name: verdicts[name].nll)
-    models["judged by NLL alone"] = models[by_nll]
-    models["classes-0 with h in training"] = with_h(models["classes-0"], cal, y)
+    cal, y, weight = arrange(cal, y, None, merge=True)
+    weight = np.ones(len(y)) if weight is None else weight
+    setting = new_setting(cal, y, weight, classes=True)
+    fitted, held = fit_candidates(cal, y, weight, setting), out_of_fold(cal, y, weight, setting)
+    chosen = pool(held, setting, free=False)[0]
+    models = {f"lift {lift:g}": assemble(fitted, chosen._replace(lift=lift)) for lift in LIFTS}
+    models["without the last curve"] = assemble(
+        fitted, chosen._replace(last=no_curve(0, cal.shape[1]), lift=0.0)
+    )
+    models["last curve with h in training"] = assemble(
+        fitted, chosen._replace(last=with_h(chosen, held, setting), lift=0.0)
+    )
+    for i, name in enumerate(setting.names):
+        alone = held._replace(scores=held.scores[i : i + 1])
+        only = pool(alone, setting, free=False)[0]
+        share = np.where(np.arange(len(setting.names)) == i, only.share[0], 0.0)
+        models[f"{name} alone"] = assemble(fitted, only._replace(share=share, lift=0.0))
     out = {}
     for name, model in models.items():
-        probs = predict_model(model, test)
-        if name != "free":
-            _keep_argmax(probs, test)
-        out[f"h/{name}"] = probs
+        out[f"h/{name}"] = predict_model(model, test)
     return out
 
 
-def with_h(model: Any, logits: np.ndarray, y: np.ndarray, window: int = 500) -> Any:
+def with_h(chosen: Any, held: Any, setting: Any, window: int = 500) -> Any:
     """Refit the last curve of P(top) by NLL plus the windowed error of the top-label event (weight 1)."""
     from scipy.special import expit
 
+    from hcal.calibrators.h.blend import split_top, top_class
     from hcal.calibrators.h.events import _design
-    from hcal.calibrators.h.model import see
     from hcal.calibrators.h.rows import Scaler
     from hcal.solvers.lbfgs import lbfgs
 
-    seen = see(model.refined, logits, y)
-    hit = (~seen.lost).astype(np.float64)
-    odds = model.curve(seen.odds, seen.x, seen.top)
-    design = _design(odds, seen.x[:, :0], model.final.knots, Scaler(*model.final.scaler))
-    ridge = np.concatenate([[0.01], np.ones(design.shape[1] - 1)]) / len(y)
+    top = top_class(held.logits, setting.prefer)
+    odds, _ = split_top(np.tensordot(chosen.share, held.scores, 1), top)
+    hit = (top == held.y).astype(np.float64)
+    last, n = chosen.last, len(hit)
+    design = _design(odds, np.zeros((n, 0)), last.knots, Scaler(*last.scaler))
+    ridge = np.concatenate([[0.01], np.ones(design.shape[1] - 1)]) / n
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        eta = odds + design @ theta
+        eta = odds + design @ theta + last.classes[top]
         q = expit(eta)
         value, pull = windowed(q, hit, window)
         nll = float(np.mean(np.logaddexp(0, eta) - hit * eta))
-        gradient = design.T @ ((q - hit) / len(y) + pull * q * (1 - q)) + 2 * ridge * theta
+        gradient = design.T @ ((q - hit) / n + pull * q * (1 - q)) + 2 * ridge * theta
         return nll + value + float(ridge @ theta**2), gradient
 
-    theta = lbfgs(loss, model.final.weights, max_iterations=100).theta
-    return model._replace(final=model.final._replace(weights=theta))
+    return last._replace(weights=lbfgs(loss, last.weights, max_iterations=100).theta)
 
 
 def windowed(q: np.ndarray, hit: np.ndarray, window: int) -> tuple[float, np.ndarray]:
@@ -164,7 +170,7 @@ def windowed(q: np.ndarray, hit: np.ndarray, window: int) -> tuple[float, np.nda
 
 def cell(task: str, number: int, methods: list[str]) -> list[dict[str, object]]:
     warnings.simplefilter("ignore")
-    from hcal.numerics import softmax
+    from hcal.runtime.numerics import softmax
 
     cal, y, test, y_test = split(task, number)
     before = measure(softmax(test), y_test)

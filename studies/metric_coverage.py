@@ -2,8 +2,8 @@
 
 Synthetic sets with known truth: z ~ Normal(0, 1.5²) for K = 10 classes, labels from softmax(z), predictions
 softmax(T·z); T = 1 is calibrated. N = 2000 rows a set. Estimands: for scores and binned errors the value of
-the population; for hce and skce the mean, over sets, of the same statistic with the true probabilities in
-place of the labels.
+the population; for hce_pooled and skce the mean, over sets, of the same statistic with the true
+probabilities in place of the labels.
 
     python -m studies.metric_coverage --jobs 2              # scores, debiased, tests: 15 CPU-minutes
     python -m studies.metric_coverage --jobs 2 --plug-in    # all plug-in errors: 70 CPU-minutes
@@ -25,7 +25,7 @@ from joblib import Parallel, delayed
 from hcal.metrics import METRICS, Sample, calibration_test
 from hcal.metrics.resampling import intervals
 from hcal.metrics.windowed import _Pooled, _remove_same_rows, _windows, h_error, signed_root
-from hcal.numerics import log_softmax, softmax
+from hcal.runtime.numerics import log_softmax, softmax
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "metric_coverage.json"
@@ -128,9 +128,9 @@ def shard(temperature: float, sets: int, *, seed: int, n_resamples: int = 200) -
     """
     rng = np.random.default_rng([seed, round(1000 * temperature)])
     calibrated, clearly = temperature == 1, temperature >= 1.5
-    names = ("hce",) if calibrated else ("dece", "hce")
+    names = ("hce_pooled",) if calibrated else ("dece", "hce_pooled")
     if clearly:
-        names = ("dece", "skce", "hce")
+        names = ("dece", "skce", "hce_pooled")
     rows: dict[str, list[Any]] = {}
     for i in range(sets):
         p, q, y = draw(rng, N, temperature)
@@ -139,7 +139,7 @@ def shard(temperature: float, sets: int, *, seed: int, n_resamples: int = 200) -
         for n, interval in intervals(s, found, 0.95, n_resamples=n_resamples, random_state=i).items():
             rows.setdefault(n, []).append((found[n], interval.low, interval.high))
         rows.setdefault("dece values", []).append(METRICS["dece"].function(s))
-        h = h_error(s, se=False)
+        h = h_error(s, events="pooled", se=False)
         rows.setdefault("hce_squared", []).append((h.squared, true_hce_squared(s, p), h.value > h.noise))
         test = calibration_test(s, method="skce", n_resamples=99, random_state=i)
         rows.setdefault("skce test", []).append(test.p_value <= 0.05)
@@ -154,7 +154,7 @@ def summary(
     """Return the figures of all shards together with those of the cheap part."""
     rows = {name: np.concatenate([part[name] for part in shards]) for name in shards[0]} | others
     squared, true_squared, above = rows["hce_squared"].T
-    truth = population(temperature) | {"hce": float(signed_root(true_squared.mean()))}
+    truth = population(temperature) | {"hce_pooled": float(signed_root(true_squared.mean()))}
     if "skce truth" in rows:
         truth["skce"] = float(rows["skce truth"].mean())
     names = [n for n in METRICS if n in rows]
@@ -282,9 +282,9 @@ def tables() -> str:
         lines += [
             f"**T = {t:g}**. Calibration test at 5 %: ks rejects {rejected['ks']:.1%} "
             f"(of {r['tested']['ks']} sets), skce {rejected['skce']:.1%} (of {r['tested']['skce']} sets). "
-            f"hce squared: mean {h['mean']:.3e}, truth {h['truth']:.3e} "
+            f"hce_pooled squared: mean {h['mean']:.3e}, truth {h['truth']:.3e} "
             f"(Monte Carlo error {h['mc_se']:.1e}, {r['sets']} sets); "
-            f"hce above its noise level in {h['above_noise']:.1%}. "
+            f"hce_pooled above its noise level in {h['above_noise']:.1%}. "
             f"dece: mean {r['dece']['mean']:.4f}, truth {r['dece']['truth']:.4f}.",
             "",
             "| metric | sets | truth | mean estimate | sd | coverage of 95 % | mean width |",

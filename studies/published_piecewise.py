@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, log_softmax, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, log_softmax, softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +84,7 @@ class PublishedPiecewise(Calibrator):
 
         from hcal.objective.loss import HCalibrationLoss
         from hcal.solvers.adam import AdamSettings, train
-        from hcal.solvers.monitors import SELECTORS, ece_ew
+        from hcal.solvers.monitors import SELECTORS, epoch_ece_ew
 
         x = torch.from_numpy(log_softmax(logits).astype(np.float32))
         new: Any = _module(self.segments)
@@ -93,10 +93,10 @@ class PublishedPiecewise(Calibrator):
             x,
             torch.from_numpy(y),
             HCalibrationLoss(),
-            monitor=ece_ew,
+            monitor=epoch_ece_ew,
             select={self.select: SELECTORS[self.select]},
             settings=AdamSettings(epochs=self.epochs),
-            seed=self.random_state,
+            random_state=self.random_state,
         )
         info = {"epoch": done.best[self.select].epoch, "loss_curve": done.losses}
         return Fitted({"slopes": new.slopes().detach().numpy().astype(np.float64)}, info=info)

@@ -157,7 +157,7 @@ def check_counterexample(seed: int = 0) -> Check:
         uniform = np.full((n_classes, n_classes), 1 / n_classes)
         known = World(np.full(n_classes, 1 / n_classes), np.eye(n_classes), uniform)
         canonical = conditional_error(known, uniform, known.true, uniform)
-        task = make_synthetic("calibrated", n_classes=n_classes, n_test=2000, seed=seed)
+        task = make_synthetic("calibrated", n_classes=n_classes, n_test=2000, random_state=seed)
         noisy = float(0.5 * np.abs(task.true_test - 1 / n_classes).sum(axis=1).max())
         rows.append((n_classes, canonical, known.h, noisy))
     return Check(

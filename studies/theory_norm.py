@@ -13,16 +13,16 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.bench.synthetic import Kind, make_synthetic
-from hcal.numerics import one_hot, softmax
+from hcal.bench.synthetic import Distortion, make_synthetic
 from hcal.objective.weights import window_weights
+from hcal.runtime.numerics import one_hot, softmax
 from studies.theory import Check
 
 Array = NDArray[np.float64]
 Omega = Literal["fixed", "algorithm"]
 
 #: Worlds: in the first the temperature family contains the truth, in the others it does not.
-WORLDS: Final[tuple[Kind, ...]] = ("temperature", "class_bias", "non_monotone")
+WORLDS: Final[tuple[Distortion, ...]] = ("temperature", "class_bias", "non_monotone")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,14 @@ class Draws:
 
 
 def draw_worlds(
-    kind: Kind, omega: Omega, *, n: int = 1000, k: int = 5, window: int = 200, draws: int = 100, seed: int = 0
+    kind: Distortion,
+    omega: Omega,
+    *,
+    n: int = 1000,
+    k: int = 5,
+    window: int = 200,
+    draws: int = 100,
+    seed: int = 0,
 ) -> Draws:
     """Fit h, NLL and Brier to repeated label draws of one world.
 
@@ -69,7 +76,7 @@ def draw_worlds(
     >>> draw_worlds("temperature", "fixed", n=200, draws=3, window=50).h.shape
     (3,)
     """
-    task = make_synthetic(kind, n_classes=k, n_test=n, seed=seed)
+    task = make_synthetic(kind, n_classes=k, n_test=n, random_state=seed)
     true = task.true_test.ravel()
     inverse_t = np.geomspace(0.1, 2.5, 81)
     probs = np.array([softmax(b * task.logits_test).ravel() for b in inverse_t])

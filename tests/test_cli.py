@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import hcal
-from conftest import synthetic
 from hcal.cli import diagram
 from hcal.cli.app import app
 from hcal.data import checksum
+from helpers import synthetic
 
 SYNTHETIC_ECE_BEFORE = 0.2  # scale 2.5 makes the synthetic logits over-confident by more than this
 
@@ -290,7 +290,7 @@ def test_a_reader_that_leaves_early_gets_no_complaint(task: Path, options: tuple
 def _drawn(confidence: float, hits: int, rows: int = 10) -> str:
     probs = np.tile([confidence, 1 - confidence], (rows, 1))
     y = np.arange(rows) >= hits
-    return diagram.draw(hcal.reliability(probs, y, level="top-label", bins=10)[0], width=10).plain
+    return diagram.draw_text(hcal.reliability(probs, y, level="top-label", bins=10)[0], width=10).plain
 
 
 def test_diagram_marks_over_and_under_confidence() -> None:
@@ -303,7 +303,7 @@ def test_diagram_marks_over_and_under_confidence() -> None:
 
 def test_diagram_has_a_line_for_every_bin_with_rows() -> None:
     probs = np.array([[0.5, 0.5], [0.6, 0.4], [0.61, 0.39], [1.0, 0.0]])
-    lines = diagram.draw(
+    lines = diagram.draw_text(
         hcal.reliability(probs, [0, 0, 0, 1], level="top-label", bins=10)[0]
     ).plain.splitlines()
     assert [line[:9] for line in lines[1:]] == ["0.40–0.50", "0.50–0.60", "0.60–0.70", "0.90–1.00"]

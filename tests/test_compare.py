@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators import CalibrationWarning
 from hcal.calibrators.ts import TemperatureScaling
-from hcal.comparison_table import Comparison, MethodResult
+from hcal.evaluation.comparison_table import Comparison, MethodResult
+from helpers import synthetic
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +108,12 @@ def test_warns_when_rows_coincide(task: tuple[np.ndarray, ...]) -> None:
 
 
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
-    from hcal.folds import kfold
+    from hcal.data.folds import kfold
 
     z, y, *_ = task
     table = hcal.compare(z, y, methods=["hb"], folds=4, stratify=True, random_state=3)
     out = np.empty_like(z)
-    for fit, held in kfold(len(z), 4, seed=3, stratify=y):
+    for fit, held in kfold(len(z), 4, random_state=3, stratify=y):
         out[held] = hcal.make_calibrator("hb").fit(z[fit], y[fit]).predict_proba(z[held])
     assert table["hb"]["nll"] == hcal.metrics.nll(out, y)
 
@@ -167,7 +167,7 @@ def test_a_test_part_or_folds_is_needed(task: tuple[np.ndarray, ...]) -> None:
         hcal.compare(z, y, z_test[:, :2], np.zeros(len(z_test), dtype=int))
 
 
-@pytest.mark.parametrize("first", ["import hcal.comparison", "from hcal import compare"])
+@pytest.mark.parametrize("first", ["import hcal.evaluation.comparison", "from hcal import compare"])
 def test_the_package_attribute_is_the_function(first: str) -> None:
-    code = f"{first}\nimport hcal, hcal.comparison\nassert callable(hcal.compare), hcal.compare"
+    code = f"{first}\nimport hcal, hcal.evaluation.comparison\nassert callable(hcal.compare), hcal.compare"
     subprocess.run([sys.executable, "-c", code], check=True)

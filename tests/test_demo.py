@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.cli.app import app
-from hcal.demo import train_digits
+from hcal.cli.demo import train_digits
 
 
 @pytest.fixture(scope="module")

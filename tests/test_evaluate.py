@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import hcal
-from conftest import load_task, synthetic
 from hcal.evaluation import coinciding_rows
-from hcal.numerics import log_softmax, softmax
+from hcal.runtime.numerics import log_softmax, softmax
+from helpers import load_task, synthetic
 
 LOGITS, Y = synthetic(400, 4)
 P = softmax(LOGITS)

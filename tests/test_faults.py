@@ -25,9 +25,9 @@ from safetensors import SafetensorError
 from typer.testing import CliRunner, Result
 
 import hcal
-from conftest import synthetic
 from hcal.bench.store import Cell, Key, Store
 from hcal.cli.app import app
+from helpers import synthetic
 
 OUTPUTS = {"fit": "m.hcal", "apply": "p.npz", "report": "r.html"}
 

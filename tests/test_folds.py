@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hcal.folds import kfold
+from hcal.data.folds import kfold
 
 
 def test_plain_folds_match_scikit_learn() -> None:
     from sklearn.model_selection import KFold
 
     theirs = KFold(5, shuffle=True, random_state=15).split(np.zeros(103))
-    for (fit, held), (fit_ref, held_ref) in zip(kfold(103, 5, seed=15), theirs, strict=True):
+    for (fit, held), (fit_ref, held_ref) in zip(kfold(103, 5, random_state=15), theirs, strict=True):
         np.testing.assert_array_equal(fit, fit_ref)
         np.testing.assert_array_equal(held, held_ref)
 
@@ -21,7 +21,7 @@ def test_plain_folds_match_scikit_learn() -> None:
 def test_folds_partition_the_rows(kind: str) -> None:
     column = np.random.default_rng(0).integers(0, 7, 101)
     extra = {} if kind == "plain" else {kind: column}
-    folds = kfold(101, 4, seed=3, **extra)
+    folds = kfold(101, 4, random_state=3, **extra)
     assert sorted(np.concatenate([held for _, held in folds]).tolist()) == list(range(101))
     for fit, held in folds:
         assert not np.intersect1d(fit, held).size
@@ -48,7 +48,7 @@ def test_groups_stay_whole_and_folds_even() -> None:
 def test_seed_decides(kind: str) -> None:
     column = np.random.default_rng(0).integers(0, 20, 80)
     extra = {} if kind == "plain" else {kind: column}
-    again, same, other = (kfold(80, 4, seed=s, **extra) for s in (1, 1, 2))
+    again, same, other = (kfold(80, 4, random_state=s, **extra) for s in (1, 1, 2))
     assert all((a[1] == b[1]).all() for a, b in zip(again, same, strict=True))
     assert any(a[1].tolist() != b[1].tolist() for a, b in zip(again, other, strict=True))
 

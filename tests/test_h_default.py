@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import approx_fprime
 
 import hcal
-from conftest import TASKS, load_task, synthetic
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.h.candidates import blend, fit_candidates, new_setting, scores
 from hcal.calibrators.h.fit import out_of_fold
@@ -22,7 +21,8 @@ from hcal.calibrators.h.model import from_state, pooled_scores, to_state
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.refine import _compress, _Problem, apply_refined, fit_refined
 from hcal.calibrators.h.rows import fit_scaler
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
+from helpers import TASKS, load_task, synthetic
 
 # -- promises on real data ------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ def test_degenerate_labels(k: int, labels: str, n: int) -> None:
     if k > 2:
         assert (probs.argmax(axis=1) == top).all()
     else:
-        assert (np.diff(probs[np.argsort(z[:, 1] - z[:, 0]), 1]) > 0).all()
+        assert (np.diff(probs[np.argsort(z[:, 1] - z[:, 0]), 1]) >= 0).all()  # sure rows may round to 1
 
 
 def test_calibrated_scores_are_left_nearly_alone() -> None:
@@ -217,8 +217,10 @@ def test_every_promise_has_a_calibrator(preserve: str | None, k: int) -> None:
 def test_fractional_weights_count() -> None:
     z, y = synthetic(400, 3)
     light = np.where(y == 0, 0.25, 1.5)
-    plain = hcal.HCalibrator().fit(z, y).predict_proba(z)
-    weighted = hcal.HCalibrator().fit(z, y, sample_weight=light * 400 / light.sum()).predict_proba(z)
+    plain = hcal.HCalibrator(preserve=None).fit(z, y).predict_proba(z)
+    weighted = (
+        hcal.HCalibrator(preserve=None).fit(z, y, sample_weight=light * 400 / light.sum()).predict_proba(z)
+    )
     assert weighted[:, 0].mean() < plain[:, 0].mean()
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators.h.candidates import fit_candidates, new_setting
 from hcal.calibrators.h.fit import assemble, out_of_fold, pool
 from hcal.calibrators.h.model import Model, plain_model, predict_into, predict_model, predict_plain
 from hcal.calibrators.h.refine import KNOTS, identity_refined
+from helpers import synthetic
 
 pytest.importorskip("numba")
 

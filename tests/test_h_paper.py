@@ -9,15 +9,16 @@ import pytest
 import torch
 
 import hcal
-from conftest import load_task, synthetic
 from hcal import metrics
 from hcal.calibrators.base import CalibrationWarning
 from hcal.calibrators.h.paper import PaperSettings, fit_paper
-from hcal.maps import PAPER_MAPS, Temperature, predict_map
-from hcal.numerics import softmax
+from hcal.maps import PAPER_MAPS, TemperatureMap, predict_map
+from hcal.objective.torch_loss import torch_nll
+from hcal.runtime.numerics import softmax
 from hcal.runtime.progress import progress
 from hcal.solvers import monitors
-from hcal.solvers.adam import AdamSettings, nll_objective, train
+from hcal.solvers.adam import AdamSettings, train
+from helpers import load_task, synthetic
 
 FEW = ("piecewise-10", "monotonic-5", "ensemble-4")
 
@@ -32,10 +33,10 @@ def test_monitors_are_the_metrics(name, k):
     logits, y = synthetic(500, k)
     probs = softmax(logits)
     probs[0] = np.eye(k)[1]  # p = 0 lies in no class-wise bin
-    got = getattr(monitors, name)(torch.from_numpy(probs), torch.from_numpy(y)).item()
+    got = getattr(monitors, f"epoch_{name}")(torch.from_numpy(probs), torch.from_numpy(y)).item()
     if name == "nll":
         probs, y = probs[1:], y[1:]
-        got = monitors.nll(torch.from_numpy(probs), torch.from_numpy(y)).item()
+        got = monitors.epoch_nll(torch.from_numpy(probs), torch.from_numpy(y)).item()
     assert got == pytest.approx(getattr(metrics, name)(probs, y), rel=1e-9, abs=1e-12)
 
 
@@ -87,12 +88,12 @@ def test_early_stop_and_schedule():
     y = torch.from_numpy(synthetic()[1])
     settings = AdamSettings(learning_rate=0.1, epochs=500, plateau=3, patience=15)
     done = train(
-        Temperature(),
+        TemperatureMap(),
         x,
         y,
-        nll_objective,
-        monitor=monitors.nll,
-        select={"nll": monitors.nll},
+        torch_nll,
+        monitor=monitors.epoch_nll,
+        select={"nll": monitors.epoch_nll},
         settings=settings,
     )
     assert done.stopped

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import load_task, synthetic
 from hcal.calibrators.h.judge import Verdict
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
+from helpers import load_task, synthetic
 
 
 def quiet(*args: Any, **params: Any) -> hcal.HCalibrator:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hcal
-from conftest import load_task
-from hcal.halves import HALVES, narrow
 from hcal.integrations.torch import CalibrationHead
+from hcal.runtime.halves import HALVES, narrow
+from helpers import load_task
 
 #: Methods of each promise, and of both ways through: a graph in torch, and numpy.
 METHODS = {

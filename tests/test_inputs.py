@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal import inputs
+from helpers import synthetic
 
 LOGITS, Y = synthetic(40, 4)
 PROBS = hcal.softmax(LOGITS)

@@ -1,4 +1,7 @@
-"""What may import what: the package imports no study, and the wheel holds the package alone."""
+"""What may import what: rooms import downward only, privates stay inside, the wheel holds the package alone.
+
+The order of the rooms is listed here and nowhere else; docs/architecture.md draws it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,110 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from helpers import ROOT
 
-OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest"}
+PACKAGE = ROOT / "src" / "hcal"
+#: What all may use and none owns. ``runtime`` uses nothing of the package, ``inputs`` only ``runtime``.
+EVERYWHERE = ("_version", "runtime", "inputs")
+#: Lowest first: a room imports those before it, inside functions too.
+ORDER = (
+    *EVERYWHERE,
+    "data",
+    "objective",
+    "maps",
+    "solvers",
+    "metrics",
+    "calibrators",
+    "certificates",
+    "evaluation",
+    "report",
+    "integrations",
+    "bench",
+    "cli",
+)
+#: The façade ``import hcal`` re-exports all rooms: only what stands above them may use it.
+FACADE_USERS = {"cli"}
+#: (file, module): why a private name of another room is imported. None should be.
+PRIVATE_ALLOWED = {("maps/table.py", "hcal.objective._torch.takes_fused"): "which device fits at once"}
+
+#: Files of more than 400 lines -> how many they may have.
+LONG_FILES = {
+    "calibrators/h/_compiled.py": 560,  # one kernel that numba compiles as a whole
+    "calibrators/h/binary.py": 490,
+}
+
+OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest", "helpers"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def hcal_imports(path: Path) -> set[str]:
+    """Return every module or name of hcal that a file imports, dotted, inside functions and for types too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert not node.level, f"{path}: a relative import hides its room"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.split(".")[0] == "hcal"}
+
+
+ROOMS = [p for p in sorted(PACKAGE.rglob("*.py")) if p.parent != PACKAGE or p.name == "inputs.py"]
+
+
+def _id(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def test_the_top_of_the_package_is_a_door_and_rooms() -> None:
+    assert {p.name for p in PACKAGE.glob("*.py")} == {
+        "__init__.py",
+        "__main__.py",
+        "_version.py",
+        "inputs.py",
+    }
+    assert {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"} == {
+        room for room in ORDER if room not in ("_version", "inputs")
+    }
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=_id)
+def test_rooms_import_downward(path: Path) -> None:
+    room = room_of(path)
+    for name in hcal_imports(path):
+        other = name.split(".")[1] if "." in name else ""
+        if other in ORDER:
+            assert ORDER.index(other) <= ORDER.index(room), f"{room} is below {other}: {name}"
+        else:
+            assert room in FACADE_USERS, f"{name} comes through the façade: import it from its room"
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=_id)
+def test_private_names_stay_in_their_room(path: Path) -> None:
+    for name in hcal_imports(path):
+        parts = name.split(".")[1:]
+        if (
+            parts
+            and parts[0] not in (room_of(path), *EVERYWHERE)
+            and (_id(path), name) not in PRIVATE_ALLOWED
+        ):
+            assert not any(part.startswith("_") for part in parts), name
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=_id)
+def test_no_package_file_holds_logic(path: Path) -> None:
+    """Imports, ``__all__`` and the lazy look-up of names; what a room does stands in its modules."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    defined = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    assert defined <= {"__getattr__", "__dir__"} | ({"main"} if room_of(path) == "cli" else set())
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=_id)
+def test_no_file_is_long(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONG_FILES.get(_id(path), 400)
 
 
 def imported(path: Path) -> set[str]:
@@ -40,6 +144,7 @@ def test_every_study_is_a_program_or_used_by_one() -> None:
     used = {"__init__", "__main__"}
     texts = {p.stem: p.read_text(encoding="utf-8") for p in (ROOT / "studies").glob("*.py")}
     used |= {name for name, text in texts.items() if '__name__ == "__main__"' in text}
-    joined = "\n".join(texts.values())
+    others = (p.read_text(encoding="utf-8") for p in (ROOT / "benchmarks").glob("*.py"))
+    joined = "\n".join([*texts.values(), *others])
     for name in set(texts) - used:
         assert f"studies.{name}" in joined or f"from studies import {name}" in joined, name

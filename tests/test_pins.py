@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from conftest import ROOT
+from helpers import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from conftest import ROOT
 from hcal.cli.app import app
+from helpers import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -122,7 +122,7 @@ def test_the_demo_sentence_of_the_readme(demo: dict[str, dict[str, float]]) -> N
     assert match
     assert float(match[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
     assert float(match[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
-    from hcal.demo import CAL_ROWS
+    from hcal.cli.demo import CAL_ROWS
 
     assert f"learns from {CAL_ROWS:,} other rows" in README
 
@@ -141,7 +141,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    from conftest import synthetic
+    from helpers import synthetic
 
     monkeypatch.chdir(tmp_path)
     for name, seed in (("cal", 0), ("test", 1), ("new", 2)):

@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import binom
 
 import hcal
-from conftest import synthetic
 from hcal.evaluation.diagram import consistency_band
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
+from helpers import synthetic
 
 mpl.use("Agg")
 LOGITS, Y = synthetic(500, 4)
@@ -108,3 +108,101 @@ def test_plots() -> None:
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         hcal.reliability(P, Y, **options)
+
+
+# -- curves without bins ----------------------------------------------------------------------------
+
+
+def events(n: int, seed: int, power: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """P(class 1) and labels that follow it to some power: 1 is calibrated."""
+    rng = np.random.default_rng(seed)
+    p = rng.uniform(0.02, 0.98, n)
+    return p, (rng.random(n) < p**power).astype(int)
+
+
+def test_corp_steps_are_scikit_learns_isotonic_regression() -> None:
+    from sklearn.isotonic import IsotonicRegression
+
+    p, y = events(400, 0)
+    p = p.round(2)  # ties
+    curve = hcal.reliability(p, y, level="class-wise", binning="corp")[1]
+    fitted = IsotonicRegression().fit(p, y).predict(p)
+    place = np.searchsorted(curve.edges, p, side="right") - 1
+    np.testing.assert_allclose(curve.observed[place], fitted, atol=1e-12)
+    assert (np.diff(curve.observed) > 0).all()
+    assert curve.weight.sum() == 400
+    np.testing.assert_allclose(curve.weight @ curve.predicted, p.sum())
+
+
+def test_corp_parts_add_up_to_the_brier_score() -> None:
+    p, y = events(500, 1, power=2)
+    parts = hcal.reliability(p, y, level="class-wise", binning="corp")[1].parts
+    total = parts.miscalibration - parts.discrimination + parts.uncertainty
+    assert total == pytest.approx(np.mean((p - y) ** 2), rel=1e-12)
+    assert parts.uncertainty == pytest.approx(y.mean() * (1 - y.mean()))
+    assert parts.miscalibration > 0.01
+    assert hcal.reliability(p, y, binning="corp").to_dict()["curves"][0]["parts"]["discrimination"] > 0
+
+
+def test_a_weight_is_a_repetition_for_curves_without_bins() -> None:
+    p, y = events(60, 2)
+    w = np.random.default_rng(0).integers(1, 4, 60)
+    for binning in ("corp", "smooth"):
+        one = hcal.reliability(p, y, binning=binning, sample_weight=w)[0]
+        two = hcal.reliability(np.repeat(p, w), np.repeat(y, w), binning=binning)[0]
+        np.testing.assert_allclose(one.observed, two.observed, atol=1e-9)
+        assert one.error == pytest.approx(two.error)
+
+
+@pytest.mark.parametrize("binning", ["corp", "smooth"])
+def test_bands_hold_calibrated_predictions_and_not_others(binning: str) -> None:
+    def outside(power: float) -> float:
+        shares = []
+        for seed in range(8):
+            c = hcal.reliability(*events(1500, seed, power), level="class-wise", binning=binning)[1]
+            used = c.weight > 0
+            shares.append(np.average(c.outside[used], weights=c.weight[used]))
+        return float(np.mean(shares))
+
+    # 5 % point by point; the mean of 8 sets of strongly dependent points has a spread of some per cent.
+    assert outside(1.0) < 0.15
+    assert outside(2.0) > 0.6
+
+
+def test_the_smooth_curve_follows_the_truth_and_carries_smooth_ece() -> None:
+    p, y = events(20_000, 3, power=2)
+    curve = hcal.reliability(p, y, level="class-wise", binning="smooth")[1]
+    inner = (curve.predicted > 0.2) & (curve.predicted < 0.8)
+    # The kernel is as wide as the error, 0.16: it smooths p² by σ² = 0.03 and pulls at the ends.
+    assert np.abs(curve.observed[inner] - curve.predicted[inner] ** 2).max() < 0.06
+    assert curve.error == pytest.approx(np.mean(p - p**2), rel=0.1)
+    top = hcal.reliability(p, y, level="top-label", binning="smooth")[0]
+    assert top.error == hcal.metrics.smece(p, y)
+
+
+@pytest.mark.parametrize("binning", ["corp", "smooth"])
+def test_curves_without_bins_are_drawn(binning: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    p, y = events(200, 4)
+    ax = hcal.reliability(p, y, binning=binning).plot()
+    assert any("if calibrated" in text.get_text() for text in ax.get_legend().get_texts())
+    plt.close("all")
+
+
+def test_unknown_binnings_and_too_few_resamples_are_named() -> None:
+    with pytest.raises(ValueError, match="binning must be one of 'equal-width', 'equal-mass', 'corp',"):
+        hcal.reliability([0.5], [1], binning="isotonic")
+    with pytest.raises(ValueError, match="resamples must be an integer of at least 20"):
+        hcal.reliability([0.5], [1], binning="corp", resamples=3)
+
+
+def test_spiegelhalter_by_the_normal_law_and_by_resampling_agree() -> None:
+    p, y = events(400, 5)
+    resampled = hcal.metrics.calibration_test(p, y, statistic="spiegelhalter", n_resamples=1999)
+    # The standard error of 1999 draws at p = 0.5 is 0.011.
+    assert resampled.p_value == pytest.approx(hcal.metrics.spiegelhalter_p(p, y), abs=0.04)
+    assert hcal.metrics.calibration_test(softmax(3 * LOGITS), Y, statistic="kuiper").p_value < 0.01

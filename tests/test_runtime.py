@@ -21,13 +21,14 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import hcal
-from conftest import ROOT, synthetic
-from hcal.maps import Temperature, build_map, table
+from hcal.maps import TemperatureMap, build_map, table
+from hcal.objective.torch_loss import torch_nll
 from hcal.runtime import jit as jit_module
 from hcal.runtime.jit import compiled, writable_by_others
 from hcal.runtime.threads import one_blas_thread
-from hcal.solvers.adam import AdamSettings, nll_objective, train
-from hcal.solvers.monitors import nll
+from hcal.solvers.adam import AdamSettings, train
+from hcal.solvers.monitors import epoch_nll
+from helpers import ROOT, synthetic
 
 needs_numba = pytest.mark.skipif(not compiled(), reason="needs numba: the extra 'fast'")
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners and modes are those of POSIX")
@@ -200,9 +201,14 @@ def test_training_limits_its_own_thread_only() -> None:
             assert looked.wait(60)
 
         x, y = torch.log_softmax(torch.randn(20, 3), 1), torch.zeros(20, dtype=torch.int64)
-        keywords = {"monitor": nll, "select": {"nll": nll}, "settings": AdamSettings(epochs=2), "tick": tick}
+        keywords = {
+            "monitor": epoch_nll,
+            "select": {"nll": epoch_nll},
+            "settings": AdamSettings(epochs=2),
+            "tick": tick,
+        }
         with ThreadPoolExecutor(1) as pool:
-            done = pool.submit(train, Temperature(), x, y, nll_objective, **keywords)
+            done = pool.submit(train, TemperatureMap(), x, y, torch_nll, **keywords)
             assert running.wait(60)
             assert torch.get_num_threads() == 2
             looked.set()
@@ -222,7 +228,7 @@ def test_an_order_is_kept_as_long_as_its_tensor_and_no_longer(monkeypatch) -> No
     plain = table.orders._make
     monkeypatch.setattr(table.orders, "_make", lambda *a: made.append(1) or plain(*a))
     x = torch.log_softmax(torch.randn(50, 4, dtype=torch.float64), 1)
-    new, held = build_map("piecewise-100", x, init="published", seed=1), len(table.orders)
+    new, held = build_map("piecewise-100", x, init="published", random_state=1), len(table.orders)
     for _ in range(3):
         grads(new, x)
     assert (len(made), len(table.orders)) == (1, held + 1)
@@ -236,7 +242,7 @@ def test_an_order_is_kept_as_long_as_its_tensor_and_no_longer(monkeypatch) -> No
 
 def test_orders_of_threads_do_not_mix() -> None:
     xs = [torch.log_softmax(torch.randn(40, 4, dtype=torch.float64) * i, 1) for i in range(1, 13)]
-    new = build_map("piecewise-100", xs[0], init="published", seed=1)
+    new = build_map("piecewise-100", xs[0], init="published", random_state=1)
     expected = [grads(new, x) for x in xs]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from conftest import DATA
+from helpers import DATA
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLES = DATA / "tabular"

@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import hcal
-from conftest import ROOT, synthetic
 from hcal import inputs
 from hcal.cli.app import app
 from hcal.runtime import extras
+from helpers import ROOT, synthetic
 
 NAMES = ["cat", "dog", "eel", "fox"]
 

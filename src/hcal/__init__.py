@@ -18,18 +18,18 @@ from hcal._version import __version__
 
 if TYPE_CHECKING:
     from hcal import bench, integrations, maps, metrics, objective
-    from hcal.calibrators import list_calibrators, make_calibrator
+    from hcal.calibrators import list_calibrators, make_calibrator, register
     from hcal.calibrators.base import CalibrationWarning
+    from hcal.calibrators.files import load, save
     from hcal.calibrators.h import HCalibrator
     from hcal.certificates import Certificate, Monitor, certify
-    from hcal.comparison import compare
     from hcal.evaluation import Evaluation, evaluate, reliability
+    from hcal.evaluation.comparison import compare
     from hcal.integrations.onnx import export_onnx
-    from hcal.io import load, save
     from hcal.metrics import list_metrics
-    from hcal.numerics import softmax
     from hcal.objective.loss import HCalibrationLoss
     from hcal.reporting import report
+    from hcal.runtime.numerics import softmax
 
 # name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
 _LAZY = {
@@ -38,19 +38,20 @@ _LAZY = {
     "CalibrationWarning": "hcal.calibrators.base",
     "make_calibrator": "hcal.calibrators",
     "list_calibrators": "hcal.calibrators",
+    "register": "hcal.calibrators",
     "list_metrics": "hcal.metrics",
     "certify": "hcal.certificates",
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
-    "compare": "hcal.comparison",
+    "compare": "hcal.evaluation.comparison",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
-    "save": "hcal.io",
-    "load": "hcal.io",
+    "save": "hcal.calibrators.files",
+    "load": "hcal.calibrators.files",
     "export_onnx": "hcal.integrations.onnx",
     "report": "hcal.reporting",
-    "softmax": "hcal.numerics",
+    "softmax": "hcal.runtime.numerics",
     # submodules
     "bench": "",
     "calibrators": "",
@@ -83,6 +84,7 @@ __all__ = [
     "maps",
     "metrics",
     "objective",
+    "register",
     "reliability",
     "report",
     "save",

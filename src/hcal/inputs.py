@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, looks_like_probs
+from hcal.runtime.numerics import FloatArray, IntArray, looks_like_probs
+from hcal.runtime.ragged import is_ragged, pad_options
 
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
@@ -137,7 +138,7 @@ def _is_half(origin: Origin) -> bool:
 def _narrow(array: FloatArray, scores: FloatArray, dtype: Any, keep: Any) -> Any:
     import torch
 
-    from hcal.halves import narrow
+    from hcal.runtime.halves import narrow
 
     wide, given = (torch.from_numpy(np.ascontiguousarray(a)) for a in (array, scores))
     return narrow(wide, given, dtype, keep)
@@ -204,6 +205,7 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
+        A list of rows of different lengths is filled up with zeros.
 
     Returns
     -------
@@ -214,7 +216,7 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     >>> check_probs([[0.25, 0.75]])[0]
     array([[0.25, 0.75]])
     """
-    array, origin = to_numpy(probs, what)
+    array, origin = to_numpy(pad_options(probs, 0.0) if is_ragged(probs) else probs, what)
     x = _as_float(array, what)
     if x.ndim == 1 and x.size:
         x = _columns_of_binary(x, "probs")
@@ -276,7 +278,7 @@ def check_logits(
             x = _columns_of_binary(x, input)
     _check_shape(x, input, n_classes)
     _check_finite(x, input, allow_minus_inf=input == "log_probs")
-    # A fitted model may well meet a few single scores that all lie in [0, 1]; a calibration set does not.
+    # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
         _refuse_probs(x if array.ndim == 2 else x[:, 1])
     if input == "log_probs":
@@ -288,9 +290,7 @@ def check_logits(
 def _refuse_probs(x: FloatArray) -> None:
     """Refuse probabilities that are called logits, and say how to insist."""
     if looks_like_probs(x):
-        insist = (
-            "add 1 to all of them: softmax stays" if x.ndim == 2 else "pass two columns, zeros and the score"
-        )
+        insist = "add 1 to all: softmax stays" if x.ndim == 2 else "pass two columns, zeros and the score"
         what = "rows sum to 1" if x.ndim == 2 else "one score a row"
         raise ValueError(
             f'logits look like probabilities (all in [0, 1], {what}): say input="probs". If they are logits '

@@ -25,7 +25,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of a small run that the command wrote."""
     folder = tmp_path_factory.mktemp("tasks")
     for i, kind in enumerate(("temperature", "class_bias")):
-        t = make_synthetic(kind, n_classes=3, n_cal=300, n_test=300, seed=i)  # type: ignore[arg-type]
+        t = make_synthetic(kind, n_classes=3, n_cal=300, n_test=300, random_state=i)  # type: ignore[arg-type]
         np.savez(
             folder / f"{kind}.npz",
             logits_cal=t.logits_cal,
@@ -116,5 +116,5 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert "the same command continues" in said
     # A cell that was just being started may complain from inside multiprocessing; nothing of ours may.
     assert "KeyboardInterrupt" not in said
-    assert 'hcal/bench/cli.py"' not in said
+    assert 'hcal/cli/bench.py"' not in said
     assert 0 < len(read_results(out).cells) < 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hcal
 from hcal.bench.catalog import GROUPS, PAPER_METRICS, group_of, label_of
-from hcal.bench.cli import _metric_names
+from hcal.cli.bench import _metric_names
 from hcal.metrics import METRICS
 
 

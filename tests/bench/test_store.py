@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hcal.bench.cell import collapsed
 from hcal.bench.store import Cell, Key, Results, Store, export_results, read_results
 
 
@@ -76,3 +77,26 @@ def test_missing_values_are_nan() -> None:
     results = Results([cell("a", "ts")])
     assert np.isnan(results.value("a", "h", "nll"))
     assert np.isnan(results.before("zzz", "nll"))
+
+
+@pytest.mark.parametrize("name", ["shared", "ablations"])
+def test_stored_flags_are_those_of_the_rule(name: str) -> None:
+    # A flag is a judgement of stored facts: when the rule changes, the files must follow (decision 090).
+    classes = {"agnews_gpt2": 4, "pathmnist_resnet50": 9}
+    found = read_results(Path(__file__).parents[2] / "results" / f"{name}.csv")
+    for key, cell in found.good.items():
+        k = classes.get(key.task, 100 if key.task.startswith("cifar100") else 10)
+        assert cell.post["collapsed"] == float(collapsed(cell.post, cell.pre, k)), key
+
+
+def test_a_metric_keeps_its_meaning_in_files(tmp_path: Path) -> None:
+    # `hce` was pooled when the first files were written (decision 150).
+    new = Cell(Key("a", "ts", 0), {}, {"hce": 0.3, "hce_pooled": 0.1}, {"status": {"status": "ok"}})
+    with Store(tmp_path / "r.csv") as store:
+        store.append(new)
+    text = (tmp_path / "r.csv").read_text()
+    assert "a,ts,0,hce,,0.1," in text
+    assert "a,ts,0,hce_class,,0.3," in text
+    found = read_results(tmp_path / "r.csv")
+    assert found.value("a", "ts", "hce_pooled") == 0.1
+    assert found.value("a", "ts", "hce") == 0.3

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from hcal.bench.store import read_results
 from hcal.bench.synthetic import KINDS, make_synthetic, parse_synthetic
 from hcal.bench.tasks import (
     HUB_REPOSITORY,
@@ -19,7 +21,8 @@ from hcal.bench.tasks import (
     download_paper_task,
     find_tasks,
 )
-from hcal.numerics import softmax
+from hcal.cli.app import app
+from hcal.runtime.numerics import softmax
 
 
 def write_npz(path: Path, n: int = 30, k: int = 3, kind: str = "logits") -> None:
@@ -170,7 +173,7 @@ def test_download_from_a_mirror(mirror: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [2, 10])
 def test_labels_follow_the_true_probabilities(kind: str, k: int) -> None:
-    task = make_synthetic(kind, n_classes=k, n_test=20_000, seed=1)  # type: ignore[arg-type]
+    task = make_synthetic(kind, n_classes=k, n_test=20_000, random_state=1)  # type: ignore[arg-type]
     hits = task.true_test[np.arange(len(task.y_test)), task.y_test]
     # E[true probability of the drawn label] = E[sum of squares]; compare within 5 standard errors.
     expected = (task.true_test**2).sum(1)
@@ -207,3 +210,38 @@ def test_a_thousand_classes_and_names() -> None:
         parse_synthetic("temperature-x3")
     with pytest.raises(ValueError, match="valid kinds"):
         parse_synthetic("colour-k3")
+
+
+def test_the_how_to_lists_the_papers_tasks() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "paper-tasks.md").read_text()
+    for name, t in PAPER_TASKS.items():
+        assert f"| `{name}` | {t.dataset} | {t.model} | {t.n_classes} | {t.n_cal} / {t.n_test} |" in page
+
+
+def test_the_papers_files_are_found_by_name_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Generated files of the published format and shape, under the published names.
+    rng = np.random.default_rng(0)
+    for name in ("resnet110_c10", "densenet40_c10"):
+        parts = []
+        for n in (PAPER_TASKS[name].n_cal, PAPER_TASKS[name].n_test):
+            logits = rng.normal(size=(n, 10)).astype(np.float32) * 3
+            parts.append((logits, (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)[:, None]))
+        (tmp_path / f"probs_{name}_logits.p").write_bytes(pickle.dumps(tuple(parts)))
+    monkeypatch.setenv("HCAL_PAPER_DATA", str(tmp_path))
+    command = [
+        "bench",
+        "run",
+        "--tasks",
+        "resnet110_c10,densenet40_c10",
+        "--methods",
+        "uncal,ts",
+        "--jobs",
+        "1",
+    ]
+    out = tmp_path / "r.csv"
+    result = CliRunner().invoke(app, [*command, "--metrics", "ece_ew,nll", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    found = read_results(out)
+    assert sorted(found.tasks) == ["densenet40_c10", "resnet110_c10"]
+    for task in found.tasks:
+        assert found.value(task, "ts", "ece_ew") < found.before(task, "ece_ew") / 2

@@ -11,12 +11,12 @@ import pytest
 from scipy.special import expit, logit
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators import enir
 from hcal.calibrators._one_vs_rest import default_floor
 from hcal.calibrators._score_average import bic_scores, elbow_weights
 from hcal.calibrators.imax import maximise_information, one_vs_rest_log_odds, seed_centres
 from hcal.calibrators.isotonic import pool_equal
+from helpers import synthetic
 
 
 def fit(name: str, logits: np.ndarray, y: np.ndarray, **params: Any) -> Any:

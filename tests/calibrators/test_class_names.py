@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators import Calibrator
 from hcal.data import UnnamedClassesError
+from helpers import synthetic
 
 NAMES = ["cat", "dog", "eel", "fox"]
 LOGITS, CODES = synthetic()
@@ -37,7 +37,7 @@ def test_every_method_keeps_names() -> None:
 
 
 def test_names_are_saved_and_checked_on_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hcal import io
+    from hcal.data import model_file as io
 
     path = tmp_path / "m.hcal"
     hcal.save(_fit(), path)

@@ -18,14 +18,12 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import hcal
-from conftest import synthetic
-from hcal.calibrators import get_calibrator
+from helpers import synthetic
 
 METHODS = hcal.list_calibrators()
 CLASSES = (2, 3, 10, 100)
 ROWS = 160
 WIDTHS = ("float32", "float64")
-ORDER_KEEPING = {"uncal", "ts", "ec", "sctl", "softbin", "ets", "diag"}
 
 # Smaller searches for the methods whose default one is long: one penalty in place of a grid.
 QUICK: dict[str, dict[str, Any]] = {
@@ -126,13 +124,6 @@ def test_claims_of_preservation_hold_on_hostile_logits(name: str, k: int, width:
         # A class may equal its better (floats end somewhere) but never beat any class above it.
         inverted = rises & (along[:, :-1] > np.minimum.accumulate(along[:, ::-1], axis=1)[:, ::-1][:, 1:])
         assert not inverted.any()
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_claim_is_the_one_documented(name: str) -> None:
-    if name == "h" or name.startswith("h_"):
-        pytest.skip("h lets the user choose what to preserve; its own tests cover each choice")
-    assert get_calibrator(name).preserves == ("order" if name in ORDER_KEEPING else None)
 
 
 @pytest.mark.parametrize("name", METHODS)

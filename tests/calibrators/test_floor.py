@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import DATA, synthetic
-from hcal.calibrators._floor import TINY, apply_floor, learn_floor
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.floor import TINY, apply_floor, learn_floor
+from helpers import DATA, synthetic
 
 QUICK: dict[str, dict[str, Any]] = {"diag": {"hidden": (2,), "max_iterations": 40}, "gp": {"inducing": 4}}
 

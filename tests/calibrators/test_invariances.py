@@ -17,7 +17,7 @@ import pytest
 from test_contract import METHODS, fit_quietly, make
 
 import hcal
-from conftest import synthetic
+from helpers import synthetic
 
 
 class Task(NamedTuple):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators import _neighbours, lece
 from hcal.calibrators.row_order import arrange, fold_parts
+from helpers import synthetic
 
 
 def shift(q: np.ndarray, p: np.ndarray, y: np.ndarray, fraction: float, threshold: float) -> np.ndarray:

@@ -12,12 +12,12 @@ from scipy.special import expit, logit
 from sklearn.isotonic import isotonic_regression
 
 import hcal
-from conftest import DATA, synthetic
 from hcal.calibrators import cir, smooth_spline, venn_abers
 from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._logistic import logistic, platt_targets
 from hcal.calibrators.row_order import arrange, fold_parts
 from hcal.inputs import check_logits
+from helpers import DATA, synthetic
 
 NEW = ["platt", "quadratic", "smooth_spline", "cir", "venn_abers"]
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import load_task
 from hcal.calibrators import imax
 from hcal.calibrators.base import Fitted
+from helpers import load_task
 
 
 class Row(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 from test_published import LOOSE, TIGHT, Row, _test_scores
 
 import hcal
-from conftest import load_task
+from helpers import load_task
 
 TEN = (0.1, 0.1, 0.1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conftest import synthetic
-from hcal.calibrators.row_order import Rows, are_discrete, arrange, content_order, deal, fold_parts
+from hcal.calibrators.row_order import ArrangedRows, are_discrete, arrange, content_order, deal, fold_parts
+from helpers import synthetic
 
 Z, Y = synthetic(150, 4, seed=2)
 RNG = np.random.default_rng(5)
@@ -14,7 +14,7 @@ ORDER = RNG.permutation(len(Y))
 COUNT = RNG.integers(1, 4, len(Y))
 
 
-def assert_same(a: Rows, b: Rows, atol: float = 0.0) -> None:
+def assert_same(a: ArrangedRows, b: ArrangedRows, atol: float = 0.0) -> None:
     """Same rows at the same places, whatever constant they carry."""
     top = [r.logits - r.logits.max(axis=1, keepdims=True) for r in (a, b)]
     np.testing.assert_allclose(*top, rtol=0, atol=atol)
@@ -82,7 +82,7 @@ def test_a_weight_of_zero_is_absence() -> None:
     kept = weight > 0
     assert_same(
         arrange(Z, Y, weight, merge=True),
-        Rows(*arrange(Z[kept], Y[kept], None, merge=True)[:2], np.ones(kept.sum())),
+        ArrangedRows(*arrange(Z[kept], Y[kept], None, merge=True)[:2], np.ones(kept.sum())),
     )
 
 

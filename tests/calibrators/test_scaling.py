@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators._odir import penalty_grid
-from hcal.solvers.temperature import mean_confidence
+from hcal.solvers.temperature import confidence_of_beta
+from helpers import synthetic
 
 
 def fit(name: str, z: np.ndarray, y: np.ndarray, **params):
@@ -183,6 +183,6 @@ def test_diag_beats_temperature_scaling_where_the_truth_is_not_linear() -> None:
 
 def test_mean_confidence_rises_with_beta() -> None:
     z, _ = synthetic(50)
-    curve = [mean_confidence(z, None)(b) for b in np.geomspace(1e-6, 1e6, 25)]
+    curve = [confidence_of_beta(z, None)(b) for b in np.geomspace(1e-6, 1e6, 25)]
     assert curve[0] == pytest.approx(1 / 4, abs=1e-4)
     assert (np.diff(curve) >= 0).all()

@@ -9,10 +9,10 @@ import pytest
 from test_contract import METHODS, SECONDS, fit_quietly, make
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators import get_calibrator
 from hcal.calibrators.params import check_params
 from hcal.calibrators.state import Field, Rule, StateSpec, check_state, choose_spec
+from helpers import synthetic
 
 # -- every method -----------------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import hcal
-from conftest import synthetic
-from hcal.numerics import log_softmax
+from hcal.runtime.numerics import log_softmax
 from hcal.solvers.temperature import solve_increasing, solve_temperature
+from helpers import synthetic
 
 
 def mean_nll(beta: float, z: np.ndarray, y: np.ndarray) -> float:

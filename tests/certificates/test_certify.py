@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
-from hcal.bench.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table
 from hcal.certificates import RowsOfTheFitError, certify_event
 from hcal.certificates.classes import ClassBins, certify_classes, class_tables
 from hcal.certificates.table import bin_of, table_of_rows
 from hcal.certificates.windows import find_windows, variance_bound
 from hcal.metrics import Sample
+from helpers import synthetic
+from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table
 
 
 @pytest.mark.parametrize("name", WORLDS)

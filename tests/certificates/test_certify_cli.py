@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from conftest import synthetic
 from hcal.cli.app import app
+from helpers import synthetic
 
 
 def _run(*arguments: object, code: int = 0) -> str:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.bench.worlds import WORLDS, draw_labels
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
 from hcal.certificates.monitor import BLOCK
+from studies.worlds import WORLDS, draw_labels
 
 
 def _stream(n: int, k: int, world: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

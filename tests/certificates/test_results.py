@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from conftest import ROOT
+from helpers import ROOT
 
 PATH = ROOT / "results" / "certificates.csv"
 

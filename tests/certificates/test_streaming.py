@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.bench.worlds import WORLDS, draw_labels
 from hcal.certificates import CertificateStream
 from hcal.certificates.table import bin_edges, bin_of
+from studies.worlds import WORLDS, draw_labels
 
 
 def _world(n: int = 6000, k: int = 5, name: str = "T=1.2") -> tuple[np.ndarray, np.ndarray]:

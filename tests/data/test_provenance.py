@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.data.provenance import fingerprint, row_hashes
 from hcal.evaluation import coincidence, learned_from
 from hcal.reporting import measure_report
+from helpers import synthetic
 
 NOTE = "these are the rows that the calibrator learned from: judge it on others"
 

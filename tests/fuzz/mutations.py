@@ -14,8 +14,8 @@ from safetensors.numpy import load as to_arrays
 from safetensors.numpy import save as to_bytes
 
 import hcal
-from hcal.calibrators.state import choose_spec, size_of
-from hcal.io import digest
+from hcal.calibrators.state import choose_spec, dimension
+from hcal.data.model_file import digest
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 Rng = np.random.Generator
@@ -100,7 +100,7 @@ def _fitted() -> list[Model]:
     import tempfile
     import warnings
 
-    from conftest import synthetic
+    from helpers import synthetic
 
     found = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -306,7 +306,8 @@ def _within(header: Any, arrays: Arrays, rng: Rng) -> str:
 def _drawn(declared: Any, shape: tuple[int, ...], n_classes: int, rng: Rng) -> Any:
     symbols = dict.fromkeys(string.ascii_uppercase, shape[0] if shape else 0) | {"K": n_classes}
     low, high = (
-        float(size_of(b, symbols)) if isinstance(b, str) else float(b) for b in (declared.low, declared.high)
+        float(dimension(b, symbols)) if isinstance(b, str) else float(b)
+        for b in (declared.low, declared.high)
     )
     if declared.dtype == "int64":
         return np.sort(rng.integers(int(low), int(high) + 1, size=shape), axis=None).reshape(shape)

@@ -26,7 +26,7 @@ import hcal
 from hcal.metrics import METRICS, Sample
 
 #: Undefined for a single row: it has no pair.
-NEED_PAIRS = ("skce", "dkde_ce", "hce")
+NEED_PAIRS = ("skce", "dkde_ce", "hce", "hce_pooled")
 
 
 @dataclass(frozen=True)

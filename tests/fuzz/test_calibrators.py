@@ -10,8 +10,8 @@ import pytest
 import calibrators
 import hcal
 from calibrators import Case
-from conftest import synthetic
 from hcal.solvers import fit_map
+from helpers import synthetic
 
 #: What the fuzzer found; the last number draws the rows.
 FOUND = [

@@ -18,12 +18,12 @@ import numpy as np
 
 import hcal
 from hcal.calibrators.h.paper import PaperSettings, fit_paper
-from hcal.io import SCHEMA
+from hcal.data.model_file import SCHEMA
 from hcal.solvers.adam import AdamSettings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from conftest import synthetic  # noqa: E402
+from helpers import synthetic  # noqa: E402
 
 
 def models() -> dict[str, Callable[[Any, Any], Any]]:

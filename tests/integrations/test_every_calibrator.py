@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import hcal
-from conftest import synthetic
+from helpers import synthetic
 
 NAMES = hcal.list_calibrators()
 Z, Y = synthetic(150, 3)

@@ -66,6 +66,37 @@ def test_large_parquet() -> None:
     assert result["nll"] < 1.0  # 1.39 is what knows nothing
 
 
+def test_lm_eval_samples() -> None:
+    result = run("lm_eval_samples")
+    assert result["after"]["accuracy"] == result["before"]["accuracy"]
+    assert result["after"]["ece_ew"] < 0.3 * result["before"]["ece_ew"]
+    assert result["after"]["nll"] < 0.75 * result["before"]["nll"]
+
+
+def test_trainer_metrics() -> None:
+    result = run("trainer_metrics")
+    assert result["after"]["accuracy"] == result["before"]["accuracy"]
+    assert result["after"]["ece_ew"] < 0.5 * result["before"]["ece_ew"]
+
+
+def test_torchmetrics_loop() -> None:
+    result = run("torchmetrics_loop")
+    assert result["ece"] == pytest.approx(result["ece of the whole"], rel=1e-6)  # float32 logits
+    assert result["accuracy"] > 0.4
+
+
+def test_lightgbm_imbalanced() -> None:
+    pytest.importorskip("lightgbm")
+    result = run("lightgbm_imbalanced")
+    share = result["truth"]["share"]
+    plain, calibrated = result["plain"], result["calibrated"]
+    assert plain["mean P(fraud)"] > 2 * share
+    # 3,000 rows hold about 75 frauds: their share has a standard error of 12 %.
+    assert calibrated["mean P(fraud)"] == pytest.approx(share, rel=0.3)
+    assert calibrated["nll"] < plain["nll"]
+    assert calibrated["brier"] < plain["brier"]
+
+
 def test_every_example_is_tested() -> None:
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {p.stem for p in EXAMPLES.glob("*.py")} <= tested

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import hcal
-from conftest import synthetic
 from hcal.integrations.multiple_choice import MultipleChoiceCalibrator
+from helpers import synthetic
 
 
 def quiz(n: int = 1500, scale: float = 3.0, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
@@ -114,3 +114,84 @@ def test_bad_questions_are_named(scores, y, mask, message) -> None:
 def test_all_right_warns() -> None:
     with pytest.warns(hcal.CalibrationWarning, match="multiple choice"):
         MultipleChoiceCalibrator().fit([[0.0, 1.0]] * 5, [1] * 5)
+
+
+@pytest.mark.parametrize("method", ["ts", "vs", "h"])
+def test_it_saves_and_loads_like_every_calibrator(method: str, tmp_path) -> None:
+    scores, y = quiz(1500)
+    cal = MultipleChoiceCalibrator(method, min_questions=250).fit(scores, y)
+    assert bool(cal.by_count_) == (method != "ts")
+    hcal.save(cal, tmp_path / "m.hcal")
+    again = hcal.load(tmp_path / "m.hcal")
+    assert again.get_params() == cal.get_params()
+    assert (again.scores_, again.converged_, again.n_classes_) == (cal.scores_, cal.converged_, 6)
+    for p, q in zip(cal.predict_proba(scores), again.predict_proba(scores), strict=True):
+        np.testing.assert_array_equal(p, q)
+
+
+def test_a_file_with_a_strange_member_is_refused(tmp_path) -> None:
+    """Through hcal.save, so that the checksum is right and the content is what is judged."""
+    cal = MultipleChoiceCalibrator("vs").fit(*quiz(1500))
+    for wrong in (7, -1):
+        other = MultipleChoiceCalibrator("vs").fit(*quiz(1500))
+        other.by_count_ = {wrong: next(iter(cal.by_count_.values()))}
+        hcal.save(other, tmp_path / "m.hcal")
+        with pytest.raises(ValueError, match="is not for that number of options"):
+            hcal.load(tmp_path / "m.hcal")
+    other.by_count_ = {3: MultipleChoiceCalibrator().fit(*quiz(100))}
+    hcal.save(other, tmp_path / "m.hcal")
+    with pytest.raises(ValueError, match="the member '3' is no calibrator"):
+        hcal.load(tmp_path / "m.hcal")
+    other.by_count_, other.temperature_ = {}, float("nan")
+    with pytest.raises(ValueError, match="'temperature' holds NaN"):
+        hcal.save(other, tmp_path / "m.hcal")
+
+
+def test_it_exports_to_onnx(tmp_path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    scores, y = quiz(400)
+    cal = MultipleChoiceCalibrator().fit(scores, y)
+    hcal.export_onnx(cal, tmp_path / "m.onnx")
+    array = padded(scores, -np.inf).astype(np.float32)
+    found = runtime.InferenceSession(tmp_path / "m.onnx").run(None, {"scores": array})[0]
+    np.testing.assert_allclose(found, cal.predict_proba(array), atol=1e-6)
+    assert (found[np.isneginf(array)] == 0).all()
+    mixed = MultipleChoiceCalibrator("vs", min_questions=50).fit(scores, y)
+    with pytest.raises(ValueError, match='only method="ts" is one graph'):
+        hcal.export_onnx(mixed, tmp_path / "n.onnx")
+
+
+def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
+    scores, y = quiz(400)
+    cal = MultipleChoiceCalibrator().fit(*quiz(800, seed=3))
+    ragged, array = cal.predict_proba(scores), cal.predict_proba(padded(scores, -np.inf))
+    assert hcal.evaluate(ragged, y, "score").to_dict() == hcal.evaluate(array, y, "score").to_dict()
+    assert hcal.evaluate(scores, y, ["nll"], input="logits")["nll"] == pytest.approx(
+        hcal.metrics.nll(cal.uncalibrated(scores), y)
+    )
+    np.testing.assert_array_equal(
+        hcal.reliability(ragged, y)[0].observed, hcal.reliability(array, y)[0].observed
+    )
+    assert hcal.metrics.ece_ew(ragged, y) == hcal.metrics.ece_ew(array, y)
+    page = hcal.report.build_report(scores, y, cal)
+    assert "Multiple choice" in page
+    assert "learned from" not in page
+    assert "learned from" in hcal.report.build_report(*quiz(800, seed=3), cal)
+
+
+def test_ragged_lists_are_certified_and_the_rows_of_the_fit_are_not() -> None:
+    cal = MultipleChoiceCalibrator().fit(*quiz(800, seed=3))
+    scores, y = quiz(3000, seed=4)
+    ragged, array = cal.predict_proba(scores), cal.predict_proba(padded(scores, -np.inf))
+    assert hcal.certify(ragged, y).to_dict() == hcal.certify(array, y).to_dict()
+    certificate = hcal.certify(ragged, y, calibrator=cal, scores=scores)
+    assert certificate.to_dict() == hcal.certify(ragged, y).to_dict()
+    seen, answers = quiz(800, seed=3)
+    wide = [np.append(s, np.full(8 - len(s), np.nan)) for s in seen[:400]]  # padded further than in the fit
+    with pytest.raises(ValueError, match="no certificate"):
+        hcal.certify(cal.predict_proba(wide), answers[:400], calibrator=cal, scores=wide)
+
+
+def test_a_ragged_row_that_is_no_distribution_is_named() -> None:
+    with pytest.raises(ValueError, match=r"row 1 sums to 0\.5"):
+        hcal.evaluate([[0.5, 0.5, 0.0], [0.2, 0.3]], [0, 1])

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import hcal
-from conftest import synthetic
 from hcal.integrations import dense
 from hcal.integrations.onnx import to_onnx
+from helpers import synthetic
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import hcal
-from conftest import synthetic
 from hcal.calibrators import get_calibrator
 from hcal.integrations._program import is_portable, program
 from hcal.integrations.onnx import to_onnx
 from hcal.integrations.torch import CalibrationHead
-from hcal.ops import NumpyOps
+from hcal.runtime.ops import NumpyOps
+from helpers import synthetic
 
 PORTABLE = [name for name in hcal.list_calibrators() if hasattr(get_calibrator(name), "_graph")]
 #: The promise of the documentation: every order-preserving method and the scaling family.

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import hcal
-from conftest import synthetic
 from hcal.integrations import dense
 from hcal.integrations.torch import CalibratedModule, CalibrationHead, collect_logits, scores_of
+from helpers import synthetic
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

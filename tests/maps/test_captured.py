@@ -48,10 +48,18 @@ def test_recorded_epochs_train_alike(name: str) -> None:
     x, y = (t.cuda() for t in problem())
     runs = []
     for objective in (HCalibrationLoss(window=50), Plain()):
-        new = build_map(name, x, init="published", seed=3).cuda()
+        new = build_map(name, x, init="published", random_state=3).cuda()
         settings = AdamSettings(epochs=60, plateau=5)  # the learning rate falls on the way
         runs.append(
-            train(new, x, y, objective, monitor=monitors.ece_ew, select=monitors.SELECTORS, settings=settings)
+            train(
+                new,
+                x,
+                y,
+                objective,
+                monitor=monitors.epoch_ece_ew,
+                select=monitors.SELECTORS,
+                settings=settings,
+            )
         )
     # atomics add in any order: a last digit may differ, and sixty steps carry it on
     np.testing.assert_allclose(runs[0].losses, runs[1].losses, rtol=2e-3)
@@ -63,5 +71,5 @@ def test_recorded_epochs_train_alike(name: str) -> None:
 def test_scores_on_the_gpu_are_those_of_the_cpu() -> None:
     x, y = problem()
     probs = x.exp()
-    for score in (monitors.ece_ew, *monitors.SELECTORS.values()):
+    for score in (monitors.epoch_ece_ew, *monitors.SELECTORS.values()):
         assert score(probs.cuda(), y.cuda()).item() == pytest.approx(score(probs, y).item(), rel=1e-9)

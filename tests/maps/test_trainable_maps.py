@@ -20,10 +20,10 @@ from hcal.maps import (
     predict_map,
 )
 from hcal.maps import table as table_module
+from hcal.maps.lookup import apply_table
 from hcal.maps.monotonic_net import standardisation
-from hcal.maps.predict import apply_table
 from hcal.maps.table import interpolate
-from hcal.numerics import log_softmax, softmax
+from hcal.runtime.numerics import log_softmax, softmax
 
 SMALL = ("temperature", "piecewise-7", "monotonic-5", "ensemble-4")
 
@@ -35,7 +35,7 @@ def problem(n=50, k=6, scale=4.0, dtype=np.float64, seed=0):
 
 def disturbed(name, x, seed=0):
     """A map with random parameters, far from the identity."""
-    new = build_map(name, x, init="published", seed=seed)
+    new = build_map(name, x, init="published", random_state=seed)
     draw = torch.Generator().manual_seed(seed)
     for p in new.parameters():
         p.data += torch.randn(p.shape, generator=draw, dtype=p.dtype)
@@ -113,7 +113,7 @@ def test_starts(name):
     x = problem(seed=1)
     np.testing.assert_allclose(build_map(name, x)(torch.from_numpy(x)).detach(), np.exp(x), atol=2e-6)
     one, two, other = (
-        build_map(name, x, init="published", seed=s)(torch.from_numpy(x)).detach() for s in (0, 0, 1)
+        build_map(name, x, init="published", random_state=s)(torch.from_numpy(x)).detach() for s in (0, 0, 1)
     )
     assert torch.equal(one, two)
     if name.startswith(("ensemble", "monotonic")):

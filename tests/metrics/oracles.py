@@ -138,6 +138,44 @@ def ks(p, y):
     return worst / len(conf)
 
 
+def kuiper(p, y):
+    """The largest |sum of gaps| of the rows whose confidence lies in any interval."""
+    conf, hit = top(p, y)
+    values = sorted(set(conf))
+    sums = [sum(c - h for c, h in zip(conf, hit, strict=True) if c == v) for v in values]
+    intervals = ((i, j) for i in range(len(sums)) for j in range(i, len(sums)))
+    return max(abs(sum(sums[i : j + 1])) for i, j in intervals) / len(conf)
+
+
+def spiegelhalter(p, y):
+    """(Brier of the top label − its expectation) / its standard deviation; there, 1 is 1 − eps."""
+    conf, hit = top(p, y)
+    found = sum((h - c) ** 2 for c, h in zip(conf, hit, strict=True))
+    expected = sum(c * (1 - c) for c in conf)
+    kept = [(1 - 2 * c, min(c, 1 - float(np.finfo(np.float32).eps))) for c in conf]
+    variance = sum(slope**2 * c * (1 - c) for slope, c in kept)
+    return abs(found - expected) / math.sqrt(variance)
+
+
+def smece(p, y):
+    """The fixed point, with the reflected kernel written out and the integral by the trapezoid rule."""
+    conf, hit = (np.array(v) for v in top(p, y))
+    t = np.linspace(0, 1, 20001)
+
+    def error(sigma):
+        smooth = np.zeros_like(t)
+        for c, h in zip(conf, hit, strict=True):
+            mirrored = [m + 2 * shift for m in (c, -c) for shift in range(-4, 5)]
+            smooth += (h - c) * sum(norm.pdf(t, m, sigma) for m in mirrored if abs(m - 0.5) < 0.5 + 9 * sigma)
+        return trapezoid(np.abs(smooth), t) / len(conf)
+
+    low, high = 1e-4, 1.0
+    for _ in range(22):
+        middle = (low + high) / 2
+        low, high = (middle, high) if error(middle) > middle else (low, middle)
+    return (low + high) / 2
+
+
 def mmce(p, y):
     conf, hit = top(p, y)
     n = len(conf)
@@ -269,9 +307,9 @@ def dkde_ce(p, y):
     return total / n
 
 
-def hce(p, y, window=200, events="canonical"):
+def hce(p, y, window=200, events="class-wise"):
     n, k = p.shape
-    if events == "canonical":
+    if events == "pooled":
         families = [[(p[i, c], float(y[i] == c), i) for i in range(n) for c in range(k)]]
     elif events == "class-wise":
         families = [[(p[i, c], float(y[i] == c), i) for i in range(n)] for c in range(k)]
@@ -293,6 +331,10 @@ def hce(p, y, window=200, events="canonical"):
         values.append(total / pairs)
     u = float(np.mean(values))
     return math.copysign(math.sqrt(abs(u)), u)
+
+
+def hce_pooled(p, y, window=200):
+    return hce(p, y, window, events="pooled")
 
 
 def nll(p, y):

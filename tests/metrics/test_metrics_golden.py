@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from conftest import GOLDEN, load_task
 from hcal import metrics
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
+from helpers import GOLDEN, load_task
 
 SETS = ("synthetic_600x7", "resnet110_c10_test_uncal", "resnet110_c10_test_div2")
 KEYS = {

@@ -25,7 +25,8 @@ def calibrated(n: int, k: int, seed: int, temperature: float = 1.0) -> tuple[np.
 
 
 # tcwece_k keeps the clusters of the whole sample; the canonical errors are not bootstrapped.
-BOOTSTRAPPED = [n for n in metrics.list_metrics() if n not in ("skce", "dkde_ce", "hce", "tcwece_k")]
+OTHERWISE = ("skce", "dkde_ce", "hce", "hce_pooled", "tcwece_k")
+BOOTSTRAPPED = [n for n in metrics.list_metrics() if n not in OTHERWISE]
 
 
 @pytest.mark.parametrize("name", BOOTSTRAPPED)
@@ -102,7 +103,7 @@ def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
         metric = metrics.METRICS[name]
         assert i.kind == ("percentile" if metric.interval == "bootstrap" else metric.interval)
         assert (i.chance is not None) == (metric.kind == "plug-in" and metric.ends is None)
-    assert {n for n, i in found.items() if i.kind == "jackknife"} == {"skce", "hce"}
+    assert {n for n, i in found.items() if i.kind == "jackknife"} == {"skce", "hce", "hce_pooled"}
     again = resampling.intervals(s, values, 0.95, n_resamples=200)
     assert found == again
 
@@ -172,7 +173,7 @@ def test_spread_of_the_dirichlet_error_leaves_groups_out() -> None:
     p, y = draw(90, 4, 7)
     group = np.random.default_rng(3).permutation(90) % 6
     values = np.array([metrics.dkde_ce(p[group != g], y[group != g]) for g in range(6)])
-    se, noise = dkde_spread(Sample(p, y), groups=6, seed=3)
+    se, noise = dkde_spread(Sample(p, y), groups=6, random_state=3)
     assert se == pytest.approx(np.sqrt(5 / 6 * ((values - values.mean()) ** 2).sum()), rel=1e-9)
     # The noise is what labels drawn from the predictions add to the error of their expectation.
     labels = resampling.drawn_labels(Sample(p, y), 400, np.random.default_rng(0))
@@ -181,10 +182,10 @@ def test_spread_of_the_dirichlet_error_leaves_groups_out() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
-@pytest.mark.parametrize("name", ["skce", "hce"])
+@pytest.mark.parametrize("name", ["skce", "class-wise", "pooled"])
 def test_standard_errors_of_pair_statistics(name: str, temperature: float) -> None:
     def of(s: Sample) -> tuple[float, float]:
-        h = metrics.h_error(s) if name == "hce" else None
+        h = None if name == "skce" else metrics.h_error(s, events=name)
         return skce_jackknife(s) if h is None else (h.squared, h.se)
 
     found = [of(Sample(*calibrated(1500, 3, seed, temperature))) for seed in range(60)]

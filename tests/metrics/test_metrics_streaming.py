@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_metrics_oracles import SETS, draw
 
-from conftest import load_task
 from hcal import metrics
 from hcal.metrics.streaming import NAMES, StreamingMetrics
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
+from helpers import load_task
 
 
 def check(p: np.ndarray, y: np.ndarray, cuts: list[int], w: np.ndarray | None = None) -> dict[str, float]:

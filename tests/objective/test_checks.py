@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hcal
-from hcal.objective._torch import check_tensors
+from hcal.objective.checks import check_tensors
 from hcal.objective.kernels import loss_and_grad
 from hcal.objective.published import PublishedLoss
 from hcal.runtime.jit import compiled
@@ -33,7 +33,7 @@ CASES = {
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("case", CASES)
 def test_bad_input_is_refused_by_every_engine(case, dtype, device, engine, monkeypatch) -> None:
-    monkeypatch.setattr("hcal.objective.loss.compiled", lambda: engine)
+    monkeypatch.setattr("hcal.objective.engines.compiled", lambda: engine)
     probs, y, message = CASES[case]
     tensors = torch.tensor(np.asarray(probs), dtype=dtype, device=device), torch.tensor(y, device=device)
     for loss in (hcal.HCalibrationLoss(window=2), PublishedLoss(window=2)):
@@ -41,9 +41,9 @@ def test_bad_input_is_refused_by_every_engine(case, dtype, device, engine, monke
             loss(*tensors)
 
 
-@pytest.mark.parametrize("events", ["atomic", "top-label", "class-wise", [[0, 1]]])
+@pytest.mark.parametrize("events", ["pooled", "top-label", "class-wise", [[0, 1]]])
 def test_without_numba_too(events, monkeypatch) -> None:
-    monkeypatch.setattr("hcal.objective.kernels.compiled", lambda: False)
+    monkeypatch.setattr("hcal.objective.engines.compiled", lambda: False)
     with pytest.raises(ValueError, match="labels range from -1 to 0"):
         loss_and_grad(np.full((2, 3), 1 / 3), np.array([0, -1]), events=events)
 

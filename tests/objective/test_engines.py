@@ -1,8 +1,7 @@
 """One table: every engine of the objective gives the same numbers, ties or not, whatever the order of rows.
 
 The engines: numba with positions, numba by rank, plain torch, and Triton (by its interpreter on the CPU, on
-the device itself where there is one). The reference is the definition in numpy: sorted events, windows,
-k-means weights, and the mean gradient of the events that tie in probability and mark.
+the device itself where there is one). The reference is :mod:`hcal.objective.definition`.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from hcal.numerics import softmax
 from hcal.objective._torch import families_loss
-from hcal.objective.settings import EVEN, ObjectiveSettings
-from hcal.objective.weights import kmeans_ranges
-from hcal.objective.windows import sliding_means
+from hcal.objective.definition import one_family
+from hcal.objective.settings import ObjectiveSettings
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import softmax
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":  # read when the kernels are first imported, which nothing else does without a GPU
@@ -31,29 +29,6 @@ Result = tuple[float, np.ndarray]
 WINDOW = 40
 needs_numba = pytest.mark.skipif(not compiled(), reason="needs numba: the extra 'fast'")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton: pip install triton")
-
-
-def by_definition(p: np.ndarray, marks: np.ndarray, s: ObjectiveSettings) -> Result:
-    """eq:finalloss and its gradient, written down without an eye on speed."""
-    q = p.astype(np.float64)
-    order = np.lexsort((marks, q))
-    m = min(s.window, len(q))
-    centroid = sliding_means(q[order], m)
-    rate = sliding_means(marks[order].astype(np.float64), m)
-    error = centroid - rate
-    weight = np.full(len(error), 1 / len(error))
-    if s.weighting == "kmeans":
-        counts = np.diff(kmeans_ranges(centroid, s.clusters, s.iterations)[1])
-        weight = np.repeat(1 / (s.clusters * np.maximum(counts, 1)), counts)
-    excess = np.abs(error) - s.epsilon
-    excess[excess <= EVEN * rate] = 0  # a sum that equals its count up to rounding has no sign
-    slope = weight * np.sign(error) * (excess > 0 if s.norm == 1 else 2 * excess)
-    ranked = np.convolve(slope, np.ones(m)) * s.scale / m
-    _, run = np.unique(np.stack([q[order], marks[order]]), axis=1, return_inverse=True)
-    mean = np.bincount(run, ranked) / np.bincount(run)
-    grad = np.empty(len(q))
-    grad[order] = mean[run]
-    return float(s.scale * (weight * excess**s.norm).sum()), grad
 
 
 def with_positions(p: np.ndarray, marks: np.ndarray, s: ObjectiveSettings) -> Result:
@@ -80,17 +55,18 @@ def _numba(
 
 
 def plain_torch(p: np.ndarray, marks: np.ndarray, s: ObjectiveSettings) -> Result:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hcal.objective._torch.takes_fused", lambda _: False)
-        loss, grad = families_loss(*(torch.from_numpy(v)[None].to(DEVICE) for v in (p, marks)), s, True)
-    return loss.item(), grad[0].cpu().numpy()
+    return _tensors(families_loss, p, marks, s)
 
 
 def by_triton(p: np.ndarray, marks: np.ndarray, s: ObjectiveSettings) -> Result:
     from hcal.objective import _triton
 
-    loss, grad = _triton.family_loss(*(torch.from_numpy(v).to(DEVICE) for v in (p, marks)), s, True)
-    return loss.item(), grad.cpu().numpy()
+    return _tensors(_triton.families_loss, p, marks, s)
+
+
+def _tensors(engine: Callable[..., object], p: np.ndarray, marks: np.ndarray, s: ObjectiveSettings) -> Result:
+    loss, grad = engine(*(torch.from_numpy(v)[None].to(DEVICE) for v in (p, marks)), s, True)
+    return loss.item(), grad[0].cpu().numpy()
 
 
 #: Each with its float widths, its norms, and the fewest events that it is for.
@@ -104,7 +80,7 @@ ENGINES = {
 
 @cache
 def events(kind: str, n: int, width: str) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities and marks of the atomic events of n rows."""
+    """Probabilities and marks of the pooled events of n rows."""
     rng = np.random.default_rng(n)
     probs = softmax(rng.normal(0, 2.5, (n, 4))).astype(width)
     y = (probs.cumsum(1) > rng.random((n, 1))).argmax(1)
@@ -142,7 +118,7 @@ def test_every_engine_is_the_definition(engine, kind, n, width, weighting, norm)
     p, marks = events(kind, n, width)
     # few iterations: the interpreter takes a tenth of a second for each
     s = ObjectiveSettings(window=WINDOW, weighting=weighting, norm=norm, clusters=5, iterations=3)
-    expected_loss, expected = by_definition(p, marks, s)
+    expected_loss, expected = one_family(p, marks, s)
     loss, grad = engine(p, marks, s)
     # float64 inside, summed in another order: 1e-12 of the scale, and nothing of a loss of 0
     assert loss == pytest.approx(expected_loss, rel=1e-9, abs=1e-12 * s.scale)

@@ -9,15 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hcal
-from hcal.numerics import softmax
-from hcal.objective.events import resolve
-from hcal.objective.kernels import _by_torch, evaluate, loss_and_grad
+from hcal.objective.definition import families_loss
+from hcal.objective.engines import evaluate_loss
+from hcal.objective.events import Events, Family, Pooled, family_of, register_family
+from hcal.objective.kernels import loss_and_grad
 from hcal.objective.settings import ObjectiveSettings
 from hcal.objective.weights import window_weights
 from hcal.objective.windows import event_probs, sliding_means, sort_events, window_errors
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import softmax
 
-EVENTS = ["atomic", "top-label", "class-wise", 1, [[0, 1], [2]]]
+EVENTS = ["pooled", "top-label", "class-wise", 1, [[0, 1], [2]]]
 
 
 def problem(n=300, k=5, seed=0, dtype=np.float64):
@@ -67,15 +69,23 @@ def test_gradient_equals_finite_differences(events):
 @pytest.mark.parametrize("events", EVENTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [3, 300])
-def test_compiled_and_torch_agree(events, dtype, n):
+def test_every_family_on_every_runtime_is_the_definition(events, dtype, n, monkeypatch):
     p, y = problem(n, 4, dtype=dtype)
     p[: n // 3] = p[0]  # ties
     p[-1] = [0, 0, 0, 1]
-    s = ObjectiveSettings(window=20)
-    families = resolve(events, 4)
-    one, two = np.zeros_like(p), np.zeros_like(p)
-    assert evaluate(p, y, s, families, one) == pytest.approx(_by_torch(p, y, s, families, two), rel=1e-9)
-    np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6 * np.abs(two).max())
+    s, family = ObjectiveSettings(window=20), family_of(events)
+    found = family.gather(p, y)
+    expected, slope = families_loss(found.q, found.marks, s)
+    expected_grad = family.scatter(slope, p, found)
+    for engine in (True, False):
+        monkeypatch.setattr("hcal.objective.engines.compiled", lambda engine=engine: engine and compiled())
+        for inputs in ((p, y), (torch.from_numpy(p), torch.from_numpy(y))):
+            loss, grad = evaluate_loss(*inputs, s, family, need_grad=True)
+            assert float(loss) == pytest.approx(expected, rel=1e-6 if dtype == np.float32 else 1e-9)
+            np.testing.assert_allclose(
+                grad, expected_grad, rtol=1e-5, atol=1e-6 * np.abs(expected_grad).max()
+            )
+            assert evaluate_loss(*inputs, s, family, need_grad=False)[1] is None
 
 
 def test_families_are_the_definition():
@@ -109,7 +119,7 @@ def test_the_brier_case():
     st.integers(2, 5),
     st.integers(1, 40),
     st.integers(0, 2**32 - 1),
-    st.sampled_from(["atomic", "top-label", "class-wise"]),
+    st.sampled_from(["pooled", "top-label", "class-wise"]),
 )
 def test_rows_and_classes_may_be_permuted(n, k, window, seed, events):
     """Also where probabilities tie: they are drawn from a coarse grid."""
@@ -210,3 +220,65 @@ def test_bad_input_is_named():
         loss_and_grad(p.astype(np.float16), y)
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         loss_and_grad(np.where(p > 0.9, np.nan, p), y)
+
+
+def test_the_old_name_of_the_pooled_family_stays_readable():
+    p, y = problem()
+    assert loss_and_grad(p, y, events="atomic")[0] == loss_and_grad(p, y)[0]
+    assert repr(hcal.HCalibrationLoss(events="atomic").events) == "'pooled'"
+    with pytest.raises(ValueError, match="name of its own"):
+        register_family(type("Atomic", (Pooled,), {"name": "atomic"}))
+
+
+@pytest.fixture
+def second_guess():
+    """A family of a stranger's, as docs/howto/add-an-event-family.md says: one class, one line."""
+    from hcal.objective.events import FAMILIES, rows_of
+
+    @register_family
+    class SecondGuess(Family):
+        name = "second-guess"
+
+        def gather(self, probs, y):
+            second = probs.argsort(1)[:, -2]
+            return Events(probs[rows_of(probs), second][None], (second == y)[None], second)
+
+        def scatter(self, gradient, probs, events):
+            out = 0 * probs
+            out[rows_of(probs), events.index] = gradient[0]
+            return out
+
+    yield SecondGuess
+    del FAMILIES["second-guess"]
+
+
+def test_a_new_family_is_one_class(second_guess):
+    """It works by name in the arrays, the module and the objective, and its gradient is the definition's."""
+    from hcal.objective.h import h
+
+    p, y = problem(200, 4)
+    keywords = {"window": 10, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "events": "second-guess"}
+    loss, grad = loss_and_grad(p, y, **keywords)
+    second = np.sort(p, axis=1)[:, -2]
+    hit = p.argsort(1)[:, -2] == y
+    expected, slope = families_loss(
+        second[None], hit[None], ObjectiveSettings(10, 0.0, weighting="uniform", norm=2)
+    )
+    assert loss == pytest.approx(expected)
+    assert grad.sum(1) == pytest.approx(slope[0])
+    probs = torch.tensor(p, requires_grad=True)
+    value = hcal.HCalibrationLoss(**keywords)(probs, torch.tensor(y))
+    value.backward()
+    assert value.item() == pytest.approx(loss)
+    np.testing.assert_allclose(probs.grad, grad, rtol=1e-9)
+    by_objective = h(**keywords).value_and_grad(np.log(p), y, np.full(len(y), 1 / len(y)))
+    assert by_objective[0] == pytest.approx(loss)
+    np.testing.assert_allclose(by_objective[1], grad * p, rtol=1e-9)
+
+
+def test_the_objective_refuses_unequal_weights():
+    from hcal.objective.h import h
+
+    p, y = problem()
+    with pytest.raises(ValueError, match="equal weights"):
+        h().value_and_grad(np.log(p), y, np.arange(1.0, len(y) + 1))

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import hcal
-from conftest import DATA
 from hcal.objective.sampled_kmeans import sampled_kmeans
+from helpers import DATA
 
 SETS = ("synthetic_600x7", "resnet110_c10_test_first1000", "resnet110_c10_val_5000")
 
@@ -48,12 +48,27 @@ def expected(value):
     return tuple(value[k] for k in ("loss", "dloss_dscale", "grad_p_l2", "grad_p_sum"))
 
 
+#: Probabilities of exactly 1 in the sets that the values were made of (golden/README).
+ONES = {"synthetic_600x7": 0, "resnet110_c10_test_first1000": 284, "resnet110_c10_val_5000": 1504}
+#: Loss, dL/ds, norm and sum of dL/dP where the probabilities differ by an ulp; see below.
+ANOTHER_CPU = (5e-5, 2e-5, 1e-3, 3e-2)
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_stable_sort_values(name, golden):
-    """All sixteen numbers of each set at the synthetic set's tolerance: our sort is stable too."""
+    """All sixteen numbers of each set at the synthetic set's tolerance: our sort is stable too.
+
+    The input is a float32 softmax, and torch's exp rounds differently with AVX2, AVX-512 or neither
+    (``ATEN_CPU_CAPABILITY``): 288 probabilities of the first 1000 rows are then 1, not 284. Where the ties of
+    the input differ, windows of error nearly 0 change sign: little of the loss (1e-7 to 2e-5 was measured),
+    more of the norm of its gradient (4e-4), most of the sum of it, which nearly cancels (1.5e-2).
+    """
     z, y = logits_of(name, golden)
+    probs = torch.softmax(torch.from_numpy(z).float(), 1)
+    same = int((probs == 1).sum()) == ONES[name]
     for value in json.loads((golden / "loss_stable_sort.json").read_text())[name]:
-        assert measure(z, y, value) == pytest.approx(expected(value), rel=1e-5), value
+        for got, want, loose in zip(measure(z, y, value), expected(value), ANOTHER_CPU, strict=True):
+            assert got == pytest.approx(want, rel=1e-5 if same else loose), value
 
 
 @pytest.mark.parametrize("name", SETS)

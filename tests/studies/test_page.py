@@ -185,3 +185,17 @@ def test_the_kept_page_is_what_the_kept_results_say(tmp_path: Path) -> None:
     }
     assert loaded[0] is not None
     assert page_text(loaded[0], loaded[1], loaded[2], links, sources) == page.read_text()
+
+
+def test_the_map_and_the_bars_show_the_averages(results: Results) -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+    from studies import overview
+
+    metric = next(m for m in overview.PAPER_METRICS if m in results.metrics)
+    expected = results.table(metric, relative=True).mean(axis=0)
+    np.testing.assert_allclose(overview.averages(results, metric, relative=True), expected)
+    drawn = overview.bars(results, relative=True).axes[0].patches
+    np.testing.assert_allclose([b.get_height() for b in drawn], np.sort(expected))
+    words = [t.get_text() for t in overview.error_map(results, None).axes[0].texts]
+    assert f"{expected[0]:.2f}" in words
+    plt.close("all")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from conftest import ROOT, SHARED
 from hcal.bench.store import Results, export_results, read_results
+from helpers import ROOT, SHARED
 from studies.__main__ import app
 
 RUN = CliRunner()

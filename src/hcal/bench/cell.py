@@ -20,8 +20,8 @@ from hcal.bench.methods import Method
 from hcal.bench.store import STATUS, Cell, Key
 from hcal.bench.tasks import Task, TaskRef
 from hcal.metrics import METRICS, Sample
-from hcal.metrics.resampling import blocks
 from hcal.metrics.resampling import replicates as resampled
+from hcal.metrics.resampling import resample_blocks
 
 Probs = NDArray[np.float64]
 
@@ -126,7 +126,7 @@ def _measure(job: Job, method: Method, key: Key, trained: _Trained) -> Cell:
     logits_test = np.asarray(task.logits_test, dtype=np.float64)
     calibrator, probs, facts = _fit(task, method, job, logits_test, trained)
     sample = Sample(probs, task.y_test)
-    cell = Cell(key, post=evaluate(sample, job.metrics) | facts)
+    cell = Cell(key, post=measure_all(sample, job.metrics) | facts)
     if task.true_test is not None:
         cell.post["truth_tv"] = float(0.5 * np.abs(probs - task.true_test).sum(axis=1).mean())
     before = cell.post if job.before is None else job.before
@@ -137,7 +137,7 @@ def _measure(job: Job, method: Method, key: Key, trained: _Trained) -> Cell:
     cell.notes["reliability"] = reliability_bins(sample)
     _note_fit(cell, calibrator)
     if job.bootstrap:
-        for name, values in bootstrap(sample, job.metrics, job.bootstrap).items():
+        for name, values in paired_replicates(sample, job.metrics, job.bootstrap).items():
             cell.notes[name] = {"boot": [float(f"{v:.5g}") for v in values]}
     return cell
 
@@ -181,12 +181,12 @@ def _note_fit(cell: Cell, calibrator: Any) -> None:
         cell.notes["info"] = chosen
 
 
-def evaluate(sample: Sample, metrics: Sequence[str]) -> dict[str, float]:
+def measure_all(sample: Sample, metrics: Sequence[str]) -> dict[str, float]:
     """Return the metrics and the mean confidence of a sample.
 
     Examples
     --------
-    >>> evaluate(Sample([[0.2, 0.8]], [1]), ["accuracy"])
+    >>> measure_all(Sample([[0.2, 0.8]], [1]), ["accuracy"])
     {'accuracy': 1.0, 'mean_confidence': 0.8}
     """
     out = {name: float(METRICS[name].function(sample)) for name in metrics}
@@ -194,7 +194,9 @@ def evaluate(sample: Sample, metrics: Sequence[str]) -> dict[str, float]:
     return out
 
 
-def bootstrap(sample: Sample, metrics: Sequence[str], replicates: int) -> dict[str, NDArray[np.float64]]:
+def paired_replicates(
+    sample: Sample, metrics: Sequence[str], replicates: int
+) -> dict[str, NDArray[np.float64]]:
     """Return replicates of every metric under resampled test rows.
 
     Replicate b draws the same rows whatever the predictor, so two methods are compared replicate by
@@ -213,12 +215,12 @@ def bootstrap(sample: Sample, metrics: Sequence[str], replicates: int) -> dict[s
 
     Examples
     --------
-    >>> bootstrap(Sample([[0.2, 0.8], [0.7, 0.3]], [1, 1]), ["accuracy"], 3)["accuracy"].shape
+    >>> paired_replicates(Sample([[0.2, 0.8], [0.7, 0.3]], [1, 1]), ["accuracy"], 3)["accuracy"].shape
     (3,)
     """
     rng = np.random.default_rng(sample.n)
     share = np.full(sample.n, 1 / sample.n)
-    drawn = (rng.multinomial(sample.n, share, size) for size in blocks(replicates, sample.n))
+    drawn = (rng.multinomial(sample.n, share, size) for size in resample_blocks(replicates, sample.n))
     parts = [resampled(sample, metrics, w.astype(np.float64), first_order=True) for w in drawn]
     return {name: np.concatenate([part[name] for part in parts]) for name in metrics}
 

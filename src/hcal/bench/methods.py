@@ -74,14 +74,21 @@ def benchmark_methods() -> dict[str, Method]:
     >>> list(benchmark_methods())[0]
     'uncal'
     """
-    from hcal.calibrators import list_calibrators
+    from hcal.calibrators import get_calibrator, list_calibrators
 
-    found = {name: Method(name, name) for name in list_calibrators()}
+    found = {name: Method(name, _address(get_calibrator(name))) for name in list_calibrators()}
     if "h" in found:
         for name, select in PAPER_PROTOCOL.items():
             params = {"protocol": "paper", "select": select}
             found[name] = Method(name, "h", params, group=PAPER_GROUP)
     return dict(sorted(found.items(), key=lambda item: method_key(item[0])))
+
+
+def _address(cls: Any) -> str:
+    """Return what a worker process finds a method by: a registered one of others by its module."""
+    from hcal.calibrators.registry import is_shipped
+
+    return str(cls.name) if is_shipped(cls) else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def resolve_methods(text: str) -> list[Method]:

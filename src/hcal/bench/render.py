@@ -9,18 +9,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from hcal.bench.tables import Row, Table
-from hcal.io import atomic_path
+from hcal.bench.tables import ResultTable, Row
+from hcal.data.atomic import atomic_path
 
 FORMATS: Final = ("terminal", "markdown", "latex", "html")
 
 
-def render(tables: Sequence[Table], format: str, *, width: int | None = None, colour: bool = False) -> str:
+def render_tables(
+    tables: Sequence[ResultTable], format: str, *, width: int | None = None, colour: bool = False
+) -> str:
     """Return tables as text.
 
     Parameters
     ----------
-    tables : sequence of Table
+    tables : sequence of ResultTable
     format : {"terminal", "markdown", "latex", "html"}
     width : int, optional
         Columns of the terminal; a wide table is cut into parts that fit.
@@ -33,7 +35,7 @@ def render(tables: Sequence[Table], format: str, *, width: int | None = None, co
 
     Examples
     --------
-    >>> print(render([Table("T", "task", ["ts"], [Row("a", [0.5], ["best"])])], "markdown"))
+    >>> print(render_tables([ResultTable("T", "task", ["ts"], [Row("a", [0.5], ["best"])])], "markdown"))
     ### T
     <BLANKLINE>
     | task | ts |
@@ -103,7 +105,7 @@ def _mark(row: Row, i: int) -> str:
 # -- terminal -----------------------------------------------------------------------------------------
 
 
-def _terminal(table: Table, width: int, colour: bool) -> str:
+def _terminal(table: ResultTable, width: int, colour: bool) -> str:
     from rich.console import Console
 
     buffer = io.StringIO()
@@ -135,7 +137,7 @@ def _parts(sizes: list[int], room: int) -> list[list[int]]:
     return parts
 
 
-def _terminal_part(table: Table, columns: list[int], title: str) -> object:
+def _terminal_part(table: ResultTable, columns: list[int], title: str) -> object:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -165,7 +167,7 @@ _MD: Final = str.maketrans(
 )
 
 
-def _markdown(table: Table) -> str:
+def _markdown(table: ResultTable) -> str:
     wrap = {"best": ("**", "**"), "second": ("_", "_"), "": ("", "")}
     head = [c.translate(_MD) for c in [table.corner, *table.columns]]
     lines = [f"### {table.title.translate(_MD)}", "", "| " + " | ".join(head) + " |"]
@@ -204,7 +206,7 @@ _TEX: Final = str.maketrans(
 )
 
 
-def _latex(table: Table) -> str:
+def _latex(table: ResultTable) -> str:
     wrap = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
     head = " & ".join(c.translate(_TEX) for c in [table.corner, *table.columns])
     lines = [r"\begin{table*}[htbp]", r"\centering", rf"\caption{{{table.title.translate(_TEX)}}}"]
@@ -242,7 +244,7 @@ p { color: #555; margin: .1rem 0; font-size: 12px }
 """
 
 
-def _html_page(tables: Sequence[Table]) -> str:
+def _html_page(tables: Sequence[ResultTable]) -> str:
     body = "\n".join(_html(t) for t in tables)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>hcal bench</title>'
@@ -250,7 +252,7 @@ def _html_page(tables: Sequence[Table]) -> str:
     )
 
 
-def _html(table: Table) -> str:
+def _html(table: ResultTable) -> str:
     head = "".join(f"<th>{html.escape(c)}</th>" for c in [table.corner, *table.columns])
     lines = [
         f"<div><table><caption>{html.escape(table.title)}</caption><thead><tr>{head}</tr></thead><tbody>"

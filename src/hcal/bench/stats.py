@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.bench.store import Key, Results
+from hcal.runtime.numerics import Float64
 
-Array = NDArray[np.float64]
 
-
-def ranks(table: Array) -> Array:
+def ranks(table: Float64) -> Float64:
     """Rank each row, 1 for the smallest, ties shared; NaN stays NaN.
 
     Parameters
@@ -48,12 +46,12 @@ def critical_difference(n_tasks: int, n_methods: int, alpha: float = 0.05) -> fl
 
 
 @dataclass(frozen=True)
-class Interval:
+class PairedInterval:
     """A difference with its 95 % interval.
 
     Examples
     --------
-    >>> Interval(-0.2, -0.3, -0.1).verdict
+    >>> PairedInterval(-0.2, -0.3, -0.1).verdict
     'lower'
     """
 
@@ -69,14 +67,14 @@ class Interval:
         return "lower" if self.high < 0 else "higher" if self.low > 0 else "noise"
 
 
-def replicates(results: Results, task: str, method: str, metric: str) -> Array | None:
+def mean_replicates(results: Results, task: str, method: str, metric: str) -> Float64 | None:
     """Return the bootstrap replicates, averaged over seeds, shape (B,); None where none were kept."""
     cells = [results.good[Key(task, method, s)] for s in results.seeds(task, method)]
     kept = [c.notes[metric]["boot"] for c in cells if "boot" in c.notes.get(metric, {})]
     return np.mean(kept, axis=0) if kept else None
 
 
-def paired_on_task(results: Results, task: str, one: str, two: str, metric: str) -> Interval:
+def paired_on_task(results: Results, task: str, one: str, two: str, metric: str) -> PairedInterval:
     """Return metric(one) − metric(two) on a task with a paired bootstrap interval over its test rows.
 
     Parameters
@@ -86,19 +84,19 @@ def paired_on_task(results: Results, task: str, one: str, two: str, metric: str)
 
     Returns
     -------
-    Interval
+    PairedInterval
         The basic (reflected) interval: plug-in errors rise under resampling, and the reflection undoes the
         rise that a percentile interval would double. NaN where no replicates were kept.
     """
     value = results.value(task, one, metric) - results.value(task, two, metric)
-    a, b = (replicates(results, task, m, metric) for m in (one, two))
+    a, b = (mean_replicates(results, task, m, metric) for m in (one, two))
     if a is None or b is None:
-        return Interval(float("nan"), float("nan"), float("nan"))
+        return PairedInterval(float("nan"), float("nan"), float("nan"))
     low, high = np.quantile(a - b, [0.025, 0.975])
-    return Interval(value, float(2 * value - high), float(2 * value - low))
+    return PairedInterval(value, float(2 * value - high), float(2 * value - low))
 
 
-def paired_over_tasks(difference: Array) -> Interval:
+def paired_over_tasks(difference: Float64) -> PairedInterval:
     """Return the mean of one difference a task with its 95 % t interval over tasks.
 
     Student's interval and not a bootstrap: with a handful of tasks a bootstrap only reshuffles the few
@@ -111,7 +109,7 @@ def paired_over_tasks(difference: Array) -> Interval:
 
     Returns
     -------
-    Interval
+    PairedInterval
 
     Examples
     --------
@@ -122,6 +120,6 @@ def paired_over_tasks(difference: Array) -> Interval:
 
     d = difference[np.isfinite(difference)]
     if d.size < 3:
-        return Interval(float(d.mean()) if d.size else float("nan"), float("nan"), float("nan"))
+        return PairedInterval(float(d.mean()) if d.size else float("nan"), float("nan"), float("nan"))
     half = float(t.ppf(0.975, d.size - 1)) * float(d.std(ddof=1)) / d.size**0.5
-    return Interval(float(d.mean()), float(d.mean()) - half, float(d.mean()) + half)
+    return PairedInterval(float(d.mean()), float(d.mean()) - half, float(d.mean()) + half)

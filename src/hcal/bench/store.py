@@ -26,6 +26,10 @@ from hcal.data.limits import BROKEN, one_line, open_regular
 from hcal.runtime.extras import missing
 
 COLUMNS: Final = ("task", "method", "seed", "metric", "pre", "post", "note")
+#: Metric -> its name in results files, where that is another: pooled events were all that ``hce`` had when
+#: the first files were written, and a name in a file must not change its meaning (decision 150).
+_STORED_NAMES: Final = {"hce_pooled": "hce", "hce": "hce_class"}
+_METRIC_NAMES: Final = {stored: name for name, stored in _STORED_NAMES.items()}
 STATUS: Final = "status"
 #: Rows that describe the cell rather than measure calibration error.
 FACTS: Final = (
@@ -83,7 +87,8 @@ class Cell:
         for name in sorted(names, key=lambda n: (n == STATUS, metric_key(n))):
             note = json.dumps(self.notes[name], separators=(",", ":")) if name in self.notes else ""
             numbers = (_text(self.pre.get(name)), _text(self.post.get(name)))
-            yield [self.key.task, self.key.method, str(self.key.seed), name, *numbers, note]
+            stored = _STORED_NAMES.get(name, name)
+            yield [self.key.task, self.key.method, str(self.key.seed), stored, *numbers, note]
 
 
 def _text(value: float | None) -> str:
@@ -298,7 +303,8 @@ def _parquet_rows(data: bytes) -> Iterator[list[str]]:
 
 def _cells(rows: Iterable[Sequence[str]]) -> Iterator[Cell]:
     cell: Cell | None = None
-    for task, method, seed, metric, pre, post, note in rows:
+    for task, method, seed, stored, pre, post, note in rows:
+        metric = _METRIC_NAMES.get(stored, stored)
         key = Key(task, method, int(seed))
         if cell is None or cell.key != key:
             cell = Cell(key)
@@ -324,7 +330,7 @@ def export_results(results: Results, path: str | os.PathLike[str]) -> None:
     >>> len(read_results(path).cells)
     1
     """
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     keys = sorted(results.cells, key=lambda k: (k.task, method_key(k.method), k.seed))
     rows = [row for key in keys for row in results.cells[key].rows()]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hcal.io import atomic_path
+from hcal.data.atomic import atomic_path
 from hcal.runtime.extras import missing
 
 if TYPE_CHECKING:

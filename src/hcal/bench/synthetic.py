@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.numerics import IntArray, softmax
+from hcal.runtime.numerics import Float64, IntArray, softmax
 
-Kind = Literal["calibrated", "temperature", "class_bias", "non_monotone", "label_shift", "long_tail"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-Array = NDArray[np.float64]
+Distortion = Literal["calibrated", "temperature", "class_bias", "non_monotone", "label_shift", "long_tail"]
+KINDS: Final[tuple[Distortion, ...]] = get_args(Distortion)
 
 
 @dataclass(frozen=True)
@@ -39,22 +37,22 @@ class SyntheticTask:
         The probabilities the labels were drawn from.
     """
 
-    logits_cal: Array
+    logits_cal: Float64
     y_cal: IntArray
-    true_cal: Array
-    logits_test: Array
+    true_cal: Float64
+    logits_test: Float64
     y_test: IntArray
-    true_test: Array
+    true_test: Float64
 
 
 def make_synthetic(
-    kind: Kind,
+    kind: Distortion,
     *,
     n_classes: int = 10,
     n_cal: int = 3000,
     n_test: int = 5000,
     strength: float = 1.0,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> SyntheticTask:
     """Draw a task with known true probabilities.
 
@@ -68,7 +66,7 @@ def make_synthetic(
         Rows of the two parts.
     strength : float
         How much of the fault; 0 leaves the classifier calibrated (on the calibration prior).
-    seed : int
+    random_state : int
 
     Returns
     -------
@@ -84,7 +82,7 @@ def make_synthetic(
         raise ValueError(f"unknown kind {kind!r}; valid kinds: {', '.join(KINDS)}")
     if n_classes < 2 or n_cal < 1 or n_test < 1:
         raise ValueError(f"need n_classes >= 2 and rows in both parts, got {n_classes}, {n_cal}, {n_test}")
-    rng = np.random.default_rng([seed, n_classes, KINDS.index(kind)])
+    rng = np.random.default_rng([random_state, n_classes, KINDS.index(kind)])
     prior_cal, prior_test = _priors(kind, n_classes, strength)
     bias = rng.normal(size=n_classes) * 1.5 * strength if kind == "class_bias" else np.zeros(n_classes)
     cal, y_cal = _draw(n_cal, prior_cal, rng)
@@ -99,21 +97,21 @@ def make_synthetic(
     )
 
 
-def _posterior(likelihood: Array, prior: Array) -> Array:
+def _posterior(likelihood: Float64, prior: Float64) -> Float64:
     return softmax(likelihood + np.log(prior)).astype(np.float64, copy=False)
 
 
-def _priors(kind: Kind, k: int, strength: float) -> tuple[Array, Array]:
+def _priors(kind: Distortion, k: int, strength: float) -> tuple[Float64, Float64]:
     """Return the class priors of the calibration and the test part."""
-    flat: Array = np.full(k, 1.0 / k)
+    flat: Float64 = np.full(k, 1.0 / k)
     weights = np.arange(1, k + 1, dtype=np.float64) ** -strength
-    tail: Array = np.asarray(weights / weights.sum(), dtype=np.float64)
+    tail: Float64 = np.asarray(weights / weights.sum(), dtype=np.float64)
     if kind == "label_shift":
         return tail, flat
     return (tail, tail) if kind == "long_tail" else (flat, flat)
 
 
-def _draw(n: int, prior: Array, rng: np.random.Generator) -> tuple[Array, IntArray]:
+def _draw(n: int, prior: Float64, rng: np.random.Generator) -> tuple[Float64, IntArray]:
     """Return log-likelihood logits s·x (N, K), without the prior, and labels (N,)."""
     k = len(prior)
     # Separation grows with K so that accuracy stays between about 0.75 and 0.85.
@@ -124,7 +122,7 @@ def _draw(n: int, prior: Array, rng: np.random.Generator) -> tuple[Array, IntArr
     return separation * x, y
 
 
-def _distort(kind: Kind, logits: Array, bias: Array, strength: float) -> Array:
+def _distort(kind: Distortion, logits: Float64, bias: Float64, strength: float) -> Float64:
     """Return what the classifier shows, given the right logits (N, K)."""
     if kind in ("temperature", "long_tail"):
         return logits * (1 + 1.2 * strength)
@@ -146,7 +144,7 @@ def parse_synthetic(text: str) -> SyntheticTask:
     (100, 5)
     """
     kind, *options = text.split("-")
-    keys = {"k": "n_classes", "n": "n_cal", "s": "seed"}
+    keys = {"k": "n_classes", "n": "n_cal", "s": "random_state"}
     try:
         numbers = {keys[o[0]]: int(o[1:]) for o in options}
     except (KeyError, ValueError, IndexError):

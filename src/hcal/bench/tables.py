@@ -13,10 +13,10 @@ from hcal.bench.catalog import GROUPS, PAPER_METRICS, PAPER_PROTOCOL, group_of, 
 from hcal.bench.stats import critical_difference, ranks
 from hcal.bench.store import Results
 from hcal.metrics.registry import LEVELS, METRICS
+from hcal.runtime.numerics import Float64
 
-Array = NDArray[np.float64]
 Mark = Literal["", "best", "second"]
-Value = float | str | None
+CellValue = float | str | None
 
 #: What stands beside every class-wise and canonical number: near-uniform predictions win those metrics.
 COMPANIONS: Final = ("nll", "brier", "mean_confidence")
@@ -39,7 +39,7 @@ class Row:
     """
 
     label: str
-    values: list[Value]
+    values: list[CellValue]
     marks: list[Mark] = field(default_factory=list)
     flags: list[bool] = field(default_factory=list)
     kind: Literal["task", "beside", "summary"] = "task"
@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """A title, columns, rows and notes."""
 
     title: str
@@ -61,7 +61,7 @@ class Table:
         return next(r for r in self.rows if r.label == label)
 
 
-def marks_of(values: Array, eligible: NDArray[np.bool_], *, higher: bool = False) -> list[Mark]:
+def marks_of(values: Float64, eligible: NDArray[np.bool_], *, higher: bool = False) -> list[Mark]:
     """Mark the best and the second of the eligible values; equal values share a mark.
 
     Examples
@@ -86,7 +86,7 @@ def collapsed_cells(results: Results) -> NDArray[np.bool_]:
     return np.array(flags, dtype=bool).reshape(len(results.tasks), len(results.methods))
 
 
-def metric_table(results: Results, metric: str) -> Table:
+def metric_table(results: Results, metric: str) -> ResultTable:
     """Return one metric: tasks × methods, then AE and ARE; best and second marked.
 
     A class-wise or canonical metric has NLL, Brier and mean confidence beside every number. Collapsed
@@ -99,7 +99,7 @@ def metric_table(results: Results, metric: str) -> Table:
 
     Returns
     -------
-    Table
+    ResultTable
     """
     if metric not in results.metrics:
         raise ValueError(f"{metric!r} is not in these results; there are: {', '.join(results.metrics)}")
@@ -120,14 +120,14 @@ def metric_table(results: Results, metric: str) -> Table:
         notes.append("† collapsed predictor (near-uniform): never marked")
     notes += _incomplete(results, values)
     title = f"{label_of(metric)} ({group_of(metric)})"
-    return Table(title, "task", list(results.methods), rows, notes)
+    return ResultTable(title, "task", list(results.methods), rows, notes)
 
 
 def _digits(metric: str) -> int:
     return 5 if metric in ("dkde_ce", "skce", "cwece_a") else 4
 
 
-def _values(row: Array) -> list[Value]:
+def _values(row: Float64) -> list[CellValue]:
     return [float(v) if np.isfinite(v) else None for v in row]
 
 
@@ -137,7 +137,7 @@ def _beside(results: Results, task: str, name: str) -> Row:
 
 
 def _summary_rows(
-    results: Results, metric: str, values: Array, collapsed: NDArray[np.bool_], *, higher: bool
+    results: Results, metric: str, values: Float64, collapsed: NDArray[np.bool_], *, higher: bool
 ) -> list[Row]:
     whole = _all_good(values, collapsed)
     error = _column_means(values)
@@ -149,18 +149,18 @@ def _summary_rows(
     return out
 
 
-def _all_good(values: Array, collapsed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _all_good(values: Float64, collapsed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which methods have every task and collapse on none."""
     return np.asarray(np.isfinite(values).all(axis=0) & ~collapsed.any(axis=0), dtype=bool)
 
 
-def _column_means(table: Array) -> Array:
+def _column_means(table: Float64) -> Float64:
     """Return the mean over the tasks that a method has; NaN for a method without any."""
     count = np.isfinite(table).sum(axis=0)
     return np.where(count > 0, np.nansum(table, axis=0) / np.maximum(count, 1), np.nan)
 
 
-def _incomplete(results: Results, values: Array) -> list[str]:
+def _incomplete(results: Results, values: Float64) -> list[str]:
     count = np.isfinite(values).sum(axis=0)
     missing = [f"{m} ({c})" for m, c in zip(results.methods, count, strict=True) if 0 < c < len(values)]
     if not missing:
@@ -168,7 +168,7 @@ def _incomplete(results: Results, values: Array) -> list[str]:
     return [f"mean over fewer than the {len(values)} tasks, and not marked: {', '.join(missing)}"]
 
 
-def overview_table(results: Results, *, relative: bool = True) -> Table:
+def overview_table(results: Results, *, relative: bool = True) -> ResultTable:
     """Return ARE (or AE) per metric × method, the paper's overall table.
 
     Parameters
@@ -179,7 +179,7 @@ def overview_table(results: Results, *, relative: bool = True) -> Table:
 
     Returns
     -------
-    Table
+    ResultTable
     """
     metrics = [m for group in LEVELS[:-1] for m in GROUPS[group]]
     shown = [m for m in metrics if m in results.metrics]
@@ -203,7 +203,7 @@ def overview_table(results: Results, *, relative: bool = True) -> Table:
     if relative and unstable:
         names = " and ".join(unstable)
         notes.append(f"{names}: estimates near 0 on good networks, of either sign; their ratios are unstable")
-    return Table(title, "metric", list(results.methods), rows, notes)
+    return ResultTable(title, "metric", list(results.methods), rows, notes)
 
 
 def _companions(results: Results, names: Sequence[str]) -> list[Row]:
@@ -211,11 +211,11 @@ def _companions(results: Results, names: Sequence[str]) -> list[Row]:
     rows = [
         Row(label_of(n), _values(_column_means(results.table(n))), kind="beside", digits=3) for n in names
     ]
-    counts: list[Value] = [float(c) for c in collapsed_cells(results).sum(axis=0)]
+    counts: list[CellValue] = [float(c) for c in collapsed_cells(results).sum(axis=0)]
     return [*rows, Row("collapsed tasks", counts, kind="beside", digits=0)]
 
 
-def rank_table(results: Results) -> Table:
+def rank_table(results: Results) -> ResultTable:
     """Return mean ranks over tasks per metric and per group, with the critical difference.
 
     Examples
@@ -244,7 +244,7 @@ def rank_table(results: Results) -> Table:
     left_out = sorted(set(results.methods) - set(kept.methods))
     if left_out:
         notes.append(f"left out, because a task is missing: {', '.join(left_out)}")
-    return Table("Mean rank over tasks (1 is best)", "metric", list(kept.methods), rows, notes)
+    return ResultTable("Mean rank over tasks (1 is best)", "metric", list(kept.methods), rows, notes)
 
 
 def _complete_methods(results: Results) -> list[str]:
@@ -252,7 +252,7 @@ def _complete_methods(results: Results) -> list[str]:
     return [m for m in results.methods if all(results.seeds(t, m) for t in results.tasks)]
 
 
-def accuracy_table(results: Results) -> Table:
+def accuracy_table(results: Results) -> ResultTable:
     """Return the change of accuracy in points, and the argmax changes, tasks × methods."""
     rows = []
     for task in results.tasks:
@@ -262,10 +262,10 @@ def accuracy_table(results: Results) -> Table:
         rows.append(Row(task, _values(100 * change), digits=2))
         flips = np.array([results.value(task, m, "argmax_changes") for m in results.methods])
         rows.append(Row("  argmax changes", _values(flips), kind="beside", digits=0))
-    return Table("Change of accuracy, in points", "task", list(results.methods), rows)
+    return ResultTable("Change of accuracy, in points", "task", list(results.methods), rows)
 
 
-def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROTOCOL, "h")) -> Table:
+def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROTOCOL, "h")) -> ResultTable:
     """Return the paper's three-selector protocol beside the single default calibrator.
 
     Each metric's ARE for every method; the paper's tables show, for each metric, the selector of that
@@ -278,14 +278,14 @@ def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROT
 
     Returns
     -------
-    Table
+    ResultTable
     """
     kept = results.select(methods=[*methods])
     shown = [m for g in LEVELS[:-1] for m in GROUPS[g] if m in kept.metrics]
     rows = []
     for metric in shown:
         values = _column_means(kept.table(metric, relative=True))
-        text: list[Value] = [
+        text: list[CellValue] = [
             None
             if not np.isfinite(v)
             else f"{v:.3f}" + ("*" if metric in PAPER_METRICS and m == paper_selector(metric) else "")
@@ -297,10 +297,12 @@ def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROT
         "ARE over the tasks; * the selector that the paper's table of this metric shows",
         "one calibrator cannot be all three: whoever uses probabilities has to pick one column",
     ]
-    return Table("Three-selector paper protocol and the default", "metric", list(kept.methods), rows, notes)
+    return ResultTable(
+        "Three-selector paper protocol and the default", "metric", list(kept.methods), rows, notes
+    )
 
 
-def cost_table(results: Results) -> Table:
+def cost_table(results: Results) -> ResultTable:
     """Return median fit time, predict time and peak memory of each method, worst task in a second row."""
     facts = {"fit_s": "fit, s", "predict_s": "predict, s", "peak_mb": "peak memory, MiB"}
     rows = []
@@ -311,23 +313,23 @@ def cost_table(results: Results) -> Table:
         digits = 0 if name == "peak_mb" else 2
         for word, reduced in (("median", _quantile(values, 0.5)), ("worst task", _quantile(values, 1.0))):
             rows.append(Row(f"{title}, {word}", _values(reduced), digits=digits))
-    return Table("Cost of a fit and of predicting the test part", "", list(results.methods), rows)
+    return ResultTable("Cost of a fit and of predicting the test part", "", list(results.methods), rows)
 
 
-def _quantile(values: Array, q: float) -> Array:
+def _quantile(values: Float64, q: float) -> Float64:
     out = [np.quantile(c[np.isfinite(c)], q) if np.isfinite(c).any() else np.nan for c in values.T]
     return np.array(out, dtype=np.float64)
 
 
-def failure_table(results: Results) -> Table:
+def failure_table(results: Results) -> ResultTable:
     """Return the cells that gave no result, and why."""
     rows = [
         Row(f"{c.key.task} · {c.key.method} · seed {c.key.seed}", [c.error[:120]]) for c in results.failures()
     ]
-    return Table("Cells that gave no result", "cell", ["why"], rows)
+    return ResultTable("Cells that gave no result", "cell", ["why"], rows)
 
 
-def all_tables(results: Results) -> list[Table]:
+def all_tables(results: Results) -> list[ResultTable]:
     """Return every table of the study, the overview first."""
     tables = [overview_table(results), overview_table(results, relative=False), rank_table(results)]
     if any(m in results.methods for m in PAPER_PROTOCOL):

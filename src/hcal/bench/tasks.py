@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.bench.synthetic import KINDS, parse_synthetic
 from hcal.data import Part, read_arrays, read_data, read_names
-from hcal.numerics import IntArray
 from hcal.runtime.extras import missing
+from hcal.runtime.numerics import IntArray
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
 #: Prefix of a synthetic task in ``--tasks``.

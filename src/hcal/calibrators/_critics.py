@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.runtime.numerics import Float64
 from hcal.solvers.lbfgs import lbfgs
-
-Float64 = NDArray[np.float64]
 
 # The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two; unbounded,
 # a critic becomes a hard cut.

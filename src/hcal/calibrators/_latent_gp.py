@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.maps.monotone import Cells
-from hcal.numerics import IntArray, softmax
-
-Float64 = NDArray[np.float64]
+from hcal.maps.lookup import Cells
+from hcal.runtime.numerics import Float64, IntArray, softmax
 
 _JITTER = 1e-6
 _LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow

@@ -11,14 +11,14 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import expit
 
-from hcal.calibrators._one_vs_rest import Array, columns, normalise
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.calibrators._one_vs_rest import columns, normalise
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 
 #: Learns the numbers of one curve from log-odds, marks [y = k] and weights (N,), and whether it converged.
-FitEvent = Callable[[Array, Array, Array | None], tuple[Array, bool]]
+FitEvent = Callable[[Float64, Float64, Float64 | None], tuple[Float64, bool]]
 
 
-def log_odds(logits: FloatArray) -> Array:
+def log_odds(logits: FloatArray) -> Float64:
     """Return ln p_k − ln(1 − p_k) of every class, without loss where p_k is near 1.
 
     Parameters
@@ -47,12 +47,12 @@ def log_odds(logits: FloatArray) -> Array:
         p = np.exp(z - largest[:, None])
         others = p.sum(axis=1, keepdims=True) - p
     others[at, top] = 1.0
-    out: Array = z - largest[:, None] - np.log(others)
+    out: Float64 = z - largest[:, None] - np.log(others)
     out[at, top] = largest - rest
     return out
 
 
-def events(scores: Array) -> Array:
+def events(scores: Float64) -> Float64:
     """Return the columns that get a curve: class 1 of two, all of more.
 
     Examples
@@ -64,8 +64,8 @@ def events(scores: Array) -> Array:
 
 
 def fit_events(
-    odds: Array, y: IntArray, weight: Array | None, fit_one: FitEvent, identity: Array
-) -> tuple[Array, bool]:
+    odds: Float64, y: IntArray, weight: Float64 | None, fit_one: FitEvent, identity: Float64
+) -> tuple[Float64, bool]:
     """Fit the numbers of every curve; a class without rows, or the only one that has any, gets the identity.
 
     Parameters
@@ -100,7 +100,7 @@ def fit_events(
     return found, converged
 
 
-def spread(curved: Array, logits: FloatArray) -> Array:
+def spread(curved: Float64, logits: FloatArray) -> Float64:
     """Return probabilities (N, K) from the calibrated log-odds of the events.
 
     Parameters

@@ -5,16 +5,14 @@ from __future__ import annotations
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
+from hcal.runtime.numerics import Float64
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.newton import newton
 
-Array = NDArray[np.float64]
 
-
-def platt_targets(hit: Array, weight: Array | None) -> Array:
+def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:
     """Return Platt's targets: (n₊ + 1)/(n₊ + 2) for a hit, 1/(n₋ + 2) for a miss.
 
     They are what a uniform prior on each rate makes of the labels, and keep separable data from running off.
@@ -30,12 +28,12 @@ def platt_targets(hit: Array, weight: Array | None) -> Array:
 
 
 def logistic(
-    design: Array,
-    target: Array,
-    weight: Array,
+    design: Float64,
+    target: Float64,
+    weight: Float64,
     *,
-    penalty: Array | None = None,
-    start: Array | None = None,
+    penalty: Float64 | None = None,
+    start: Float64 | None = None,
 ) -> Solution:
     """Minimise Σ w [ln(1 + e^η) − t η] / Σ w + θᵀ penalty θ with η = design · θ.
 
@@ -59,20 +57,20 @@ def logistic(
     share = weight / weight.sum()
     extra = np.zeros((design.shape[1],) * 2) if penalty is None else penalty
 
-    def loss(theta: Array) -> tuple[float, Array]:
+    def loss(theta: Float64) -> tuple[float, Float64]:
         eta = design @ theta
         value = float(share @ (np.logaddexp(0, eta) - target * eta) + theta @ extra @ theta)
         return value, design.T @ (share * (expit(eta) - target)) + 2 * extra @ theta
 
-    def hessian(theta: Array) -> Array:
+    def hessian(theta: Float64) -> Float64:
         q = expit(design @ theta)
-        curved: Array = (design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra
+        curved: Float64 = (design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra
         return curved
 
     return newton(loss, hessian, np.zeros(design.shape[1]) if start is None else start)
 
 
-def increasing_logistic(design: Array, target: Array, weight: Array) -> Solution:
+def increasing_logistic(design: Float64, target: Float64, weight: Float64) -> Solution:
     """As :func:`logistic`, with all coefficients but the first at least 0.
 
     Convex with few bounds: the best of the solutions with some coefficients at 0 that keep the others there.

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from hcal.numerics import FloatArray, IntArray, one_hot
-
-Array = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, one_hot
 
 _CLIP = 1e-30
 _BLOCK_DISTANCES = 8_000_000  # distances held at once
@@ -37,7 +34,7 @@ class Neighbours:
         self.log_probs = np.log(np.maximum(probs, _CLIP))
         self.error = probs - one_hot(y, probs.shape[1])
 
-    def errors(self, queries: FloatArray, counts: Sequence[int]) -> Iterator[tuple[slice, Array]]:
+    def errors(self, queries: FloatArray, counts: Sequence[int]) -> Iterator[tuple[slice, Float64]]:
         """Yield, for each block of queries, the mean error of the nearest rows.
 
         Parameters
@@ -57,7 +54,7 @@ class Neighbours:
             distance = np.maximum(block, _CLIP) @ -self.log_probs.T
             yield slice(start, start + len(block)), self._means(distance, counts)
 
-    def _means(self, distance: Array, counts: Sequence[int]) -> Array:
+    def _means(self, distance: Float64, counts: Sequence[int]) -> Float64:
         """Means over growing neighbourhoods: each adds only its new rows to the sum before it."""
         m, n = distance.shape
         means = np.empty((len(counts), m, self.error.shape[1]))
@@ -80,12 +77,12 @@ class Neighbours:
         return means
 
 
-def _slack(limit: Array) -> Array:
+def _slack(limit: Float64) -> Float64:
     """Return by how much rounding may move a distance, which depends on how many queries come together."""
     return _ROUNDING * limit  # all terms of a distance are positive: rounding is relative to it
 
 
-def _shares(distance: Array, row: IntArray, limit: Array, count: int) -> Array:
+def _shares(distance: Float64, row: IntArray, limit: Float64, count: int) -> Float64:
     """Return how much of each found row is a neighbour, ``count`` in all for every query.
 
     Rows as far away as the last neighbour share what is left, so that no order of rows decides.
@@ -97,7 +94,7 @@ def _shares(distance: Array, row: IntArray, limit: Array, count: int) -> Array:
     return inside + tied * (left / np.maximum(ties, 1))[row]
 
 
-def subtract_error(queries: FloatArray, error: Array, threshold: float) -> Array:
+def subtract_error(queries: FloatArray, error: Float64, threshold: float) -> Float64:
     """Return queries − error, unnormalised; entries at or below the threshold, before or after, stay.
 
     Parameters

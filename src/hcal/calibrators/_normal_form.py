@@ -10,14 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators.base import State
 from hcal.calibrators.state import Field, StateSpec
-from hcal.numerics import NOTHING, FloatArray, IntArray, centred
-from hcal.ops import Ops
-
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, centred
+from hcal.runtime.ops import Ops
 
 #: Marks states whose method was fitted on centred logits; files of hcal 0.1 lack it.
 MARK: State = {"centred": np.array(1, dtype=np.int64)}
@@ -72,7 +69,7 @@ def to_predict_graph(state: State, ops: Ops, x: Any, n_classes: int) -> Any:
 
     Examples
     --------
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> to_predict_graph(MARK, NumpyOps(), np.array([[1.0, 3.0]]), 2)
     array([[-1.,  1.]])
     """

@@ -6,21 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators.base import Fitted, State
-from hcal.calibrators.row_order import Part, fold_parts
+from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.maps import scaling
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
-from hcal.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import Ridge, fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution
+from hcal.solvers.methods import Lbfgs, Newton, NewtonOrLbfgs
 from hcal.solvers.selection import select
 from hcal.solvers.temperature import logit_scale, solve_temperature
 
-Float64 = NDArray[np.float64]
 Pair = tuple[float, float]
 
 # A pass over the rows costs two products with a K×K matrix. About ten minutes on two cores, as measured.
@@ -98,28 +97,28 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64 | None, settings: Settin
     solved = solve_temperature(x, y, weight)
     start = scaling.matrix(k).start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
 
-    def fit(pair: Pair, part: Part, previous: Solution | None) -> Solution:
+    # The diagonal is not penalised: with few rows it runs off along features of rounding size, for gains that
+    # no held-out row could show.
+    rough = Lbfgs(max_iterations=settings.max_iterations, tolerance=1e-5, gain=1e-7 if k > 24 else 1e-10)
+    solver = NewtonOrLbfgs(Newton(gain=1e-9), rough)
+
+    def fit(pair: Pair, part: WeightedRows, previous: Solution | None) -> Solution:
         return fit_map(
             scaling.matrix(k),
-            proper.nll(),
+            proper.log_loss(),
+            solver,
             x[part.rows],
             y[part.rows],
             part.weight,
             penalty=_ridge(k, *pair),
             start=start if previous is None else previous.theta,
-            max_iterations=settings.max_iterations,
-            tolerance=1e-5,
-            gain=1e-7 if k > 24 else 1e-10,
-            # The diagonal is not penalised: with few rows it runs off along features of rounding size, for
-            # gains that no held-out row could show.
-            newton_gain=1e-9,
         )
 
-    def score(model: Solution, part: Part) -> float:
+    def score(model: Solution, part: WeightedRows) -> float:
         log_probs = scaling.matrix(k).log_probs(model.theta, x[part.rows])
-        return proper.nll().value_and_grad(log_probs, y[part.rows], unit_weight(part.weight, len(log_probs)))[
-            0
-        ]
+        return proper.log_loss().value_and_grad(
+            log_probs, y[part.rows], unit_weight(part.weight, len(log_probs))
+        )[0]
 
     found = select(grid, folds, fit, score)
     lam, mu = found.chosen
@@ -153,7 +152,9 @@ def _ridge(n_classes: int, lam: float, mu: float) -> Ridge:
     return Ridge(strength, np.zeros_like(strength))
 
 
-def _folds(x: Float64, y: IntArray, weight: Float64 | None, settings: Settings) -> list[tuple[Part, Part]]:
+def _folds(
+    x: Float64, y: IntArray, weight: Float64 | None, settings: Settings
+) -> list[tuple[WeightedRows, WeightedRows]]:
     if settings.folds < 1:
         raise ValueError(f"folds must be at least 1, got {settings.folds}")
     if settings.folds == 1 and settings.penalty is None and len(x) > 1:

@@ -6,22 +6,23 @@ calibration set lacks; here the row stays uncalibrated and the class keeps its p
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.calibrators.base import State
-from hcal.calibrators.state import Arrays, Field, Rule, Sizes, StateSpec
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
+from hcal.inputs import InputKind
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 
-Array = NDArray[np.float64]
 #: Knots and values of the curve of one class.
-Curve = tuple[Array, Array]
+Curve = tuple[Float64, Float64]
 #: Learns one curve from p_k, the marks [y = k] and the weights, all of shape (N,).
-FitCurve = Callable[[Array, Array, Array | None], Curve]
+FitCurve = Callable[[Float64, Float64, Float64 | None], Curve]
 #: Evaluates a curve: (p_k, knots, values) -> calibrated scores.
-Evaluate = Callable[[Array, Array, Array], Array]
+Evaluate = Callable[[Float64, Float64, Float64], Float64]
 
 #: Marks states fitted on rounded probabilities; files of hcal 0.1 lack it.
 ROUNDED: State = {"rounded": np.array(1, dtype=np.int64)}
@@ -36,7 +37,7 @@ MOST = 1 + 1e-9
 FLOOR = Field("floor", "added to every probability before the last normalisation", low=0)
 
 
-def _rises_in_each(state: Arrays, _: Sizes) -> bool:
+def _rises_in_each(state: StateArrays, _: Sizes) -> bool:
     falls = np.flatnonzero(state["knots"][1:] < state["knots"][:-1]) + 1
     return bool(np.isin(falls, state["offsets"]).all())
 
@@ -87,7 +88,7 @@ def probabilities(logits: FloatArray, state: State = ROUNDED) -> FloatArray:
     return ten_digits(probs) if "rounded" in state else probs
 
 
-def ten_digits(x: FloatArray) -> FloatArray:
+def ten_digits(x: FloatArray) -> Float64:
     """Return numbers rounded to ten digits: what is equal but for rounding is equal.
 
     Examples
@@ -96,10 +97,10 @@ def ten_digits(x: FloatArray) -> FloatArray:
     True
     """
     mantissa, exponent = np.frexp(x)
-    return np.ldexp(np.rint(mantissa * _DIGITS), exponent) / _DIGITS
+    return np.asarray(np.ldexp(np.rint(mantissa * _DIGITS), exponent) / _DIGITS, dtype=np.float64)
 
 
-def columns(probs: FloatArray) -> Iterator[tuple[int, Array]]:
+def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
     """Yield (k, contiguous copy of column k), reading the matrix in blocks of columns.
 
     Examples
@@ -113,7 +114,7 @@ def columns(probs: FloatArray) -> Iterator[tuple[int, Array]]:
             yield start + i, column
 
 
-def fit_curves(probs: FloatArray, y: IntArray, weight: Array | None, fit_one: FitCurve) -> State:
+def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: FitCurve) -> State:
     """Fit a curve to every class that has rows; one without any gets an empty curve.
 
     Parameters
@@ -148,7 +149,7 @@ def fit_curves(probs: FloatArray, y: IntArray, weight: Array | None, fit_one: Fi
 
 def apply_curves(
     state: State, scores: FloatArray, evaluate: Evaluate, *, uncalibrated: FloatArray | None = None
-) -> Array:
+) -> Float64:
     """Evaluate each class's curve on its column and normalise the rows; a class without one keeps its column.
 
     Parameters
@@ -180,7 +181,7 @@ def apply_curves(
     return normalise(raw, scores if uncalibrated is None else uncalibrated, float(state["floor"]))
 
 
-def normalise(raw: Array, probs: FloatArray, floor: float) -> Array:
+def normalise(raw: Float64, probs: FloatArray, floor: float) -> Float64:
     """Divide rows by their sum (a row of zeros becomes the uncalibrated one), then lift zeros by the floor.
 
     Parameters
@@ -213,7 +214,7 @@ def normalise(raw: Array, probs: FloatArray, floor: float) -> Array:
     return raw
 
 
-def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Array:
+def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64:
     """Return the floor to use: 1/(N·K) unless the user names one.
 
     1/(N·K) is the same as mixing each row with the uniform one at weight 1/(N + 1): N rows cannot show an
@@ -231,7 +232,7 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Array:
     return np.array(float(floor))
 
 
-def step(p: Array, knots: Array, values: Array) -> Array:
+def step(p: Float64, knots: Float64, values: Float64) -> Float64:
     """Look up a step function with bins (lo, hi], ``knots`` being the upper ends; the first holds 0 too.
 
     Examples
@@ -239,11 +240,11 @@ def step(p: Array, knots: Array, values: Array) -> Array:
     >>> step(np.array([0.0, 0.5, 0.6]), np.array([0.5, 1.0]), np.array([0.1, 0.9]))
     array([0.1, 0.1, 0.9])
     """
-    found: Array = values[np.minimum(np.searchsorted(knots, p, side="left"), len(values) - 1)]
+    found: Float64 = values[np.minimum(np.searchsorted(knots, p, side="left"), len(values) - 1)]
     return found
 
 
-def line(p: Array, knots: Array, values: Array) -> Array:
+def line(p: Float64, knots: Float64, values: Float64) -> Float64:
     """Interpolate linearly between knots, constant outside them.
 
     Examples
@@ -252,3 +253,34 @@ def line(p: Array, knots: Array, values: Array) -> Array:
     array([0.1, 0.3])
     """
     return np.interp(p, knots, values)
+
+
+class CurvePerClass(Calibrator):
+    """A curve per class on (p_k, [y = k]): subclasses say how one is learned and looked up."""
+
+    state_specs = (CURVES,)
+    #: :func:`step` or :func:`line`.
+    look_up: ClassVar[Evaluate]
+
+    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
+        self.floor = floor
+        self.input = input
+
+    @abstractmethod
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
+        """Return what learns the curve of one class, after checks of parameters and rows."""
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        probs = probabilities(logits)
+        learner = self._curve(probs, y)
+        curves = fit_curves(probs, y, sample_weight, learner)
+        total = len(y) if sample_weight is None else float(sample_weight.sum())
+        floor = default_floor(self.floor, total, logits.shape[1])
+        return Fitted(curves | {"floor": floor} | ROUNDED, info=self._facts(learner))
+
+    def _facts(self, learner: Any) -> dict[str, Any]:
+        """Return what ``info_`` says of the learner of the curves."""
+        return {}
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        return apply_curves(self.state_, probabilities(logits, self.state_), type(self).look_up)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from hcal.runtime.numerics import Float64
 
 _ELBOW = 0.001  # the drop, in units of the variance of all scores, below which the sorted scores are flat
 _LOG_FLOOR = -100.0  # a certain but wrong bin costs 100 nats a row, not infinity
 
 
-def binary_cross_entropy(values: Array, positives: Array, negatives: Array) -> Array:
+def binary_cross_entropy(values: Float64, positives: Float64, negatives: Float64) -> Float64:
     """Return −[positives·log v + negatives·log(1 − v)] of each bin, each log at least −100.
 
     Examples
@@ -27,7 +27,7 @@ def binary_cross_entropy(values: Array, positives: Array, negatives: Array) -> A
     return -(positives * log_hit + negatives * log_miss)
 
 
-def bic_scores(cross_entropy: Array, n_parameters: NDArray[Any], n_rows: int) -> Array:
+def bic_scores(cross_entropy: Float64, n_parameters: NDArray[Any], n_rows: int) -> Float64:
     """Return exp((min BIC − BIC)/2) of each model, BIC = 2·cross-entropy + parameters·ln N.
 
     Examples
@@ -36,11 +36,11 @@ def bic_scores(cross_entropy: Array, n_parameters: NDArray[Any], n_rows: int) ->
     array([1. , 0.1])
     """
     bic = 2 * cross_entropy + n_parameters * np.log(n_rows)
-    scores: Array = np.exp((bic.min() - bic) / 2)
+    scores: Float64 = np.exp((bic.min() - bic) / 2)
     return scores
 
 
-def elbow_weights(scores: Array) -> Array:
+def elbow_weights(scores: Float64) -> Float64:
     """Return averaging weights: the scores before the elbow of their sorted curve, summing to 1; else 0.
 
     Sorted descending, first past equal scores, then on while a score drops by more than 0.001 variances of

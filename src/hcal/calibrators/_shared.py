@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators.state import STEEP, Field, StateSpec
-from hcal.numerics import FloatArray, IntArray, log_softmax, softmax
-
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, log_softmax, softmax
 
 #: Probabilities are clipped to [eps, 1 − eps] before a logarithm, as the published scaling methods do.
 EPS = float(np.finfo(np.float64).eps)

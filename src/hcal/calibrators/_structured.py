@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.maps.scaling import Map
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.maps.protocol import Map
 from hcal.objective import proper
-from hcal.solvers.fit_map import Ridge, fit_map, loss_of
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.solvers.fit_map import Ridge, fit_map
 from hcal.solvers.lbfgs import Solution
-from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox, proximal_gradient
+from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs, Proximal
+from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox
 from hcal.solvers.temperature import Temperature, solve_temperature
 
-Float64 = NDArray[np.float64]
 Penalty = Literal["ridge", "lasso", "mcp", "group_lasso"]
 
 _LOG_FLOOR = float(np.log(np.finfo(np.float32).tiny))
@@ -82,17 +81,10 @@ def second_stage(
         ridge = Ridge(strength, family.start)
         # Large problems stop at what no test set could tell apart.
         gain = 1e-12 if x.shape[1] <= 300 else 1e-6
-        return fit_map(
-            family, proper.nll(), x, y, weight, penalty=ridge, max_iterations=max_iterations, gain=gain
-        )
-    loss = loss_of(family, proper.nll(), x, y, weight)
-    found = proximal_gradient(
-        lambda d: loss(family.start + d),
-        np.zeros_like(strength),
-        _prox(penalty, strength, x.shape[1]),
-        max_iterations=max_iterations,
-    )
-    return Solution(family.start + found.theta, found.value, found.converged, found.message, found.iterations)
+        solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, gain=gain))
+        return fit_map(family, proper.log_loss(), solver, x, y, weight, penalty=ridge)
+    proximal = Proximal(_prox(penalty, strength, x.shape[1]), max_iterations)
+    return fit_map(family, proper.log_loss(), proximal, x, y, weight)
 
 
 def _prox(penalty: Penalty, strength: Float64, n_classes: int) -> Prox:

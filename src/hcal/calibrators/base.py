@@ -16,22 +16,24 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 
-from hcal import fingerprint as calibration_rows
 from hcal import inputs
-from hcal.calibrators._floor import FLOOR_SPEC, apply_floor, learn_floor
+from hcal.calibrators import calibration_rows, prior
+from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
 from hcal.data.class_names import ClassName, check_classes, encode, is_text
 from hcal.data.provenance import fingerprint
 from hcal.metrics.summary import Scores, score_probs
-from hcal.numerics import FloatArray, IntArray, bounded, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
 
 Preserves = Literal["order", "accuracy"] | None
 State = dict[str, NDArray[Any]]
 
+#: Where a state holds ln of new over old class frequencies; absent where they are those of the fit.
+PRIOR = "prior_log_ratio"
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
 #: Names of parameters in older model files -> present ones.
@@ -70,7 +72,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     Subclasses set ``name``, ``title`` and ``preserves`` and write ``_fit`` and ``_predict``. The constructor
     only stores its arguments (scikit-learn's rule), all of them keyword-only, ``input`` among them.
-    A method that can run in PyTorch and ONNX also writes ``_graph(ops, x)``: the same map in :mod:`hcal.ops`.
+    A method that can run in PyTorch and ONNX also writes ``_graph(ops, x)``: the same map in
+    :mod:`hcal.runtime.ops`.
 
     Attributes
     ----------
@@ -94,7 +97,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     state_specs: ClassVar[tuple[StateSpec, ...]] = ()
     #: Ranges of the numeric parameters that prediction uses: a file cannot ask for more.
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``_floor.py``).
+    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``floor.py``).
     floored: ClassVar[bool] = True
 
     input: inputs.InputKind
@@ -146,6 +149,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
         if floor is not None:
             fitted.state["input_floor"] = floor
+        mass = np.bincount(labels, weights=weight, minlength=x.shape[1])
+        fitted.info["class_frequencies"] = (mass / mass.sum()).tolist()
         self._remember(fitted, x.shape[1], names)
         self.info_ = {**self.info_, "fitted_on": rows}
         try:
@@ -205,6 +210,69 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_fitted()
         return -nll(self.predict_proba(logits), encode(y, self.class_names_), sample_weight=sample_weight)
 
+    def with_prior(self, frequencies: Any) -> Self:
+        """Return this calibrator for other class frequencies than those of the calibration set.
+
+        Parameters
+        ----------
+        frequencies : array-like of shape (K,)
+            How often each class comes where predictions are made; they are normalised.
+
+        Returns
+        -------
+        Calibrator
+            A new one, fitted; it saves, loads and exports like any other. The argmax may change.
+
+        Examples
+        --------
+        >>> from hcal import make_calibrator
+        >>> cal = make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+        >>> cal.with_prior([0.5, 0.5]).predict_proba([[0.0, 2.0]]).round(2)
+        array([[0.5, 0.5]])
+        """
+        new = prior.check_frequencies(frequencies, self._old_frequencies().size)
+        return self._shifted(new, prior.log_ratio(new, self._old_frequencies()))
+
+    def with_prior_from(self, scores: Any) -> Self:
+        """Return this calibrator for the class frequencies of unlabelled rows, learned by EM.
+
+        Saerens, Latinne, Decaestecker: Adjusting the Outputs of a Classifier to New a Priori Probabilities,
+        Neural Computation 2002.
+
+        Parameters
+        ----------
+        scores : array-like of shape (N, K)
+            Of the rows to come, in the form of the calibrator's ``input``. Only class frequencies may differ
+            from the calibration set: P(scores | class) must be the same.
+
+        Returns
+        -------
+        Calibrator
+            As from :meth:`with_prior`; ``info_["prior"]`` holds the frequencies found.
+        """
+        old = self._old_frequencies()
+        x, _ = inputs.check_logits(scores, input=self.input, n_classes=self.n_classes_)
+        source = self._shifted(old, np.zeros(len(old)))
+        probs = source._predict_blocks(x).astype(np.float64)
+        new = prior.estimate_frequencies(probs, old)
+        # Of a class that the calibration set lacks nothing can be learned: it keeps what it gets.
+        return self._shifted(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
+
+    def _old_frequencies(self) -> NDArray[np.float64]:
+        self._check_fitted()
+        if "class_frequencies" not in self.info_:
+            raise ValueError("this calibrator was saved before 0.2, without class frequencies: fit again")
+        return np.asarray(self.info_["class_frequencies"])
+
+    def _shifted(self, new: NDArray[np.float64], ratio: NDArray[np.float64]) -> Self:
+        """Return a fitted copy whose probabilities are multiplied by e^ratio, whatever this one's are."""
+        other: Self = clone(self)
+        info = {**self.info_, "prior": new.tolist()}
+        fitted = Fitted({**self.state_, PRIOR: ratio}, self.converged_, "", info)
+        other._remember(fitted, self.n_classes_, self.class_names_)
+        other.scores_ = self.scores_
+        return other
+
     @property
     def classes_(self) -> NDArray[Any]:
         """The names of the classes in the order of the columns; 0..K−1 where the fit was given none."""
@@ -251,6 +319,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         floor = self.state_.get("input_floor")  # files from before 0.2 have none
         for start in range(0, len(x), rows):
             self._predict_into(apply_floor(x[start : start + rows], floor), out[start : start + rows])
+        if PRIOR in self.state_:
+            prior.shift(out, self.state_[PRIOR])
         return out
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
@@ -274,6 +344,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _remember(self, fitted: Fitted, n_classes: int, names: tuple[ClassName, ...] | None = None) -> None:
         self.state_ = fitted.state
+        if PRIOR in fitted.state and not isinstance(getattr(type(self), "preserves", None), property):
+            self.preserves = None
         self.n_classes_ = n_classes
         self.class_names_ = names
         self.converged_ = fitted.converged
@@ -281,7 +353,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _forget(self) -> None:
         """Drop everything learned, so that a failed fit leaves no half-fitted object that predicts."""
-        for name in [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]:
+        learned = [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]
+        for name in [*learned, *({"preserves"} & set(vars(self)))]:
             delattr(self, name)
 
     def _check_fitted(self) -> None:
@@ -321,7 +394,7 @@ def _keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
     """Where rounding made the top class tie with an earlier one, lift it by one unit in the last place.
 
     A strictly increasing map cannot change the argmax; a float can: two logits one ulp apart may get equal
-    probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.halves`.
+    probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.runtime.halves`.
     """
     top = logits.argmax(axis=1)
     rows = np.flatnonzero(probs.argmax(axis=1) != top)

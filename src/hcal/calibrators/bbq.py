@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Array,
-    Curve,
-    apply_curves,
-    default_floor,
-    fit_curves,
-    probabilities,
-    step,
-)
+import numpy as np
+
+from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class BayesianBinning(Calibrator):
+class BayesianBinning(CurvePerClass):
     """Per class, an average of equal-width histograms with every bin count, weighted by their BIC.
 
     Naeini, Cooper, Hauskrecht: Obtaining well calibrated probabilities using Bayesian binning, AAAI 2015.
@@ -46,20 +35,13 @@ class BayesianBinning(Calibrator):
 
     name = "bbq"
     title = "Bayesian binning into quantiles"
-    state_specs = (CURVES,)
+    look_up = step
 
-    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.floor = floor
-        self.input = input
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
+        return _HistogramGrid(len(y))
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        grid = _HistogramGrid(len(y))
-        floor = default_floor(self.floor, *logits.shape)
-        state = fit_curves(probabilities(logits), y, sample_weight, grid.fit) | {"floor": floor} | ROUNDED
-        return Fitted(state, info={"bins": [int(grid.counts[0]), int(grid.counts[-1])], "kept": grid.kept})
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, probabilities(logits, self.state_), step)
+    def _facts(self, learner: Any) -> dict[str, Any]:
+        return {"bins": [int(learner.counts[0]), int(learner.counts[-1])], "kept": learner.kept}
 
 
 class _HistogramGrid:
@@ -77,7 +59,7 @@ class _HistogramGrid:
         self.first = np.concatenate([[0], np.cumsum(self.counts)[:-1]])
         self.kept: list[int] = []
 
-    def fit(self, p: Array, hit: Array, _weight: Array | None) -> Curve:
+    def __call__(self, p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
         order = np.argsort(p, kind="stable")
         p = p[order]
         hits = np.concatenate([[0.0], np.cumsum(hit[order])])
@@ -86,7 +68,7 @@ class _HistogramGrid:
         self.kept.append(int(np.count_nonzero(weights)))
         return self._average(values, weights)
 
-    def _values(self, p: Array, hits: Array) -> Array:
+    def _values(self, p: Float64, hits: Float64) -> Float64:
         """Label frequency in every bin [lo, hi) of every histogram; the midpoint where it is empty."""
         start = np.searchsorted(p, self.lower, side="left")
         stop = np.where(self.upper == 1.0, len(p), np.searchsorted(p, self.upper, side="left"))
@@ -94,7 +76,7 @@ class _HistogramGrid:
         midpoint = (self.lower + self.upper) / 2
         return np.where(mass > 0, (hits[stop] - hits[start]) / np.maximum(mass, 1), midpoint)
 
-    def _deviance(self, p: Array, hits: Array, values: Array) -> Array:
+    def _deviance(self, p: Float64, hits: Float64, values: Float64) -> Float64:
         """Cross-entropy of each histogram on its own rows, with the bins (lo, hi] of prediction."""
         start = np.where(self.lower == 0.0, 0, np.searchsorted(p, self.lower, side="right"))
         stop = np.searchsorted(p, self.upper, side="right")
@@ -102,7 +84,7 @@ class _HistogramGrid:
         entropy = binary_cross_entropy(values, positives, (stop - start) - positives)
         return np.add.reduceat(entropy, self.first)
 
-    def _average(self, values: Array, weights: Array) -> Curve:
+    def _average(self, values: Float64, weights: Float64) -> Curve:
         """The weighted mean of the kept histograms: again a step function, on the union of their edges."""
         kept = np.flatnonzero(weights)
         knots = np.unique(np.concatenate([self.edges[m][1:] for m in kept]))

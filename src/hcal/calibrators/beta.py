@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._shared import EPS, PRESENT, PRESENT_SIZE, keep_absent, present_classes
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
-from hcal.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import fit_map
-
-Float64 = NDArray[np.float64]
+from hcal.solvers.methods import Lbfgs
 
 
 class BetaCalibration(Calibrator):
@@ -68,17 +66,13 @@ class BetaCalibration(Calibrator):
         x = _features(logits, present)
         # Rows of weight 0 may hold a class that is not present: any column does for them.
         own = np.minimum(np.searchsorted(present, y), k - 1)
-        solved = fit_map(
-            scaling.beta(k),
-            proper.nll(),
-            x,
-            own,
-            sample_weight,
+        solver = Lbfgs(
             bounds=[(0.0, None)] * (2 * k) + [(None, None)] * k,
             max_iterations=self.max_iterations,
             tolerance=1e-6,
             gain=1e-7 if x.size > 10**6 else 1e-12,
         )
+        solved = fit_map(scaling.beta(k), proper.log_loss(), solver, x, own, sample_weight)
         a, b, c = np.split(solved.theta, 3)
         state = {"a": a, "b": b, "c": c, "present": present}
         return Fitted(state, solved.converged, solved.message, {"iterations": solved.iterations})

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Array,
-    Curve,
-    apply_curves,
-    default_floor,
-    fit_curves,
-    line,
-    probabilities,
-)
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
 from hcal.calibrators.isotonic import pool_equal
-from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 
-class CenteredIsotonicRegression(Calibrator):
+class CenteredIsotonicRegression(CurvePerClass):
     """Isotonic regression whose flat stretches shrink to their centres, with lines between: nothing ties.
 
     A flat stretch says only that the rate cannot be told to rise there; a curve that rises through its centre
@@ -49,23 +36,13 @@ class CenteredIsotonicRegression(Calibrator):
     name = "cir"
     title = "Centered isotonic regression"
     weighted = True
-    state_specs = (CURVES,)
+    look_up = line
 
-    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.floor = floor
-        self.input = input
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        total = len(y) if sample_weight is None else float(sample_weight.sum())
-        floor = default_floor(self.floor, total, logits.shape[1])
-        curves = fit_curves(probabilities(logits), y, sample_weight, _centered)
-        return Fitted(curves | {"floor": floor} | ROUNDED)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, probabilities(logits, self.state_), line)
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
+        return _centered
 
 
-def _centered(p: Array, hit: Array, weight: Array | None) -> Curve:
+def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, mass, hits = pool_equal(p, hit, weight)
     values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
     first = np.flatnonzero(np.concatenate([[True], values[1:] > values[:-1]]))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._critics import adjust, adjustment, train_critic
 from hcal.calibrators._normal_form import to_fit
 from hcal.calibrators._one_vs_rest import default_floor
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.row_order import Part, class_ranks, fold_parts
+from hcal.calibrators.row_order import WeightedRows, class_ranks, fold_parts
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, one_hot, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, one_hot, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.temperature import solve_temperature
-
-Float64 = NDArray[np.float64]
 
 # Up to this many logits times critics there is no cap; 25000×1000 gets 20 critics of 30 iterations.
 _MOST_WORK = 5e8
@@ -151,7 +148,7 @@ class DecisionCalibration(Calibrator):
                 break
         return vectors, shifts
 
-    def _choose(self, x: Float64, y: IntArray, fit: Part, held: Part, floor: float) -> int:
+    def _choose(self, x: Float64, y: IntArray, fit: WeightedRows, held: WeightedRows, floor: float) -> int:
         if len(x) < 10 or self.max_critics < 1 or held is fit:
             return 0
         most = min(self.max_critics, max(5, int(_MOST_WORK / x.size)))

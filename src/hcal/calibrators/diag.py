@@ -6,26 +6,25 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._normal_form import MARK, MARKED, by_rank, to_fit, to_predict, to_predict_graph
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.row_order import Part, fold_parts
-from hcal.calibrators.state import STEEP, Arrays, Field, Rule, Sizes, StateSpec
+from hcal.calibrators.row_order import WeightedRows, fold_parts
+from hcal.calibrators.state import STEEP, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps.monotone import Cells, apply_table, cells_over, monotone_net, tabulate
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.maps.lookup import Cells, apply_cells, cells_over
+from hcal.maps.monotone import monotone_net, tabulate
 from hcal.objective import proper
-from hcal.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution
+from hcal.solvers.methods import Lbfgs
 from hcal.solvers.selection import Selection, select
 from hcal.solvers.temperature import logit_scale
 
-Float64 = NDArray[np.float64]
 
-
-def _distinct_edges(state: Arrays, sizes: Sizes) -> bool:
+def _distinct_edges(state: StateArrays, sizes: Sizes) -> bool:
     edges = Cells(float(state["low"]), float(state["width"]), sizes["G"]).edges
     return bool((edges[1:] > edges[:-1]).all())
 
@@ -132,29 +131,26 @@ class DiagonalOrderPreserving(Calibrator):
     def _select(
         self, x: Float64, y: IntArray, weight: Float64 | None, cells: Cells
     ) -> Selection[int, Solution]:
-        nll = proper.nll()
+        nll = proper.log_loss()
 
         def fit(size: int, fold: _Fold, _: Solution | None) -> Solution:
             part = fold.fit
             best = _Best(lambda theta: held_out_nll(theta, fold.held))
-            solved = fit_map(
-                monotone_net(size, cells, self.random_state),
-                nll,
-                x[part.rows],
-                y[part.rows],
-                part.weight,
+            solver = Lbfgs(
                 max_iterations=self.max_iterations,
                 tolerance=1e-6,
                 gain=1e-9,
                 watch=best.watch if self.early_stopping and fold.held is not fold.fit else None,
             )
+            family = monotone_net(size, cells, self.random_state)
+            solved = fit_map(family, nll, solver, x[part.rows], y[part.rows], part.weight)
             if best.theta is None:
                 return solved
             return Solution(best.theta, solved.value, True, "", solved.iterations)
 
-        def held_out_nll(theta: Float64, part: Part) -> float:
+        def held_out_nll(theta: Float64, part: WeightedRows) -> float:
             size = self.hidden[[_parameters(h) for h in self.hidden].index(len(theta))]
-            probs = softmax(apply_table(x[part.rows], cells, tabulate(theta, size, cells)))
+            probs = softmax(apply_cells(x[part.rows], cells, tabulate(theta, size, cells)))
             own = np.maximum(probs[np.arange(len(probs)), y[part.rows]], 1e-300)
             return -float(unit_weight(part.weight, len(own)) @ np.log(own))
 
@@ -169,7 +165,7 @@ class DiagonalOrderPreserving(Calibrator):
         s = self.state_
         cells = Cells(float(s["low"]), float(s["width"]), len(s["values"]) - 1)
         x = to_predict(s, logits) / float(s["unit"])
-        return softmax(apply_table(x, cells, s["values"]))
+        return softmax(apply_cells(x, cells, s["values"]))
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         s = self.state_
@@ -181,8 +177,8 @@ class DiagonalOrderPreserving(Calibrator):
 class _Fold(NamedTuple):
     """Early stopping looks at what is held out while it fits."""
 
-    fit: Part
-    held: Part
+    fit: WeightedRows
+    held: WeightedRows
 
 
 class _Best:

@@ -11,8 +11,8 @@ from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph,
 from hcal.calibrators._shared import EPS, clipped_log_probs
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.ops import Ops
 
 
 class DirichletCalibration(Calibrator):

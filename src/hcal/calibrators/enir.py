@@ -6,25 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Array,
-    Curve,
-    apply_curves,
-    columns,
-    default_floor,
-    fit_curves,
-    probabilities,
-    step,
-)
+from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, columns, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
-from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
-from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 # The path visits up to G models of up to G groups; each model must be scored, so the work is about G²/2.
 # Measured 1e-8 s a group (20,000 rows of 2 classes): 2e10 is some four minutes of one core, extrapolated.
@@ -33,7 +19,7 @@ _MAX_WORK = 2e10
 _SAME_TIME = 1e-12
 
 
-class NearIsotonicEnsemble(Calibrator):
+class NearIsotonicEnsemble(CurvePerClass):
     """Per class, an average along the path from the labels to isotonic regression, weighted by BIC.
 
     Naeini, Cooper: Binary classifier calibration using an ensemble of near isotonic regression models,
@@ -56,29 +42,20 @@ class NearIsotonicEnsemble(Calibrator):
 
     name = "enir"
     title = "Ensemble of near-isotonic regressions"
-    state_specs = (CURVES,)
+    look_up = step
 
-    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.floor = floor
-        self.input = input
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        probs = probabilities(logits)
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         _check_work(probs, y)
-        floor = default_floor(self.floor, *logits.shape)
-        return Fitted(fit_curves(probs, y, sample_weight, _average_path) | {"floor": floor} | ROUNDED)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, probabilities(logits, self.state_), step)
+        return _average_path
 
 
 @dataclass(frozen=True)
 class _Groups:
     """The groups at the start of the path: runs of equal label frequency along the sorted p_k."""
 
-    upper: Array  # (G,) upper bounds, midpoints between neighbouring p_k
-    mass: Array  # (G,) rows
-    hits: Array  # (G,) rows of the class
+    upper: Float64  # (G,) upper bounds, midpoints between neighbouring p_k
+    mass: Float64  # (G,) rows
+    hits: Float64  # (G,) rows of the class
 
 
 def _check_work(probs: FloatArray, y: IntArray) -> None:
@@ -97,7 +74,7 @@ def _check_work(probs: FloatArray, y: IntArray) -> None:
         )
 
 
-def _start(p: Array, mass: Array, hits: Array) -> _Groups:
+def _start(p: Float64, mass: Float64, hits: Float64) -> _Groups:
     value = hits / mass
     last = np.flatnonzero(np.concatenate([value[1:] != value[:-1], [True]]))
     first = np.concatenate([[0], last[:-1] + 1])
@@ -105,7 +82,7 @@ def _start(p: Array, mass: Array, hits: Array) -> _Groups:
     return _Groups(upper, np.add.reduceat(mass, first), np.add.reduceat(hits, first))
 
 
-def _average_path(p: Array, hit: Array, _weight: Array | None) -> Curve:
+def _average_path(p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
     start = _start(*pool_equal(p, hit, None))
     # Two passes over the path: scores first, then only the kept models are added up. Memory stays O(G).
     scored = [
@@ -125,9 +102,9 @@ def _average_path(p: Array, hit: Array, _weight: Array | None) -> Curve:
 class _Model:
     """One near-isotonic fit on the path."""
 
-    beta: Array  # (g,) values
-    mass: Array  # (g,) rows
-    hits: Array  # (g,) rows of the class
+    beta: Float64  # (g,) values
+    mass: Float64  # (g,) rows
+    hits: Float64  # (g,) rows of the class
     width: IntArray  # (g,) starting groups merged into each
 
 
@@ -153,7 +130,7 @@ def _path(start: _Groups) -> Iterator[_Model]:
         yield _Model(beta, mass, hits, width)
 
 
-def _slopes(beta: Array, mass: Array) -> Array:
+def _slopes(beta: Float64, mass: Float64) -> Float64:
     """How fast each value moves: down where it exceeds its right neighbour, up where the left exceeds it."""
     above = beta[:-1] > beta[1:]
     slope = np.zeros(len(beta))
@@ -163,7 +140,7 @@ def _slopes(beta: Array, mass: Array) -> Array:
     return slope
 
 
-def _waits(beta: Array, slope: Array) -> Array:
+def _waits(beta: Float64, slope: Float64) -> Float64:
     """The time until each pair of neighbours meets; infinite where they move alike."""
     closing = slope[:-1] - slope[1:]
     gap = beta[1:] - beta[:-1]

@@ -7,20 +7,18 @@ from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._normal_form import by_rank, to_fit
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.scan import minimise_scalar
 from hcal.solvers.temperature import solve_temperature
 
-Float64 = NDArray[np.float64]
 _BLOCK_EVENTS = 65_536
 
 

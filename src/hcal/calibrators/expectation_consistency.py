@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from hcal.calibrators._shared import ONE_TEMPERATURE, top_hits
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
-from hcal.solvers.temperature import logit_scale, mean_confidence, solve_increasing
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
+from hcal.solvers.temperature import confidence_of_beta, logit_scale, solve_increasing
 
 
 class ExpectationConsistency(Calibrator):
@@ -55,7 +55,7 @@ class ExpectationConsistency(Calibrator):
         scale = logit_scale(logits) or 1.0
         low, high = low * min(1.0, scale), high * max(1.0, scale)
         accuracy = float(np.average(top_hits(logits, y), weights=sample_weight))
-        confidence = mean_confidence(logits, sample_weight)
+        confidence = confidence_of_beta(logits, sample_weight)
         solved = solve_increasing(
             lambda beta: confidence(beta) - accuracy, (-float(np.log(high)), -float(np.log(low)))
         )

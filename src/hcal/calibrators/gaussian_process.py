@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._latent_gp import (
     Process,
@@ -19,13 +18,11 @@ from hcal.calibrators._normal_form import MARK, MARKED, average_ties, by_rank, t
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps.monotone import Cells
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.maps.lookup import Cells
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.temperature import logit_scale
-
-Float64 = NDArray[np.float64]
 
 
 class GaussianProcessCalibration(Calibrator):

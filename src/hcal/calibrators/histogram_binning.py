@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Array,
-    Curve,
-    apply_curves,
-    default_floor,
-    fit_curves,
-    probabilities,
-    step,
-)
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators._one_vs_rest import CurvePerClass, FitCurve, step
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
-class HistogramBinning(Calibrator):
+class HistogramBinning(CurvePerClass):
     """Per class, the label frequency in equal-width bins of p_k; an empty bin keeps its midpoint.
 
     Zadrozny, Elkan: Obtaining calibrated probability estimates from decision trees and naive Bayesian
@@ -46,36 +34,25 @@ class HistogramBinning(Calibrator):
     name = "hb"
     title = "Histogram binning"
     weighted = True
-    state_specs = (CURVES,)
+    look_up = step
 
     def __init__(self, *, bins: int = 10, floor: float | None = None, input: InputKind = "logits") -> None:
         self.bins = bins
         self.floor = floor
         self.input = input
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         edges = _edges(self.bins)
-        total = len(y) if sample_weight is None else float(sample_weight.sum())
-        floor = default_floor(self.floor, total, logits.shape[1])
-
-        def fit_one(p: Array, hit: Array, weight: Array | None) -> Curve:
-            return edges[1:], _frequencies(p, hit, weight, edges)
-
-        return Fitted(
-            fit_curves(probabilities(logits), y, sample_weight, fit_one) | {"floor": floor} | ROUNDED
-        )
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, probabilities(logits, self.state_), step)
+        return lambda p, hit, weight: (edges[1:], _frequencies(p, hit, weight, edges))
 
 
-def _edges(bins: int) -> Array:
+def _edges(bins: int) -> Float64:
     if int(bins) != bins or bins < 1:
         raise ValueError(f"bins must be a positive integer, got {bins!r}")
     return np.linspace(0, 1, int(bins) + 1)
 
 
-def _frequencies(p: Array, hit: Array, weight: Array | None, edges: Array) -> Array:
+def _frequencies(p: Float64, hit: Float64, weight: Float64 | None, edges: Float64) -> Float64:
     which = np.searchsorted(edges, np.clip(p, _EPS, 1 - _EPS), side="right") - 1
     bins = len(edges) - 1
     mass = np.bincount(which, weights=weight, minlength=bins).astype(np.float64)

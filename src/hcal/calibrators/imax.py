@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from hcal.calibrators._one_vs_rest import FLOOR, MOST, Array, default_floor, normalise
+from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 
 _EPS = float(np.finfo(np.float64).eps)
 _ITERATIONS = 200
@@ -86,7 +86,7 @@ class IMaxBinning(Calibrator):
         return normalise(raw, softmax(logits), float(self.state_["floor"]))
 
 
-def _pooled_log_odds(logits: FloatArray) -> Array:
+def _pooled_log_odds(logits: FloatArray) -> Float64:
     """All events class by class; row blocks bound the temporaries."""
     n, k = logits.shape
     odds = np.empty((k, n))
@@ -96,7 +96,7 @@ def _pooled_log_odds(logits: FloatArray) -> Array:
     return odds.ravel()
 
 
-def one_vs_rest_log_odds(logits: FloatArray) -> Array:
+def one_vs_rest_log_odds(logits: FloatArray) -> Float64:
     """Return λ_k = z_k − logsumexp of the other logits, exact also where p_k is near 1.
 
     Parameters
@@ -126,7 +126,7 @@ def one_vs_rest_log_odds(logits: FloatArray) -> Array:
     return np.asarray(odds, dtype=np.float64)
 
 
-def seed_centres(odds: Array, n_centres: int, seed: int) -> Array:
+def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
     """Choose starting representatives by greedy k-means++ under the log-odds divergence; return them sorted.
 
     Each new centre is the best of 2 + ⌊ln B⌋ candidates drawn with probability proportional to the distance
@@ -136,7 +136,7 @@ def seed_centres(odds: Array, n_centres: int, seed: int) -> Array:
     ----------
     odds : array of shape (n,)
     n_centres : int
-    seed : int
+    random_state : int
 
     Returns
     -------
@@ -147,7 +147,7 @@ def seed_centres(odds: Array, n_centres: int, seed: int) -> Array:
     >>> seed_centres(np.array([-3.0, 3.0]), 2, 0)
     array([-3.,  3.])
     """
-    rng = np.random.RandomState(seed)
+    rng = np.random.RandomState(random_state)
     if odds.size > _SEEDING_EVENTS:
         odds = odds[rng.randint(odds.size, size=_SEEDING_EVENTS)]
     trials = 2 + int(np.log(n_centres))
@@ -168,15 +168,15 @@ def seed_centres(odds: Array, n_centres: int, seed: int) -> Array:
     return np.sort(odds[centres])
 
 
-def _divergence(odds: Array, p: Array, softplus: Array, centre: int) -> Array:
+def _divergence(odds: Float64, p: Float64, softplus: Float64, centre: int) -> Float64:
     """½KL(a‖m) + ½KL(b‖m) of Bernoullis given by log-odds, m = (a + b)/2, with the KLs written out."""
     difference = (p - p[centre]) * (odds - odds[centre]) / 4
     bregman = np.logaddexp(0, (odds + odds[centre]) / 2) - (softplus + softplus[centre]) / 2
-    distance: Array = np.maximum(difference + bregman, 0.0)
+    distance: Float64 = np.maximum(difference + bregman, 0.0)
     return distance
 
 
-def maximise_information(odds: Array, representatives: Array) -> Array:
+def maximise_information(odds: Float64, representatives: Float64) -> Float64:
     """Alternate between edges and representatives; return the B − 1 inner edges.
 
     Parameters
@@ -206,14 +206,14 @@ def maximise_information(odds: Array, representatives: Array) -> Array:
     return edges
 
 
-def _edges(representatives: Array) -> Array:
+def _edges(representatives: Float64) -> Float64:
     """Where neighbouring representatives describe an event equally well."""
     up = np.abs(np.diff(np.logaddexp(0, representatives)))
     down = np.abs(np.diff(np.logaddexp(0, -representatives)))
     return np.sort(np.log(np.maximum(up, _EPS)) - np.log(np.maximum(down, _EPS)))
 
 
-def _frequencies(odds: Array, positives: Array, edges: Array) -> Array:
+def _frequencies(odds: Float64, positives: Float64, edges: Float64) -> Float64:
     """Label frequency in each bin [lo, hi); an empty bin takes its place between its edges."""
     count = np.diff(np.searchsorted(odds, edges, side="left"), prepend=0, append=odds.size)
     hits = np.diff(np.searchsorted(positives, edges, side="left"), prepend=0, append=positives.size)

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Array,
-    Curve,
-    apply_curves,
-    default_floor,
-    fit_curves,
-    line,
-    probabilities,
-)
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 
-class IsotonicRegression(Calibrator):
+class IsotonicRegression(CurvePerClass):
     """Per class, the non-decreasing curve closest to the labels; linear between its points.
 
     Zadrozny, Elkan: Transforming classifier scores into accurate multiclass probability estimates, KDD 2002.
@@ -44,24 +31,13 @@ class IsotonicRegression(Calibrator):
     name = "iso"
     title = "Isotonic regression"
     weighted = True
-    state_specs = (CURVES,)
+    look_up = line
 
-    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.floor = floor
-        self.input = input
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        total = len(y) if sample_weight is None else float(sample_weight.sum())
-        floor = default_floor(self.floor, total, logits.shape[1])
-        return Fitted(
-            fit_curves(probabilities(logits), y, sample_weight, _isotonic) | {"floor": floor} | ROUNDED
-        )
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return apply_curves(self.state_, probabilities(logits, self.state_), line)
+    def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
+        return _isotonic
 
 
-def pool_equal(p: Array, hit: Array, weight: Array | None) -> tuple[Array, Array, Array]:
+def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
     """Sort by p and pool equal values: return the distinct p, the mass and the hits of each.
 
     Rows without weight are left out, so that a weight of 0 equals absence.
@@ -81,7 +57,7 @@ def pool_equal(p: Array, hit: Array, weight: Array | None) -> tuple[Array, Array
     return p[first], np.add.reduceat(weight, first), np.add.reduceat(hits, first)
 
 
-def _isotonic(p: Array, hit: Array, weight: Array | None) -> Curve:
+def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, mass, hits = pool_equal(p, hit, weight)
     values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
     # Only the two ends of a flat stretch matter to the interpolation.

@@ -8,14 +8,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._neighbours import Array, Neighbours, subtract_error
+from hcal.calibrators._neighbours import Neighbours, subtract_error
 from hcal.calibrators._one_vs_rest import MOST
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.row_order import fold_parts
 from hcal.calibrators.state import Field, Rule, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.temperature import solve_temperature
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
@@ -151,7 +151,7 @@ def _memory(logits: FloatArray, y: IntArray, choice: _Choice) -> State:
     }
 
 
-def _shift(probs: FloatArray, state: State) -> Array:
+def _shift(probs: FloatArray, state: State) -> Float64:
     out = np.array(probs, dtype=np.float64)
     if state["threshold"] < 1:
         neighbours = Neighbours(state["probs"], state["y"])
@@ -209,7 +209,7 @@ def _held_out_nll(
     held: IntArray,
     fractions: tuple[float, ...],
     thresholds: tuple[float, ...],
-) -> Array:
+) -> Float64:
     """Mean NLL of the held-out rows at every (fraction, threshold), from one search of neighbours."""
     neighbours = Neighbours(probs[fit], y[fit])
     queries, labels = probs[held], y[held]
@@ -223,6 +223,6 @@ def _held_out_nll(
     return total
 
 
-def _nll_sum(raw: Array, labels: IntArray) -> float:
+def _nll_sum(raw: Float64, labels: IntArray) -> float:
     own = raw[np.arange(len(labels)), labels] / raw.sum(axis=1)
     return float(-np.log(np.clip(own, _LOG_CLIP, 1 - _LOG_CLIP)).sum())

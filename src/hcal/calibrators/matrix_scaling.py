@@ -6,16 +6,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._normal_form import MARK, MARKED, to_fit, to_predict, to_predict_graph
 from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
-
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 
 
 class MatrixScaling(Calibrator):

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
-from hcal.ops import Ops
-
-Array = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.ops import Ops
 
 
 class PlattScaling(Calibrator):
@@ -53,14 +50,14 @@ class PlattScaling(Calibrator):
         self.smooth = smooth
         self.input = input
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Array | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         found, converged = fit_events(
             log_odds(logits), y, sample_weight, self._fit_one, identity=np.array([0.0, 1.0])
         )
         state = {"intercept": found[:, 0], "slope": found[:, 1]}
         return Fitted(state, converged, "" if converged else "Newton did not converge")
 
-    def _fit_one(self, odds: Array, hit: Array, weight: Array | None) -> tuple[Array, bool]:
+    def _fit_one(self, odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
         target = platt_targets(hit, weight) if self.smooth else hit
         mass = np.ones(len(hit)) if weight is None else weight
         solved = increasing_logistic(np.stack([np.ones_like(odds), odds], axis=1), target, mass)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, Rule, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
-
-Array = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 #: The smaller slope is at least this share of the larger: rows that were told apart stay so.
 _LEAST = 1e-3
@@ -62,7 +59,7 @@ class QuadraticScaling(Calibrator):
     def __init__(self, *, input: InputKind = "logits") -> None:
         self.input = input
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Array | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         # height 0 at log-odds 0 and slope 1 at both ends: the identity
         identity = np.array([0.0, 1.0, 1.0, 0.0, 0.0])
         found, converged = fit_events(log_odds(logits), y, sample_weight, _fit_one, identity)
@@ -75,7 +72,7 @@ class QuadraticScaling(Calibrator):
         return spread(s["height"] + s["low_slope"] * falling + s["high_slope"] * rising, logits)
 
 
-def _parts(odds: Array, low: Array | float, high: Array | float) -> tuple[Array, Array]:
+def _parts(odds: Float64, low: Float64 | float, high: Float64 | float) -> tuple[Float64, Float64]:
     """Return two increasing functions, 0 at ``low``: slope 0 → 1 and slope 1 → 0 over [low, high].
 
     Their sum is odds − low. Below and above they go on straight.
@@ -87,7 +84,7 @@ def _parts(odds: Array, low: Array | float, high: Array | float) -> tuple[Array,
     return rising, odds - low - rising
 
 
-def _fit_one(odds: Array, hit: Array, weight: Array | None) -> tuple[Array, bool]:
+def _fit_one(odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
     mass = np.ones(len(hit)) if weight is None else weight
     seen = odds[mass > 0]
     low, high = float(seen.min()), float(seen.max())

@@ -15,9 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import NOTHING, FloatArray, IntArray, log_softmax
-
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, log_softmax
 
 #: Keys are compared on a grid of this step: rounding moves a log-probability by 1e-13 at most, and rows
 #: nearer to each other than the grid are ordered by the keys that follow.
@@ -34,7 +32,7 @@ _MIXED = 0.02
 _UNEVEN = 0.1
 
 
-class Rows(NamedTuple):
+class ArrangedRows(NamedTuple):
     """Distinct rows in an order that depends on content alone.
 
     Attributes
@@ -49,7 +47,7 @@ class Rows(NamedTuple):
     weight: Float64 | None
 
 
-def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: bool) -> Rows:
+def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: bool) -> ArrangedRows:
     """Return the rows by content; with ``merge``, copies become one row that weighs as much as they did.
 
     Parameters
@@ -63,7 +61,7 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
 
     Returns
     -------
-    Rows
+    ArrangedRows
 
     Examples
     --------
@@ -84,7 +82,7 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
     # Sorted rows would make "the first m" a biased sample; this permutation knows nothing of the data.
     shuffle = np.random.RandomState(0).permutation(len(order))
     order = order[shuffle]
-    return Rows(logits[order], y[order], None if weight is None else weight[shuffle])
+    return ArrangedRows(logits[order], y[order], None if weight is None else weight[shuffle])
 
 
 def content_order(
@@ -268,7 +266,7 @@ def deal(y: IntArray, weight: Float64, n_folds: int, *, discrete: bool = False) 
     return held
 
 
-class Part(NamedTuple):
+class WeightedRows(NamedTuple):
     """Some rows (R,), and how much of each counts (R,)."""
 
     rows: IntArray
@@ -277,7 +275,7 @@ class Part(NamedTuple):
 
 def fold_parts(
     logits: FloatArray, y: IntArray, weight: Float64 | None, n_folds: int, *, random_state: int = 0
-) -> list[tuple[Part, Part]]:
+) -> list[tuple[WeightedRows, WeightedRows]]:
     """Return (part to fit on, part held out) of every fold; copies of a row stand on one side.
 
     Parameters
@@ -292,7 +290,7 @@ def fold_parts(
 
     Returns
     -------
-    list of (Part, Part)
+    list of (WeightedRows, WeightedRows)
 
     Examples
     --------
@@ -313,7 +311,7 @@ def fold_parts(
     units = int(np.maximum(np.floor(total), 1.0).sum()) if discrete else len(first)
     n_folds = min(n_folds, units)
     if n_folds < 2:
-        everything = Part(np.arange(len(y)), mass)
+        everything = WeightedRows(np.arange(len(y)), mass)
         return [(everything, everything)]
     shuffle = np.random.RandomState(random_state).permutation(len(first))
     held = np.empty((n_folds, len(first)))
@@ -322,7 +320,7 @@ def fold_parts(
     return [(_part(mass - part, mass), _part(part, mass)) for part in (mass * s[group] for s in share)]
 
 
-def _part(weight: Float64, mass: Float64) -> Part:
+def _part(weight: Float64, mass: Float64) -> WeightedRows:
     # What is left of a row by rounding alone is nothing.
     rows = np.flatnonzero(weight > 1e-9 * mass)
-    return Part(rows, weight[rows])
+    return WeightedRows(rows, weight[rows])

@@ -11,7 +11,6 @@ from scipy.special import expit, logit
 from hcal.calibrators._one_vs_rest import (
     CURVES,
     ROUNDED,
-    Array,
     Curve,
     apply_curves,
     columns,
@@ -23,7 +22,7 @@ from hcal.calibrators._one_vs_rest import (
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 _CLIP = 1e-12
 # The L2 penalty of C = 1e10: no shrinkage in effect, but a finite optimum where a class is separable.
@@ -74,7 +73,7 @@ class ScalingBinning(Calibrator):
         ]
         platt = np.array([(fit.slope, fit.intercept) for fit in fits])
 
-        def fit_one(score: Array, _hit: Array, _weight: Array | None) -> Curve:
+        def fit_one(score: Float64, _hit: Float64, _weight: Float64 | None) -> Curve:
             return _discretise(score, bins)
 
         state = fit_curves(_platt(probs, platt), y, sample_weight, fit_one)
@@ -107,19 +106,19 @@ class _Platt(NamedTuple):
 _IDENTITY = _Platt(1.0, 0.0, True)  # a class without rows keeps its p_k
 
 
-def _platt(probs: FloatArray, platt: Array) -> Array:
+def _platt(probs: FloatArray, platt: Float64) -> Float64:
     score = _log_odds(probs)
     score *= platt[:, 0]
     score += platt[:, 1]
     return expit(score, out=score)
 
 
-def _log_odds(p: FloatArray) -> Array:
-    odds: Array = logit(np.clip(p, _CLIP, 1 - _CLIP))
+def _log_odds(p: FloatArray) -> Float64:
+    odds: Float64 = logit(np.clip(p, _CLIP, 1 - _CLIP))
     return odds
 
 
-def _fit_platt(x: Array, hit: Array) -> _Platt:
+def _fit_platt(x: Float64, hit: Float64) -> _Platt:
     """Minimise the mean logistic loss of slope·x + intercept by damped Newton steps; convex, two unknowns."""
     theta = np.array([1.0, 0.0])
     ridge = _RIDGE / len(x)
@@ -145,8 +144,8 @@ def _fit_platt(x: Array, hit: Array) -> _Platt:
 
 
 def _line_search(
-    theta: Array, direction: Array, decrement: float, value: float, x: Array, hit: Array, ridge: float
-) -> tuple[Array, float, bool]:
+    theta: Float64, direction: Float64, decrement: float, value: float, x: Float64, hit: Float64, ridge: float
+) -> tuple[Float64, float, bool]:
     size = 1.0
     while size > 1e-10:
         trial = theta - size * direction
@@ -157,12 +156,12 @@ def _line_search(
     return theta, value, False
 
 
-def _platt_loss(theta: Array, x: Array, hit: Array, ridge: float) -> float:
+def _platt_loss(theta: Float64, x: Float64, hit: Float64, ridge: float) -> float:
     score = theta[0] * x + theta[1]
     return float((np.logaddexp(0, score) - hit * score).mean() + ridge * theta[0] ** 2 / 2)
 
 
-def _discretise(score: Array, bins: int) -> Curve:
+def _discretise(score: Float64, bins: int) -> Curve:
     """Equal-mass bins (lo, hi] of the scores; the value of a bin is the mean score in it."""
     score = np.sort(score)
     parts = min(bins, len(score))

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._shared import ONE_TEMPERATURE
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective.class_weighted import class_weights
-from hcal.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
-
-Float64 = NDArray[np.float64]
 
 # Published: where α, β start, and the first step of the solver whose second evaluation fits them.
 _ALPHA, _BETA = 1.0, 1.5

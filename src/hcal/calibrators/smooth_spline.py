@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.isotonic import isotonic_regression
 
@@ -12,11 +11,10 @@ from hcal.calibrators._logistic import increasing_logistic, logistic, platt_targ
 from hcal.calibrators._one_vs_rest import CURVES, Curve, columns, fit_curves, ten_digits
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.isotonic import pool_equal
-from hcal.calibrators.state import LARGE32, Arrays, Field, Rule, Sizes, StateSpec
+from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
-
-Array = NDArray[np.float64]
+from hcal.maps.lookup import through_knots
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 #: Rows enter the fit as at most so many groups of neighbours: the curve cannot tell more apart.
 _GROUPS = 512
@@ -27,7 +25,7 @@ _STEPS = 8
 _PENALTIES = 10.0 ** np.arange(-8.0, -1.0)
 
 
-def _apart_in_each(state: Arrays, _: Sizes) -> bool:
+def _apart_in_each(state: StateArrays, _: Sizes) -> bool:
     near = np.flatnonzero(~(np.diff(state["knots"]) >= _CLOSEST)) + 1
     return bool(np.isin(near, state["offsets"]).all())
 
@@ -80,7 +78,7 @@ class SmoothSpline(Calibrator):
         self.knots = knots
         self.input = input
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Array | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.knots < 2:
             raise ValueError(f"knots must be at least 2, got {self.knots!r}")
         odds = ten_digits(log_odds(logits))
@@ -98,18 +96,18 @@ class SmoothSpline(Calibrator):
         return spread(out, logits)
 
 
-def _fit_present(odds: Array, own: IntArray, weight: Array | None, n_knots: int) -> dict[str, Array]:
+def _fit_present(odds: Float64, own: IntArray, weight: Float64 | None, n_knots: int) -> dict[str, Float64]:
     """Fit a curve to every event that happens; labels outside the columns are misses of all of them."""
     n_events = odds.shape[1]
     labels = np.where((own >= 0) & (own < n_events), own, n_events)
 
-    def fit_one(o: Array, hit: Array, w: Array | None) -> Curve:
+    def fit_one(o: Float64, hit: Float64, w: Float64 | None) -> Curve:
         return _fit_curve(o, hit, w, n_knots)
 
     return fit_curves(odds, labels, weight, fit_one)
 
 
-def _fit_curve(odds: Array, hit: Array, weight: Array | None, n_knots: int) -> Curve:
+def _fit_curve(odds: Float64, hit: Float64, weight: Float64 | None, n_knots: int) -> Curve:
     """Return knots and the spline's values there."""
     x, mass, hits = _grouped(*pool_equal(odds, hit, weight))
     targets = platt_targets(np.array([0.0, 1.0]), np.array([mass.sum() - hits.sum(), hits.sum()]))
@@ -129,7 +127,7 @@ def _fit_curve(odds: Array, hit: Array, weight: Array | None, n_knots: int) -> C
     return _increasing(at, chosen, x, mass, slope=affine[1])
 
 
-def _increasing(knots: Array, values: Array, x: Array, mass: Array, *, slope: float) -> Curve:
+def _increasing(knots: Float64, values: Float64, x: Float64, mass: Float64, *, slope: float) -> Curve:
     """Return the spline at points close together; where it falls, the nearest increasing curve.
 
     A flat stretch gets a thousandth of the affine slope: rows that were told apart stay so.
@@ -143,7 +141,7 @@ def _increasing(knots: Array, values: Array, x: Array, mass: Array, *, slope: fl
     return fine, curve
 
 
-def _apart(knots: Array) -> Array:
+def _apart(knots: Float64) -> Float64:
     """Leave out knots closer than a ten-thousandth of the range: no curvature can be told between them."""
     gap = (knots[-1] - knots[0]) * 1e-4
     kept = [knots[0]]
@@ -153,7 +151,7 @@ def _apart(knots: Array) -> Array:
     return np.array(kept)
 
 
-def _grouped(x: Array, mass: Array, hits: Array) -> tuple[Array, Array, Array]:
+def _grouped(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64, Float64]:
     """Pool neighbours into groups of about equal mass, where there are many."""
     if len(x) <= _GROUPS:
         return x, mass, hits
@@ -164,22 +162,22 @@ def _grouped(x: Array, mass: Array, hits: Array) -> tuple[Array, Array, Array]:
     return np.add.reduceat(x * mass, first) / total, total, np.add.reduceat(hits, first)
 
 
-def _basis(x: Array, knots: Array) -> Array:
+def _basis(x: Float64, knots: Float64) -> Float64:
     """Return the natural cubic splines that are 1 at one knot and 0 at the others, at x; straight outside."""
     return _natural(knots, np.eye(len(knots)), x)
 
 
-def _natural(knots: Array, values: Array, x: Array) -> Array:
+def _natural(knots: Float64, values: Float64, x: Float64) -> Float64:
     from scipy.interpolate import CubicSpline
 
     spline = CubicSpline(knots, values, bc_type="natural")
     inside = np.clip(x, knots[0], knots[-1])
     beyond = (x - inside).reshape((-1,) + (1,) * (values.ndim - 1))
-    out: Array = spline(inside) + beyond * spline(inside, 1)
+    out: Float64 = spline(inside) + beyond * spline(inside, 1)
     return out
 
 
-def _bending(knots: Array) -> Array:
+def _bending(knots: Float64) -> Float64:
     """Return the matrix of ∫s″² as a quadratic form of the values at the knots (Green & Silverman, 2.1)."""
     h = np.diff(knots)
     n = len(knots)
@@ -190,11 +188,13 @@ def _bending(knots: Array) -> Array:
         r[j, j] = (h[j] + h[j + 1]) / 3
         if j + 1 < n - 2:
             r[j, j + 1] = r[j + 1, j] = h[j + 1] / 6
-    form: Array = q @ np.linalg.solve(r, q.T)
+    form: Float64 = q @ np.linalg.solve(r, q.T)
     return (form + form.T) / 2
 
 
-def _left_out(design: Array, theta: Array, mass: Array, hits: Array, targets: Array, penalty: Array) -> float:
+def _left_out(
+    design: Float64, theta: Float64, mass: Float64, hits: Float64, targets: Float64, penalty: Float64
+) -> float:
     """Return the mean log-loss of each row under the fit without it, by one Newton step.
 
     Rows of a group are the same point: its hits and its misses each leave out one row of their kind.
@@ -212,13 +212,10 @@ def _left_out(design: Array, theta: Array, mass: Array, hits: Array, targets: Ar
     return float(((mass - hits) * missed + hits * right).sum() / mass.sum())
 
 
-def _evaluate(odds: Array, knots: Array, values: Array) -> Array:
+def _evaluate(odds: Float64, knots: Float64, values: Float64) -> Float64:
     """Return the curve, straight beyond its ends; without knots the log-odds, with one a constant."""
     if len(knots) == 0:
         return odds
-    inside = np.interp(odds, knots, values)
     if len(knots) == 1:
-        return inside
-    first, last = (np.diff(values)[[0, -1]] / np.diff(knots)[[0, -1]]).tolist()
-    below, above = np.minimum(odds - knots[0], 0), np.maximum(odds - knots[-1], 0)
-    return np.asarray(inside + first * below + last * above, dtype=np.float64)
+        return np.full_like(odds, values[0])
+    return through_knots(odds, knots, values)

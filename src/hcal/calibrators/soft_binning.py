@@ -11,9 +11,9 @@ from hcal.calibrators._normal_form import by_rank, to_fit
 from hcal.calibrators._shared import ONE_TEMPERATURE, top_hits
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective.soft_binned import soft_binned_error
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.scan import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability

@@ -13,7 +13,6 @@ from hcal.calibrators._one_vs_rest import (
     MOST,
     ROUNDED,
     ROUNDED_FIELD,
-    Array,
     columns,
     default_floor,
     line,
@@ -23,7 +22,7 @@ from hcal.calibrators._one_vs_rest import (
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 
 class SplineCalibration(Calibrator):
@@ -131,7 +130,7 @@ class _CumulativeSpline:
         self.solve = np.linalg.pinv(cardinal(u))
         self.slope = cardinal(u, 1)
 
-    def recalibrate(self, score: Array, hit: Array) -> tuple[Array, Array]:
+    def recalibrate(self, score: Float64, hit: Float64) -> tuple[Float64, Float64]:
         """Return the distinct scores of one rank, ascending, and their recalibrated values."""
         order = np.argsort(score, kind="stable")
         score = score[order]

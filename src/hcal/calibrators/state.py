@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = Mapping[str, NDArray[Any]]
+StateArrays = Mapping[str, NDArray[Any]]
 Sizes = Mapping[str, int]
 Dim = str | int
 Order = Literal["increasing", "not falling"]
@@ -84,7 +84,7 @@ class Rule:
 
     name: str
     words: str
-    holds: Callable[[Arrays, Sizes], bool]
+    holds: Callable[[StateArrays, Sizes], bool]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class StateSpec:
         )
 
 
-def check_state(spec: StateSpec, state: Arrays, n_classes: int) -> None:
+def check_state(spec: StateSpec, state: StateArrays, n_classes: int) -> None:
     """Raise a ValueError that names the array which is not as declared.
 
     Parameters
@@ -183,12 +183,12 @@ def choose_spec(specs: tuple[StateSpec, ...], params: Mapping[str, Any], names: 
     return max(able, key=lambda s: len(s.names & names))
 
 
-def size_of(dim: Dim, sizes: Sizes) -> int:
+def dimension(dim: Dim, sizes: Sizes) -> int:
     """Return a size given in symbols.
 
     Examples
     --------
-    >>> size_of("K*(K+1)", {"K": 3})
+    >>> dimension("K*(K+1)", {"K": 3})
     12
     """
     return dim if isinstance(dim, int) else _value(ast.parse(dim, mode="eval").body, sizes)
@@ -232,12 +232,12 @@ def _check_shape(
 def _fits(dim: Dim, length: int, sizes: dict[str, int], declared: Mapping[str, tuple[str, int]]) -> bool:
     for symbol in _symbols(dim) - set(sizes):
         # The dimension is a line in its new symbol: two points give its slope, the length its size.
-        start, slope = (size_of(dim, {**sizes, symbol: s}) for s in (0, 1))
+        start, slope = (dimension(dim, {**sizes, symbol: s}) for s in (0, 1))
         size, odd = divmod(length - start, slope - start)
         if odd or size < declared[symbol][1]:
             return False
         sizes[symbol] = size
-    return size_of(dim, sizes) == length
+    return dimension(dim, sizes) == length
 
 
 def shape_words(field: Field) -> str:
@@ -254,14 +254,14 @@ def shape_words(field: Field) -> str:
 
 def _in_words(field: Field, sizes: Sizes) -> str:
     if all(_symbols(dim) <= set(sizes) for dim in field.dims) and any(map(_symbols, field.dims)):
-        return f"{shape_words(field)} = {tuple(size_of(dim, sizes) for dim in field.dims)}"
+        return f"{shape_words(field)} = {tuple(dimension(dim, sizes) for dim in field.dims)}"
     return shape_words(field)
 
 
 def _check_values(field: Field, array: NDArray[Any], sizes: Sizes) -> None:
     if array.size == 0:
         return
-    low, high = (float(size_of(b, sizes)) if isinstance(b, str) else b for b in (field.low, field.high))
+    low, high = (float(dimension(b, sizes)) if isinstance(b, str) else b for b in (field.low, field.high))
     least, most = array.min(), array.max()  # NaN if one is: no comparison holds
     if not (least >= low and most <= high) and not (field.nan and np.isnan(array).all()):
         what = "NaN" if np.isnan(least) else f"{least if least < low else most:.6g}"

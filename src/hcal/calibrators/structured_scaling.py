@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._shared import BETA
 from hcal.calibrators._structured import FirstStage, Penalty, first_stage, second_stage
@@ -13,10 +12,10 @@ from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
+from hcal.maps.protocol import Map
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 
-Float64 = NDArray[np.float64]
 _FIRST = StateSpec((BETA, Field("epsilon", "share of the uniform in the first stage", low=0, high=1)))
 
 
@@ -159,7 +158,7 @@ def _scores_graph(state: State, ops: Ops, x: Any, n_classes: int) -> Any:
 
 def _fit_stages(
     method: StructuredVectorScaling | StructuredMatrixScaling,
-    family: scaling.Map,
+    family: Map,
     logits: FloatArray,
     y: IntArray,
     weight: Float64 | None,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from hcal.calibrators._shared import ONE_TEMPERATURE
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.temperature import solve_temperature
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 
 
 class Uncalibrated(Calibrator):

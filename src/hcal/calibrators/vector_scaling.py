@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._shared import (
     EPS,
@@ -19,14 +18,13 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.objective import proper
-from hcal.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import fit_map
 from hcal.solvers.lbfgs import Solution
+from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs
 from hcal.solvers.temperature import solve_temperature
-
-Float64 = NDArray[np.float64]
 
 
 class VectorScaling(Calibrator):
@@ -112,15 +110,6 @@ def _fit_vector(
     x -= centre
     family = scaling.vector(x.shape[1])
     first = np.concatenate([np.full(len(centre), beta), beta * centre])
-    fit = fit_map(
-        family,
-        proper.nll(),
-        x,
-        y,
-        weight,
-        start=first,
-        max_iterations=max_iterations,
-        tolerance=1e-6,
-        gain=1e-6,
-    )
+    solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, tolerance=1e-6, gain=1e-6))
+    fit = fit_map(family, proper.log_loss(), solver, x, y, weight, start=first)
     return fit, centre

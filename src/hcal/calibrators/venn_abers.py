@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.calibrators._floor import apply_floor
 from hcal.calibrators._log_odds import events, log_odds
-from hcal.calibrators._one_vs_rest import Array, columns, normalise, ten_digits
+from hcal.calibrators._one_vs_rest import columns, normalise, ten_digits
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.floor import apply_floor
 from hcal.calibrators.isotonic import pool_equal
-from hcal.calibrators.row_order import Part, fold_parts
-from hcal.calibrators.state import Arrays, Field, Rule, Sizes, StateSpec
+from hcal.calibrators.row_order import WeightedRows, fold_parts
+from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 
 
-def _whole(name: str, size: str) -> Callable[[Arrays, Sizes], bool]:
+def _whole(name: str, size: str) -> Callable[[StateArrays, Sizes], bool]:
     return lambda s, n: bool(s[name][0] == 0 and s[name][-1] == n[size])
 
 
@@ -94,7 +94,7 @@ class VennAbers(Calibrator):
             return np.hstack([miss / (miss + hit), q])
         return normalise(q, softmax(np.asarray(logits, dtype=np.float64)), 0.0)
 
-    def predict_interval(self, logits: Any) -> tuple[Array, Array]:
+    def predict_interval(self, logits: Any) -> tuple[Float64, Float64]:
         """Return (p0, p1): between which calibrated probabilities each class lies, one against the rest.
 
         Parameters
@@ -116,11 +116,11 @@ class VennAbers(Calibrator):
         return p0, p1
 
 
-def _fit_all(odds: Array, y: IntArray, parts: list[Part]) -> State:
+def _fit_all(odds: Float64, y: IntArray, parts: list[WeightedRows]) -> State:
     """Return the steps of all folds and events end to end, events within folds."""
     used = events(odds)
     first = odds.shape[1] - used.shape[1]
-    found: dict[str, list[Array]] = {"low_knots": [], "low": [], "high_knots": [], "high": []}
+    found: dict[str, list[Float64]] = {"low_knots": [], "low": [], "high_knots": [], "high": []}
     for rows, own in parts:
         mass = np.bincount(y[rows], weights=own, minlength=odds.shape[1])
         for column, o in columns(used[rows]):
@@ -135,7 +135,7 @@ def _fit_all(odds: Array, y: IntArray, parts: list[Part]) -> State:
     return state
 
 
-def _steps(x: Array, mass: Array, hits: Array) -> tuple[Array, Array, Array, Array]:
+def _steps(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64, Float64, Float64]:
     """Return p0 and p1 as step functions: where they change, and to what.
 
     p0 of a score is that of the greatest x below or at it, p1 that of the smallest above or at it.
@@ -146,7 +146,7 @@ def _steps(x: Array, mass: Array, hits: Array) -> tuple[Array, Array, Array, Arr
     return x[starts], low[starts], x[ends], high[ends]
 
 
-def _added(mass: Array, hits: Array, label: float) -> Array:
+def _added(mass: Float64, hits: Float64, label: float) -> Float64:
     """Return, for every point, the isotonic fit there after one more row with this label at that point.
 
     The fit at j is the slope with which the greatest convex minorant of the cumulated hits passes j. With a
@@ -158,8 +158,8 @@ def _added(mass: Array, hits: Array, label: float) -> Array:
     before, after = _chain(w, s), len(w) - 1 - _chain(-w[::-1], s[::-1])[::-1]
     left, right = np.arange(len(mass)), np.arange(1, len(w))
 
-    def slope(i: IntArray, j: IntArray) -> Array:
-        steepness: Array = (s[j] - s[i] + label) / (w[j] - w[i] + 1)
+    def slope(i: IntArray, j: IntArray) -> Float64:
+        steepness: Float64 = (s[j] - s[i] + label) / (w[j] - w[i] + 1)
         return steepness
 
     while True:
@@ -175,7 +175,7 @@ def _added(mass: Array, hits: Array, label: float) -> Array:
             return np.clip(now, 0.0, 1.0)
 
 
-def _chain(w: Array, s: Array) -> IntArray:
+def _chain(w: Float64, s: Float64) -> IntArray:
     """Return, for every point, the one before it on the lower hull of all up to it; the first, itself."""
     previous = np.zeros(len(w), dtype=np.int64)
     width, height = w.tolist(), s.tolist()
@@ -194,7 +194,7 @@ def _chain(w: Array, s: Array) -> IntArray:
     return previous
 
 
-def _intervals(state: State, odds: Array) -> tuple[Array, Array]:
+def _intervals(state: State, odds: Float64) -> tuple[Float64, Float64]:
     """Return p0 and p1 of every fold: shape (folds, N, events); of an event without a curve, p and p."""
     used = events(odds)
     n_folds = (len(state["low_offsets"]) - 1) // used.shape[1]
@@ -206,7 +206,7 @@ def _intervals(state: State, odds: Array) -> tuple[Array, Array]:
     return low, high
 
 
-def _interval(state: State, at: int, odds: Array) -> tuple[Array, Array]:
+def _interval(state: State, at: int, odds: Float64) -> tuple[Float64, Float64]:
     below = slice(*state["low_offsets"][at : at + 2])
     above = slice(*state["high_offsets"][at : at + 2])
     if below.start == below.stop:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from hcal.certificates.table import _HALF, _SHIFT, _SIDE, BINS
+from hcal.runtime.jit import jit
 from hcal.runtime.threads import each
 
 #: Classes whose bins stay in the cache together.
 _CHUNK = 16
-_jit: Callable[[Callable[..., Any]], Callable[..., Any]] = njit(nogil=True, cache=True)
+_jit = jit(nogil=True)
 
 
 def accumulate(counted: Any, probs: Any) -> None:

@@ -27,7 +27,7 @@ def pyplot() -> Any:
     return plt
 
 
-def draw(event: EventCertificate, level: float) -> Figure:
+def draw_event(event: EventCertificate, level: float) -> Figure:
     """Draw the cumulative curve with its band, and below it every window's interval of the gap.
 
     Parameters

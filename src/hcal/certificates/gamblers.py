@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from hcal.runtime.numerics import Float64
 
 #: The share of the capital that is never bet, at the start and of every share dealt anew.
 _CASH = 0.5
-Array = NDArray[np.float64]
 
 
 class Gamblers:
@@ -29,7 +29,7 @@ class Gamblers:
         self.start = np.zeros(n_events)
         self.gained = np.zeros((n_events, n_bets + 1))
 
-    def path(self, logs: Array) -> Array:
+    def path(self, logs: Float64) -> Float64:
         """Add payoffs of shape (rows, C, E), all of one block; return log-capitals, shape (rows, C)."""
         cash = np.zeros((*logs.shape[:2], 1))
         run = self.gained + np.cumsum(np.concatenate([logs, cash], axis=2), axis=0)
@@ -54,14 +54,14 @@ class Gamblers:
         return event, int(bets.argmax())
 
 
-def log_mean(logs: Array, weights: Array) -> Array:
+def log_mean(logs: Float64, weights: Float64) -> Float64:
     """Return the logarithm of Σ weights·exp(logs) over the last axis."""
     top = logs.max(axis=-1, keepdims=True)
     with np.errstate(under="ignore"):
         return np.asarray(top[..., 0] + np.log((weights * np.exp(logs - top)).sum(axis=-1)))
 
 
-def log_average(logs: Array) -> Array:
+def log_average(logs: Float64) -> Float64:
     """Return the logarithm of the mean of exp(logs) over the last axis."""
     logs = np.asarray(logs)
     return log_mean(logs, np.full(logs.shape[-1], 1 / logs.shape[-1]))

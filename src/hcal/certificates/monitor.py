@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
-from hcal.certificates.gamblers import Array, Gamblers, log_average, log_mean
+from hcal.certificates.gamblers import Gamblers, log_average, log_mean
+from hcal.runtime.numerics import Float64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,7 +156,7 @@ class Monitor:
         sizes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
         self._gamblers = {f: Gamblers(sizes[f], len(FAMILIES[f])) for f in self.events}
 
-    def _block(self, p: Array, y: NDArray[np.int64]) -> None:
+    def _block(self, p: Float64, y: NDArray[np.int64]) -> None:
         paths = np.stack(
             [log_average(self._gamblers[f].path(self._logs(f, p, y))) for f in self.events], axis=1
         )
@@ -169,7 +170,7 @@ class Monitor:
                 gamblers.deal(1 / (self.n // BLOCK + 1))
             self._history.append((self.n, *(float(v) for v in paths[-1] / np.log(10))))
 
-    def _logs(self, family: str, p: Array, y: NDArray[np.int64]) -> Array:
+    def _logs(self, family: str, p: Float64, y: NDArray[np.int64]) -> Float64:
         if family == "vector":
             return log_vector_payoffs(p, y)[:, None]
         if family == "top-label":
@@ -181,7 +182,7 @@ class Monitor:
             claims, marks = p, y[:, None] == np.arange(self.n_classes)
         return log_payoffs(claims, marks, FAMILIES[family], self.tolerance)
 
-    def _describe(self, row: int, families: Array, log_evidence: float) -> Alarm:
+    def _describe(self, row: int, families: Float64, log_evidence: float) -> Alarm:
         family = self.events[int(families.argmax())]
         event, bet = self._gamblers[family].leader()
         name = {"top-label": "top label", "vector": "whole vector"}.get(family, f"class {event}")
@@ -204,7 +205,7 @@ class Monitor:
         return float(np.exp(min(self.log_evidence, 700.0)))
 
     @property
-    def history(self) -> Array:
+    def history(self) -> Float64:
         """Rows, and log₁₀ of the evidence of each family, at the end of every block."""
         return np.array(self._history, dtype=np.float64).reshape(-1, 1 + len(self.events))
 
@@ -300,7 +301,7 @@ class Monitor:
         ----------
         path : path-like
         """
-        from hcal.io import atomic_path
+        from hcal.data.atomic import atomic_path
 
         with atomic_path(path) as temporary:
             temporary.write_text(json.dumps(self.state, allow_nan=False), encoding="utf-8")

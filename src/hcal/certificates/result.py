@@ -108,7 +108,7 @@ class Certificate:
     @property
     def sentences(self) -> list[str]:
         """What is proven, in plain words."""
-        return sentences.tell(self)
+        return sentences.all_sentences(self)
 
     # -- for machines -----------------------------------------------------------------------------
 
@@ -185,9 +185,9 @@ class Certificate:
         -------
         matplotlib Figure
         """
-        from hcal.certificates.drawing import draw
+        from hcal.certificates.drawing import draw_event
 
-        return draw(self._event(event), self.level)
+        return draw_event(self._event(event), self.level)
 
     def _event(self, name: str | None) -> EventCertificate:
         known = self.events | (

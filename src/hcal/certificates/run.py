@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hcal import fingerprint, inputs
+from hcal import inputs
+from hcal.calibrators import calibration_rows
 from hcal.certificates.bounds import check_level
 from hcal.certificates.classes import certify_classes, class_tables
 from hcal.certificates.event import EventCertificate, certify_event
@@ -16,7 +17,7 @@ from hcal.certificates.groups import certify_groups
 from hcal.certificates.result import Certificate
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import IntArray, softmax
+from hcal.runtime.numerics import IntArray, softmax
 
 #: What counts as close enough: five points of probability.
 TOLERANCE = 0.05
@@ -219,8 +220,8 @@ def _refuse_rows_of_the_fit(
         return
     shown = inputs.to_numpy(probs, "probs")[0]
     shown = np.stack([1 - shown, shown], axis=1) if shown.ndim == 1 else shown
-    known = fingerprint.fitted_here() if calibrator is None else [calibrator]
-    for name, share in fingerprint.shares_predicted(known, shown).items():
+    known = calibration_rows.fitted_here() if calibrator is None else [calibrator]
+    for name, share in calibration_rows.shares_predicted(known, shown).items():
         raise RowsOfTheFitError(_reason(share, name))
 
 
@@ -234,8 +235,7 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
         As the calibrator takes them.
     y : array of shape (N,)
     """
-    x, _ = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)
-    share = fingerprint.share_seen(calibrator, x, y)
+    share = calibration_rows.share_seen(calibrator, calibration_rows.rows_of(calibrator, scores), y)
     if share:
         raise RowsOfTheFitError(_reason(share, calibrator.name))
 

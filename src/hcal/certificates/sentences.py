@@ -37,7 +37,7 @@ def share(value: float) -> str:
     return f"{100 * value:.1f} %" if value >= 0.001 or value == 0 else f"{100 * value:.2g} %"
 
 
-def tell(certificate: Certificate) -> list[str]:
+def all_sentences(certificate: Certificate) -> list[str]:
     """Return the sentences of a certificate, the most important first."""
     c = certificate
     lines = [

@@ -20,7 +20,7 @@ from hcal.certificates.result import Certificate
 from hcal.certificates.run import REFUSED, TOLERANCE
 from hcal.certificates.table import BINS, bin_of, table_of_bins
 from hcal.metrics.sample import Vector
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 _GAIN = "a gain over a baseline: its bound needs the rows one after the other"
 

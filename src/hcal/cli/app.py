@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hcal._version import __version__
-from hcal.cli import console
+from hcal.cli import bench, console, opening
 from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, read_for, shape_of
 from hcal.cli.options import (
     ClassesOpt,
@@ -21,7 +19,9 @@ from hcal.cli.options import (
     JsonOpt,
     LabelOpt,
     LabelsOpt,
+    MethodOpt,
     ModelOpt,
+    OptionScoreOpt,
     QuietOpt,
     ScoresOpt,
     WeightOpt,
@@ -57,12 +57,6 @@ def _root(
     pass
 
 
-def _methods(incomplete: str) -> list[str]:
-    from hcal.calibrators import list_calibrators
-
-    return [name for name in list_calibrators() if name.startswith(incomplete)]
-
-
 @app.command(
     epilog=_examples(
         "hcal fit cal.npz -o model.hcal", "hcal fit scores.npy --labels y.npy --input probs -o m.hcal"
@@ -71,11 +65,10 @@ def _methods(incomplete: str) -> list[str]:
 def fit(
     file: DataArg,
     output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write")],
-    method: Annotated[
-        str, typer.Option("--method", help="a calibrator by its registry name", autocompletion=_methods)
-    ] = "h",
+    method: MethodOpt = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: OptionScoreOpt = "sum",
     scores: ScoresOpt = None,
     label: LabelOpt = None,
     weight: WeightOpt = None,
@@ -91,21 +84,21 @@ def fit(
 ) -> None:
     """Learn a calibrator from scores and labels of held-out rows."""
     with console.friendly():
-        from hcal import io
-        from hcal.calibrators import make_calibrator
+        from hcal.calibrators.files import save
         from hcal.cli.fit import show_fit, warn_of_few_rows
         from hcal.cli.report import origin
 
-        check_output(output, file, labels)
+        check_output(output, *file, labels)
         params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
-        ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes)
+        ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes, score=score)
         data = ask.read(part="cal")
-        calibrator = make_calibrator(method, **params, input=data.kind)
+        calibrator = opening.new_calibrator(method, data, params)
+        method = calibrator.name
         told = warn_of_few_rows(data)
         with console.fitting(calibrator, f"fitting {method} on {shape_of(data)}", quiet=quiet or json):
-            calibrator.fit(data.values, data.labels(), data.weight, classes=data.classes)
+            opening.fit(calibrator, data)
         calibrator.info_["fitted_on"] |= origin(data)
-        io.save(calibrator, output)
+        save(calibrator, output)
         if json:
             console.print_json(
                 {"model": str(output), "method": method, "converged": calibrator.converged_,
@@ -125,6 +118,11 @@ def apply(
         Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
     ],
     input: InputOpt = None,
+    score: OptionScoreOpt = "sum",
+    prior: Annotated[
+        str | None,
+        typer.Option("--prior", help="class frequencies of the new rows, with commas; or 'estimate'"),
+    ] = None,
     scores: ScoresOpt = None,
     label: LabelOpt = None,
     id: IdOpt = None,
@@ -133,16 +131,17 @@ def apply(
 ) -> None:
     """Turn new scores into calibrated probabilities."""
     with console.friendly():
-        from hcal import io
+        from hcal.calibrators.files import load
         from hcal.data import can_write, write_probs
 
         can_write(output)
-        check_output(output, model, file)
-        calibrator = io.load(model)
-        data = read_for(calibrator, model, Ask(file, input, None, scores, label, id))
+        check_output(output, model, *file)
+        calibrator = load(model)
+        data = read_for(calibrator, model, Ask(file, input, None, scores, label, id, score=score))
         with console.working(f"applying {calibrator.name} to {shape_of(data)}", quiet=quiet or json):
+            calibrator = opening.for_prior(calibrator, prior, data.values)
             probs = calibrator.predict_proba(data.values)
-        write_probs(output, probs, data.y, classes=calibrator.class_names_, ids=data.ids)
+        write_probs(output, probs, data.y, classes=data.classes, ids=data.ids)
         confidence = float(probs.max(axis=1).mean())
         if json:
             console.print_json({"output": str(output), "rows": len(probs), "classes": probs.shape[1],
@@ -166,6 +165,7 @@ def evaluate(
     ] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: OptionScoreOpt = "sum",
     scores: ScoresOpt = None,
     label: LabelOpt = None,
     group: GroupOpt = None,
@@ -181,7 +181,9 @@ def evaluate(
         from hcal.cli.report import same_file
         from hcal.evaluation import learned_from
 
-        ask = Ask(file, input, labels, scores, label, group=group, weight=weight, classes=classes)
+        ask = Ask(
+            file, input, labels, scores, label, group=group, weight=weight, classes=classes, score=score
+        )
         calibrator, data = calibrator_and_data(model, ask)
         with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):
             measured = measure(data, calibrator, names_of(metrics), ci)
@@ -205,6 +207,7 @@ def report(
     model: ModelOpt = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: OptionScoreOpt = "sum",
     names: Annotated[
         Path | None, typer.Option("--names", help="a text file with one class name a line")
     ] = None,
@@ -221,8 +224,8 @@ def report(
     with console.friendly():
         from hcal.cli.report import write
 
-        check_output(output, file, model, labels, names)
-        ask = Ask(file, input, labels, scores, label, group=group, classes=classes)
+        check_output(output, *file, model, labels, names)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
         calibrator, data = calibrator_and_data(model, ask)
         with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):
             verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive)
@@ -256,6 +259,7 @@ def certify(
     plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: OptionScoreOpt = "sum",
     scores: ScoresOpt = None,
     label: LabelOpt = None,
     classes: ClassesOpt = None,
@@ -267,8 +271,8 @@ def certify(
         from hcal.cli.certify import certify_file, save_picture
 
         if plot is not None:
-            check_output(plot, file, model)
-        ask = Ask(file, input, labels, scores, label, group=group, classes=classes)
+            check_output(plot, *file, model)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
         calibrator, data = calibrator_and_data(model, ask)
         with console.working(f"certifying {shape_of(data)}", quiet=quiet or json):
             certificate = certify_file(data, calibrator, level=level, assume=assume, positive=positive)
@@ -299,6 +303,7 @@ def compare(
     jobs: Annotated[int | None, typer.Option("--jobs", help="processes; -1 for all cores")] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
+    score: OptionScoreOpt = "sum",
     scores: ScoresOpt = None,
     label: LabelOpt = None,
     group: Annotated[
@@ -314,8 +319,8 @@ def compare(
         from hcal.cli.compare import compare_file
 
         if plot is not None:
-            check_output(plot, file, test, labels)
-        ask = Ask(file, input, labels, scores, label, group=group, classes=classes)
+            check_output(plot, *file, test, labels)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
         table = compare_file(
             ask, test, methods=names_of(methods), metrics=names_of(metrics), folds=folds, jobs=jobs,
             progress=False if quiet or json else None,
@@ -354,7 +359,7 @@ def watch(
             check_output(path, *files, model)
         monitor = open_monitor(state, level, tolerance)
         for file in files:
-            calibrator, data = calibrator_and_data(model, Ask(file, input, None, scores, label))
+            calibrator, data = calibrator_and_data(model, Ask([file], input, None, scores, label))
             watch_batch(monitor, data, calibrator)
             if not quiet and not json:
                 console.out().print(f"{file.name}: {monitor}", markup=False)
@@ -374,9 +379,7 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write to")] = Path(
         "hcal-demo"
     ),
-    method: Annotated[
-        str, typer.Option("--method", help="a calibrator by its registry name", autocompletion=_methods)
-    ] = "h",
+    method: MethodOpt = "h",
     seed: Annotated[int, typer.Option("--seed", help="seed of the split and of the training")] = 0,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
@@ -388,10 +391,4 @@ def demo(
         tell(output, method=method, seed=seed, quiet=quiet, json=json)
 
 
-def _mount_bench() -> None:
-    """Add ``hcal bench …`` where the benchmark package brings its commands."""
-    if find_spec("hcal.bench.cli") is not None:
-        app.add_typer(import_module("hcal.bench.cli").app, name="bench")
-
-
-_mount_bench()
+app.add_typer(bench.app, name="bench")

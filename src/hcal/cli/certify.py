@@ -88,7 +88,7 @@ def watch_batch(monitor: Monitor, data: DataFile, calibrator: Calibrator | None)
 
 def save_picture(figure: Any, path: Path) -> None:
     """Write a matplotlib figure, atomically, in the format of the extension."""
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

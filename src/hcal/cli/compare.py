@@ -7,8 +7,8 @@ from pathlib import Path
 
 import hcal
 from hcal.cli.files import Ask
-from hcal.comparison_table import Comparison
 from hcal.data import DataFile
+from hcal.evaluation.comparison_table import Comparison
 
 
 def compare_file(
@@ -54,7 +54,7 @@ def compare_file(
 
 def _judged_on(ask: Ask, test: Path | None, learn: DataFile) -> DataFile | None:
     if test is not None:
-        data = replace(ask, file=test, labels=None, group=None).read(kind=learn.kind)
+        data = replace(ask, file=[test], labels=None, group=None).read(kind=learn.kind)
     elif learn.part:
         data = replace(ask, group=None).read(kind=learn.kind)
     else:

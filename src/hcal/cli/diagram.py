@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from rich.text import Text
 
-from hcal.evaluation.diagram import Curve
+from hcal.evaluation.diagram import ReliabilityCurve
 
 
-def draw(curve: Curve, *, title: str = "", width: int = 40) -> Text:
+def draw_text(curve: ReliabilityCurve, *, title: str = "", width: int = 40) -> Text:
     """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
 
     Parameters
     ----------
-    curve : Curve
+    curve : ReliabilityCurve
         From :func:`hcal.reliability`.
     title : str
     width : int
@@ -27,7 +27,7 @@ def draw(curve: Curve, *, title: str = "", width: int = 40) -> Text:
     --------
     >>> import hcal
     >>> curve = hcal.reliability([[0.05, 0.95]] * 12, [1] * 6 + [0] * 6, bins=10).curves[0]
-    >>> print(draw(curve, width=20).plain)
+    >>> print(draw_text(curve, width=20).plain)
     confidence  0     accuracy     1     gap     rows
     0.90–1.00   ██████████░░░░░░░░░│  +0.450*      12
     """

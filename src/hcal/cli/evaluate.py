@@ -14,8 +14,9 @@ from hcal.calibrators.base import Calibrator
 from hcal.certificates.sentences import group_sentences
 from hcal.cli import console, diagram
 from hcal.data import DataFile
+from hcal.data.probabilities import to_probs
 from hcal.evaluation import Evaluation
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ def own_probs(data: DataFile) -> FloatArray:
     -------
     array of shape (N, K)
     """
-    if data.kind == "probs":
-        return inputs.check_probs(data.values)[0]
-    return softmax(inputs.check_logits(data.values, input=data.kind)[0])
+    return to_probs(data.values, data.kind)
 
 
 def measure(
@@ -134,7 +133,7 @@ def show(measured: Measured, *, draw: bool) -> None:
     out = console.out()
     data, result = measured.data, measured.result
     part = f", {data.part} part" if data.part else ""
-    title = f"[bold]{console.name(data.path.name)}[/]{part}"
+    title = f"[bold]{console.name(data.name)}[/]{part}"
     out.print(f"{title}: {result.n:,} rows, {result.k} classes, from {data.kind}")
     out.print(f"accuracy {result.accuracy:.4f}, mean confidence {_confidence(measured)}\n")
     out.print(_table(measured, explain=out.width >= 110 and result.ci is None))
@@ -190,6 +189,6 @@ def _draw(measured: Measured) -> None:
     for title, probs in sides if measured.before is not None else [("", measured.probs)]:
         out.print()
         out.print(
-            diagram.draw(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
+            diagram.draw_text(hcal.reliability(probs, measured.y, level="top-label", bins=10)[0], title=title)
         )
     out.print(f"[dim]{diagram.LEGEND}[/]")

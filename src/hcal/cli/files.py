@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hcal.cli import console
+from hcal.cli.opening import check_score
 from hcal.cli.options import names_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _WORDS = {"None": None, "none": None, "True": True, "False": False}
 class Ask:
     """A file and what the options say of it."""
 
-    file: Path
+    file: list[Path]
     kind: str | None = None
     labels: Path | None = None
     scores: str | None = None
@@ -31,6 +32,7 @@ class Ask:
     group: str | None = None
     weight: str | None = None
     classes: str | None = None
+    score: str = "sum"
 
     def read(self, *, part: Part = "test", kind: str | None = None) -> DataFile:
         """Read it; ``kind`` is that of a model, where one decides."""
@@ -39,17 +41,17 @@ class Ask:
         columns = Columns(self.scores, self.label, self.id, self.group, self.weight)
         return read_data(
             self.file, part=part, kind=kind or self.kind, labels=self.labels, columns=columns,
-            classes=names_of(self.classes),
+            classes=names_of(self.classes), score=check_score(self.score),
         )  # fmt: skip
 
 
 def calibrator_and_data(model: Path | None, ask: Ask) -> tuple[Calibrator | None, DataFile]:
     """Return the model, if there is one, and the rows as it wants them."""
-    from hcal import io
+    from hcal.calibrators.files import load
 
     if model is None:
         return None, ask.read()
-    calibrator = io.load(model)
+    calibrator = load(model)
     return calibrator, read_for(calibrator, model, ask)
 
 
@@ -63,7 +65,7 @@ def read_for(calibrator: Calibrator, model: Path, ask: Ask) -> DataFile:
         data = ask.read(kind=calibrator.input)
     except ValueError as error:
         raise type(error)(f"{error} ({model.name} was fitted on {calibrator.input})") from None
-    return data.in_order_of(calibrator.class_names_)
+    return data.in_order_of(getattr(calibrator, "class_names_", None))
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
 def shape_of(data: DataFile) -> str:
     """Return name, shape and part of what was read, for a progress line."""
     shape = " × ".join(f"{n:,}" for n in data.values.shape)
-    return f"{data.path.name} ({shape}{f', {data.part} part' if data.part else ''})"
+    return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
 def check_output(output: Path, *read: Path | None) -> None:

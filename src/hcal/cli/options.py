@@ -7,12 +7,32 @@ from typing import Annotated
 
 import typer
 
+
+def _methods(incomplete: str) -> list[str]:
+    from hcal.calibrators import list_calibrators
+
+    return [name for name in list_calibrators() if name.startswith(incomplete)]
+
+
+MethodOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help="a calibrator by its registry name \\[default: h; ts for questions]",
+        autocompletion=_methods,
+    ),
+]
 DataArg = Annotated[
-    Path,
+    list[Path],
     typer.Argument(
-        help=".npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt or a numpy pickle .p",
+        help=".npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt, a numpy pickle .p, or .jsonl "
+        "of lm-evaluation-harness (these may be several)",
         metavar="FILE",
     ),
+]
+OptionScoreOpt = Annotated[
+    str,
+    typer.Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information"),
 ]
 InputOpt = Annotated[
     str | None, typer.Option("--input", help="logits, probs or log_probs; needed where the file does not say")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hcal.calibrators.base import Calibrator
-from hcal.data import DataFile, checksum
+from hcal.data import DataFile
 from hcal.data.limits import open_regular
 from hcal.reporting import Source, measure_report, write_page
-from hcal.reporting.verdict import Verdict, judge
+from hcal.reporting.verdict import ReportVerdict, judge_report
 
 
 def write(
@@ -21,7 +21,7 @@ def write(
     names: Path | None = None,
     ci: float = 0.95,
     positive: str | None = None,
-) -> Verdict:
+) -> ReportVerdict:
     """Measure, write the page and return its verdict.
 
     Parameters
@@ -37,7 +37,7 @@ def write(
 
     Returns
     -------
-    Verdict
+    ReportVerdict
     """
     listed = data.classes if names is None else _lines(names)
     content = measure_report(
@@ -46,14 +46,14 @@ def write(
         calibrator,
         input=data.kind,
         class_names=listed,
-        source=Source(data.path.name, data.part, data.kind, checksum(data.path)),
+        source=Source(data.name, data.part, data.kind, data.checksum()),
         notes=same_file(calibrator, data),
         ci=ci,
         positive=class_number(positive, listed),
         groups=data.groups,
     )
     write_page(output, content)
-    return judge(content)
+    return judge_report(content)
 
 
 def _lines(path: Path) -> list[str]:
@@ -85,7 +85,7 @@ def class_number(name: str | None, names: Sequence[Any] | None) -> int:
 
 def origin(data: DataFile) -> dict[str, str]:
     """Return what names the rows of a file: kept with a fitted model, compared when it is judged."""
-    return {"file": data.path.name, "part": data.part, "sha256": checksum(data.path)}
+    return {"file": data.name, "part": data.part, "sha256": data.checksum()}
 
 
 def same_file(calibrator: Calibrator | None, data: DataFile) -> list[str]:
@@ -96,5 +96,5 @@ def same_file(calibrator: Calibrator | None, data: DataFile) -> list[str]:
     fitted_on = {} if calibrator is None else calibrator.info_.get("fitted_on", {})
     if "rows_sha256" in fitted_on:
         return []
-    same = fitted_on.get("sha256") == checksum(data.path) and fitted_on.get("part") == data.part
+    same = fitted_on.get("sha256") == data.checksum() and fitted_on.get("part") == data.part
     return ["these are the rows that the calibrator learned from: judge it on others"] if same else []

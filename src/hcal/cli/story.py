@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import hcal
-from hcal import demo, io
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
-from hcal.cli import console, diagram
+from hcal.calibrators.files import save
+from hcal.cli import console, demo, diagram
 from hcal.cli.report import write
 from hcal.data import read_data
+from hcal.data.atomic import atomic_path
 from hcal.metrics.summary import score_probs
-from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.extras import install_command
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 
 
-def tell(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -> None:
+def run_demo(folder: Path, *, method: str, random_state: int, quiet: bool, json: bool) -> None:
     """Train, calibrate, show and write.
 
     Parameters
@@ -26,18 +27,18 @@ def tell(folder: Path, *, method: str, seed: int, quiet: bool, json: bool) -> No
     folder : Path
         Made where it does not exist: ``digits.npz``, ``model.hcal``, ``reliability.png``, ``report.html``.
     method : str
-    seed : int
+    random_state : int
     quiet, json : bool
     """
     silent = quiet or json
     calibrator = make_calibrator(method)
     folder.mkdir(parents=True, exist_ok=True)
     with console.working("training a network on scikit-learn's digits", quiet=silent):
-        digits = demo.train_digits(seed)
+        digits = demo.train_digits(random_state)
     digits.save(folder / "digits.npz")
     with console.fitting(calibrator, f"calibrating it with {method}", quiet=silent):
         calibrator.fit(digits.logits_cal, digits.y_cal)
-    io.save(calibrator, folder / "model.hcal")
+    save(calibrator, folder / "model.hcal")
     raw, y = softmax(digits.logits_test), digits.y_test
     probs = calibrator.predict_proba(digits.logits_test)
     files = ["digits.npz", "model.hcal", *_pictures(folder, raw, probs, y), "report.html"]
@@ -73,14 +74,14 @@ def _show(
         f"[bold red]{before['mean_confidence']:.1%}[/]: over-confident by "
         f"{100 * (before['mean_confidence'] - before['accuracy']):.1f} points.\n"
     )
-    out.print(diagram.draw(hcal.reliability(raw, y, bins=10)[0], title="before"))
+    out.print(diagram.draw_text(hcal.reliability(raw, y, bins=10)[0], title="before"))
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
     out.print(
         f"\n{calibrator.title} learned from {demo.CAL_ROWS:,} other pictures. {same}, "
         f"and now it says [bold green]{after['mean_confidence']:.1%}[/].\n"
     )
-    out.print(diagram.draw(hcal.reliability(probs, y, bins=10)[0], title="after"))
+    out.print(diagram.draw_text(hcal.reliability(probs, y, bins=10)[0], title="after"))
     out.print(f"[dim]{diagram.LEGEND}[/]\n")
     out.print(console.before_after(before, after, title="on the test rows"))
     out.print(f"\nwrote {', '.join(f'[bold]{console.name(folder / name)}[/]' for name in files)}")
@@ -111,5 +112,5 @@ def _plot(path: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> None:
         diagram = hcal.reliability(p, y)
         draw_curve(diagram[0], diagram.ci, axis)
         axis.set_title(f"{title}: ECE {diagram[0].error:.3f}")
-    with io.atomic_path(path) as temporary:
+    with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import BARE, may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
-from hcal.data.tables import gather, one_axis, refuse_identifiers, refuse_other_columns, typed
+from hcal.data.tables import columns_by_name, one_axis, refuse_identifiers, refuse_other_columns, typed
 from hcal.runtime.extras import missing
 
 
@@ -86,7 +86,7 @@ def read_feather(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 
 
 def _choose(schema: Any, wish: Wish) -> dict[str, list[str]]:
-    columns = gather(schema.names, wish.columns)
+    columns = columns_by_name(schema.names, wish.columns)
     chosen = {key: columns[key] for key in wish.choose(columns)}
     if not wish.labels:
         refuse_other_columns(chosen.get(BARE, ()), _index_of(schema))

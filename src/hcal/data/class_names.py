@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.data.limits import one_line
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 ClassName = str | int
 #: A name is shown in tables and is part of column names.

@@ -7,10 +7,10 @@ A file *says* what it holds (the key ``logits``, ``probs`` or ``log_probs``); wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,29 +19,23 @@ from hcal.data.arrays import Arrays, Wish, read_npy, read_npz
 from hcal.data.arrow import read_feather, read_parquet
 from hcal.data.class_names import check_classes, encode, reorder
 from hcal.data.columns import (
+    ANY,
     BARE,
     CLASSES,
-    SCORES,
     Columns,
-    kind_by_name,
-    listed,
     may_be_text,
-    named_classes,
-    role_key,
 )
+from hcal.data.jsonl import is_questions
+from hcal.data.jsonl import read_jsonl as read_questions
 from hcal.data.limits import BROKEN, check_bytes, one_line, open_regular, size_of
+from hcal.data.lm_eval import OptionScore
 from hcal.data.pickles import read_pickle
+from hcal.data.plan import Part, Plan, UnknownKindError
 from hcal.data.records import read_jsonl, read_xlsx
 from hcal.data.tables import OtherColumnError, read_csv
 from hcal.data.tensors import read_safetensors
 from hcal.data.torch_files import load_tensors
 from hcal.inputs import INPUT_KINDS, InputKind
-
-Part = Literal["cal", "test"]
-
-
-class UnknownKindError(ValueError):
-    """A file does not say whether it holds logits, probs or log_probs, or holds several of them."""
 
 
 class MissingLabelsError(ValueError):
@@ -66,6 +60,10 @@ class DataFile:
         Names of the classes in the order of the columns, where the file or the caller gives them.
     ids, groups, weight : array of shape (N,), or None
         What :class:`Columns` asked for.
+    more : tuple of Path
+        The files that were read together with ``path``.
+    questions : bool
+        Whether rows are questions with their options, −inf where one does not exist.
     """
 
     path: Path
@@ -77,6 +75,20 @@ class DataFile:
     ids: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
+    more: tuple[Path, ...] = ()
+    questions: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the file, and how many came with it."""
+        return f"{self.path.name} and {len(self.more)} more" if self.more else self.path.name
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of the file; of the checksums where there are several."""
+        if not self.more:
+            return checksum(self.path)
+        each = [checksum(path) for path in (self.path, *self.more)]
+        return hashlib.sha256("".join(each).encode()).hexdigest()
 
     def labels(self) -> NDArray[Any]:
         """Return the labels, names as the numbers of their classes, or say that this file has none."""
@@ -105,19 +117,21 @@ class DataFile:
 
 
 def read_data(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     part: Part = "test",
     kind: str | None = None,
     labels: str | Path | None = None,
     columns: Columns | None = None,
     classes: Sequence[str] | None = None,
+    score: OptionScore = "sum",
 ) -> DataFile:
     """Read scores and labels from a file, by its extension.
 
     Parameters
     ----------
-    path : path-like
+    path : path-like, or sequence of them
+        Several only where all are ``.jsonl``;
         ``.npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt`` or a numpy pickle ``.p``.
     part : {"cal", "test"}
         Which part of a task file (``logits_cal``, ``y_cal``, ``logits_test``, ``y_test``); a file without
@@ -130,6 +144,8 @@ def read_data(
         What the file calls its scores, labels, ids, groups and weights.
     classes : sequence of K str, optional
         Names of the classes in the order of the columns, where the columns do not say.
+    score : {"sum", "length", "mutual-information"}
+        What the score of an option is, in samples of lm-evaluation-harness (``.jsonl``).
 
     Returns
     -------
@@ -144,10 +160,15 @@ def read_data(
     >>> data.kind, data.classes, data.ids, data.labels()
     ('logits', ('cat', 'dog'), array([7, 8]), array([1, 0]))
     """
-    path = Path(path)
+    path, *more = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
     if kind is not None and kind not in INPUT_KINDS:
         raise ValueError(f"the kind of scores must be one of {', '.join(INPUT_KINDS)}, got {kind!r}")
-    plan = _Plan(path, part, kind, columns or Columns(), own_labels=labels is None)
+    if labels is None and columns in (None, ANY) and is_questions([path, *more]):
+        holds, values, y, questions = read_questions([path, *more], score=score)
+        return DataFile(path, holds, values, y, "", more=tuple(more), questions=questions)
+    if more:
+        raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
+    plan = Plan(path, part, kind, columns or Columns(), own_labels=labels is None)
     arrays = read_arrays(path, Wish(plan.choose, columns=plan.columns))
     found: dict[str, Any] = {role: arrays[name] for role, name in plan.names.items()}
     y = found.get("label") if labels is None else _read_labels(Path(labels))
@@ -162,87 +183,6 @@ def read_data(
         if array is not None and array.shape != (len(values),):
             raise ValueError(f"{path.name}: {key} must have one value a row, got shape {array.shape}")
     return replace(data, **rest)
-
-
-class _Plan:
-    """Which arrays of a file are wanted for what; made when the file tells what it holds."""
-
-    def __init__(
-        self, path: Path, part: Part, kind: str | None, columns: Columns, *, own_labels: bool
-    ) -> None:
-        self.path, self.part, self.kind, self.columns = path, part, kind, columns
-        self.own_labels = own_labels
-        self.names: dict[str, str] = {}
-        self.suffix = ""
-        self.heads: Sequence[str] = ()
-
-    def choose(self, names: Collection[str]) -> list[str]:
-        """Decide, and return the names to read."""
-        self.suffix, scores = self._scores(names)
-        self.heads = names[scores] if isinstance(names, Mapping) else ()
-        self.names = {"scores": scores}
-        self.kind = self._kind(scores)
-        for role, name in self.columns.wanted().items():
-            if role != "label" or self.own_labels:
-                self.names[role] = self._named(names, role_key(role), name)
-        y = f"y{self.suffix}"
-        if self.own_labels and "label" not in self.names and y in names:
-            self.names["label"] = y
-        if CLASSES in names and not isinstance(names, Mapping):
-            self.names[CLASSES] = CLASSES
-        return list(dict.fromkeys(self.names.values()))
-
-    def classes(self, listed_in_file: NDArray[Any] | None) -> Sequence[Any] | None:
-        """Return the names of the classes that the file gives, in an array or by its columns."""
-        if listed_in_file is not None:
-            return [str(name) for name in listed_in_file.ravel().tolist()]
-        return named_classes(self.heads, self.columns.scores)
-
-    def _scores(self, names: Collection[str]) -> tuple[str, str]:
-        if self.columns.scores is None:
-            return _find(names, self.path, self.part, self.kind)
-        if SCORES in names:
-            return "", SCORES
-        name = self._named(names, SCORES, self.columns.scores)
-        return name.removeprefix(self.columns.scores), name
-
-    def _named(self, names: Collection[str], key: str, name: str) -> str:
-        """Return the key of a table's column, or the array of that name, of this part if there is one."""
-        for found in (key, f"{name}_{self.part}", name):
-            if found in names:
-                return found
-        raise ValueError(f"it has no array {one_line(repr(name), 60)}; it holds: {listed(names)}")
-
-    def _kind(self, scores: str) -> str:
-        said = scores.removesuffix(self.suffix)
-        if self.kind is None and said not in INPUT_KINDS:
-            first = self.heads[0] if self.heads else scores
-            said = kind_by_name(first) or kind_by_name(self.columns.scores or "") or ""
-        found = self.kind or said
-        if not found:
-            raise UnknownKindError(f"{self.path.name} does not say what its numbers are")
-        return found
-
-
-def _find(names: Collection[str], path: Path, part: Part, kind: str | None) -> tuple[str, str]:
-    """Return the suffix of the part and the name of the array to use."""
-    wanted = (kind,) if kind else INPUT_KINDS
-    for suffix in (f"_{part}", ""):
-        found = [k + suffix for k in wanted if k + suffix in names]
-        if len(found) > 1:
-            raise UnknownKindError(f"{path.name} holds {' and '.join(found)}: choose one")
-        if found:
-            return suffix, found[0]
-    if BARE in names:
-        if kind is None:
-            raise UnknownKindError(f"{path.name} does not say what its numbers are")
-        return "", BARE
-    held = one_line(", ".join(sorted(names)), 120) or "nothing"
-    what = kind or "logits, probs or log_probs"
-    role = "calibration" if part == "cal" else "test"
-    raise ValueError(
-        f"{path.name} has no {what} (nor a {role} part of that name with _{part}); it holds: {held}"
-    )
 
 
 def _read_labels(path: Path) -> NDArray[Any]:

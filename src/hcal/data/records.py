@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import BARE, may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
-from hcal.data.tables import gather, one_axis, refuse_identifiers, refuse_other_columns, typed
+from hcal.data.tables import columns_by_name, one_axis, refuse_identifiers, refuse_other_columns, typed
 from hcal.runtime.extras import missing
 
 #: A number takes this many times the bytes of the shortest one in text.
@@ -106,7 +106,7 @@ def read_xlsx(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 
 
 def _gathered(names: Sequence[str], rows: Iterable[Sequence[Any]], wish: Wish) -> Arrays:
-    columns = gather(names, wish.columns)
+    columns = columns_by_name(names, wish.columns)
     chosen = {key: columns[key] for key in wish.choose(columns)}
     if BARE in chosen and not wish.labels:
         refuse_other_columns(chosen[BARE])

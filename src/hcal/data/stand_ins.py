@@ -59,10 +59,10 @@ class Array:
         if not isinstance(state, tuple) or len(state) != 5:
             raise pickle.UnpicklingError("an array without its five parts")
         _version, shape, dtype, fortran, data = state
-        self.value = assemble(data, dtype, shape, "F" if fortran is True or fortran == 1 else "C")
+        self.value = assemble_array(data, dtype, shape, "F" if fortran is True or fortran == 1 else "C")
 
 
-def assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[Any]:
+def assemble_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[Any]:
     """Return the array of a buffer, without a copy of it."""
     if isinstance(data, str):  # Python 2 wrote its bytes as text
         data = data.encode("latin1")
@@ -81,7 +81,7 @@ def assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[Any
 
 def scalar(dtype: Any, data: Any = b"") -> Any:
     """Return one number."""
-    return assemble(data, dtype, ())[()]
+    return assemble_array(data, dtype, ())[()]
 
 
 def encode(text: Any, encoding: Any = "latin1") -> bytes:
@@ -102,7 +102,7 @@ WORDS: Final[dict[tuple[str, str], Any]] = {
         for module, name, stand_in in (
             ("multiarray", "_reconstruct", Array),
             ("multiarray", "scalar", scalar),
-            ("numeric", "_frombuffer", assemble),
+            ("numeric", "_frombuffer", assemble_array),
         )
     },
 }

@@ -37,7 +37,7 @@ class OtherColumnError(ValueError):
     """A column is among the scores that does not look like one."""
 
 
-def gather(names: Sequence[str], columns: Columns | None = None) -> dict[str, list[str]]:
+def columns_by_name(names: Sequence[str], columns: Columns | None = None) -> dict[str, list[str]]:
     """Say which columns make which array: ``{"logits": ["logits_0", "logits_1"], "y": ["y"]}``.
 
     Parameters
@@ -55,9 +55,9 @@ def gather(names: Sequence[str], columns: Columns | None = None) -> dict[str, li
 
     Examples
     --------
-    >>> gather(["y", "probs_1", "probs_0"])
+    >>> columns_by_name(["y", "probs_1", "probs_0"])
     {'y': ['y'], 'probs': ['probs_0', 'probs_1']}
-    >>> gather(["id", "a", "b", "target"], Columns(scores="a,b", label="target"))
+    >>> columns_by_name(["id", "a", "b", "target"], Columns(scores="a,b", label="target"))
     {'@label': ['target'], '@scores': ['a', 'b']}
     """
     repeated = sorted({n for n in names if list(names).count(n) > 1}) if len(set(names)) < len(names) else []
@@ -214,7 +214,7 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
             "name the columns logits_0, logits_1, …, or write the numbers with a decimal point"
         )
     names = [f"column {i}" for i in range(len(head))] if bare else head
-    columns = {BARE: names} if bare and not wish.columns.scores else gather(names, wish.columns)
+    columns = {BARE: names} if bare and not wish.columns.scores else columns_by_name(names, wish.columns)
     chosen = {key: columns[key] for key in wish.choose(columns)}
     if BARE in chosen and not wish.labels:
         refuse_other_columns(() if bare else chosen[BARE])

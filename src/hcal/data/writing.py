@@ -46,7 +46,7 @@ def write_probs(
     id,probs_cat,probs_dog,y
     7,0.25,0.75,dog
     """
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     can_write(path)
     arrays: Arrays = {} if ids is None else {"id": np.asarray(ids)}

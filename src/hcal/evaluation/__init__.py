@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from hcal.evaluation.coincidence import coincidence, coinciding_rows, learned_from
 from hcal.evaluation.collapse import collapse_reasons
-from hcal.evaluation.diagram import Curve, Reliability, reliability
+from hcal.evaluation.diagram import Reliability, ReliabilityCurve, reliability
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.evaluation.run import evaluate
 from hcal.evaluation.standing import Standing, Statement
 
 __all__ = [
-    "Curve",
     "Difference",
     "Evaluation",
     "Reliability",
+    "ReliabilityCurve",
     "Result",
     "Standing",
     "Statement",

@@ -4,19 +4,25 @@ A diagram shows, bin by bin, how often an event happened against how probable it
 *consistency band* of a bin is where its frequency lies in 95 % of the cases if the predictions are calibrated
 (Bröcker and Smith, 2007): a point outside it is evidence, a point inside it is not. The band is a binomial
 quantile at the bin's mean probability; the exact law, a sum of unequal coins, is never wider.
+
+Two kinds of curve need no bins: ``"corp"`` (isotonic regression, :mod:`hcal.evaluation.corp`) and
+``"smooth"`` (kernel regression, :mod:`hcal.evaluation.smooth`). Their bands come from events drawn with the
+predictions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrik
 
 from hcal.data.class_names import check_classes, encode
+from hcal.evaluation.corp import Parts, isotonic_band, isotonic_parts, isotonic_steps, pool
+from hcal.evaluation.smooth import smooth_curve
 from hcal.metrics.bins import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample
 
@@ -24,11 +30,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Binning = Literal["equal-width", "equal-mass"]
+Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
+BINNINGS: tuple[str, ...] = get_args(Binning)
 
 
 @dataclass(frozen=True)
-class Curve:
+class ReliabilityCurve:
     """One reliability curve; arrays have shape (bins,), NaN where a bin is empty.
 
     Attributes
@@ -43,7 +50,10 @@ class Curve:
     low, high : array
         Consistency band of ``observed``.
     error : float
-        Σ_b (n_b/N)|predicted − observed|.
+        Σ_b (n_b/N)|predicted − observed|; of a smooth curve, the smooth calibration error.
+    binning : {"equal-width", "equal-mass", "corp", "smooth"}
+    parts : Parts or None
+        Of a CORP curve: the event's Brier score as miscalibration − discrimination + uncertainty.
     """
 
     title: str
@@ -54,6 +64,8 @@ class Curve:
     low: Vector
     high: Vector
     error: float
+    binning: Binning = "equal-width"
+    parts: Parts | None = None
 
     @property
     def outside(self) -> NDArray[np.bool_]:
@@ -74,7 +86,7 @@ class Reliability:
     ('positive', array([0. , nan, nan, 0.5, nan]))
     """
 
-    curves: tuple[Curve, ...]
+    curves: tuple[ReliabilityCurve, ...]
     level: str
     ci: float
     n: int
@@ -89,7 +101,7 @@ class Reliability:
 
     __repr__ = __str__
 
-    def __getitem__(self, i: int) -> Curve:
+    def __getitem__(self, i: int) -> ReliabilityCurve:
         return self.curves[i]
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,7 +113,9 @@ class Reliability:
         """
         names = ("edges", "weight", "predicted", "observed", "low", "high")
         curves = [
-            {"title": c.title, "error": c.error} | {n: _plain(getattr(c, n)) for n in names}
+            {"title": c.title, "error": c.error, "binning": c.binning}
+            | {n: _plain(getattr(c, n)) for n in names}
+            | ({} if c.parts is None else {"parts": vars(c.parts)})
             for c in self.curves
         ]
         return {"level": self.level, "ci": self.ci, "n": self.n, "curves": curves}
@@ -154,6 +168,8 @@ def reliability(
     sample_weight: Any = None,
     positive: int = 1,
     classes: Any = None,
+    resamples: int = 200,
+    random_state: int = 0,
 ) -> Reliability:
     """Return the reliability diagram of the predicted class, or one of every class, as data.
 
@@ -164,7 +180,10 @@ def reliability(
     level : {"top-label", "class-wise", "positive"}, optional
         The positive class of two classes, the top label of more, by default.
     bins : int
-    binning : {"equal-width", "equal-mass"}
+        Of the equal-width and equal-mass kinds.
+    binning : {"equal-width", "equal-mass", "corp", "smooth"}
+        ``"corp"``: the steps of the isotonic fit are the bins. ``"smooth"``: a kernel regression of the width
+        that smooth ECE finds.
     ci : float
         Level of the consistency bands.
     sample_weight : array-like of shape (N,), optional
@@ -172,6 +191,8 @@ def reliability(
         The class of the level ``"positive"``.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns, where ``y`` holds names.
+    resamples, random_state : int
+        Sets of events drawn for the bands of ``"corp"`` and ``"smooth"``, and their seed.
 
     Returns
     -------
@@ -184,8 +205,10 @@ def reliability(
     """
     if level not in (None, "top-label", "class-wise", "positive"):
         raise ValueError(f"level must be 'top-label', 'class-wise' or 'positive', got {level!r}")
-    if binning not in ("equal-width", "equal-mass"):
-        raise ValueError(f"binning must be 'equal-width' or 'equal-mass', got {binning!r}")
+    if binning not in BINNINGS:
+        raise ValueError(f"binning must be one of {', '.join(map(repr, BINNINGS))}, got {binning!r}")
+    if not isinstance(resamples, int | np.integer) or resamples < 20:
+        raise ValueError(f"resamples must be an integer of at least 20, got {resamples!r}")
     if not 0 < ci < 1:
         raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
     names = None if classes is None else check_classes(classes, len(classes))
@@ -195,17 +218,53 @@ def reliability(
         level = "positive" if s.k == 2 else "top-label"
     if not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class of 0..{s.k - 1}, got {positive!r}")
+    rng = np.random.default_rng(random_state)
+
+    def curve(title: str, p: Vector, event: Vector) -> ReliabilityCurve:
+        if binning in ("corp", "smooth"):
+            return (_corp if binning == "corp" else _smooth)(title, p, event, s.w, ci, resamples, rng)
+        return _curve(title, p, event, s, bins, binning, ci)
+
     if level == "top-label":
-        curves = [_curve("top label", s.data.conf, s.data.hit, s, bins, binning, ci)]
+        curves = [curve("top label", s.data.conf, s.data.hit)]
     else:
         chosen = [positive] if level == "positive" else range(s.k)
         columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in chosen)
         title = [f"class {k}" for k in range(s.k)] if names is None else [f"class {name}" for name in names]
-        curves = [_curve(title[k], p, (s.y == k).astype(float), s, bins, binning, ci) for k, p in columns]
+        curves = [curve(title[k], p, (s.y == k).astype(np.float64)) for k, p in columns]
     return Reliability(tuple(curves), level, ci, s.n)
 
 
-def _curve(title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: Binning, ci: float) -> Curve:
+def _corp(
+    title: str, p: Vector, event: Vector, w: Vector, ci: float, resamples: int, rng: np.random.Generator
+) -> ReliabilityCurve:
+    pooled = pool(p, event, w)
+    steps = isotonic_steps(pooled)
+    inner = (pooled.p[steps.first[1:]] + pooled.p[steps.first[1:] - 1]) / 2
+    low, high = isotonic_band(pooled, steps.predicted, ci, resamples, rng)
+    gap = steps.weight @ np.abs(steps.predicted - steps.observed) / w.sum()
+    edges = np.concatenate([[0.0], inner, [1.0]])
+    parts = isotonic_parts(pooled)
+    return ReliabilityCurve(
+        title, edges, steps.weight, steps.predicted, steps.observed, low, high, float(gap), "corp", parts
+    )
+
+
+def _smooth(
+    title: str, p: Vector, event: Vector, w: Vector, ci: float, resamples: int, rng: np.random.Generator
+) -> ReliabilityCurve:
+    found = smooth_curve(p, event, w, ci, resamples, rng)
+    edges = np.linspace(0, 1, len(found.weight) + 1)
+    at = np.where(np.isnan(found.observed), np.nan, (edges[1:] + edges[:-1]) / 2)
+    weight = np.where(np.isnan(at), 0.0, found.weight)
+    return ReliabilityCurve(
+        title, edges, weight, at, found.observed, found.low, found.high, found.error, "smooth"
+    )
+
+
+def _curve(
+    title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: Binning, ci: float
+) -> ReliabilityCurve:
     edges = np.linspace(0, 1, bins + 1)
     if binning == "equal-mass":
         edges = np.quantile(p, edges)
@@ -219,7 +278,7 @@ def _curve(title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: 
         predicted, observed, size = sum_p / w, sum_e / w, w**2 / square
     low, high = consistency_band(predicted, size, ci)
     gap = np.nansum(np.abs(sum_p - sum_e)) / s.total
-    return Curve(title, edges, w, predicted, observed, low, high, float(gap))
+    return ReliabilityCurve(title, edges, w, predicted, observed, low, high, float(gap), binning)
 
 
 def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:

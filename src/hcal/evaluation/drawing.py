@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hcal.evaluation.diagram import Curve
+    from hcal.evaluation.diagram import ReliabilityCurve
 
 _BLUE, _RED, _GREY = "#2166ac", "#b2182b", "#bbbbbb"
 
@@ -25,7 +25,7 @@ def _pyplot() -> Any:
     return plt
 
 
-def draw_curve(curve: Curve, ci: float, ax: Axes | None = None) -> Axes:
+def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Axes:
     """Draw one curve: points (red outside their band), band, diagonal, share of rows."""
     if ax is None:
         ax = _pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
@@ -43,11 +43,15 @@ def draw_curve(curve: Curve, ci: float, ax: Axes | None = None) -> Axes:
         label="share of rows",
     )
     ax.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle=":")
-    ax.vlines(x, curve.low[full], curve.high[full], color=_GREY, linewidth=5, label=f"{ci:.0%} if calibrated")
-    out = curve.outside[full]
-    ax.plot(x, seen, color=_BLUE, linewidth=1)
-    ax.plot(x[~out], seen[~out], "o", color=_BLUE, markersize=4, label="observed, in the band")
-    ax.plot(x[out], seen[out], "o", color=_RED, markersize=4, label="observed, outside")
+    out, band = curve.outside[full], f"{ci:.0%} if calibrated"
+    if curve.binning in ("corp", "smooth"):  # a band along the curve, as there are many points
+        ax.fill_between(x, curve.low[full], curve.high[full], color=_GREY, alpha=0.6, linewidth=0, label=band)
+    else:
+        ax.vlines(x, curve.low[full], curve.high[full], color=_GREY, linewidth=5, label=band)
+    ax.plot(x, seen, color=_BLUE, linewidth=1.6 if curve.binning == "smooth" else 1)
+    size = 1.5 if curve.binning == "smooth" else 4
+    ax.plot(x[~out], seen[~out], "o", color=_BLUE, markersize=size, label="observed, in the band")
+    ax.plot(x[out], seen[out], "o", color=_RED, markersize=size, label="observed, outside")
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed frequency")
     ax.set_title(f"{curve.title}: error {curve.error:.4f}", fontsize=10)
     ax.set_aspect("equal")
@@ -55,7 +59,7 @@ def draw_curve(curve: Curve, ci: float, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def draw_panels(curves: list[Curve], ci: float) -> Figure:
+def draw_panels(curves: list[ReliabilityCurve], ci: float) -> Figure:
     """Draw one panel a curve."""
     columns = int(np.ceil(np.sqrt(len(curves))))
     rows = int(np.ceil(len(curves) / columns))

@@ -12,16 +12,16 @@ from scipy.special import ndtri
 from hcal import inputs
 from hcal.certificates import certify
 from hcal.data.class_names import check_classes, encode
+from hcal.data.probabilities import to_probs
 from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.evaluation.standing import stand, vector_test
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
-from hcal.metrics.resampling import SPREAD_RESAMPLES, Method, bootstrap, intervals, percentile
+from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, percentile
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
-from hcal.numerics import softmax
 
 
 def evaluate(
@@ -35,7 +35,7 @@ def evaluate(
     baseline: Any = None,
     calibration: Any = None,
     test: bool | None = None,
-    interval: Method = "percentile",
+    interval: BootstrapEnds = "percentile",
     n_resamples: int = 1000,
     random_state: int = 0,
     groups: Any = None,
@@ -47,7 +47,8 @@ def evaluate(
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        numpy, torch (CPU or CUDA), pandas or polars.
+        numpy, torch (CPU or CUDA), pandas or polars. A list of rows of different lengths (questions with
+        different numbers of options) is filled up with options of probability 0.
     y : array-like of shape (N,)
         Integer labels 0..K−1.
     metrics : str or list of str, optional
@@ -166,8 +167,7 @@ def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> 
     if isinstance(probs, Sample):
         return probs
     if input != "probs":
-        logits, _ = inputs.check_logits(probs, input=input)
-        probs = softmax(logits)
+        probs = to_probs(probs, input)
     return Sample(probs, y, sample_weight)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 
 def content_folds(
-    X: Any, labels: IntArray, n_folds: int, *, seed: int = 0, counted: NDArray[np.bool_] | None = None
+    X: Any, labels: IntArray, n_folds: int, *, random_state: int = 0, counted: NDArray[np.bool_] | None = None
 ) -> IntArray:
     """Return the fold 0..n_folds−1 of every row, stratified by label; −1 means always in the training part.
 
@@ -27,7 +27,7 @@ def content_folds(
         numpy, scipy sparse, pandas, polars, or a sequence of objects.
     labels : array of shape (N,)
     n_folds : int
-    seed : int
+    random_state : int
     counted : array of bool of shape (N,), optional
         Rows that are false (weight 0) are dealt nowhere and change nothing.
 
@@ -41,7 +41,7 @@ def content_folds(
     [0, 0]
     """
     number = np.full(len(labels), -1, dtype=np.int64)
-    digest = digests(X, seed)
+    digest = digests(X, random_state)
     rows = np.arange(len(labels)) if counted is None else np.flatnonzero(counted)
     dealt = 0
     for label in np.unique(labels[rows]):
@@ -85,7 +85,7 @@ def merge_equal(
     return first[mass > 0].astype(np.int64), mass[mass > 0]
 
 
-def digests(X: Any, seed: int = 0) -> NDArray[np.bytes_]:
+def digests(X: Any, random_state: int = 0) -> NDArray[np.bytes_]:
     """Return a keyed hash of every row.
 
     Examples
@@ -94,7 +94,7 @@ def digests(X: Any, seed: int = 0) -> NDArray[np.bytes_]:
     >>> bool(a == c), bool(a == b)
     (True, False)
     """
-    key = int(seed).to_bytes(8, "little", signed=True)
+    key = int(random_state).to_bytes(8, "little", signed=True)
     return np.array(
         [hashlib.blake2b(row, digest_size=16, key=key).hexdigest() for row in _row_bytes(X)], dtype="S32"
     )

@@ -1,4 +1,4 @@
-"""The whole of ``predict_proba`` in the operations of :mod:`hcal.ops`: kind, floor, map, argmax kept."""
+"""All of ``predict_proba`` in the operations of :mod:`hcal.runtime.ops`: kind, floor, map, argmax kept."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hcal.calibrators._floor import graph_floor
-from hcal.calibrators.base import Calibrator
+from hcal.calibrators.base import PRIOR, Calibrator
+from hcal.calibrators.floor import graph_floor
+from hcal.calibrators.prior import graph_shift
 from hcal.inputs import InputKind
-from hcal.ops import Ops
+from hcal.runtime.ops import Ops
 
 
 class Portable(Protocol):
@@ -60,7 +61,7 @@ def to_logits(ops: Ops, x: Any, kind: InputKind, smallest: float) -> Any:
 
     Examples
     --------
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> to_logits(NumpyOps(), np.array([[0.0, 1.0]]), "probs", 1e-300).round(1)
     array([[-690.8,    0. ]])
     """
@@ -88,7 +89,7 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
 
     Examples
     --------
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> scores = np.array([[0.0, 1e-9]])
     >>> keep_top(NumpyOps(np.float32), NumpyOps().softmax(scores), scores, 2.0**-23).argmax()
     np.int64(1)
@@ -121,7 +122,7 @@ def program(calibrator: Calibrator, ops: Ops, scores: Any, *, eps: float, smalle
     Examples
     --------
     >>> import hcal
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
     >>> program(cal, NumpyOps(), np.array([[0.0, 2.0]]), eps=2.0**-52, smallest=1e-300).round(6)
     array([[0.25, 0.75]])
@@ -130,5 +131,5 @@ def program(calibrator: Calibrator, ops: Ops, scores: Any, *, eps: float, smalle
     logits = to_logits(ops, scores, calibrator.input, smallest)
     probs = method._graph(ops, graph_floor(ops, logits, calibrator.state_.get("input_floor")))
     if calibrator.preserves is None:
-        return probs
+        return graph_shift(ops, probs, calibrator.state_.get(PRIOR))
     return keep_top(ops, probs, scores, eps)

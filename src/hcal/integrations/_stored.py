@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from hcal.calibrators.base import Calibrator
-from hcal.io import load, save
+from hcal.calibrators.files import load, save
 
 
 def to_bytes(calibrator: Calibrator) -> bytes:

@@ -1,199 +1,24 @@
-"""Multiple-choice questions, as a language model answers them: the number of options varies.
+"""Language models: multiple-choice answers, token log-probabilities, confidences in words.
 
-A model gives each option of a question a log-probability. Their softmax over the options is a guess at how
-likely each answer is, usually too sure. One temperature is learned over all questions, whatever their number
-of options; where enough questions have the same number, any method of hcal can go further.
+>>> cal = MultipleChoiceCalibrator().fit([[-1.0, -9.0], [-2.0, -6.0, -7.0], [-1.0, -5.0]], [0, 0, 1])
+>>> [len(p) for p in cal.predict_proba([[0.0, -4.0], [0.0, -4.0, -4.0]])]
+[2, 3]
 """
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, Self
+from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
+from hcal.data.lm_eval import read_lm_eval
+from hcal.data.questions import Questions
+from hcal.data.responses import Stated, option_scores, read_stated
+from hcal.runtime.ragged import pad_options
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
-
-from hcal.calibrators import make_calibrator
-from hcal.calibrators.base import CalibrationWarning, Calibrator
-from hcal.inputs import to_numpy
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.solvers.temperature import label_derivatives, solve_increasing
-
-Float64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-
-class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
-    """Calibrated answers from per-option scores, with K options that may differ from question to question.
-
-    Parameters
-    ----------
-    method : str, default "ts"
-        ``"ts"``: one temperature for all questions. Any other registry name: that method for every number of
-        options with at least ``min_questions`` questions, and the common temperature for the rest.
-    min_questions : int
-        See ``method``.
-
-    Attributes
-    ----------
-    temperature_ : float
-        The common temperature.
-    by_count_ : dict of int to Calibrator
-        The calibrator of each number of options, where ``method`` is not ``"ts"``.
-
-    Examples
-    --------
-    >>> scores = [[-1.0, -9.0], [-2.0, -6.0, -7.0], [-1.0, -5.0], [-3.0, -1.0, -8.0]]
-    >>> cal = MultipleChoiceCalibrator().fit(scores, [0, 0, 1, 1])
-    >>> [p.round(2).tolist() for p in cal.predict_proba([[0.0, -4.0], [0.0, -4.0, -4.0]])]
-    [[0.78, 0.22], [0.64, 0.18, 0.18]]
-    """
-
-    temperature_: float
-    by_count_: dict[int, Calibrator]
-
-    def __init__(self, method: str = "ts", *, min_questions: int = 200) -> None:
-        self.method = method
-        self.min_questions = min_questions
-
-    def fit(self, scores: Any, y: Any, mask: Any = None) -> Self:
-        """Learn from questions with known answers.
-
-        Parameters
-        ----------
-        scores : list of N sequences, or array of shape (N, K)
-            The log-probability (or any score that grows with it) of each option.
-        y : array-like of shape (N,)
-            The position of the right option.
-        mask : array of bool of shape (N, K), optional
-            True where an option exists. Without it, NaN and −inf mark options that do not exist.
-
-        Returns
-        -------
-        self
-        """
-        padded, exists, _ = _pad(scores, mask)
-        labels = _check_answers(y, exists)
-        groups = list(_groups(padded, exists, labels))
-        if not groups:
-            raise ValueError("no question has 2 or more options: there is nothing to learn from")
-        n = sum(len(own) for _, own in groups)
-
-        def slope(beta: float) -> float:
-            return sum(float(label_derivatives(z, own, beta)[1].sum()) for z, own in groups) / n
-
-        solved = solve_increasing(slope)
-        self.temperature_ = 1 / solved.beta
-        if not solved.converged:
-            warnings.warn(f"multiple choice: {solved.message}", CalibrationWarning, stacklevel=2)
-        self.by_count_ = {}
-        if self.method != "ts":
-            for z, own in groups:
-                if len(own) >= self.min_questions:
-                    self.by_count_[z.shape[1]] = make_calibrator(self.method).fit(z, own)
-        return self
-
-    def predict_proba(self, scores: Any, mask: Any = None) -> Any:
-        """Return calibrated probabilities of the options.
-
-        Parameters
-        ----------
-        scores : list of N sequences, or array of shape (N, K)
-        mask : array of bool of shape (N, K), optional
-
-        Returns
-        -------
-        list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
-        """
-        check_is_fitted(self, "temperature_")
-        padded, exists, counts = _pad(scores, mask)
-        probs = np.zeros_like(padded)
-        number = exists.sum(axis=1)
-        for k in np.unique(number):
-            rows = np.flatnonzero(number == k)
-            probs[rows] = _spread(self._predict(_compact(padded[rows], exists[rows])), exists[rows])
-        return probs if counts is None else [p[:c] for p, c in zip(probs, counts, strict=True)]
-
-    def predict(self, scores: Any, mask: Any = None) -> IntArray:
-        """Return the position of the most probable option of each question.
-
-        Parameters
-        ----------
-        scores : list of N sequences, or array of shape (N, K)
-        mask : array of bool of shape (N, K), optional
-
-        Returns
-        -------
-        array of shape (N,)
-        """
-        return np.array([int(np.argmax(p)) for p in self.predict_proba(scores, mask)], dtype=np.int64)
-
-    def _predict(self, compact: Float64) -> FloatArray:
-        calibrator = self.by_count_.get(compact.shape[1])
-        if calibrator is None:
-            return softmax(compact / self.temperature_)
-        probs: FloatArray = calibrator.predict_proba(compact)
-        return probs
-
-
-def _pad(scores: Any, mask: Any) -> tuple[Float64, Mask, list[int] | None]:
-    """Return scores (N, K), which options exist, and the lengths of a ragged input (None for an array)."""
-    ragged = isinstance(scores, list | tuple)
-    if ragged:
-        parts = [np.asarray(to_numpy(s, "scores")[0], dtype=np.float64).reshape(-1) for s in scores]
-        counts = [len(p) for p in parts]
-        padded = np.full((len(parts), max(counts, default=0)), np.nan)
-        for row, part in zip(padded, parts, strict=True):
-            row[: len(part)] = part
-    else:
-        padded, counts = np.array(to_numpy(scores, "scores")[0], dtype=np.float64), None
-    if padded.ndim != 2 or not padded.size:
-        raise ValueError(f"scores must be questions x options, got shape {padded.shape}")
-    exists = ~(np.isnan(padded) | np.isneginf(padded))
-    if mask is not None:
-        given = np.asarray(to_numpy(mask, "mask")[0], dtype=bool)
-        if given.shape != padded.shape:
-            raise ValueError(f"mask has shape {given.shape}, scores {padded.shape}")
-        if (given & ~exists).any():
-            row, option = np.argwhere(given & ~exists)[0]
-            raise ValueError(f"question {row} has no score for option {option}, which the mask says exists")
-        exists &= given
-    if np.isposinf(padded[exists]).any():
-        raise ValueError("scores contain +inf")
-    if not exists.any(axis=1).all():
-        raise ValueError(f"question {int(np.argmin(exists.any(axis=1)))} has no options")
-    return padded, exists, counts
-
-
-def _check_answers(y: Any, exists: Mask) -> IntArray:
-    labels = np.asarray(to_numpy(y, "y")[0])
-    if labels.shape != (len(exists),) or not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"y must hold one option number for each of the {len(exists)} questions")
-    inside = (labels >= 0) & (labels < exists.shape[1])
-    inside[inside] = exists[np.flatnonzero(inside), labels[inside]]
-    if not inside.all():
-        row = int(np.argmin(inside))
-        raise ValueError(f"question {row} has the answer {labels[row]}, which is not one of its options")
-    return labels.astype(np.int64)
-
-
-def _compact(padded: Float64, exists: Mask) -> Float64:
-    """Move the existing options of rows with equally many of them to the left, in their order."""
-    return padded[exists].reshape(len(padded), -1)
-
-
-def _spread(probs: FloatArray, exists: Mask) -> Float64:
-    out = np.zeros(exists.shape)
-    out[exists] = probs.reshape(-1)
-    return out
-
-
-def _groups(padded: Float64, exists: Mask, y: IntArray) -> Any:
-    """Yield (scores, answers) of the questions with the same number of options, at least 2."""
-    number = exists.sum(axis=1)
-    place = exists.cumsum(axis=1)[np.arange(len(y)), y] - 1  # where the answer goes when options move left
-    for k in np.unique(number[number > 1]):
-        rows = number == k
-        yield _compact(padded[rows], exists[rows]), place[rows].astype(np.int64)
+__all__ = [
+    "MultipleChoiceCalibrator",
+    "Questions",
+    "Stated",
+    "option_scores",
+    "pad_options",
+    "read_lm_eval",
+    "read_stated",
+]

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
+from hcal.data.atomic import atomic_path
 from hcal.integrations._program import portable, program
-from hcal.io import atomic_path
-from hcal.ops import Ops
 from hcal.runtime.extras import missing
+from hcal.runtime.ops import Ops
 
 try:
     import onnx
@@ -79,7 +79,7 @@ def _is_tiny(number: Any) -> bool:
 
 
 class OnnxOps(Ops):
-    """The operations of :mod:`hcal.ops` as ONNX nodes; running it writes the graph.
+    """The operations of :mod:`hcal.runtime.ops` as ONNX nodes; running it writes the graph.
 
     Parameters
     ----------

@@ -26,7 +26,11 @@ from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
 from hcal.inputs import check_weight
 from hcal.integrations._content_folds import content_folds, digests, merge_equal
-from hcal.numerics import FloatArray, IntArray
+from hcal.integrations._margins import booster_margins, raw_margins
+from hcal.integrations._scoring import CalibrationDisplay, Scorer, score_function
+from hcal.runtime.numerics import FloatArray, IntArray
+
+__all__ = ["CalibrationDisplay", "HCalibratedClassifier", "Scorer", "raw_margins", "score_function"]
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 Split = tuple[IntArray, IntArray]
@@ -52,7 +56,8 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         the rows given to ``fit`` must be new to it. An integer makes stratified folds by the content of the
         rows: equal rows share a fold, and neither order nor a weight in place of repetition changes them.
     response : {"auto", "decision_function", "predict_proba"}
-        The output to calibrate; ``auto`` prefers ``decision_function``.
+        The output to calibrate; ``auto`` prefers raw scores: ``decision_function``, or the margins of
+        LightGBM, XGBoost and CatBoost.
     n_jobs : int, optional
         How many folds are fitted at the same time (joblib).
     random_state : int, default 0
@@ -250,7 +255,7 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if n_folds < 2:
                 raise ValueError(f"cv must be at least 2 folds, got {n_folds}")
             counted = None if weight is None else weight > 0
-            fold = content_folds(X, labels, n_folds, seed=self.random_state, counted=counted)
+            fold = content_folds(X, labels, n_folds, random_state=self.random_state, counted=counted)
             pairs = [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(n_folds)]
         else:
             pairs = list(check_cv(self.cv, y, classifier=True).split(X, y, **params))
@@ -290,12 +295,15 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
         name = self._response(estimator)
-        scores = as_logits(getattr(estimator, name)(X), name)
+        margins = booster_margins(estimator) if name == "margins" else None
+        scores = as_logits((getattr(estimator, name) if margins is None else margins)(X), name)
         absent = _ZERO if name == "predict_proba" else _FLOOR
         return align_columns(scores, np.asarray(estimator.classes_), self.classes_, absent)
 
     def _response(self, estimator: Any) -> str:
-        """Return the name of the method that gives the scores."""
+        """Return the name of the method that gives the scores; ``margins`` are a booster's own."""
+        if self.response == "auto" and booster_margins(estimator) is not None:
+            return "margins"
         order = ("decision_function", "predict_proba") if self.response == "auto" else (self.response,)
         name = next((n for n in order if hasattr(estimator, n)), None)
         if name is None:
@@ -332,7 +340,7 @@ def as_logits(response: Any, name: str) -> FloatArray:
     Parameters
     ----------
     response : array of shape (N, K), or (N,) for a binary decision function
-    name : {"decision_function", "predict_proba"}
+    name : {"decision_function", "margins", "predict_proba"}
 
     Returns
     -------

@@ -19,11 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from hcal.calibrators.base import Calibrator
-from hcal.halves import HALVES, narrow
 from hcal.integrations._program import is_portable, program
 from hcal.integrations._signature import AsModel
 from hcal.integrations._stored import from_bytes, to_bytes
-from hcal.ops import Ops
+from hcal.runtime.halves import HALVES, narrow
+from hcal.runtime.ops import Ops
 
 Output = Literal["probs", "log_probs"]
 
@@ -35,7 +35,7 @@ _WIDTHS = {
 
 
 class TorchOps(Ops):
-    """The operations of :mod:`hcal.ops` on tensors. Constants come from a list, in the order of their use.
+    """The operations of :mod:`hcal.runtime.ops` on tensors. Constants come from a list, in order of use.
 
     Parameters
     ----------
@@ -118,8 +118,8 @@ class CalibrationHead(nn.Module):
     Parameters
     ----------
     calibrator : Calibrator
-        Fitted. Methods with a graph (see :mod:`hcal.ops`) run in torch, carry gradients and can be exported
-        with ``torch.export``; the others go through numpy.
+        Fitted. Methods with a graph (see :mod:`hcal.runtime.ops`) run in torch, carry gradients and can be
+        exported with ``torch.export``; the others go through numpy.
     output : {"probs", "log_probs"}
         ``"log_probs"`` stands in for logits: a softmax of it gives the calibrated probabilities.
 

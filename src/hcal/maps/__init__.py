@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from hcal.maps.piecewise_linear import PiecewiseLinear
     from hcal.maps.predict import predict_map
     from hcal.maps.presets import PAPER_MAPS, build_map
-    from hcal.maps.temperature import Temperature
+    from hcal.maps.temperature import TemperatureMap
 
 __all__ = [
     "PAPER_MAPS",
     "EnsembleLinear",
     "MonotonicNet",
     "PiecewiseLinear",
-    "Temperature",
+    "TemperatureMap",
     "build_map",
     "predict_map",
 ]
@@ -32,7 +32,7 @@ _HOMES = {
     "MonotonicNet": "monotonic_net",
     "PAPER_MAPS": "presets",
     "PiecewiseLinear": "piecewise_linear",
-    "Temperature": "temperature",
+    "TemperatureMap": "temperature",
     "build_map": "presets",
     "predict_map": "predict",
 }

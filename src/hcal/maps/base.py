@@ -42,7 +42,7 @@ def check_init(init: Any) -> Init:
     return init  # type: ignore[no-any-return]
 
 
-def generator(seed: int) -> torch.Generator:
+def generator(random_state: int) -> torch.Generator:
     """Return a seeded generator on the CPU: the same start on every device.
 
     Examples
@@ -50,15 +50,15 @@ def generator(seed: int) -> torch.Generator:
     >>> generator(3).initial_seed()
     3
     """
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(random_state)
 
 
-def uniform(bound: float, *shape: int, seed: torch.Generator) -> Tensor:
+def uniform(bound: float, *shape: int, draw: torch.Generator) -> Tensor:
     """Return a float64 tensor of U(−bound, bound).
 
     Examples
     --------
-    >>> bool(uniform(0.5, 3, seed=generator(0)).abs().max() <= 0.5)
+    >>> bool(uniform(0.5, 3, draw=generator(0)).abs().max() <= 0.5)
     True
     """
-    return (torch.rand(*shape, generator=seed, dtype=torch.float64) * 2 - 1) * bound
+    return (torch.rand(*shape, generator=draw, dtype=torch.float64) * 2 - 1) * bound

@@ -31,7 +31,7 @@ class EnsembleLinear(CalibrationMap):
         m; the paper's sizes are 16, 32, 64, 128.
     init : {"identity", "published"}
         Published: a, w ~ U(±1/√m), which starts near the uniform distribution.
-    seed : int
+    random_state : int
 
     Examples
     --------
@@ -40,13 +40,13 @@ class EnsembleLinear(CalibrationMap):
     tensor([[0.2000, 0.8000]])
     """
 
-    def __init__(self, members: int = 16, *, init: Init = "identity", seed: int = 0) -> None:
+    def __init__(self, members: int = 16, *, init: Init = "identity", random_state: int = 0) -> None:
         super().__init__()
         if members < 1:
             raise ValueError(f"members must be at least 1, got {members}")
         if check_init(init) == "published":
-            draw, bound = generator(seed), 1 / math.sqrt(members)
-            a, w = uniform(bound, members, seed=draw), uniform(bound, members, seed=draw)
+            draw, bound = generator(random_state), 1 / math.sqrt(members)
+            a, w = uniform(bound, members, draw=draw), uniform(bound, members, draw=draw)
         else:
             a = 1 + torch.linspace(-_SPREAD, _SPREAD, members, dtype=torch.float64) * (members > 1)
             w = torch.full((members,), 1 / members, dtype=torch.float64)

@@ -2,78 +2,21 @@
 
 The network is evaluated at the midpoints of equal cells, never at the events: its values are the slopes of a
 piecewise linear function, which a look-up then applies to every logit. Same protocol as
-:mod:`hcal.maps.scaling`, so any objective can be fitted with it.
+:mod:`hcal.maps.protocol`, so any objective can be fitted with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.maps.scaling import Map, Pullback, log_softmax_vjp
-from hcal.objective.proper import Gradient
-
-Float64 = NDArray[np.float64]
+from hcal.maps.lookup import Cells
+from hcal.maps.protocol import Map, Pullback, log_softmax_vjp
+from hcal.runtime.gradients import Gradient
+from hcal.runtime.numerics import Float64
 
 _LEAST_SLOPE = 1e-8
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Equal cells of the real line; the first and the last go on for ever.
-
-    Examples
-    --------
-    >>> cells = Cells(0.0, 1.0, 3)
-    >>> cells.index(np.array([-5.0, 1.5, 9.0])), cells.edges
-    (array([0, 1, 2]), array([0., 1., 2., 3.]))
-    """
-
-    low: float
-    width: float
-    count: int
-
-    @property
-    def edges(self) -> Float64:
-        """The count + 1 edges."""
-        return self.low + self.width * np.arange(self.count + 1, dtype=np.float64)
-
-    @property
-    def middles(self) -> Float64:
-        """The midpoints of the cells."""
-        return self.low + self.width * (np.arange(self.count, dtype=np.float64) + 0.5)
-
-    def index(self, x: Float64) -> NDArray[np.intp]:
-        """Return the cell of every x."""
-        at = np.floor((x - self.low) / self.width)
-        return np.clip(at, 0, self.count - 1).astype(np.intp)
-
-
-def cells_over(x: Float64, count: int = 1024) -> Cells:
-    """Return cells from the 0.01 % to the 99.99 % quantile of all logits: outliers must not stretch them.
-
-    Parameters
-    ----------
-    x : array of any shape
-    count : int
-
-    Returns
-    -------
-    Cells
-
-    Examples
-    --------
-    >>> cells_over(np.array([0.0, 1.0]), 4).width
-    0.25
-    """
-    flat = x.ravel()
-    flat = flat[:: max(1, flat.size // 1_000_000)]
-    low, high = (float(q) for q in np.quantile(flat, [1e-4, 1 - 1e-4], method="nearest"))
-    width = (high - low) / count
-    return Cells(low, width if width > 0 else 1.0, count)
 
 
 def tabulate(theta: Float64, hidden: int, cells: Cells) -> Float64:
@@ -82,23 +25,7 @@ def tabulate(theta: Float64, hidden: int, cells: Cells) -> Float64:
     return np.concatenate([[0.0], np.cumsum(slopes * cells.width)])
 
 
-def apply_table(x: Float64, cells: Cells, values: Float64) -> Float64:
-    """Return the piecewise linear function at x; the end segments go on for ever.
-
-    Examples
-    --------
-    >>> apply_table(np.array([-1.0, 0.5, 3.0]), Cells(0.0, 1.0, 2), np.array([0.0, 1.0, 3.0]))
-    array([-1. ,  0.5,  5. ])
-    """
-    at = cells.index(x)
-    edges = cells.edges
-    out: Float64 = values[at] + np.diff(values)[at] / np.diff(edges)[at] * (x - edges[at])
-    # Rounding must not lift a logit above the edge that a larger one starts from.
-    inside = at < cells.count - 1
-    return np.where(inside, np.minimum(out, values[at + 1]), np.maximum(out, values[-2]))
-
-
-def monotone_net(hidden: int, cells: Cells, seed: int = 0) -> Map:
+def monotone_net(hidden: int, cells: Cells, random_state: int = 0) -> Map:
     """Return softmax of m(x), m(x) = ∫ (ELU(g(t)) + 1 + 1e-8) dt, g an MLP 1 → hidden → hidden → 1 with ReLU.
 
     Parameters
@@ -106,7 +33,7 @@ def monotone_net(hidden: int, cells: Cells, seed: int = 0) -> Map:
     hidden : int
     cells : Cells
         Where g is evaluated; cover the logits.
-    seed : int
+    random_state : int
         Of the start: uniform ±1/√fan-in, the first layer counting an unused second input.
 
     Returns
@@ -136,7 +63,7 @@ def monotone_net(hidden: int, cells: Cells, seed: int = 0) -> Map:
 
         return log_probs, pullback
 
-    rng = np.random.RandomState(seed)
+    rng = np.random.RandomState(random_state)
     sizes = [
         (hidden, 2),
         (hidden, 2),

@@ -36,7 +36,7 @@ class MonotonicNet(CalibrationMap):
         The lowest x that the table covers.
     init : {"identity", "published"}
         Identity: g(x) = x. Published: the default start of a linear layer, and no multiplication by std.
-    seed : int
+    random_state : int
     cells : int
 
     Examples
@@ -54,7 +54,7 @@ class MonotonicNet(CalibrationMap):
         std: float = 1.0,
         lowest: float = -100.0,
         init: Init = "identity",
-        seed: int = 0,
+        random_state: int = 0,
         cells: int = CELLS,
     ) -> None:
         super().__init__()
@@ -67,12 +67,12 @@ class MonotonicNet(CalibrationMap):
         # g in logits is scale times the integral over u: std makes the zero network the identity.
         self.scale = std if check_init(init) == "identity" else 1.0
         self.layers = torch.nn.ParameterList()
-        draw = generator(seed)
+        draw = generator(random_state)
         sizes = (1, *widths, 1)
         for fan_in, fan_out in pairwise(sizes):
             bound = 1 / math.sqrt(fan_in)
-            self.layers.append(torch.nn.Parameter(uniform(bound, fan_out, fan_in, seed=draw)))
-            self.layers.append(torch.nn.Parameter(uniform(bound, fan_out, seed=draw)))
+            self.layers.append(torch.nn.Parameter(uniform(bound, fan_out, fan_in, draw=draw)))
+            self.layers.append(torch.nn.Parameter(uniform(bound, fan_out, draw=draw)))
         if init == "identity":
             for last in list(self.layers)[-2:]:
                 last.data.zero_()

@@ -28,7 +28,7 @@ class PiecewiseLinear(CalibrationMap):
         z; the paper's sizes are 1, 10, 100, 500.
     init : {"identity", "published"}
         Both are slopes of 1: the published start is the identity.
-    seed : int
+    random_state : int
         Unused: the start is not random. Present so that all maps are built alike.
 
     Examples
@@ -38,7 +38,7 @@ class PiecewiseLinear(CalibrationMap):
     tensor([[0.2000, 0.8000]])
     """
 
-    def __init__(self, segments: int = 100, *, init: Init = "identity", seed: int = 0) -> None:
+    def __init__(self, segments: int = 100, *, init: Init = "identity", random_state: int = 0) -> None:
         super().__init__()
         if segments < 1:
             raise ValueError(f"segments must be at least 1, got {segments}")

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, log_softmax, softmax
-from hcal.ops import Ops
+from hcal.maps.lookup import apply_table
+from hcal.runtime.numerics import FloatArray, log_softmax, softmax
+from hcal.runtime.ops import Ops
 
 
 def predict_map(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> FloatArray:
@@ -54,7 +55,7 @@ def graph_map(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
 
     Examples
     --------
-    >>> from hcal.ops import NumpyOps
+    >>> from hcal.runtime.ops import NumpyOps
     >>> state = {"table": np.array([0.0, 2.0]), "step": np.array(1.0)}
     >>> graph_map(state, NumpyOps(), np.log([[0.2, 0.8]])).round(4)
     array([[0.0588, 0.9412]])
@@ -69,32 +70,3 @@ def graph_map(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
         part = ops.softmax(log_probs * ops.const(slope)) * ops.const(share)
         total = part if total is None else total + part
     return total
-
-
-def apply_table(x: FloatArray, table: NDArray[Any], step: float) -> FloatArray:
-    """Return the tabulated map before its softmax: knot c at x = −c·step has the value −table[c].
-
-    Parameters
-    ----------
-    x : array, non-positive
-    table : array of shape (G + 1,), increasing from 0
-    step : float
-
-    Returns
-    -------
-    array of the shape and dtype of x
-
-    Examples
-    --------
-    >>> apply_table(np.array([-0.5, -3.0]), np.array([0.0, 2.0, 3.0]), 1.0)
-    array([-1., -4.])
-    """
-    values = table.astype(x.dtype)
-    cells = len(values) - 1
-    t = np.maximum(x * x.dtype.type(-1 / step), 0)
-    cell = np.minimum(t, cells - 1).astype(np.intp)
-    low, high = values[cell], values[cell + 1]
-    depth: FloatArray = low + (t - cell.astype(x.dtype)) * (high - low)
-    # rounding must not carry a point beyond the next knot: the map never inverts a pair
-    np.minimum(depth, high, out=depth, where=cell < cells - 1)
-    return np.negative(depth, out=depth)

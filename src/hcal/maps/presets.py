@@ -11,7 +11,7 @@ from hcal.maps.base import CalibrationMap, Init
 from hcal.maps.ensemble_linear import EnsembleLinear
 from hcal.maps.monotonic_net import MonotonicNet, standardisation
 from hcal.maps.piecewise_linear import PiecewiseLinear
-from hcal.maps.temperature import Temperature
+from hcal.maps.temperature import TemperatureMap
 
 #: Names of the paper's candidates, cheapest family first.
 PAPER_MAPS: tuple[str, ...] = (
@@ -22,7 +22,7 @@ PAPER_MAPS: tuple[str, ...] = (
 
 
 def build_map(
-    name: str, x: NDArray[Any] | Tensor, *, init: Init = "identity", seed: int = 0
+    name: str, x: NDArray[Any] | Tensor, *, init: Init = "identity", random_state: int = 0
 ) -> CalibrationMap:
     """Return a map by family and size, e.g. ``"monotonic-50"``; any size, not only the paper's.
 
@@ -33,7 +33,7 @@ def build_map(
     x : array or tensor of shape (N, K)
         Training log-softmax values: a MonotonicNet standardises with them.
     init : {"identity", "published"}
-    seed : int
+    random_state : int
 
     Returns
     -------
@@ -47,14 +47,14 @@ def build_map(
     """
     family, _, size = name.partition("-")
     if family == "temperature" and not size:
-        return Temperature(init=init, seed=seed)
+        return TemperatureMap(init=init, random_state=random_state)
     if size.isdigit() and int(size) > 0:
         if family == "piecewise":
-            return PiecewiseLinear(int(size), init=init, seed=seed)
+            return PiecewiseLinear(int(size), init=init, random_state=random_state)
         if family == "ensemble":
-            return EnsembleLinear(int(size), init=init, seed=seed)
+            return EnsembleLinear(int(size), init=init, random_state=random_state)
         if family == "monotonic":
-            return MonotonicNet(int(size), **standardisation(x), init=init, seed=seed)  # type: ignore[arg-type]
+            return MonotonicNet(int(size), **standardisation(x), init=init, random_state=random_state)  # type: ignore[arg-type]
     raise ValueError(
         f"unknown map {name!r}; use 'temperature', 'piecewise-Z', 'monotonic-H' or 'ensemble-M' with a size"
     )

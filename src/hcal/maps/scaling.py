@@ -1,77 +1,12 @@
-"""Scaling maps in numpy: log-probabilities as a function of parameters θ and scores x, with the pullback.
-
-A *map* gives, for θ and x, the log-probabilities (N, K) and a function that pulls a gradient in them back
-to a gradient in θ (the vector-Jacobian product). It knows nothing of objectives.
-"""
+"""Scaling maps in numpy: softmaxes of scores that are simple in θ, with their pullbacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.objective.proper import Gradient, OneEntry
-
-Float64 = NDArray[np.float64]
-#: Gradient in the log-probabilities ↦ gradient in θ. To be called once: it works in place.
-Pullback = Callable[[Gradient], Float64]
-
-
-@dataclass(frozen=True)
-class Map:
-    """A family of maps.
-
-    Attributes
-    ----------
-    name : str
-    start : array of shape (P,)
-        Where a fit begins: the identity, where the family holds it.
-    vjp : callable
-        (θ (P,), scores (N, ·)) ↦ (log-probabilities (N, K), pullback).
-    curvature : callable, optional
-        For a softmax of scores that are linear in θ: (θ, x, weights (N,)) ↦ the (P, P) second derivative of
-        the weighted sum of NLLs, which does not depend on the labels.
-    diagonal : callable, optional
-        The same, its diagonal only (P,): the units of the parameters for a first-order solver.
-    """
-
-    name: str
-    start: Float64
-    vjp: Callable[[Float64, Float64], tuple[Float64, Pullback]]
-    curvature: Callable[[Float64, Float64, Float64], Float64] | None = None
-    diagonal: Callable[[Float64, Float64, Float64], Float64] | None = None
-
-    def log_probs(self, theta: Float64, x: Float64) -> Float64:
-        """Return the log-probabilities (N, K) alone."""
-        return self.vjp(theta, x)[0]
-
-
-def log_softmax_vjp(scores: Float64) -> tuple[Float64, Pullback]:
-    """Return log-softmax of scores (N, K), and its pullback; ``scores`` is overwritten.
-
-    Examples
-    --------
-    >>> log_probs, pull = log_softmax_vjp(np.zeros((1, 2)))
-    >>> pull(np.array([[-1.0, 0.0]]))
-    array([[-0.5,  0.5]])
-    """
-    scores -= scores.max(axis=1, keepdims=True)
-    probs = np.exp(scores)
-    mass = probs.sum(axis=1, keepdims=True)
-    probs /= mass
-    scores -= np.log(mass)
-
-    def pull(gradient: Gradient) -> Float64:
-        if not isinstance(gradient, OneEntry):
-            through: Float64 = gradient - probs * gradient.sum(axis=1, keepdims=True)
-            return through
-        np.multiply(probs, -gradient.value[:, None], out=probs)
-        probs[np.arange(len(probs)), gradient.column] += gradient.value
-        return probs
-
-    return scores, pull
+from hcal.maps.protocol import Map, Pullback, log_softmax_vjp
+from hcal.runtime.gradients import Gradient, dense_gradient
+from hcal.runtime.numerics import Float64
 
 
 def _gram(spread: Float64, weight: Float64) -> Float64:
@@ -255,9 +190,7 @@ def beta(n_classes: int) -> Map:
 
 
 def ensemble(n_classes: int) -> Map:
-    """Return w₁ softmax(e^t x) + w₂ softmax(x) + w₃/K; θ = (t, w₁, w₂, w₃). Preserves order for w ≥ 0.
-
-    The weights are free here; a solver with constraints keeps them on the simplex.
+    """Return v₁ softmax(e^t x) + v₂ softmax(x) + v₃/K, v = |w|/Σ|w|; θ = (t, w₁, w₂, w₃). Preserves order.
 
     Parameters
     ----------
@@ -274,19 +207,20 @@ def ensemble(n_classes: int) -> Map:
     """
 
     def vjp(theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
-        b = float(np.exp(theta[0]))
+        b, size = float(np.exp(theta[0])), float(np.abs(theta[1:]).sum())
+        share = np.abs(theta[1:]) / size
         scaled, pull = log_softmax_vjp(b * x)
         parts = np.stack(
             [np.exp(scaled), np.exp(log_softmax_vjp(x.copy())[0]), np.full_like(x, 1 / n_classes)]
         )
-        probs = np.maximum(np.tensordot(theta[1:], parts, 1), np.finfo(np.float64).tiny)
+        probs = np.maximum(np.tensordot(share, parts, 1), np.finfo(np.float64).tiny)
 
         def pullback(g: Gradient) -> Float64:
-            dense = g.dense(n_classes) if isinstance(g, OneEntry) else g
-            d = dense / probs
-            inner = b * np.vdot(pull(theta[1] * d * parts[0]), x)
-            return np.concatenate([[inner], np.tensordot(parts, d, 2)])
+            d = dense_gradient(g, n_classes) / probs
+            inner = b * np.vdot(pull(share[0] * d * parts[0]), x)
+            by_share = np.tensordot(parts, d, 2)
+            return np.concatenate([[inner], np.sign(theta[1:]) * (by_share - share @ by_share) / size])
 
         return np.log(probs), pullback
 
-    return Map("ensemble", np.array([0.0, 1.0, 0.0, 0.0]), vjp)
+    return Map("ensemble", np.array([0.0, 1.0, 0.1, 0.1]), vjp)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.maps._order import Order, OrderCache
+from hcal.runtime.fused import takes_fused
 from hcal.runtime.jit import compiled
 from hcal.runtime.threads import run_parts, split
 
@@ -146,8 +147,6 @@ orders = OrderCache(_cell_order)
 
 def use_fused(x: Tensor) -> bool:
     """Return whether Triton kernels take this tensor."""
-    from hcal.objective._torch import takes_fused
-
     return x.shape[1] <= 8192 and takes_fused(x)
 
 

@@ -10,22 +10,22 @@ from hcal.maps.base import CalibrationMap, Init, MapState, check_init
 from hcal.maps.table import table_softmax
 
 
-class Temperature(CalibrationMap):
+class TemperatureMap(CalibrationMap):
     """softmax(β x) with β = e^θ > 0; starts as the identity.
 
     Parameters
     ----------
-    init, seed
+    init, random_state
         As in the other maps; there is only one start.
 
     Examples
     --------
     >>> x = torch.log(torch.tensor([[0.2, 0.8]]))
-    >>> Temperature()(x).detach()
+    >>> TemperatureMap()(x).detach()
     tensor([[0.2000, 0.8000]])
     """
 
-    def __init__(self, *, init: Init = "identity", seed: int = 0) -> None:
+    def __init__(self, *, init: Init = "identity", random_state: int = 0) -> None:
         super().__init__()
         check_init(init)
         self.log_beta = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcal.metrics.sample import Sample, Vector
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 
 @dataclass(frozen=True)

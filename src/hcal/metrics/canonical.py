@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+from hcal.runtime.numerics import Float64
 
-Matrix = NDArray[np.float64]
 _SPAN = 256  # rows of a block of pairs: a temporary of 0.5 MB stays in the cache
 # Squared distances are differences of numbers near 1: less this, equal rows are at distance 0 and not 1e-8.
 ROUNDING = 1e-15
@@ -100,9 +99,9 @@ def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
 
 def _pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
     if s.data.tensor is not None:
-        from hcal.metrics.device import pair_sums as on_device
+        from hcal.metrics.device import pair_sums_on_device
 
-        return on_device(s, bandwidth)
+        return pair_sums_on_device(s, bandwidth)
     out, squares = np.zeros(s.n), 0.0
     for i, j, h in skce_blocks(s, bandwidth):
         out[i] += h @ s.w[j]
@@ -135,7 +134,7 @@ def skce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
     return value - z * se, value + z * se
 
 
-def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Matrix]]:
+def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Float64]]:
     """Yield (rows, columns, h) for the blocks of the upper triangle, with 0 on the diagonal."""
     p, y, squares = s.data.probs.astype(np.float64, copy=False), s.y, s.data.squares
     spans = [slice(i, min(i + _SPAN, s.n)) for i in range(0, s.n, _SPAN)]

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from hcal.metrics.bins import check_bins
 from hcal.metrics.kmeans import cluster_columns
 from hcal.metrics.sample import Entries, Sample, Vector, as_sample
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellSums:
     """Weight and Σ w·(p − [y = k]) of every (class, bin), each of shape (K, bins)."""
 
     weight: NDArray[np.float64]
@@ -33,7 +33,7 @@ class Cells:
         return np.asarray((self.weight * mean**order).sum(axis=1) / total) ** (1 / order)
 
 
-def equal_width_cells(s: Sample, bins: int) -> Cells:
+def equal_width_cells(s: Sample, bins: int) -> CellSums:
     """Return the equal-width cells (lo, hi]; an entry p = 0 lies in no bin."""
     edges = np.linspace(0, 1, check_bins(bins) + 1)
     e = s.data.entries(float(edges[1]))
@@ -48,13 +48,13 @@ def equal_width_cells(s: Sample, bins: int) -> Cells:
     return cells
 
 
-def _sum_cells(s: Sample, e: Entries, which: IntArray, bins: int) -> Cells:
+def _sum_cells(s: Sample, e: Entries, which: IntArray, bins: int) -> CellSums:
     flat = e.column * bins + which
     w = s.w[e.row]
     # An empty list of entries would give integer counts: hence the float64.
     weight = np.bincount(flat, weights=w, minlength=s.k * bins).astype(np.float64)
     gap = np.bincount(flat, weights=w * (e.value - e.mark), minlength=s.k * bins).astype(np.float64)
-    return Cells(weight.reshape(s.k, bins), gap.reshape(s.k, bins))
+    return CellSums(weight.reshape(s.k, bins), gap.reshape(s.k, bins))
 
 
 def cwece_a(
@@ -135,14 +135,14 @@ def _threshold(threshold: float | None, k: int) -> float:
     return value
 
 
-def thresholded_cells(s: Sample, bins: int, threshold: float | None) -> Cells:
+def thresholded_cells(s: Sample, bins: int, threshold: float | None) -> CellSums:
     """Return the cells [lo, hi) of the entries above the threshold only."""
     e = s.data.entries(_threshold(threshold, s.k))
     inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
     return _sum_cells(s, e, np.searchsorted(inner, e.value, side="right").astype(np.int64), bins)
 
 
-def kept_errors(cells: Cells) -> Vector:
+def kept_errors(cells: CellSums) -> Vector:
     """Return the error of every class over its kept entries, 0 for a class with none, shape (K,)."""
     kept = cells.weight.sum(axis=1)
     return np.asarray(np.divide(np.abs(cells.gap).sum(axis=1), kept, out=np.zeros_like(kept), where=kept > 0))

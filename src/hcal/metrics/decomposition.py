@@ -16,7 +16,7 @@ import numpy as np
 
 from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.metrics.scores import SMALLEST, brier_rows, nll_rows
-from hcal.numerics import softmax
+from hcal.runtime.numerics import softmax
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def decompose(
     return Decomposition(total, total - refinement, refinement)
 
 
-def _recalibrated_rows(s: Sample, rows: Any, folds: int, seed: int) -> Vector:
+def _recalibrated_rows(s: Sample, rows: Any, folds: int, random_state: int) -> Vector:
     """Return the score of every row after a temperature that was found without it."""
     from hcal.solvers.temperature import solve_temperature
 
     logits = np.log(np.maximum(s.data.probs.astype(np.float64), SMALLEST))
-    fold = np.random.default_rng(seed).permutation(s.n) % folds
+    fold = np.random.default_rng(random_state).permutation(s.n) % folds
     out = np.empty(s.n)
     for f in range(folds):
         inside, held = np.flatnonzero(fold != f), np.flatnonzero(fold == f)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hcal.metrics.sample import Sample
 
 
-def check_probs(probs: Any) -> torch.Tensor:
+def check_tensor(probs: Any) -> torch.Tensor:
     """Check probabilities on their device and renormalise the rows; errors as in ``hcal.inputs``."""
     from hcal import inputs
 
@@ -43,7 +43,7 @@ def _on(s: Sample, array: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(s.data.tensor.device)
 
 
-def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
+def pair_sums_on_device(s: Sample, bandwidth: float) -> tuple[Vector, float]:
     """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,), and Σ_{i ≠ j} h_ij²."""
     p = s.data.tensor.double()
     y, w = _on(s, s.y), _on(s, s.w)
@@ -66,7 +66,7 @@ def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
     return np.asarray(out.cpu().numpy()), float(total)
 
 
-def dkde_rows(s: Sample, bandwidth: float, floor: float) -> Vector:
+def dkde_rows_on_device(s: Sample, bandwidth: float, floor: float) -> Vector:
     """Return ‖π_i − p_i‖² of every row, shape (N,)."""
     p = s.data.tensor.double().clamp(min=floor)
     y, w = _on(s, s.y), _on(s, s.w)

@@ -10,13 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.numerics import IntArray
-
-Matrix = NDArray[np.float64]
+from hcal.runtime.numerics import Float64, IntArray
 
 
 def dkde_ce(
@@ -60,9 +57,9 @@ def dkde_ce(
 def dkde_rows(s: Sample, bandwidth: float = 1.0, floor: float = 1e-25) -> Vector:
     """Return ‖π_i − p_i‖² of every row, shape (N,)."""
     if s.data.tensor is not None:
-        from hcal.metrics.device import dkde_rows as on_device
+        from hcal.metrics.device import dkde_rows_on_device
 
-        return on_device(s, bandwidth, floor)
+        return dkde_rows_on_device(s, bandwidth, floor)
     by_class = np.argsort(s.y, kind="stable")  # a class is a run of columns: its mass is one reduceat
     present, starts = np.unique(s.y[by_class], return_index=True)
     out = np.empty(s.n)
@@ -76,7 +73,7 @@ def dkde_rows(s: Sample, bandwidth: float = 1.0, floor: float = 1e-25) -> Vector
 
 def _kernel_blocks(
     s: Sample, columns: IntArray, bandwidth: float, floor: float
-) -> Iterator[tuple[IntArray, Matrix, Matrix]]:
+) -> Iterator[tuple[IntArray, Float64, Float64]]:
     """Yield (rows, their probabilities, weighted kernel to all rows in the order of ``columns``)."""
     p = np.maximum(s.data.probs.astype(np.float64), floor)
     shape = p[columns] / bandwidth
@@ -95,7 +92,7 @@ def _kernel_blocks(
         yield rows, p[rows], kernel
 
 
-def dkde_spread(s: Sample, groups: int = 20, seed: int = 0) -> tuple[float, float]:
+def dkde_spread(s: Sample, groups: int = 20, random_state: int = 0) -> tuple[float, float]:
     """Return the standard error of dkde_ce, and how much the noise of the labels in π adds to it.
 
     The standard error comes from leaving out one of ``groups`` random groups of rows at a time, as neighbours
@@ -106,7 +103,7 @@ def dkde_spread(s: Sample, groups: int = 20, seed: int = 0) -> tuple[float, floa
     ----------
     s : Sample
         Without weights.
-    groups, seed : int
+    groups, random_state : int
 
     Returns
     -------
@@ -121,7 +118,7 @@ def dkde_spread(s: Sample, groups: int = 20, seed: int = 0) -> tuple[float, floa
     True
     """
     groups = min(groups, s.n)
-    group = np.random.default_rng(seed).permutation(s.n) % groups
+    group = np.random.default_rng(random_state).permutation(s.n) % groups
     cell = group * s.k + s.y
     columns = np.argsort(cell, kind="stable")
     present, starts = np.unique(cell[columns], return_index=True)
@@ -151,14 +148,14 @@ def dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
     return max(value - noise - z * se, 0.0), value + z * se
 
 
-def _drop_self(kernel: Matrix, row: Any, column: Any, weight: Vector) -> None:
+def _drop_self(kernel: Float64, row: Any, column: Any, weight: Vector) -> None:
     """Leave each row itself out: one copy less of its weight (none left: −inf)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         fewer = np.where(weight > 1, np.log(np.maximum(weight - 1, 0)) - np.log(weight), -np.inf)
     kernel[row, column] = np.where(np.isneginf(fewer), -np.inf, kernel[row, column] + fewer)
 
 
-def dirichlet_constant(shape: Matrix) -> Vector:
+def dirichlet_constant(shape: Float64) -> Vector:
     """Return Σ_k lnΓ(a_k + 1) − lnΓ(Σ_k (a_k + 1)) of every row, shape (N,)."""
     total = gammaln(shape.sum(axis=1) + shape.shape[1])
     step = max(1, BLOCK // shape.shape[1])

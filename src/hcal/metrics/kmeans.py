@@ -14,11 +14,11 @@ from hcal.metrics.sample import BLOCK, Sample, Vector, _cumulate
 _STOP = 1e-5  # published: stop when the mean distance to the nearest centre changes by no more
 
 
-def cluster_columns(s: Sample, clusters: int, restarts: int, seed: int) -> NDArray[np.float64]:
+def cluster_columns(s: Sample, clusters: int, restarts: int, random_state: int) -> NDArray[np.float64]:
     """Return the boundaries between the clusters of every class, shape (K, clusters − 1); inf where fewer."""
     if restarts < 1:
         raise ValueError(f"restarts must be a positive integer, got {restarts!r}")
-    key = (clusters, restarts, seed)
+    key = (clusters, restarts, random_state)
     weight = None if s.keep_clusters else s.weight
     if weight is None and key in s.data.cluster_edges:
         return s.data.cluster_edges[key]
@@ -28,7 +28,7 @@ def cluster_columns(s: Sample, clusters: int, restarts: int, seed: int) -> NDArr
         for first in range(0, s.k, step):
             columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
             for i, column in enumerate(columns):
-                rng = np.random.default_rng([seed, first + i])
+                rng = np.random.default_rng([random_state, first + i])
                 edges[first + i] = _boundaries(_kmeans(column, weight, clusters, restarts, rng))
     if weight is None:
         s.data.cluster_edges[key] = edges

@@ -12,7 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hcal.metrics import canonical, class_wise, dirichlet, scores, top_label, windowed
+from hcal.metrics import (
+    canonical,
+    class_wise,
+    cumulated,
+    dirichlet,
+    expected_brier,
+    scores,
+    smooth,
+    top_label,
+    windowed,
+)
 from hcal.metrics.sample import MOST_COPIES, Sample, Vector
 
 Level = Literal["top-label", "class-wise", "canonical", "score"]
@@ -156,6 +166,33 @@ METRICS: dict[str, Metric] = {
             null=top_label.ks_null,
         ),
         _top("mce", "MCE", "MCE", "largest gap of any equal-width bin; noisy where a bin holds few samples"),
+        Metric(
+            "smece",
+            "top-label",
+            "smECE",
+            "smooth ECE",
+            "ECE with a smooth kernel in place of bins, of a width that it finds itself",
+            smooth.smece,
+        ),
+        Metric(
+            "kuiper",
+            "top-label",
+            "Kuiper",
+            "Kuiper error",
+            "largest cumulated gap of any interval of confidences, no bins",
+            cumulated.kuiper,
+            null=cumulated.kuiper_null,
+        ),
+        Metric(
+            "spiegelhalter",
+            "top-label",
+            "Spiegelhalter",
+            "Spiegelhalter |Z|",
+            "squared error beyond what the confidences expect, in standard deviations; grows with N",
+            expected_brier.spiegelhalter,
+            weights="counts",
+            null=expected_brier.spiegelhalter_null,
+        ),
         _class(
             "cwece_a", "CWECE_a", "CWECE, mean", "ECE of every class's probability, averaged over classes"
         ),
@@ -173,6 +210,29 @@ METRICS: dict[str, Metric] = {
             "tCWECE, k-means",
             "the same with bins from k-means",
             weights="counts",
+        ),
+        Metric(
+            "hce",
+            "class-wise",
+            "HCE",
+            "h-calibration error, class-wise",
+            "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over classes, "
+            "chance removed; can be negative",
+            windowed.hce,
+            kind="debiased",
+            weights="copies",
+            ends=windowed.hce_ends,
+        ),
+        Metric(
+            "hce_pooled",
+            "class-wise",
+            "HCE pooled",
+            "h-calibration error, pooled",
+            "the same with all classes sorted together, as in the paper: it sees the average class only",
+            windowed.hce_pooled,
+            kind="debiased",
+            weights="copies",
+            ends=windowed.hce_pooled_ends,
         ),
         Metric(
             "skce",
@@ -196,17 +256,6 @@ METRICS: dict[str, Metric] = {
             weights="counts",
             shares=dirichlet.dkde_rows,
             ends=dirichlet.dkde_ends,
-        ),
-        Metric(
-            "hce",
-            "canonical",
-            "HCE",
-            "h-calibration error",
-            "root-mean-square gap of windows of 200 sorted events, chance removed; can be negative",
-            windowed.hce,
-            kind="debiased",
-            weights="copies",
-            ends=windowed.hce_ends,
         ),
         _score(
             "nll",

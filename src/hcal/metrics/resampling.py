@@ -24,7 +24,7 @@ from scipy.special import ndtr, ndtri
 from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import BLOCK, Sample, Vector
 
-Method = Literal["percentile", "bca"]
+BootstrapEnds = Literal["percentile", "bca"]
 
 
 #: Standard errors and chance levels need fewer replicates than the ends of a distribution.
@@ -113,12 +113,12 @@ def _reweighted(s: Sample, names: list[str], weights: NDArray[np.float64]) -> It
             yield other
 
 
-def blocks(count: int, n_rows: int) -> list[int]:
+def resample_blocks(count: int, n_rows: int) -> list[int]:
     """Return the sizes of the parts in which ``count`` draws of all rows stay small in memory.
 
     Examples
     --------
-    >>> blocks(5, BLOCK * 2)
+    >>> resample_blocks(5, BLOCK * 2)
     [2, 2, 1]
     """
     step = max(1, 4 * BLOCK // n_rows)
@@ -134,7 +134,7 @@ def bootstrap(
     """
     names = list(names)
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
-    for size in blocks(n_resamples, samples[0].n):
+    for size in resample_blocks(n_resamples, samples[0].n):
         weights = bootstrap_weights(samples[0], size, rng)
         for part, s in zip(parts, samples, strict=True):
             part.append(replicates(s, names, weights))
@@ -168,7 +168,7 @@ def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> NDArray[n
 def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator) -> dict[str, Vector]:
     """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
     names = list(names)
-    parts = [chance_levels(s, names, drawn_labels(s, size, rng)) for size in blocks(n_draws, s.n)]
+    parts = [chance_levels(s, names, drawn_labels(s, size, rng)) for size in resample_blocks(n_draws, s.n)]
     return {n: np.concatenate([p[n] for p in parts]) for n in names}
 
 
@@ -231,7 +231,7 @@ def intervals(
     values: dict[str, float],
     level: float,
     *,
-    method: Method = "percentile",
+    method: BootstrapEnds = "percentile",
     n_resamples: int = 1000,
     random_state: int = 0,
 ) -> dict[str, Interval]:

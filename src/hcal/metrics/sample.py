@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 Vector = NDArray[np.float64]
 
@@ -42,9 +42,9 @@ class Data:
     def __init__(self, probs: Any, y: Any) -> None:
         self.tensor: Any = None
         if getattr(getattr(probs, "device", None), "type", "cpu") == "cuda":
-            from hcal.metrics.device import check_probs
+            from hcal.metrics.device import check_tensor
 
-            self.tensor = check_probs(probs)
+            self.tensor = check_tensor(probs)
             self.n, self.k = (int(d) for d in self.tensor.shape)
         else:
             self._probs, _ = inputs.check_probs(probs)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.class_wise import Cells, equal_width_cells, kept_errors, thresholded_cells
+from hcal.metrics.class_wise import CellSums, equal_width_cells, kept_errors, thresholded_cells
 from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.metrics.scores import brier_rows, nll_rows
 
@@ -122,6 +122,44 @@ class StreamingMetrics:
         self.n += other.n
         return self
 
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """Return what was added up so far: arrays of a constant size, which sum across machines.
+
+        Returns
+        -------
+        dict of arrays
+            For :meth:`from_state`.
+        """
+        return {"n": np.array(float(self.n)), **self._state}
+
+    @classmethod
+    def from_state(
+        cls, state: dict[str, NDArray[np.float64]], n_classes: int, metrics: Iterable[str] | None = None
+    ) -> Self:
+        """Return an accumulator that has seen what :meth:`state` says.
+
+        Parameters
+        ----------
+        state : dict of arrays
+            Or the sum of several, entry by entry.
+        n_classes : int
+        metrics : list of str, optional
+
+        Returns
+        -------
+        StreamingMetrics
+
+        Examples
+        --------
+        >>> seen = StreamingMetrics(2).update([[0.2, 0.8], [0.6, 0.4]], [1, 1])
+        >>> StreamingMetrics.from_state(seen.state(), 2).compute() == seen.compute()
+        True
+        """
+        found = cls(n_classes, metrics)
+        found.n = round(float(state["n"]))
+        found._state = {name: np.asarray(state[name], dtype=np.float64) for name in found._state}
+        return found
+
     def compute(self) -> dict[str, float]:
         """Return the metrics of everything seen so far.
 
@@ -161,8 +199,8 @@ class StreamingMetrics:
         if name in ("ks", "ece_em"):
             return self._ks() if name == "ks" else self._ece_em()
         if name == "tcwece":
-            return float(kept_errors(Cells(*state["kept"])).mean())
-        cells = Cells(*state["cells_s" if name == "cwece_s" else "cells"])
+            return float(kept_errors(CellSums(*state["kept"])).mean())
+        cells = CellSums(*state["cells_s" if name == "cwece_s" else "cells"])
         errors = cells.errors(total, 2 if name == "cwece_r2" else 1)
         return float(errors.sum() if name == "cwece_s" else errors.mean())
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hcal.metrics.scores import accuracy, brier, nll
 from hcal.metrics.top_label import ece_ew
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 Scores = dict[str, float]
 

@@ -8,20 +8,27 @@ gap positive. Here the squared gap of a window is taken over pairs of different 
 
 whose expectation contains no variance of the labels: it is an unbiased estimate of the mean squared window
 gap, 0 for calibrated predictions, and it can be negative.
+
+Which events are sorted together decides what it can see. None of the families sees the whole vector: what is
+wrong in one class only, or in two classes with opposite signs, averages out where classes are *pooled*, as in
+the paper's objective (``docs/theory.md`` has an example); *class-wise* windows see it.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
-Events = Literal["canonical", "class-wise", "top-label"]
+EventFamily = Literal["class-wise", "pooled", "top-label"]
+#: Names that pooled events had: the first claimed more than they see.
+_OLD_NAMES: Final = ("canonical", "atomic")
 
 
 @dataclass(frozen=True)
@@ -54,13 +61,14 @@ def hce(
     y: Any = None,
     *,
     sample_weight: Any = None,
-    events: Events = "canonical",
+    events: EventFamily = "class-wise",
     window: int = 200,
     debias: bool = True,
 ) -> float:
     """Return the h-calibration error: the root-mean-square gap of windows of sorted events.
 
-    A near-uniform predictor on balanced classes may score 0, because it *is* calibrated: read it beside
+    It is no canonical error, whatever the events: it looks at one probability at a time. A near-uniform
+    predictor on balanced classes may score 0, because it *is* calibrated: read it beside
     :func:`hcal.metrics.sharpness`.
 
     Parameters
@@ -69,8 +77,10 @@ def hce(
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
         Whole repetition counts.
-    events : {"canonical", "class-wise", "top-label"}
-        All N·K atomic events sorted together; each class on its own, averaged; or the predicted class only.
+    events : {"class-wise", "pooled", "top-label"}
+        Each class on its own, averaged, which sees most; all N·K events "row i has class k" sorted together,
+        as in the paper's objective; or the predicted class only. ``"canonical"`` is the old name of
+        ``"pooled"`` and warns.
     window : int
         Events in a window; with fewer events there is one window of all of them.
     debias : bool
@@ -90,12 +100,54 @@ def hce(
     return found.value if debias else found.raw
 
 
+def hce_pooled(
+    probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200, debias: bool = True
+) -> float:
+    """Return the h-calibration error of all classes pooled: the unbiased form of the paper's objective.
+
+    Small values are necessary for calibration and not sufficient: see :func:`hce`.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts.
+    window : int
+    debias : bool
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> hce_pooled([[0.25, 0.75]] * 4, [1, 1, 1, 1])  # 0.25 too high for one class, too low for the other
+    0.0
+    """
+    return hce(probs, y, sample_weight=sample_weight, events="pooled", window=window, debias=debias)
+
+
+def _checked(events: Any) -> EventFamily:
+    if events in _OLD_NAMES:
+        warnings.warn(
+            f"events={events!r} is called 'pooled' now: the classes are sorted together, and what is wrong "
+            "in one of them can average out; events='class-wise' sees it",
+            FutureWarning,
+            stacklevel=4,
+        )
+        return "pooled"
+    if events not in get_args(EventFamily):
+        raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
+    return events  # type: ignore[no-any-return]
+
+
 def h_error(
     probs: Any,
     y: Any = None,
     *,
     sample_weight: Any = None,
-    events: Events = "canonical",
+    events: EventFamily = "class-wise",
     window: int = 200,
     se: bool = True,
 ) -> HError:
@@ -107,7 +159,7 @@ def h_error(
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
         Whole repetition counts.
-    events : {"canonical", "class-wise", "top-label"}
+    events : {"class-wise", "pooled", "top-label"}
     window : int
     se : bool
         Whether to compute the standard error (NaN if not).
@@ -125,11 +177,10 @@ def h_error(
     >>> found.value < found.noise
     True
     """
-    if events not in ("canonical", "class-wise", "top-label"):
-        raise ValueError(f"events must be 'canonical', 'class-wise' or 'top-label', got {events!r}")
+    events = _checked(events)
     if not isinstance(window, int | np.integer) or window < 2:
         raise ValueError(f"window must be an integer of at least 2, got {window!r}")
-    s = _repeated(as_sample(probs, y, sample_weight))
+    s = _repeated(as_sample(probs, y, sample_weight), "hce_pooled" if events == "pooled" else "hce")
     if events == "top-label":
         family = [
             _windows(_Listed(s.data.conf_sorted, s.data.hit_sorted, s.data.order), s.n, int(window), se)
@@ -143,11 +194,11 @@ def h_error(
     return _combine(family, s.n)
 
 
-def _repeated(s: Sample) -> Sample:
+def _repeated(s: Sample, name: str) -> Sample:
     """Return the sample with integer weights written out as repeated rows."""
     if s.weight is None:
         return s
-    s.need_repetitions("hce", copied=True)
+    s.need_repetitions(name, copied=True)
     rows = np.repeat(np.arange(s.n), s.weight.astype(np.int64))
     return Sample(s.data.probs[rows], s.y[rows])
 
@@ -301,7 +352,13 @@ def _shared_squares(n: int, m: int) -> Vector:
 
 
 def _class_windows(s: Sample, window: int, se: bool) -> list[_Sums]:
+    """Sum over the windows of every class; of two classes one says all, being the mirror of the other."""
     out = []
+    if s.k == 2:
+        column = np.ascontiguousarray(s.data.probs[:, 1], dtype=np.float64)
+        order = np.argsort(column, kind="stable")
+        mark = (s.y[order] == 1).astype(np.float64)
+        return [_windows(_Listed(column[order], mark, order), s.n, window, se)]
     step = max(1, BLOCK // s.n)
     for first in range(0, s.k, step):
         columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
@@ -368,7 +425,15 @@ def _combine(sums: list[_Sums], n_rows: int) -> HError:
 
 def hce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
     """Return the ends of the interval of hce: z standard errors of its square to each side."""
-    found = h_error(s)
+    return _ends(h_error(s), z)
+
+
+def hce_pooled_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
+    """Return the same for pooled events."""
+    return _ends(h_error(s, events="pooled"), z)
+
+
+def _ends(found: HError, z: float) -> tuple[float, float]:
     return signed_root(found.squared - z * found.se), signed_root(found.squared + z * found.se)
 
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from hcal.objective.settings import EVEN, ObjectiveSettings
 from hcal.runtime.jit import jit
+from hcal.runtime.numerics import Float64
 from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
-Float64 = NDArray[np.float64]
 
 _jit = jit()
 

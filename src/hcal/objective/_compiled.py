@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from hcal.objective import _by_rank
 from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
 from hcal.runtime.jit import jit
+from hcal.runtime.numerics import Float64
 from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
-Float64 = NDArray[np.float64]
 
 # The window sum is kept at every BLOCK-th window: coarse enough to be free, fine enough that a binary search
 # over the kept sums needs only a short walk to the exact window. REFRESH bounds the drift of a running sum.
@@ -30,6 +30,19 @@ REFRESH = 32
 _jit = jit()
 # Reassociation lets sums use vector registers.
 _fast = jit(fastmath={"reassoc", "contract", "nsz"})
+
+
+def families_loss(
+    q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool
+) -> tuple[float, Array | None]:
+    """Return the mean loss over the rows of events q (F, n), and its gradient (F, n)."""
+    grad = np.empty(q.shape, dtype=q.dtype) if need_grad else None
+    loss, share = 0.0, 1 / len(q)
+    for row in range(len(q)):
+        own = None if grad is None else grad[row]
+        p, o = np.ascontiguousarray(q[row]), np.ascontiguousarray(marks[row])
+        loss += family_loss(p, o, s, own, share) / len(q)
+    return loss, grad
 
 
 def family_loss(

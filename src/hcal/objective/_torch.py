@@ -6,89 +6,18 @@ integers orders both, and the loss does not depend on the order of the rows even
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
-from hcal.objective.events import Families
-from hcal.objective.kernels import check_probs, check_ranges
 from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
 
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
-
-
-def check_tensors(probs: Tensor, y: Tensor) -> None:
-    """Raise ValueError unless probs (N, K) lies in [0, 1] and y (N,) in 0..K−1; one wait for the device.
-
-    Examples
-    --------
-    >>> check_tensors(torch.tensor([[0.5, float("nan")]]), torch.tensor([0]))
-    Traceback (most recent call last):
-    ...
-    ValueError: probs must lie in [0, 1]; they range from nan to nan
-    """
-    if 0 in probs.shape:
-        raise ValueError(f"probs must be (N, K) and not empty, got {tuple(probs.shape)}")
-    if y.is_floating_point() or y.is_complex():
-        raise ValueError(f"y must hold integers 0..K-1, got dtype {y.dtype}")
-    if probs.device.type == "cpu":
-        check_probs(probs.numpy(), y.numpy())
-    elif not (probs.is_cuda and torch.cuda.is_current_stream_capturing()):
-        # NaN passes through a minimum; float64 holds every label that can be right
-        extremes = torch.stack([v.to(torch.float64) for part in (probs, y) for v in torch.aminmax(part)])
-        least, most, first, last = extremes.tolist()
-        check_ranges(least, most, int(first), int(last), probs.shape[1])
-
-
-def gather_events(probs: Tensor, y: Tensor, families: Families) -> tuple[Tensor, Tensor]:
-    """Return probabilities (F, n) and marks (F, n) of the events of each family."""
-    if families.kind == "atomic":
-        marks = torch.zeros(probs.shape, dtype=torch.bool, device=probs.device)
-        marks.scatter_(1, y[:, None], True)
-        return probs.reshape(1, -1), marks.reshape(1, -1)
-    if families.kind == "top-label":
-        top, label = probs.max(dim=1)
-        return top[None], (label == y)[None]
-    member = membership(families, probs)
-    if _atoms(families):
-        p = probs.T[[s[0] for s in families.subsets]]
-    else:  # a sum and no matrix product: equal rows must stay equal to the last bit
-        p = torch.stack([probs[:, list(s)].sum(dim=1) for s in families.subsets])
-    return p.contiguous(), member.bool()[:, y]
-
-
-def spread_grad(grad: Tensor, probs: Tensor, families: Families) -> Tensor:
-    """Return the gradient (N, K) in the probabilities from the gradient (F, n) in the events."""
-    if families.kind == "atomic":
-        return grad.reshape(probs.shape)
-    if families.kind == "top-label":
-        out = torch.zeros_like(probs)
-        return out.scatter_(1, probs.argmax(dim=1, keepdim=True), grad.T)
-    return grad.T @ membership(families, probs)
-
-
-def membership(families: Families, like: Tensor) -> Tensor:
-    """Return the 0/1 matrix (F, K) of classes in subsets."""
-    member = torch.zeros(len(families.subsets), like.shape[1], dtype=like.dtype)
-    for row, subset in enumerate(families.subsets):
-        member[row, list(subset)] = 1
-    return member.to(like.device)
-
-
-def _atoms(families: Families) -> bool:
-    return all(len(subset) == 1 for subset in families.subsets)
 
 
 def families_loss(
     p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return the mean loss (float64 scalar) over families and its gradient (F, n) in ``p``."""
-    if len(p) == 1 and takes_fused(p):
-        from hcal.objective import _triton
-
-        loss, grad = _triton.family_loss(p[0], marks[0], s, need_grad)
-        return loss, None if grad is None else grad[None]
     key, order = _sort(p, marks)
     q, o = (key >> 1).view(p.dtype), key & 1
     m = min(s.window, p.shape[1])
@@ -106,20 +35,6 @@ def families_loss(
     ranked = mean_over_ties(ranked, key)
     grad = torch.empty_like(p).scatter_(1, order, ranked.to(p.dtype))
     return loss, grad
-
-
-def takes_fused(p: Tensor) -> bool:
-    """Return whether the Triton kernels take this tensor."""
-    small = p.numel() < 2**31 - 2**16  # the kernels count events in 32 bits
-    return p.device.type == "cuda" and p.dtype == torch.float32 and small and fused()
-
-
-@cache
-def fused() -> bool:
-    """Return whether Triton is there; it comes with torch's CUDA builds."""
-    from importlib.util import find_spec
-
-    return find_spec("triton") is not None
 
 
 def _sort(p: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:

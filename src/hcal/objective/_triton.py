@@ -24,23 +24,15 @@ _PROBES = 256
 _PART = 256
 
 
-def atomic_loss(
-    probs: Tensor, y: Tensor, s: ObjectiveSettings, need_grad: bool
+def families_loss(
+    q: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the loss (float64 scalar) of all atomic events of probs (N, K), and its gradient (N, K)."""
-    p = probs.contiguous()
-    n, k = p.shape
-    key = torch.empty(n * k, dtype=torch.int32, device=p.device)
-    _pack[(triton.cdiv(n * k, _BLOCK),)](p, y.contiguous(), key, n * k, k, BLOCK=_BLOCK)
+    """Return the loss (float64 scalar) of ONE row of events q (1, n) with marks, and its gradient (1, n)."""
+    p, o = q.reshape(-1).contiguous(), marks.reshape(-1).contiguous()
+    key = torch.empty(len(p), dtype=torch.int32, device=p.device)
+    _pack[(triton.cdiv(len(p), _BLOCK),)](p, o.view(torch.int8), key, len(p), BLOCK=_BLOCK)
     loss, grad = _keyed_loss(key, s, need_grad)
-    return loss, None if grad is None else grad.reshape(n, k)
-
-
-def family_loss(
-    p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return the loss (float64 scalar) of events p (n,) with marks (n,), and its gradient (n,)."""
-    return _keyed_loss((p.contiguous().view(torch.int32) << 1) | marks.to(torch.int32), s, need_grad)
+    return loss, None if grad is None else grad[None]
 
 
 def _keyed_loss(key: Tensor, s: ObjectiveSettings, need_grad: bool) -> tuple[Tensor, Tensor | None]:
@@ -110,12 +102,11 @@ def _clusters(mass: Tensor, window: int, m: int, s: ObjectiveSettings) -> tuple[
 
 
 @triton.jit
-def _pack(p, y, key, n, k, BLOCK: tl.constexpr):
-    """The bits of each probability with its mark below them."""
-    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # 32 bits: a 64-bit division would double the time
+def _pack(p, marks, key, n, BLOCK: tl.constexpr):
+    """The bits of each probability with its mark below them; the sign of -0.0 falls off."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = j < n
-    row = j // k
-    mark = (tl.load(y + row, mask=inside, other=0) == j - row * k).to(tl.int32)
+    mark = tl.load(marks + j, mask=inside, other=0).to(tl.int32)
     bits = tl.load(p + j, mask=inside, other=0.0).to(tl.int32, bitcast=True)
     tl.store(key + j, (bits << 1) | mark, mask=inside)
 

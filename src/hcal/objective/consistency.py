@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.numerics import IntArray
-from hcal.objective.proper import Gradient, Objective, OneEntry
-
-Float64 = NDArray[np.float64]
+from hcal.objective.protocol import Objective
+from hcal.runtime.gradients import Gradient, OneEntry
+from hcal.runtime.numerics import Float64, IntArray
 
 
 def _gap(log_probs: Float64, y: IntArray, weight: Float64) -> tuple[float, Gradient]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.objective._torch import check_tensors, families_loss, fused, gather_events, spread_grad, takes_fused
-from hcal.objective.events import Events, Families, check_events, resolve
-from hcal.objective.kernels import evaluate_checked
+from hcal.objective.checks import check_tensors
+from hcal.objective.engines import evaluate_loss
+from hcal.objective.events import EventsArgument, Family, family_of
 from hcal.objective.settings import ObjectiveSettings, Weighting
-from hcal.runtime.jit import compiled
+from hcal.runtime.fused import fused
 
 
 class HCalibrationLoss(torch.nn.Module):
@@ -33,8 +32,9 @@ class HCalibrationLoss(torch.nn.Module):
     weighting : {"kmeans", "uniform"}
     norm : {1, 2}
         2: max(|T| − ε, 0)², no root.
-    events : {"atomic", "top-label", "class-wise"}, class index, or list of subsets of classes
-        ``"atomic"`` pools all classes; any other family is averaged over its members.
+    events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
+        ``"pooled"`` (once called ``"atomic"``) sorts the events of all classes together; any other family is
+        averaged over its members. See docs/howto/add-an-event-family.md.
     iterations : int
         Lloyd iterations of the k-means.
     check : bool
@@ -60,19 +60,32 @@ class HCalibrationLoss(torch.nn.Module):
         clusters: int = 15,
         weighting: Weighting = "kmeans",
         norm: int = 1,
-        events: Events = "atomic",
+        events: EventsArgument = "pooled",
         iterations: int = 25,
         check: bool = True,
     ) -> None:
         super().__init__()
         self.check = check
         self.settings = ObjectiveSettings(window, epsilon, scale, clusters, iterations, weighting, norm)
-        self.events = check_events(events)
+        self.events = family_of(events)
+
+    @classmethod
+    def from_settings(cls, settings: ObjectiveSettings, events: Family) -> HCalibrationLoss:
+        """Return the loss with the given constants.
+
+        Examples
+        --------
+        >>> HCalibrationLoss.from_settings(ObjectiveSettings(window=2), family_of("pooled")).settings.window
+        2
+        """
+        new = cls(events=events)
+        new.settings = settings
+        return new
 
     @property
     def capturable(self) -> bool:
         """Whether a CUDA graph can record it: nothing is read back to the host or made there."""
-        return self.events == "atomic" and fused()
+        return self.events.capturable and fused()
 
     @classmethod
     def published(cls, **keywords: Any) -> torch.nn.Module:
@@ -94,11 +107,10 @@ class HCalibrationLoss(torch.nn.Module):
             raise ValueError(
                 f"probs must be (N, K) and y (N,), got {tuple(probs.shape)} and {tuple(y.shape)}"
             )
-        families = resolve(self.events, probs.shape[1])
         wide = probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
         if self.check or probs.device.type == "cpu":
             check_tensors(wide.detach(), y)
-        loss: Tensor = _Loss.apply(wide, y.to(torch.int64), self.settings, families)  # type: ignore[no-untyped-call]
+        loss: Tensor = _Loss.apply(wide, y.to(torch.int64), self.settings, self.events)  # type: ignore[no-untyped-call]
         return loss.to(probs.dtype)
 
     def extra_repr(self) -> str:
@@ -110,14 +122,11 @@ class _Loss(torch.autograd.Function):
     """Value and gradient are computed together: both need the one sort."""
 
     @staticmethod
-    def forward(
-        ctx: Any, probs: Tensor, y: Tensor, settings: ObjectiveSettings, families: Families
-    ) -> Tensor:
-        need_grad = ctx.needs_input_grad[0]
-        loss, grad = _value(probs.detach(), y, settings, families, need_grad)
+    def forward(ctx: Any, probs: Tensor, y: Tensor, settings: ObjectiveSettings, family: Family) -> Tensor:
+        loss, grad = evaluate_loss(probs.detach(), y, settings, family, ctx.needs_input_grad[0])
         if grad is not None:
             ctx.save_for_backward(grad)
-        return loss
+        return loss.to(probs.dtype)  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
@@ -126,23 +135,3 @@ class _Loss(torch.autograd.Function):
         # the loss itself is what is usually minimised; on a GPU to look would be to wait
         whole = upstream.device.type == "cpu" and float(upstream) == 1.0
         return grad if whole else grad * upstream, None, None, None
-
-
-def _value(
-    probs: Tensor, y: Tensor, settings: ObjectiveSettings, families: Families, need_grad: bool
-) -> tuple[Tensor, Tensor | None]:
-    if probs.device.type == "cpu" and compiled():
-        # numpy asks for huge pages, torch does not: the gradient is written in random order, and with small
-        # pages the address look-ups alone double the time at 25 million events
-        out = np.zeros(probs.shape, dtype=probs.numpy().dtype) if need_grad else None
-        value = evaluate_checked(probs.numpy(), y.numpy(), settings, families, out)
-        return probs.new_tensor(value), None if out is None else torch.from_numpy(out)
-    if families.kind == "atomic" and takes_fused(probs):
-        from hcal.objective import _triton
-
-        loss, grad = _triton.atomic_loss(probs, y, settings, need_grad)
-        return loss.to(probs.dtype), grad
-    events, marks = gather_events(probs, y, families)
-    loss, slope = families_loss(events, marks, settings, need_grad)
-    grad = None if slope is None else spread_grad(slope, probs, families)
-    return loss.to(probs.dtype), grad

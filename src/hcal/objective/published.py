@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.objective._torch import check_tensors, prefix_sum, ranges_of
+from hcal.objective._torch import prefix_sum, ranges_of
+from hcal.objective.checks import check_tensors
 from hcal.objective.sampled_kmeans import sampled_kmeans
 from hcal.objective.settings import ObjectiveSettings, Weighting
 

@@ -13,21 +13,23 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64
 
 _POINTS_PER_CLUSTER = 256
 _SPLIT_SEED = 1234
 _NUDGE = 1 / 1024
 
 
-def sampled_kmeans(values: ArrayLike, clusters: int = 15, iterations: int = 25, seed: int = 1234) -> Float64:
+def sampled_kmeans(
+    values: ArrayLike, clusters: int = 15, iterations: int = 25, random_state: int = 1234
+) -> Float64:
     """Return the ascending centres of the published k-means.
 
     Parameters
     ----------
     values : array of shape (n,)
         Ascending (another order of the same values is another sub-sample).
-    clusters, iterations, seed : int
+    clusters, iterations, random_state : int
 
     Returns
     -------
@@ -41,8 +43,8 @@ def sampled_kmeans(values: ArrayLike, clusters: int = 15, iterations: int = 25, 
     x = np.asarray(values, dtype=np.float32)
     size = clusters * _POINTS_PER_CLUSTER
     if len(x) > size:
-        x = x[list(_draw(len(x), size, seed))]
-    centres = x[list(_draw(len(x), min(clusters, len(x)), seed + 1))].astype(np.float64)
+        x = x[list(_draw(len(x), size, random_state))]
+    centres = x[list(_draw(len(x), min(clusters, len(x)), random_state + 1))].astype(np.float64)
     ordered = np.sort(x).astype(np.float64)
     prefix = np.concatenate([[0.0], np.cumsum(ordered)])
     for _ in range(iterations):
@@ -51,9 +53,9 @@ def sampled_kmeans(values: ArrayLike, clusters: int = 15, iterations: int = 25, 
 
 
 @lru_cache(maxsize=4096)
-def _draw(n: int, take: int, seed: int) -> tuple[int, ...]:
+def _draw(n: int, take: int, random_state: int) -> tuple[int, ...]:
     """First ``take`` positions of a seeded random permutation of n (Fisher and Yates)."""
-    twister = _twister(seed)
+    twister = _twister(random_state)
     moved: dict[int, int] = {}
     out = []
     for i in range(take):
@@ -63,8 +65,8 @@ def _draw(n: int, take: int, seed: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _twister(seed: int) -> Iterator[int]:
-    state = np.random.RandomState(seed)
+def _twister(random_state: int) -> Iterator[int]:
+    state = np.random.RandomState(random_state)
     while True:
         yield from state.randint(0, 1 << 32, size=256, dtype=np.uint32).tolist()
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcal.objective.settings import HALF_WAY
-
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64
 
 
 def kmeans_ranges(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from hcal.reporting.charts import percent
 from hcal.reporting.content import Content
 from hcal.reporting.markup import section
 from hcal.reporting.svg import Frame
-from hcal.reporting.verdict import Verdict
+from hcal.reporting.verdict import ReportVerdict
 
 _SHOWN = 12
 
 
-def what_now(content: Content, verdict: Verdict) -> str:
+def what_now(content: Content, verdict: ReportVerdict) -> str:
     """Return the section: what to do next, and what the probabilities are good for already."""
     certificate = content.final.headline.certificate
     if certificate is None or certificate.top is None:
@@ -41,7 +41,7 @@ def what_now(content: Content, verdict: Verdict) -> str:
     return section("now", "What now?", lead, body)
 
 
-def next_steps(content: Content, verdict: Verdict) -> list[str]:
+def next_steps(content: Content, verdict: ReportVerdict) -> list[str]:
     """Return what to do next, as HTML, the most useful first."""
     file = escape(content.source.name if content.source.checksum else "test.npz")
     standing = content.final.headline.standing

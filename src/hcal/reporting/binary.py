@@ -10,7 +10,7 @@ import numpy as np
 from hcal.certificates.event import EventCertificate
 from hcal.reporting import svg
 from hcal.reporting.charts import percent, square
-from hcal.reporting.content import Content, Side
+from hcal.reporting.content import Content, ReportSide
 from hcal.reporting.markup import section, sides
 from hcal.reporting.svg import Frame
 
@@ -71,7 +71,7 @@ def binary(content: Content) -> str:
     return section("positive", f"The positive class: {content.names[k]}", lead, body)
 
 
-def _boxes(s: Side, side: str) -> str:
+def _boxes(s: ReportSide, side: str) -> str:
     certificate = s.headline.certificate
     found = None if certificate is None or certificate.classes is None else certificate.classes.kept
     if not found:

@@ -1,4 +1,4 @@
-"""From scores and labels to the page."""
+"""From scores and labels to the report: measured, rendered, written."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hcal import fingerprint, inputs
+from hcal import inputs
+from hcal.calibrators import calibration_rows
 from hcal.calibrators.base import Calibrator
 from hcal.data.class_names import check_classes, encode
+from hcal.data.probabilities import to_probs
 from hcal.evaluation import coincidence, coinciding_rows, learned_from
-from hcal.numerics import IntArray, softmax
 from hcal.reporting.content import Content, Source, gather
 from hcal.reporting.page import render
-from hcal.reporting.verdict import Verdict, judge
+from hcal.reporting.verdict import ReportVerdict, judge_report
+from hcal.runtime.numerics import IntArray
 
 
 def report(
@@ -28,7 +30,7 @@ def report(
     groups: Any = None,
     positive: Any = 1,
     ci: float = 0.95,
-) -> Verdict:
+) -> ReportVerdict:
     """Write one self-contained HTML page that shows whether the probabilities can be trusted.
 
     Parameters
@@ -53,7 +55,7 @@ def report(
 
     Returns
     -------
-    Verdict
+    ReportVerdict
         What the page says first: ``headline``, ``sentences``, ``alarms``.
 
     Examples
@@ -65,7 +67,7 @@ def report(
     >>> path.exists(), bool(verdict.headline)
     (True, True)
     """
-    own = None if calibrator is None else calibrator.class_names_
+    own = None if calibrator is None else getattr(calibrator, "class_names_", None)
     names = own if classes is None else check_classes(classes, len(classes))
     content = measure_report(
         scores, encode(y, names), calibrator, input=input, groups=groups, ci=ci,
@@ -73,7 +75,7 @@ def report(
         positive=names.index(positive) if names is not None and positive in names else positive,
     )  # fmt: skip
     write_page(path, content)
-    return judge(content)
+    return judge_report(content)
 
 
 def measure_report(
@@ -125,12 +127,12 @@ def measure_report(
     array([1, 1])
     """
     kind = input or ("logits" if calibrator is None else calibrator.input)
-    checked = inputs.check_probs(scores)[0] if kind == "probs" else None
-    raw = softmax(inputs.check_logits(scores, input=kind)[0]) if checked is None else checked
+    own = getattr(calibrator, "uncalibrated", None)  # of questions with different numbers of options
+    raw = to_probs(scores, kind) if own is None else own(scores)
     labels = inputs.check_labels(y, *raw.shape)
     probs = None
     if calibrator is not None:
-        probs = inputs.check_probs(inputs.to_numpy(calibrator.predict_proba(scores))[0])[0]
+        probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
     told = [*notes, *learned_from(calibrator, scores)]
     seen = 0.0 if calibrator is None else _seen(calibrator, scores, labels)
     if calibration is not None and (text := coincidence(calibration, scores)):
@@ -146,8 +148,7 @@ def measure_report(
 
 
 def _seen(calibrator: Calibrator, scores: Any, y: IntArray) -> float:
-    x, _ = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)
-    return fingerprint.share_seen(calibrator, x, y)
+    return calibration_rows.share_seen(calibrator, calibration_rows.rows_of(calibrator, scores), y)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
@@ -204,7 +205,7 @@ def write_page(path: str | os.PathLike[str], content: Content) -> None:
     path : path-like
     content : Content
     """
-    from hcal.io import atomic_path
+    from hcal.data.atomic import atomic_path
 
     with atomic_path(Path(path)) as temporary:
         temporary.write_text(render(content), encoding="utf-8")

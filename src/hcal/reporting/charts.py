@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.evaluation.diagram import Curve
-from hcal.numerics import FloatArray, IntArray
+from hcal.evaluation.diagram import ReliabilityCurve
 from hcal.reporting import svg
-from hcal.reporting.svg import Frame
+from hcal.reporting.svg import Frame, coordinate
+from hcal.runtime.numerics import FloatArray, IntArray
 
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: A line through bins with fewer rows than this would show noise; their dots are small.
@@ -32,12 +32,12 @@ def percent(value: float, digits: int = 1) -> str:
 # -- reliability ----------------------------------------------------------------------------------
 
 
-def reliability(curve: Curve, side: str, *, event: str = "right") -> str:
+def reliability_chart(curve: ReliabilityCurve, side: str, *, event: str = "right") -> str:
     """Draw a reliability diagram: observed frequency against stated probability, bands, histogram.
 
     Parameters
     ----------
-    curve : Curve
+    curve : ReliabilityCurve
     side : {"before", "after"}
         Which colour of the page.
     event : str
@@ -74,7 +74,7 @@ def reliability(curve: Curve, side: str, *, event: str = "right") -> str:
     )
 
 
-def _steady(curve: Curve) -> NDArray[np.intp]:
+def _steady(curve: ReliabilityCurve) -> NDArray[np.intp]:
     return np.flatnonzero(curve.weight >= _ENOUGH)
 
 
@@ -94,13 +94,20 @@ def square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None)
     middle = frame.top + frame.height / 2
     parts.append(
         svg.tag("text", y_label, x=12, y=middle, class_="label", text_anchor="middle",
-                transform=f"rotate(-90 12 {svg.number(middle)})")
+                transform=f"rotate(-90 12 {coordinate(middle)})")
     )  # fmt: skip
     return parts
 
 
 def _bin(
-    frame: Frame, bars: Frame, curve: Curve, b: int, total: float, tallest: float, side: str, event: str
+    frame: Frame,
+    bars: Frame,
+    curve: ReliabilityCurve,
+    b: int,
+    total: float,
+    tallest: float,
+    side: str,
+    event: str,
 ) -> str:
     said, seen, share = float(curve.predicted[b]), float(curve.observed[b]), float(curve.weight[b]) / total
     x, low, high = frame.x(said), frame.y(float(curve.low[b])), frame.y(float(curve.high[b]))
@@ -311,13 +318,13 @@ def class_counts(counts: IntArray, names: Sequence[str]) -> str:
     return svg.drawing(520, 140, parts, title="Rows of each class", description=description, class_="wide")
 
 
-def small(before: Curve | None, after: Curve, name: str) -> str:
+def small(before: ReliabilityCurve | None, after: ReliabilityCurve, name: str) -> str:
     """Draw the reliability of one class's probability in the size of a stamp.
 
     Parameters
     ----------
-    before : Curve, optional
-    after : Curve
+    before : ReliabilityCurve, optional
+    after : ReliabilityCurve
     name : str
 
     Returns
@@ -334,7 +341,7 @@ def small(before: Curve | None, after: Curve, name: str) -> str:
         if curve is after:
             ends = ((frame.x(float(curve.predicted[b])), curve.low[b], curve.high[b]) for b in steady)
             bars = "".join(
-                f"M{svg.number(x)} {svg.number(frame.y(float(low)))}V{svg.number(frame.y(float(high)))}"
+                f"M{coordinate(x)} {coordinate(frame.y(float(low)))}V{coordinate(frame.y(float(high)))}"
                 for x, low, high in ends
             )
             parts.append(svg.tag("path", d=bars, class_="stamp-band") if bars else "")

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-import hcal
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
-from hcal.evaluation import Evaluation
-from hcal.evaluation.diagram import Reliability
+from hcal.evaluation import Evaluation, evaluate
+from hcal.evaluation.diagram import Reliability, reliability
 from hcal.metrics.registry import METRICS
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 #: Metrics whose intervals are worth their time: they are the headline.
 HEADLINE = ("ece_ew", "nll", "brier", "accuracy")
@@ -43,7 +42,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Side:
+class ReportSide:
     """Everything about one predictor: before or after."""
 
     probs: FloatArray
@@ -67,8 +66,8 @@ class Content:
     y: IntArray
     counts: IntArray
     names: tuple[str, ...]
-    before: Side
-    after: Side | None
+    before: ReportSide
+    after: ReportSide | None
     calibrator: Calibrator | None
     changed: int
     notes: tuple[str, ...]
@@ -79,7 +78,7 @@ class Content:
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
-    def final(self) -> Side:
+    def final(self) -> ReportSide:
         """The predictor that the verdict is about."""
         return self.before if self.after is None else self.after
 
@@ -169,14 +168,14 @@ def _side(
     ci: float,
     positive: int,
     groups: Any,
-) -> Side:
-    return Side(
+) -> ReportSide:
+    return ReportSide(
         probs=probs,
-        headline=hcal.evaluate(probs, y, HEADLINE, ci, baseline=raw, groups=groups, positive=positive),
-        metrics=hcal.evaluate(probs, y, wanted, baseline=raw),
-        by_width=hcal.reliability(probs, y, level="top-label", ci=ci),
-        by_mass=hcal.reliability(probs, y, level="top-label", binning="equal-mass", ci=ci),
-        by_class=hcal.reliability(probs, y, level="class-wise", ci=ci),
+        headline=evaluate(probs, y, HEADLINE, ci, baseline=raw, groups=groups, positive=positive),
+        metrics=evaluate(probs, y, wanted, baseline=raw),
+        by_width=reliability(probs, y, level="top-label", ci=ci),
+        by_mass=reliability(probs, y, level="top-label", binning="equal-mass", ci=ci),
+        by_class=reliability(probs, y, level="class-wise", ci=ci),
     )
 
 

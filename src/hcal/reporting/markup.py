@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from hcal.reporting import charts
-from hcal.reporting.content import Content, Side
+from hcal.reporting.content import Content, ReportSide
 
 
 def section(identity: str, title: str, lead: str, body: str) -> str:
@@ -19,7 +19,7 @@ def tip(words: str, explain: str) -> str:
     return f'<span class="tip" tabindex="0" data-tip="{escape(explain)}">{escape(words)}</span>'
 
 
-def sides(content: Content) -> list[tuple[str, Side]]:
+def sides(content: Content) -> list[tuple[str, ReportSide]]:
     """Return the predictors of a report with the colour of each: before, and after where there is one."""
     if content.after is None:
         return [("before", content.before)]

@@ -11,14 +11,14 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.evaluation.diagram import Curve
+from hcal.evaluation.diagram import ReliabilityCurve
 from hcal.reporting import charts, tables
 from hcal.reporting.advice import what_now
 from hcal.reporting.binary import binary
-from hcal.reporting.content import HEADLINE, Content, Side
+from hcal.reporting.content import HEADLINE, Content, ReportSide
 from hcal.reporting.groups import groups
 from hcal.reporting.markup import arrow, number, section, sides, tip
-from hcal.reporting.verdict import Verdict, judge
+from hcal.reporting.verdict import ReportVerdict, judge_report
 
 _SHOWN = 15  # small multiples before "show all"
 _TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
@@ -36,7 +36,7 @@ def render(content: Content) -> str:
     str
         HTML.
     """
-    verdict = judge(content)
+    verdict = judge_report(content)
     sections = [
         _verdict(verdict),
         _headline(content),
@@ -114,7 +114,7 @@ def _subtitle(content: Content) -> str:
 # -- verdict and headline -------------------------------------------------------------------------
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: ReportVerdict) -> str:
     words = {"good": "Safe", "care": "With care", "few": "Cannot tell", "bad": "Not safe"}[verdict.grade]
     alarms = "".join(f"<li>{escape(alarm)}</li>" for alarm in verdict.alarms)
     alert = f'<ul class="alarms" role="alert">{alarms}</ul>' if alarms else ""
@@ -167,7 +167,7 @@ def _trend(content: Content, name: str) -> str:
     return arrow(ratio, better=ratio < 0)
 
 
-def _interval(side: Side, name: str, share: bool) -> str:
+def _interval(side: ReportSide, name: str, share: bool) -> str:
     found = side.headline.interval(name)
     return "" if found is None else f"{number(found[0], share)} – {number(found[1], share)}"
 
@@ -184,7 +184,7 @@ def _reliability(content: Content) -> str:
     views = []
     for view, label in (("by_width", "equal-width bins"), ("by_mass", "equal-mass bins")):
         figures = "".join(
-            _figure(charts.reliability(getattr(s, view)[0], side), side, len(sides(content)))
+            _figure(charts.reliability_chart(getattr(s, view)[0], side), side, len(sides(content)))
             for side, s in sides(content)
         )
         tables = "".join(_bins_table(getattr(s, view)[0], side) for side, s in sides(content))
@@ -214,7 +214,7 @@ def _figure(drawing: str, side: str, sides: int) -> str:
     )
 
 
-def _bins_table(curve: Curve, side: str) -> str:
+def _bins_table(curve: ReliabilityCurve, side: str) -> str:
     rows = "".join(
         f"<tr><td>{curve.edges[b]:.3f} – {curve.edges[b + 1]:.3f}</td><td>{curve.weight[b]:,.0f}</td>"
         f"<td>{curve.predicted[b]:.4f}</td><td>{curve.observed[b]:.4f}</td>"

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from html import escape
 
 
-def number(value: float) -> str:
+def coordinate(value: float) -> str:
     """Write a coordinate with at most one decimal: a page of a thousand charts stays small.
 
     Examples
     --------
-    >>> number(3.0), number(2.25), number(-0.04)
+    >>> coordinate(3.0), coordinate(2.25), coordinate(-0.04)
     ('3', '2.2', '0')
     """
     text = f"{value:.1f}".removesuffix(".0")
@@ -62,7 +62,7 @@ def tag(name: str, content: str | None = None, /, **attributes: object) -> str:
 
 
 def _value(value: object) -> str:
-    return number(value) if isinstance(value, int | float) else escape(str(value))
+    return coordinate(value) if isinstance(value, int | float) else escape(str(value))
 
 
 def group(parts: Iterable[str], /, **attributes: object) -> str:
@@ -77,19 +77,19 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> str:
 
 def polyline(points: Iterable[tuple[float, float]], class_: str) -> str:
     """Return an open line through points in drawing coordinates."""
-    path = "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    path = "L".join(f"{coordinate(x)} {coordinate(y)}" for x, y in points)
     return tag("path", d=f"M{path}", class_=class_) if path else ""
 
 
 def polygon(points: Iterable[tuple[float, float]], class_: str) -> str:
     """Return a closed area through points in drawing coordinates."""
-    path = "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    path = "L".join(f"{coordinate(x)} {coordinate(y)}" for x, y in points)
     return tag("path", d=f"M{path}Z", class_=class_) if path else ""
 
 
 def dots(points: Iterable[tuple[float, float]], class_: str) -> str:
     """Return many small dots as one path: a zero-length stroke with round ends each."""
-    path = "".join(f"M{number(x)} {number(y)}h0" for x, y in points)
+    path = "".join(f"M{coordinate(x)} {coordinate(y)}h0" for x, y in points)
     return tag("path", d=path, class_=class_) if path else ""
 
 
@@ -109,5 +109,5 @@ def drawing(
     '<svg viewBox="0 0 10 5" class="chart" role="img" aria-label="a. b"></svg>'
     """
     label = escape(f"{title}. {description}")
-    head = f'<svg viewBox="0 0 {number(width)} {number(height)}" class="{class_}" role="img"'
+    head = f'<svg viewBox="0 0 {coordinate(width)} {coordinate(height)}" class="{class_}" role="img"'
     return f'{head} aria-label="{label}">' + "".join(parts) + "</svg>"

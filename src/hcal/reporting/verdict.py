@@ -13,7 +13,7 @@ from typing import Literal
 from hcal.certificates import TOLERANCE
 from hcal.evaluation import Standing
 from hcal.reporting.charts import percent
-from hcal.reporting.content import Content, Side
+from hcal.reporting.content import Content, ReportSide
 
 Grade = Literal["good", "care", "few", "bad"]
 #: A rise of NLL by more than this share, even at the lower end of its interval, is never safe.
@@ -31,7 +31,7 @@ RULE = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReportVerdict:
     """The grade, its headline, and the sentences under it."""
 
     grade: Grade
@@ -41,7 +41,7 @@ class Verdict:
     rule: str = RULE
 
 
-def judge(content: Content) -> Verdict:
+def judge_report(content: Content) -> ReportVerdict:
     """Return the verdict on the final probabilities of a report.
 
     Parameters
@@ -50,7 +50,7 @@ def judge(content: Content) -> Verdict:
 
     Returns
     -------
-    Verdict
+    ReportVerdict
     """
     grade = _grade(content)
     sentences = [_state(content.before, "As it stands, the model" if content.after else "The model")]
@@ -61,7 +61,7 @@ def judge(content: Content) -> Verdict:
         sentences.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
     elif standing is not None:
         sentences += [standing.tolerance.words, standing.exact.words, standing.knowledge.words]
-    return Verdict(grade, _headline(content, grade), tuple(sentences), tuple(_alarms(content)))
+    return ReportVerdict(grade, _headline(content, grade), tuple(sentences), tuple(_alarms(content)))
 
 
 def _headline(content: Content, grade: Grade) -> str:
@@ -101,12 +101,12 @@ def _worse(content: Content) -> bool:
     return change.low is not None and change.low > WORSE * change.before
 
 
-def direction(side: Side) -> str:
+def direction(side: ReportSide) -> str:
     """Return over-confident, under-confident or neither, as far as the certificate proves it.
 
     Parameters
     ----------
-    side : Side
+    side : ReportSide
 
     Returns
     -------
@@ -121,14 +121,14 @@ def direction(side: Side) -> str:
     return f"{'over' if gap > 0 else 'under'}-confident by {100 * abs(gap):.1f} points"
 
 
-def _state(side: Side, subject: str) -> str:
+def _state(side: ReportSide, subject: str) -> str:
     return (
         f"{subject} is {direction(side)}: it states {percent(side.metrics.mean_confidence)} on average "
         f"and is right {percent(side.metrics.accuracy)} of the time."
     )
 
 
-def _change(content: Content, after: Side) -> str:
+def _change(content: Content, after: ReportSide) -> str:
     method = content.calibrator.title if content.calibrator is not None else "calibration"
     before_error, after_error = content.before.headline["ece_ew"], after.headline["ece_ew"]
     verb = "fell" if after_error < before_error else "rose"
@@ -157,4 +157,4 @@ def _alarms(content: Content) -> list[str]:
     return alarms
 
 
-__all__ = ["RULE", "WORSE", "Grade", "Standing", "Verdict", "direction", "judge"]
+__all__ = ["RULE", "WORSE", "Grade", "ReportVerdict", "Standing", "direction", "judge_report"]

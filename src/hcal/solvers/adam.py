@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 
-from hcal.maps.base import CalibrationMap
+from hcal.maps.torch_engine import as_module, flat_parameters
+from hcal.objective.torch_loss import NumpyLoss, TorchLoss, as_loss, numpy_value
 from hcal.runtime.threads import one_openmp_thread
 from hcal.solvers.captured import CapturedEpoch, can_capture
-from hcal.solvers.monitors import Monitor
-
-#: (probabilities (N, K), labels (N,)) to a differentiable scalar.
-Objective = Callable[[Tensor, Tensor], Tensor]
+from hcal.solvers.fit_map import Problem
+from hcal.solvers.lbfgs import Solution
+from hcal.solvers.monitors import EpochScore
 
 _PARALLEL_EVENTS = 2_000_000
 
@@ -47,6 +49,10 @@ class AdamSettings:
     batch_size: int | None = None
     plateau: int = 20
     patience: int = 160
+
+    def full_batch(self, n_rows: int) -> bool:
+        """Return whether a step sees all rows."""
+        return self.batch_size is None or self.batch_size >= n_rows
 
 
 @dataclass(frozen=True)
@@ -81,34 +87,126 @@ class Trained:
     monitored: list[float] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Adam:
+    """Adam as a solver of any map and objective: full or mini-batches, on any device.
+
+    Parameters
+    ----------
+    settings : AdamSettings
+    monitor : EpochScore, optional
+        Drives the schedule, the early stop and the choice of the epoch; by default the objective itself.
+    random_state : int
+        Order of mini-batches.
+    device : str
+        Of torch.
+    dtype : {"float64", "float32"}
+        Of scores and probabilities; float32 has the compiled, the fused and the recorded engines.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from hcal.maps import scaling
+    >>> from hcal.objective import proper
+    >>> from hcal.solvers.fit_map import fit_map
+    >>> x, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
+    >>> adam = Adam(AdamSettings(learning_rate=0.05, epochs=300))
+    >>> solved = fit_map(scaling.temperature(), proper.log_loss(), adam, x, y)
+    >>> round(2 * float(np.exp(solved.theta[0])), 3)  # log 3
+    1.099
+    """
+
+    settings: AdamSettings = field(default_factory=AdamSettings)
+    monitor: EpochScore | None = None
+    random_state: int = 0
+    device: str = "cpu"
+    dtype: Literal["float64", "float32"] = "float64"
+
+    def __call__(self, problem: Problem) -> Solution:
+        """Solve it; the record of the training is the ``record`` of the solution."""
+        where = torch.device(self.device)
+        x = torch.as_tensor(problem.x, dtype=getattr(torch, self.dtype), device=where)
+        y = torch.as_tensor(problem.y, dtype=torch.int64, device=where)
+        weight = None if problem.weight is None else torch.as_tensor(problem.weight, device=where)
+        module = as_module(problem.map, problem.start).to(where)
+        objective = _loss_of(problem, module)
+        monitor = self.monitor or _monitor_of(objective, weight)
+        trained = train(
+            module,
+            x,
+            y,
+            objective,
+            monitor=monitor,
+            select={"monitor": monitor},
+            settings=self.settings,
+            weight=weight,
+            random_state=self.random_state,
+        )
+        message = "" if trained.stopped else f"Adam was still improving after {trained.epochs} epochs"
+        value = trained.best["monitor"].score
+        theta = flat_parameters(module)
+        return Solution(theta, value, trained.stopped, message, trained.epochs, trained)
+
+
+def _loss_of(problem: Problem, module: torch.nn.Module) -> TorchLoss:
+    """Return the torch loss of a problem: native where nothing is weighted or penalised."""
+    loss = as_loss(problem.objective) if problem.weight is None else NumpyLoss(problem.objective)
+    penalty = problem.penalty
+    if penalty is None:
+        return loss
+
+    def penalised(probs: Tensor, y: Tensor, *weight: Tensor) -> Tensor:
+        theta = parameters_to_vector(module.parameters())
+        return loss(probs, y, *weight) + numpy_value(theta, penalty.value_and_grad)
+
+    return penalised
+
+
+def _monitor_of(objective: TorchLoss, weight: Tensor | None) -> EpochScore:
+    """Return the objective of the whole training set, without a gradient."""
+
+    def monitor(probs: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            return _value(objective, probs, y, weight)
+
+    return monitor
+
+
+def _value(objective: TorchLoss, probs: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+    return objective(probs, y) if weight is None else objective(probs, y, weight)
+
+
 def train(
-    new: CalibrationMap,
+    module: torch.nn.Module,
     x: Tensor,
     y: Tensor,
-    objective: Objective,
+    objective: TorchLoss,
     *,
-    monitor: Monitor,
-    select: Mapping[str, Monitor],
+    monitor: EpochScore,
+    select: Mapping[str, EpochScore],
     settings: AdamSettings | None = None,
-    seed: int = 0,
+    weight: Tensor | None = None,
+    random_state: int = 0,
     tick: Callable[[], None] | None = None,
 ) -> Trained:
-    """Train ``new`` in place and remember the best epoch on the training set by each selector.
+    """Train ``module`` in place and remember the best epoch on the training set by each selector.
 
     With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then
     serve the next step. The untrained map is no candidate, as in the published code.
 
     Parameters
     ----------
-    new : CalibrationMap
+    module : CalibrationMap, or another module from scores to probabilities
     x, y : tensors of shape (N, K) and (N,)
     objective : callable
-    monitor : Monitor
+        (probabilities, labels) to a differentiable scalar; with ``weight``, (probabilities, labels, weights).
+    monitor : EpochScore
         Drives the schedule and the early stop.
-    select : mapping of str to Monitor
-        Each chooses an epoch; the parameters of ``new`` are left at the first one's.
+    select : mapping of str to EpochScore
+        Each chooses an epoch; the parameters of ``module`` are left at the first one's.
     settings : AdamSettings, optional
-    seed : int
+    weight : tensor of shape (N,), optional
+    random_state : int
         Order of mini-batches.
     tick : callable, optional
         Called once an epoch.
@@ -119,37 +217,32 @@ def train(
 
     Examples
     --------
-    >>> from hcal.maps import Temperature
-    >>> from hcal.solvers.monitors import nll
-    >>> x = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1)
-    >>> new = Temperature()
-    >>> done = train(new, x, torch.tensor([1, 1, 1, 0]), nll_objective, monitor=nll, select={"nll": nll},
-    ...              settings=AdamSettings(learning_rate=0.1, epochs=100))
-    >>> round(new(x)[0, 1].item(), 2)
+    >>> from hcal.maps import TemperatureMap
+    >>> from hcal.objective.torch_loss import torch_nll
+    >>> x, y = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1), torch.tensor([1, 1, 1, 0])
+    >>> module, settings = TemperatureMap(), AdamSettings(learning_rate=0.1, epochs=100)
+    >>> done = train(module, x, y, torch_nll, monitor=torch_nll, select={"nll": torch_nll}, settings=settings)
+    >>> round(module(x)[0, 1].item(), 2)
     0.75
     """
+    s = settings or AdamSettings()
+    scores = [monitor, *select.values()]
+    run: CapturedEpoch | _Epoch
     with threads_for(x):
-        return _train(new, x, y, objective, monitor, select, settings or AdamSettings(), seed, tick)
+        if weight is None and s.full_batch(len(y)) and can_capture(x, objective):
+            run = CapturedEpoch(module, x, y, objective, s.learning_rate, scores)
+        else:
+            run = _Epoch(module, x, y, weight, objective, s, random_state, scores)
+        return _train(run, module, list(select), s, tick)
 
 
 def _train(
-    new: CalibrationMap,
-    x: Tensor,
-    y: Tensor,
-    objective: Objective,
-    monitor: Monitor,
-    select: Mapping[str, Monitor],
+    run: CapturedEpoch | _Epoch,
+    module: torch.nn.Module,
+    select: Sequence[str],
     s: AdamSettings,
-    seed: int,
     tick: Callable[[], None] | None,
 ) -> Trained:
-    scores = [monitor, *select.values()]
-    full = s.batch_size is None or s.batch_size >= len(y)
-    run: CapturedEpoch | _Epoch
-    if full and can_capture(x, objective):
-        run = CapturedEpoch(new, x, y, objective, s.learning_rate, scores)
-    else:
-        run = _Epoch(new, x, y, objective, s, seed, scores)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(run.optimiser, factor=0.5, patience=s.plateau)
     result = Trained()
     least, since = float("inf"), 0
@@ -160,7 +253,7 @@ def _train(
         result.monitored.append(watched)
         for name, score in zip(select, measured, strict=True):
             if name not in result.best or score < result.best[name].score:
-                result.best[name] = Best(score, result.epochs, _snapshot(new))
+                result.best[name] = Best(score, result.epochs, _snapshot(module))
         least, since = (watched, 0) if watched < least else (least, since + 1)
         schedule.step(watched)
         if tick is not None:
@@ -169,7 +262,7 @@ def _train(
             result.stopped = True
             break
     if select and result.best:
-        new.load_state_dict(result.best[next(iter(select))].parameters)
+        module.load_state_dict(result.best[select[0]].parameters)
     return result
 
 
@@ -190,27 +283,30 @@ class _Epoch:
 
     def __init__(
         self,
-        new: CalibrationMap,
+        module: torch.nn.Module,
         x: Tensor,
         y: Tensor,
-        objective: Objective,
+        weight: Tensor | None,
+        objective: TorchLoss,
         s: AdamSettings,
-        seed: int,
-        scores: Sequence[Monitor],
+        random_state: int,
+        scores: Sequence[EpochScore],
     ) -> None:
-        self._new, self._x, self._y, self._objective, self._scores = new, x, y, objective, scores
+        self._module, self._x, self._y, self._weight = module, x, y, weight
+        self._objective, self._scores = objective, scores
         # on a GPU one launch updates all parameters; the CPU has few enough of them
-        self.optimiser = torch.optim.Adam(new.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
-        self._draw = torch.Generator().manual_seed(seed)
-        self._size = min(s.batch_size or len(y), len(y))
-        self._probs = new(x) if self._size == len(y) else None
+        self.optimiser = torch.optim.Adam(module.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
+        self._draw = torch.Generator().manual_seed(random_state)
+        self._size = len(y) if s.full_batch(len(y)) else s.batch_size or len(y)
+        self._probs = module(x) if self._size == len(y) else None
 
     def __call__(self) -> list[float]:
         """Run the epoch; return its mean loss and the scores of the whole training set after it."""
-        total = self._step(self._probs, self._y) if self._probs is not None else self._steps()
-        self._probs = self._new(self._x)
-        seen = self._probs.detach()
-        values = (total, *(score(seen, self._y) for score in self._scores))
+        whole = self._probs
+        total = self._steps() if whole is None else self._step(whole, self._y, self._weight)
+        self._probs = self._module(self._x)
+        probs = self._probs.detach()
+        values = (total, *(score(probs, self._y) for score in self._scores))
         if self._size < len(self._y):
             self._probs = None  # a batch makes its own
         return [float(v) for v in torch.stack([v.double() for v in values]).tolist()]
@@ -218,12 +314,14 @@ class _Epoch:
     def _steps(self) -> Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self._x.device)
         for rows in _batches(len(self._y), self._size, self._draw):
-            total = total + self._step(self._new(self._x[rows]), self._y[rows]) * (len(rows) / len(self._y))
+            weight = None if self._weight is None else self._weight[rows]
+            loss = self._step(self._module(self._x[rows]), self._y[rows], weight)
+            total = total + loss * (len(rows) / len(self._y))
         return total
 
-    def _step(self, probs: Tensor, y: Tensor) -> Tensor:
+    def _step(self, probs: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         self.optimiser.zero_grad(set_to_none=True)
-        loss = self._objective(probs, y)
+        loss = _value(self._objective, probs, y, weight)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         return loss.detach()
@@ -235,17 +333,5 @@ def _batches(n: int, size: int, draw: torch.Generator) -> Iterator[Tensor]:
         yield order[start : start + size]
 
 
-def _snapshot(new: CalibrationMap) -> dict[str, Tensor]:
-    return {k: v.detach().clone() for k, v in new.state_dict().items()}
-
-
-def nll_objective(probs: Tensor, y: Tensor) -> Tensor:
-    """Return the mean NLL, differentiable.
-
-    Examples
-    --------
-    >>> nll_objective(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
-    0.6931471824645996
-    """
-    own = probs.gather(1, y[:, None])
-    return -own.clamp_min(torch.finfo(probs.dtype).tiny).log().mean()
+def _snapshot(module: torch.nn.Module) -> dict[str, Tensor]:
+    return {k: v.detach().clone() for k, v in module.state_dict().items()}

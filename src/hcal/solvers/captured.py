@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hcal.maps.base import CalibrationMap
 from hcal.maps.table import orders
 from hcal.solvers.monitors import DENSE
 
@@ -40,7 +39,7 @@ class CapturedEpoch:
 
     Parameters
     ----------
-    new : CalibrationMap
+    module : CalibrationMap
         Trained in place, on the device of ``x``.
     x, y : tensors of shape (N, K) and (N,)
     objective : callable
@@ -51,16 +50,16 @@ class CapturedEpoch:
 
     def __init__(
         self,
-        new: CalibrationMap,
+        module: torch.nn.Module,
         x: Tensor,
         y: Tensor,
         objective: Score,
         learning_rate: float,
         scores: Sequence[Score],
     ) -> None:
-        self._new, self._x, self._y, self._objective, self._scores = new, x, y, objective, scores
+        self._module, self._x, self._y, self._objective, self._scores = module, x, y, objective, scores
         self._rate = torch.tensor(learning_rate, device=x.device)
-        self.optimiser = torch.optim.Adam(new.parameters(), lr=self._rate, fused=True, capturable=True)
+        self.optimiser = torch.optim.Adam(module.parameters(), lr=self._rate, fused=True, capturable=True)
         self._warm_up()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
@@ -79,24 +78,24 @@ class CapturedEpoch:
 
     def _epoch(self) -> Tensor:
         self.optimiser.zero_grad(set_to_none=True)
-        loss = self._objective(self._new(self._x), self._y)
+        loss = self._objective(self._module(self._x), self._y)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         with torch.no_grad():
-            probs = self._new(self._x)
+            probs = self._module(self._x)
             scores = [score(probs, self._y) for score in self._scores]
         return torch.stack([v.detach().double() for v in (loss, *scores)])
 
     def _warm_up(self) -> None:
         """Let kernels compile and caches fill outside the recording, then undo the steps."""
-        before = {name: value.detach().clone() for name, value in self._new.state_dict().items()}
+        before = {name: value.detach().clone() for name, value in self._module.state_dict().items()}
         side = torch.cuda.Stream(self._x.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP):
                 self._epoch()
         torch.cuda.current_stream().wait_stream(side)
-        self._new.load_state_dict(before)
+        self._module.load_state_dict(before)
         for state in self.optimiser.state.values():
             for value in state.values():
                 value.zero_()

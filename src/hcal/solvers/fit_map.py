@@ -6,25 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.maps.scaling import Map
-from hcal.numerics import IntArray
-from hcal.objective.proper import Objective
+from hcal.maps.protocol import Map
+from hcal.objective.protocol import Objective
+from hcal.runtime.numerics import Float64, IntArray
 from hcal.runtime.threads import each
-from hcal.solvers.lbfgs import Solution, lbfgs
-from hcal.solvers.newton import newton
-
-Float64 = NDArray[np.float64]
+from hcal.solvers.lbfgs import Loss, Solution
 
 # Blocks of 256 KiB stay in the cache: a pass at 25000×1000 takes 0.23 s instead of 0.6 s. Matrix products
 # want some rows at least.
 _BLOCK_EVENTS = 32_768
 _MATRIX_ROWS = 512
 _THREADED_EVENTS, _PART_EVENTS = 2_000_000, 1_000_000
-
-#: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
-NEWTON_PARAMETERS = 600
 
 
 @dataclass(frozen=True)
@@ -66,9 +59,10 @@ def _rows(map: Map, x: Float64) -> int:
 def _parts(map: Map, objective: Objective, x: Float64) -> list[tuple[int, int]]:
     """Return runs of rows for threads, of a fixed size: the sum is the same however many threads there are.
 
-    Not for matrix products, which have threads of their own.
+    Not for matrix products and torch, which have threads of their own.
     """
-    if not objective.by_rows or map.name == "matrix" or x.size < _THREADED_EVENTS:
+    own_threads = map.name == "matrix" or map.module is not None
+    if not objective.by_rows or own_threads or x.size < _THREADED_EVENTS:
         return [(0, len(x))]
     step = max(1, _PART_EVENTS // int(x.shape[1]))
     return [(first, min(first + step, len(x))) for first in range(0, len(x), step)]
@@ -81,7 +75,7 @@ def loss_of(
     y: IntArray,
     weight: Float64 | None = None,
     penalty: Ridge | None = None,
-) -> Callable[[Float64], tuple[float, Float64]]:
+) -> Loss:
     """Return θ ↦ (objective of the map's probabilities + penalty, gradient in θ).
 
     Parameters
@@ -102,7 +96,7 @@ def loss_of(
     --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
-    >>> loss = loss_of(scaling.temperature(), proper.nll(), np.array([[0.0, 0.0]]), np.array([0]))
+    >>> loss = loss_of(scaling.temperature(), proper.log_loss(), np.array([[0.0, 0.0]]), np.array([0]))
     >>> round(loss(np.zeros(1))[0], 4)
     0.6931
     """
@@ -170,25 +164,11 @@ def hessian_of(
     return hessian
 
 
-def fit_map(
-    map: Map,
-    objective: Objective,
-    x: Float64,
-    y: IntArray,
-    weight: Float64 | None = None,
-    *,
-    penalty: Ridge | None = None,
-    start: Float64 | None = None,
-    bounds: list[tuple[float | None, float | None]] | None = None,
-    max_iterations: int = 1000,
-    tolerance: float = 1e-7,
-    gain: float = 1e-13,
-    newton_gain: float = 1e-12,
-    watch: Callable[[Float64], bool] | None = None,
-) -> Solution:
-    """Fit any map by any objective: Newton where the problem is convex and small, else L-BFGS.
+@dataclass(frozen=True)
+class Problem:
+    """What a solver is given: all of a fit but how to do it.
 
-    Parameters
+    Attributes
     ----------
     map : Map
     objective : Objective
@@ -197,20 +177,76 @@ def fit_map(
     y : array of shape (N,)
     weight : array of shape (N,), optional
     penalty : Ridge, optional
+    start : array of shape (P,)
+
+    Examples
+    --------
+    >>> from hcal.maps import scaling
+    >>> from hcal.objective import proper
+    >>> map = scaling.temperature()
+    >>> problem = Problem(map, proper.log_loss(), np.zeros((1, 2)), np.array([0]), None, None, map.start)
+    >>> round(problem.loss()(problem.start)[0], 4)
+    0.6931
+    """
+
+    map: Map
+    objective: Objective
+    x: Float64
+    y: IntArray
+    weight: Float64 | None
+    penalty: Ridge | None
+    start: Float64
+
+    def loss(self) -> Loss:
+        """Return θ ↦ (value, gradient)."""
+        return loss_of(self.map, self.objective, self.x, self.y, self.weight, self.penalty)
+
+    def has_hessian(self) -> bool:
+        """Whether the second derivative is known: the map's curvature is that of the objective."""
+        return self.objective.uses_curvature and self.map.curvature is not None
+
+    def hessian(self) -> Callable[[Float64], Float64]:
+        """Return θ ↦ second derivative (P, P)."""
+        if not self.objective.uses_curvature:
+            raise ValueError(f"the objective {self.objective.name!r} has no second derivative: use L-BFGS")
+        return hessian_of(self.map, self.x, self.weight, self.penalty)
+
+    def units(self) -> Float64 | None:
+        """Return 1/√(diagonal of the second derivative of NLL at the start), where the map knows it."""
+        return _units(self.map, self.start, self.x, self.weight, self.penalty)
+
+
+#: How a problem is solved: :mod:`hcal.solvers.methods`, :class:`hcal.solvers.adam.Adam`, or your own.
+Solver = Callable[[Problem], Solution]
+
+
+def fit_map(
+    map: Map,
+    objective: Objective,
+    solver: Solver,
+    x: Float64,
+    y: IntArray,
+    weight: Float64 | None = None,
+    *,
+    penalty: Ridge | None = None,
+    start: Float64 | None = None,
+) -> Solution:
+    """Fit any map by any objective with any solver that suits them.
+
+    Parameters
+    ----------
+    map : Map
+    objective : Objective
+    solver : callable
+        Problem ↦ Solution: ``Newton``, ``Lbfgs``, ``NewtonOrLbfgs``, ``Proximal`` of
+        :mod:`hcal.solvers.methods` or ``Adam`` of :mod:`hcal.solvers.adam`.
+    x : array of shape (N, ·)
+        The scores that the map takes: log-softmax of the logits for the maps that are torch modules.
+    y : array of shape (N,)
+    weight : array of shape (N,), optional
+    penalty : Ridge, optional
     start : array of shape (P,), optional
         Default: the start of the map.
-    bounds : list of P pairs, optional
-        Bounded fits use L-BFGS-B.
-    max_iterations : int
-        Of L-BFGS.
-    tolerance : float
-        Of L-BFGS: the largest entry of the gradient at which it stops.
-    gain : float
-        Of L-BFGS: it also stops when an iteration gains less than this.
-    newton_gain : float
-        Of Newton: it stops when a step is expected to gain less than this.
-    watch : callable, optional
-        Of L-BFGS: called with θ after every iteration; True ends the search.
 
     Returns
     -------
@@ -220,26 +256,14 @@ def fit_map(
     --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
+    >>> from hcal.solvers.methods import Lbfgs
     >>> x, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
-    >>> solved = fit_map(scaling.temperature(), proper.nll(), x, y)
+    >>> solved = fit_map(scaling.temperature(), proper.log_loss(), Lbfgs(), x, y)
     >>> np.exp(scaling.temperature().log_probs(solved.theta, x[:1])).round(4)
     array([[0.25, 0.75]])
     """
-    loss = loss_of(map, objective, x, y, weight, penalty)
     first = map.start if start is None else start
-    convex = objective.name == "nll" and map.curvature is not None and bounds is None
-    if convex and len(first) <= NEWTON_PARAMETERS:
-        return newton(loss, hessian_of(map, x, weight, penalty), first, tolerance=newton_gain)
-    return lbfgs(
-        loss,
-        first,
-        scale=_units(map, first, x, weight, penalty),
-        bounds=bounds,
-        max_iterations=max_iterations,
-        tolerance=tolerance,
-        gain=gain,
-        watch=watch,
-    )
+    return solver(Problem(map, objective, x, y, weight, penalty, first))
 
 
 def _units(

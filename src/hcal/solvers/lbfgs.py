@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
+from hcal.runtime.numerics import Float64
+
 Loss = Callable[[Float64], tuple[float, Float64]]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a solver stopped, and why."""
+    """Where a solver stopped, and why; ``record`` is what a solver has to tell beyond that."""
 
     theta: Float64
     value: float
     converged: bool
     message: str
     iterations: int
+    record: Any = None
 
 
 def lbfgs(

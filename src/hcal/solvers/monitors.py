@@ -17,15 +17,15 @@ _FIRST_EDGE = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1].item()
 DENSE = 4_000_000
 
 #: (probabilities (N, K), labels (N,)) to a scalar tensor, lower is better.
-Monitor = Callable[[Tensor, Tensor], Tensor]
+EpochScore = Callable[[Tensor, Tensor], Tensor]
 
 
-def ece_ew(probs: Tensor, y: Tensor) -> Tensor:
+def epoch_ece_ew(probs: Tensor, y: Tensor) -> Tensor:
     """Return the equal-width top-label error.
 
     Examples
     --------
-    >>> ece_ew(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).item()
+    >>> epoch_ece_ew(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).item()
     0.25
     """
     conf, label = probs.max(dim=1)
@@ -36,12 +36,12 @@ def ece_ew(probs: Tensor, y: Tensor) -> Tensor:
     ).abs().sum() / len(y)
 
 
-def dece(probs: Tensor, y: Tensor) -> Tensor:
+def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
     """Return the debiased equal-mass top-label error (signed).
 
     Examples
     --------
-    >>> dece(torch.tensor([[0.0, 1.0]] * 30), torch.tensor([1] * 30)).item()
+    >>> epoch_dece(torch.tensor([[0.0, 1.0]] * 30), torch.tensor([1] * 30)).item()
     0.0
     """
     n = len(y)
@@ -62,14 +62,14 @@ def dece(probs: Tensor, y: Tensor) -> Tensor:
     return 2 * plug_in - (expected * full).sum() / full.sum()
 
 
-def cwece_a(probs: Tensor, y: Tensor) -> Tensor:
+def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:
     """Return the equal-width class-wise error, averaged over classes.
 
     Only entries above 1/15 are put into bins, at most 14 a row; the first bin is what is left of the column.
 
     Examples
     --------
-    >>> cwece_a(torch.tensor([[0.0, 1.0]]), torch.tensor([1])).item()
+    >>> epoch_cwece_a(torch.tensor([[0.0, 1.0]]), torch.tensor([1])).item()
     0.0
     """
     n, k = probs.shape
@@ -100,12 +100,12 @@ def _cells(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return column * BINS + which, gap
 
 
-def nll(probs: Tensor, y: Tensor) -> Tensor:
+def epoch_nll(probs: Tensor, y: Tensor) -> Tensor:
     """Return the mean negative log-likelihood, probabilities floored at the smallest normal number.
 
     Examples
     --------
-    >>> nll(torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([0])).item()
+    >>> epoch_nll(torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([0])).item()
     0.6931471805599453
     """
     own = probs.gather(1, y[:, None])
@@ -113,7 +113,7 @@ def nll(probs: Tensor, y: Tensor) -> Tensor:
 
 
 #: The paper's selectors, by name.
-SELECTORS: dict[str, Monitor] = {"top-label": dece, "class-wise": cwece_a, "nll": nll}
+SELECTORS: dict[str, EpochScore] = {"top-label": epoch_dece, "class-wise": epoch_cwece_a, "nll": epoch_nll}
 
 
 def _edges(device: torch.device) -> Tensor:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.runtime.numerics import Float64
 from hcal.solvers.lbfgs import Loss, Solution
-
-Float64 = NDArray[np.float64]
 
 _ARMIJO = 1e-4
 _LEAST_STEP = 1e-10

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.runtime.numerics import Float64
 from hcal.solvers.lbfgs import Loss, Solution
-
-Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -8,26 +8,26 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-Candidate = TypeVar("Candidate")
-Model = TypeVar("Model")
-Side = TypeVar("Side")
+CandidateT = TypeVar("CandidateT")
+ModelT = TypeVar("ModelT")
+SideT = TypeVar("SideT")
 
 
 @dataclass(frozen=True)
-class Selection(Generic[Candidate, Model]):
+class Selection(Generic[CandidateT, ModelT]):
     """The chosen candidate, its model of every fold, and the mean held-out score of all candidates."""
 
-    chosen: Candidate
-    models: list[Model]
+    chosen: CandidateT
+    models: list[ModelT]
     scores: list[float]
 
 
 def select(
-    grid: Sequence[Candidate],
-    folds: Sequence[tuple[Side, Side]],
-    fit: Callable[[Candidate, Side, Model | None], Model],
-    score: Callable[[Model, Side], float],
-) -> Selection[Candidate, Model]:
+    grid: Sequence[CandidateT],
+    folds: Sequence[tuple[SideT, SideT]],
+    fit: Callable[[CandidateT, SideT, ModelT | None], ModelT],
+    score: Callable[[ModelT, SideT], float],
+) -> Selection[CandidateT, ModelT]:
     """Choose the candidate of lowest mean held-out score; the first one on ties.
 
     Parameters
@@ -47,7 +47,7 @@ def select(
 
     Examples
     --------
-    >>> from hcal.folds import kfold
+    >>> from hcal.data.folds import kfold
     >>> data = np.arange(10.0)
     >>> found = select([0.0, 1.0], kfold(10, 5), lambda c, rows, _: c * data[rows].mean(),
     ...                lambda m, rows: float(((data[rows] - m) ** 2).mean()))
@@ -55,9 +55,9 @@ def select(
     1.0
     """
     scores = np.zeros(len(grid))
-    models: list[list[Model]] = []
+    models: list[list[ModelT]] = []
     for train, held_out in folds:
-        row: list[Model] = []
+        row: list[ModelT] = []
         for i, candidate in enumerate(grid):
             row.append(fit(candidate, train, row[-1] if row else None))
             value = score(row[-1], held_out)

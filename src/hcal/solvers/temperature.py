@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.numerics import NOTHING, FloatArray, IntArray
+from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray
 from hcal.runtime.threads import each
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
@@ -22,8 +21,6 @@ LOG_BETA_BOUNDS = (-16.0, 16.0)
 
 # Rows are visited in blocks of about this many events, so that temporaries stay in the cache.
 _BLOCK_EVENTS = 262_144
-
-Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -195,7 +192,7 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
     return top
 
 
-def mean_confidence(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
+def confidence_of_beta(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
     """Return β ↦ mean over rows of the largest softmax(β z): increasing in β, from 1/K.
 
     Parameters
@@ -209,7 +206,7 @@ def mean_confidence(logits: FloatArray, weight: Float64 | None) -> Callable[[flo
 
     Examples
     --------
-    >>> mean_confidence(np.array([[0.0, 4.0]]), None)(0.0)
+    >>> confidence_of_beta(np.array([[0.0, 4.0]]), None)(0.0)
     0.5
     """
     return lambda beta: float(np.average(top_probability(logits, beta), weights=weight))
@@ -296,7 +293,7 @@ def _all_on_top(logits: FloatArray, y: IntArray, weight: Float64 | None) -> bool
 
 
 def _succession(logits: FloatArray, weight: Float64 | None, scale: float) -> Temperature:
-    confidence = mean_confidence(logits, weight)
+    confidence = confidence_of_beta(logits, weight)
     n = float(len(logits)) if weight is None else float(weight.sum())
     target = (n + 1) / (n + 2)
     beta = solve_increasing(lambda b: confidence(b / scale) - target).beta / scale

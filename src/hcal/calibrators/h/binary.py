@@ -20,7 +20,7 @@ from hcal.calibrators.base import Fitted
 from hcal.calibrators.h.blend import FLOOR
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.rows import Float64
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.solvers.temperature import Temperature, solve_temperature
 
 #: Distinct log-odds that are kept apart; beyond so many, neighbours are counted together.
@@ -31,6 +31,8 @@ _BY_MASS, _EVEN = 192, 65
 #: of a hundredth a standard deviation of the scores: nothing is tied.
 _LEAST_RISE, _FLATTEST = 1e-3, 1e-2
 _NEWTON = 60
+#: How near 0, as a share of the range, a kept crossing is passed.
+_NEAR = 1e-5
 #: Log-odds beyond this are this.
 _HIGHEST = 600.0
 
@@ -173,14 +175,19 @@ class Regression:
         (t, line) ↦ X, of shape (len(t), P).
     sigma : tuple of float
         Prior deviation of every column of X; the last stands for all that follow.
+    by_temperature : bool
+        If not, the log-odds are those of the scores: the identity.
     """
 
     name: str
     design: Design
     sigma: tuple[float, ...]
+    by_temperature: bool = True
 
     def __call__(self, line: Line) -> Float64:
         """Return log-odds on the grid."""
+        if not self.by_temperature:
+            return line.at / line.beta
         x = self.design(line.t, line)
         sigma = np.array([*self.sigma, *[self.sigma[-1]] * x.shape[1]])[: x.shape[1]]
         theta = logistic(line.t, x, line.counts.mass, 0.5 / sigma**2)
@@ -253,8 +260,14 @@ def _hinges(n: int) -> Design:
     return design
 
 
+def _nothing(t: Float64, line: Line) -> Float64:
+    """No column: the log-odds stay as they are."""
+    return np.zeros((len(t), 0))
+
+
 #: Few and stiff, many and loose: what the rows can bear, the pool finds out.
 CANDIDATES = (
+    Regression("identity", _nothing, (1.0,), by_temperature=False),
     Regression("affine", _affine, (3.0, 3.0)),
     Regression("beta", _beta, (3.0, 3.0)),
     Regression("quadratic", _quadratic, (3.0, 3.0, 1.0)),
@@ -332,10 +345,11 @@ def crossing_kept(table: Table, beta: float) -> Table:
     --------
     >>> kept = crossing_kept(Table(np.array([-1.0, 1.0]), np.array([1.0, 2.0])), 1.0)
     >>> look_up(kept, np.array([-0.5, 0.0, 0.5])).round(4)
-    array([-0.0005,  0.    ,  0.75  ])
+    array([-5.00e-04,  0.00e+00,  1.75e+00])
     """
     ramp = _LEAST_RISE * beta
-    knots = np.unique(np.concatenate([table.knots, [0.0], _meetings(table, ramp)]))
+    near = _NEAR * (table.knots[-1] - table.knots[0])  # a jump at 0 is a steep piece
+    knots = np.unique(np.concatenate([table.knots, [-near, 0.0, near], _meetings(table, ramp)]))
     values, line = look_up(table, knots), ramp * knots
     kept = np.where(knots > 0, np.maximum(values, line), np.minimum(values, line))
     kept[knots == 0] = 0.0
@@ -372,12 +386,13 @@ def _less(mass: Float64, held: Float64) -> Float64:
 
 
 def _shares(odds: Float64, mass: Float64) -> Float64:
-    """Return the weights (J,) of candidates with held-out log-odds (J, G), mass (2, G) of each class there."""
+    """Return the weights (J,) of candidates with held-out log-odds (J, G) where mass (2, G) lies."""
     odds = np.clip(odds, -FLOOR, FLOOR)
     both = np.stack([-0.5 * odds, 0.5 * odds], axis=2)
     y, weight = np.repeat([0, 1], odds.shape[1]), mass.ravel()
     some = weight > 0
-    return log_linear_weights(np.concatenate([both, both], axis=1)[:, some], y[some], weight[some])
+    held = np.concatenate([both, both], axis=1)[:, some]
+    return log_linear_weights(held, y[some], weight[some], safe=(0,))
 
 
 def fit_two(
@@ -413,7 +428,7 @@ def fit_two(
     return Fitted(state, solved.converged, solved.message, info)
 
 
-def one_class(mass: Float64) -> list[str]:
+def one_class(mass: NDArray[Any]) -> list[str]:
     """Return a sentence where all labels are one class (mass of every class, (K,)).
 
     Examples

@@ -16,7 +16,7 @@ from scipy.special import log_expit
 from hcal.calibrators.h.events import Rest
 from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.rows import Float64
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 #: Candidates do not say less than e^−this of a class: one row must not decide the weights of all.
 FLOOR = 30.0
@@ -129,7 +129,7 @@ def top_class(logits: FloatArray, prefer: Float64 | None) -> IntArray:
     >>> top_class(np.array([[1.0, 1.0, 0.0]]), np.array([0.0, 1.0, 2.0]))
     array([1])
     """
-    top = logits.argmax(axis=1)
+    top: IntArray = logits.argmax(axis=1)
     if prefer is None:
         return top
     rows = np.flatnonzero(tied_on_top(logits))

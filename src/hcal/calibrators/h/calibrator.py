@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.calibrators.base import PRIOR, CalibrationWarning, Calibrator, Fitted, Preserves
 from hcal.calibrators.h.state import STATES
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
-from hcal.numerics import FloatArray, IntArray
-from hcal.ops import Ops
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.ops import Ops
 
 Protocol = Literal["default", "paper"]
 Select = Literal["top-label", "class-wise", "nll"]
@@ -100,6 +100,8 @@ class HCalibrator(Calibrator):
     @property
     def preserves(self) -> Preserves:  # type: ignore[override]
         """What the fitted probabilities keep of the scores: "order", "accuracy" or None."""
+        if PRIOR in getattr(self, "state_", {}):  # other class frequencies: another class may be on top
+            return None
         if self.protocol == "paper":
             return "order"
         return self._promise(getattr(self, "n_classes_", None))

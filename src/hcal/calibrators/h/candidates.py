@@ -13,7 +13,7 @@ from hcal.calibrators.h.model import Model, fit_events, fit_refined, see
 from hcal.calibrators.h.refine import Refined, refine
 from hcal.calibrators.h.rows import Float64, blocks, look
 from hcal.maps import scaling
-from hcal.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.threads import each
 
 #: Up to so many classes vector and matrix scaling are candidates: their K² numbers need rows.

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.calibrators.h.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.solvers.lbfgs import lbfgs
 
 _HINGES = 8

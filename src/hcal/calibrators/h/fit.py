@@ -16,7 +16,14 @@ from threadpoolctl import threadpool_limits
 from hcal.calibrators.base import Fitted, Preserves
 from hcal.calibrators.h.binary import fit_two, is_table, one_class, predict_two
 from hcal.calibrators.h.blend import split_top, top_class
-from hcal.calibrators.h.candidates import Candidates, Setting, blend, fit_candidates, new_setting, scores
+from hcal.calibrators.h.candidates import (
+    Candidates,
+    Setting,
+    blend,
+    fit_candidates,
+    new_setting,
+    scores,
+)
 from hcal.calibrators.h.events import Curve, fit_curve
 from hcal.calibrators.h.graph import graph_model, graph_two
 from hcal.calibrators.h.judge import Verdict, judge
@@ -33,8 +40,8 @@ from hcal.calibrators.h.model import (
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.rows import Float64
 from hcal.calibrators.row_order import are_discrete, deal
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
 from hcal.runtime.progress import progress
 from hcal.runtime.threads import each
 
@@ -160,7 +167,7 @@ def _facts(
     lift: float | None,
 ) -> dict[str, Any]:
     return {
-        "candidates": dict(zip(setting.names, share.tolist(), strict=True)),
+        "candidates": dict(zip(setting.names, share.tolist(), strict=False)),
         "lift": lift,
         "criterion": {str(key): verdict.against(base) for key, verdict in verdicts.items()},
         "held_out": {"identity": base._asdict(), "pool": verdicts[lift]._asdict()},
@@ -267,5 +274,5 @@ def predict_default(
 
 
 def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
-    """Return what :func:`predict_default` does, in the operations of :mod:`hcal.ops`."""
+    """Return what :func:`predict_default` does, in the operations of :mod:`hcal.runtime.ops`."""
     return graph_two(state, ops, x) if is_table(state) else graph_model(from_state(state), ops, x)

@@ -11,7 +11,7 @@ from hcal.calibrators.h.blend import FLOOR, no_blend
 from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.refine import KNOTS
 from hcal.calibrators.h.rows import FAR, N_FEATURES, TINY, narrowed
-from hcal.numerics import FloatArray
+from hcal.runtime.numerics import FloatArray
 from hcal.runtime.threads import run_parts, split
 
 if TYPE_CHECKING:

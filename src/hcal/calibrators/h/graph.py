@@ -1,4 +1,4 @@
-"""The default calibrator in the operations of :mod:`hcal.ops`, for PyTorch and ONNX.
+"""The default calibrator in the operations of :mod:`hcal.runtime.ops`, for PyTorch and ONNX.
 
 The same stages as :mod:`hcal.calibrators.h.model`, line by line; tests compare the two.
 """
@@ -17,7 +17,7 @@ from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.model import Model
 from hcal.calibrators.h.refine import KNOTS, WIDEST, Refined
 from hcal.calibrators.h.rows import FAR, TINY
-from hcal.ops import Ops
+from hcal.runtime.ops import Ops
 
 
 def graph_two(state: Mapping[str, NDArray[Any]], ops: Ops, logits: Any) -> Any:

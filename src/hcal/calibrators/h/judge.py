@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 WINDOW = 200
 #: Entries of the classes that are judged together: few calls, and they stay in the cache.
@@ -57,7 +57,7 @@ def _log_ratio(value: float, base: float, noise: float) -> float:
     return float(np.log((value + noise) / (base + noise)))
 
 
-def judge(probs: Float64, y: IntArray, weight: Float64) -> Verdict:
+def judge(probs: FloatArray, y: IntArray, weight: Float64) -> Verdict:
     """Measure held-out probabilities.
 
     Parameters
@@ -105,7 +105,7 @@ def _mean(values: Float64, weight: Float64) -> tuple[float, float]:
 
 
 def class_errors(
-    probs: Float64, y: IntArray, weight: Float64, window: int = WINDOW
+    probs: FloatArray, y: IntArray, weight: Float64, window: int = WINDOW
 ) -> tuple[Float64, Float64]:
     """Return :func:`h_error` of every class (K,) and the noise of each (K,), a few classes at a time.
 
@@ -140,7 +140,7 @@ def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW
     return float(_h_errors(p[None], occurred[None], weight, window)[0][0])
 
 
-def _h_errors(p: Float64, occurred: Float64, weight: Float64, window: int) -> tuple[Float64, Float64]:
+def _h_errors(p: FloatArray, occurred: Float64, weight: Float64, window: int) -> tuple[Float64, Float64]:
     """Return the error of each row of events p (E, N) with marks (E, N), and how far it is off by chance."""
     order = np.argsort(p, axis=1, kind="stable")
     m = min(window, p.shape[1])

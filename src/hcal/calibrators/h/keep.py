@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 
 #: A held top class leads by this factor, so that no tie is left to the order of the classes.
 JUST_BELOW = 1.0 - 1e-9

@@ -22,8 +22,8 @@ from hcal.calibrators.h.events import Curve, Rest, fit_curve, fit_rest, top_odds
 from hcal.calibrators.h.keep import join
 from hcal.calibrators.h.refine import Refined, apply_refined, fit_refined, identity_refined, refine
 from hcal.calibrators.h.rows import N_FEATURES, Float64, blocks, look
-from hcal.numerics import FloatArray, IntArray
 from hcal.runtime.jit import compiled
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
 
 #: Events a block of a prediction: about what a core's own cache holds of a few float32 arrays.
@@ -122,7 +122,8 @@ def pooled_scores(model: Model, logits: FloatArray) -> tuple[IntArray, FloatArra
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
     >>> stage = fit_refined(z, y, np.ones(40))[0]
     >>> model = fit_events(stage, see(stage, z, y), y, np.ones(40), classes=True)
-    >>> pooled_scores(model._replace(blend=no_blend(3)), z[:1])[1].argmax()
+    >>> from hcal.calibrators.h.blend import no_blend
+    >>> int(pooled_scores(model._replace(blend=no_blend(3)), z[:1])[1].argmax())
     1
     """
     blend = model.blend

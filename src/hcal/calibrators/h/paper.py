@@ -18,11 +18,11 @@ from torch import Tensor
 from hcal.calibrators.base import Fitted
 from hcal.maps.base import CalibrationMap
 from hcal.maps.presets import PAPER_MAPS, build_map
-from hcal.numerics import FloatArray, IntArray
 from hcal.objective.loss import HCalibrationLoss
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.progress import progress
 from hcal.solvers.adam import AdamSettings, Trained, train
-from hcal.solvers.monitors import SELECTORS, ece_ew
+from hcal.solvers.monitors import SELECTORS, epoch_ece_ew
 
 LossName = Literal["paper", "published"]
 
@@ -84,8 +84,8 @@ def fit_paper(
     with progress("h-calibration, paper protocol", total, verbose=verbose) as advance:
         for name in settings.maps:
             # a candidate's start depends on its name, not on which others are listed
-            seed = random_state + zlib.crc32(name.encode()) % 1_000_000
-            candidate = _train_one(name, *problem, settings, seed, advance)
+            start = random_state + zlib.crc32(name.encode()) % 1_000_000
+            candidate = _train_one(name, *problem, settings, start, advance)
             candidates.append(candidate)
             advance(settings.adam.epochs - candidate.trained.epochs)
     return {name: _winner(candidates, name, settings) for name in settings.select}
@@ -114,19 +114,19 @@ def _train_one(
     y: Tensor,
     objective: torch.nn.Module,
     settings: PaperSettings,
-    seed: int,
+    random_state: int,
     advance: Callable[[int], None],
 ) -> _Candidate:
-    new = build_map(name, x, init="published", seed=seed).to(x.device)
+    new = build_map(name, x, init="published", random_state=random_state).to(x.device)
     trained = train(
         new,
         x,
         y,
         objective,
-        monitor=ece_ew,
+        monitor=epoch_ece_ew,
         select={s: SELECTORS[s] for s in settings.select},
         settings=settings.adam,
-        seed=seed,
+        random_state=random_state,
         tick=lambda: advance(1),
     )
     return _Candidate(name, new, trained)

@@ -7,23 +7,30 @@ that are linear in the scores is one such map.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64
-from hcal.numerics import IntArray
+from hcal.runtime.numerics import IntArray
 from hcal.solvers.lbfgs import lbfgs
 
 #: Ridge that draws log-linear weights to where they start, a candidate, in units of rows.
 _PSEUDO_ROWS = 1.0
 #: Leaning on the first candidate: half-way at so many rows, and by one pseudo-row more for so many.
 _HALFWAY, _ROWS_A_PSEUDO_ROW = 2000.0, 200.0
+#: Rows at which safe candidates are leant on half-way, and how many of the rows that is worth.
+_LITTLE, _LITTLE_RIDGE = 60.0, 4.0
 
 
-def log_linear_weights(log_p: Float64, y: IntArray, weight: Float64, *, lean: bool = False) -> Float64:
+def log_linear_weights(
+    log_p: Float64, y: IntArray, weight: Float64, *, lean: bool = False, safe: Sequence[int] = ()
+) -> Float64:
     """Return the weights (J,), each at least 0, of the log-linear pool of best held-out likelihood.
 
-    With few rows they are nearly equal; with ``lean`` the first candidate is preferred the more, the more rows
-    there are, and others must earn their weight by more than a hair of likelihood.
+    With few rows they are nearly equal; with ``lean`` the first candidate is preferred the more, the more
+    rows there are, and others must earn their weight by more than a hair of likelihood. With very few rows
+    the ``safe`` candidates, which learn next to nothing, are preferred.
 
     Parameters
     ----------
@@ -31,13 +38,14 @@ def log_linear_weights(log_p: Float64, y: IntArray, weight: Float64, *, lean: bo
         What every candidate says of held-out rows; a constant may be missing in each row.
     y, weight : arrays of shape (N,)
     lean : bool
+    safe : sequence of int
 
     Examples
     --------
     >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
     >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
     >>> log_linear_weights(np.stack([good, -good]), y, np.ones(100)).round(1)
-    array([0.9, 0. ])
+    array([1., 0.])
     """
     n_candidates = len(log_p)
     rows, total = np.arange(len(y)), float(weight.sum())
@@ -46,6 +54,10 @@ def log_linear_weights(log_p: Float64, y: IntArray, weight: Float64, *, lean: bo
         first = total / (total + _HALFWAY)
         center = (1.0 - first) * center + first * (np.arange(n_candidates) == 0)
         ridge += total / _ROWS_A_PSEUDO_ROW
+    if safe:
+        little, chosen = 1.0 / (1.0 + (total / _LITTLE) ** 2), np.isin(np.arange(n_candidates), safe)
+        center = np.where(chosen, little / len(safe), (1.0 - little) / (n_candidates - len(safe)))
+        ridge += little * total / _LITTLE_RIDGE
 
     def loss(a: Float64) -> tuple[float, Float64]:
         s = np.tensordot(a, log_p, 1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64, Rows, Scaler, blocks, few, fit_scaler, look
-from hcal.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.temperature import solve_temperature

@@ -7,7 +7,7 @@ contract test holds every fitted state against it.
 from __future__ import annotations
 
 from hcal.calibrators._shared import BETA
-from hcal.calibrators.state import LARGE32, Arrays, Field, Rule, Sizes, StateSpec
+from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
 
 _KNOTS, _FEATURES = 16, 6
 #: Bounds of what multiplies margins, so that their product stays finite in float32: g, and κ.
@@ -42,7 +42,7 @@ _REFINED = StateSpec(
 
 
 def _curve(part: str, what: str, size: str, features: int, classes: Field) -> StateSpec:
-    def scales(state: Arrays, _: Sizes) -> bool:
+    def scales(state: StateArrays, _: Sizes) -> bool:
         _, deviation, low, high = state[f"{part}.scaler"]
         return bool(deviation >= 1 / LARGE32 and low <= high)
 

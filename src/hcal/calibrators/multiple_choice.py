@@ -1,0 +1,316 @@
+"""Multiple-choice questions, as a language model answers them: the number of options varies.
+
+A model gives each option of a question a log-probability. Their softmax over the options is a guess at how
+likely each answer is, usually too sure. One temperature is learned over all questions, whatever their number
+of options; where enough questions have the same number, any method of hcal can go further.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from hcal.calibrators import calibration_rows
+from hcal.calibrators.base import CalibrationWarning, Calibrator, Preserves
+from hcal.calibrators.state import SMALL, Field, StateSpec, check_state
+from hcal.data.provenance import fingerprint
+from hcal.inputs import InputKind, to_numpy
+from hcal.metrics.summary import Scores, score_probs
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.ops import Ops
+from hcal.runtime.ragged import log_softmax_options, pad_options
+from hcal.solvers.temperature import label_derivatives, solve_increasing
+
+Mask = NDArray[np.bool_]
+
+
+class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
+    """Calibrated answers from per-option scores, with K options that may differ from question to question.
+
+    Parameters
+    ----------
+    method : str, default "ts"
+        ``"ts"``: one temperature for all questions. Any other registry name: that method for every number of
+        options with at least ``min_questions`` questions, and the common temperature for the rest.
+    min_questions : int
+        See ``method``.
+
+    Attributes
+    ----------
+    temperature_ : float
+        The common temperature.
+    by_count_ : dict of int to Calibrator
+        The calibrator of each number of options, where ``method`` is not ``"ts"``.
+    n_classes_ : int
+        The most options that a question had.
+    converged_, scores_, info_
+        As every calibrator has them.
+
+    It is saved, loaded, exported (with ``method="ts"``) and reported like every calibrator.
+
+    Examples
+    --------
+    >>> scores = [[-1.0, -9.0], [-2.0, -6.0, -7.0], [-1.0, -5.0], [-3.0, -1.0, -8.0]]
+    >>> cal = MultipleChoiceCalibrator().fit(scores, [0, 0, 1, 1])
+    >>> [p.round(2).tolist() for p in cal.predict_proba([[0.0, -4.0], [0.0, -4.0, -4.0]])]
+    [[0.78, 0.22], [0.64, 0.18, 0.18]]
+    """
+
+    name: ClassVar[str] = "multiple_choice"
+    title: ClassVar[str] = "Multiple choice"
+    #: Options that are not there are −inf, so that no other kind is needed.
+    input: ClassVar[InputKind] = "logits"
+    state_spec: ClassVar[StateSpec] = StateSpec((Field("temperature", "divides every score", low=SMALL),))
+
+    limits: ClassVar[Mapping[str, tuple[float, float]]] = {"min_questions": (0, 2**53)}
+
+    temperature_: float
+    by_count_: dict[int, Calibrator]
+    n_classes_: int
+    converged_: bool
+    info_: dict[str, Any]
+    scores_: dict[str, Scores]
+
+    def __init__(self, method: str = "ts", *, min_questions: int = 200) -> None:
+        self.method = method
+        self.min_questions = min_questions
+
+    def fit(self, scores: Any, y: Any, mask: Any = None) -> Self:
+        """Learn from questions with known answers.
+
+        Parameters
+        ----------
+        scores : list of N sequences, or array of shape (N, K)
+            The log-probability (or any score that grows with it) of each option.
+        y : array-like of shape (N,)
+            The position of the right option.
+        mask : array of bool of shape (N, K), optional
+            True where an option exists. Without it, NaN and −inf mark options that do not exist.
+
+        Returns
+        -------
+        self
+        """
+        padded, exists, _ = _pad(scores, mask)
+        labels = _check_answers(y, exists)
+        groups = list(_groups(padded, exists, labels))
+        if not groups:
+            raise ValueError("no question has 2 or more options: there is nothing to learn from")
+        n = sum(len(own) for _, own in groups)
+
+        def slope(beta: float) -> float:
+            return sum(float(label_derivatives(z, own, beta)[1].sum()) for z, own in groups) / n
+
+        solved = solve_increasing(slope)
+        if not solved.converged:
+            warnings.warn(f"multiple choice: {solved.message}", CalibrationWarning, stacklevel=2)
+        self.temperature_, self.n_classes_ = 1 / solved.beta, exists.shape[1]
+        self.by_count_ = self._fit_counts(groups)
+        self.converged_ = solved.converged and all(c.converged_ for c in self.by_count_.values())
+        scores = np.where(exists, padded, -np.inf)
+        rows = self.rows(scores)
+        self.info_ = {
+            "temperature": self.temperature_,
+            "questions_by_options": {str(z.shape[1]): len(own) for z, own in groups},
+            "fitted_on": fingerprint(rows),
+            calibration_rows.KEY: calibration_rows.sketch(rows, labels)[0],
+        }
+        self.scores_ = {
+            "before": score_probs(self.uncalibrated(scores), labels),
+            "after": score_probs(self.predict_proba(scores), labels),
+        }
+        return self
+
+    def _fit_counts(self, groups: list[tuple[Float64, IntArray]]) -> dict[int, Calibrator]:
+        """Return a calibrator for every number of options with enough questions."""
+        from hcal.calibrators.registry import make_calibrator
+
+        if self.method == "ts":
+            return {}
+        enough = [(z, own) for z, own in groups if len(own) >= self.min_questions]
+        return {z.shape[1]: make_calibrator(self.method).fit(z, own) for z, own in enough}
+
+    def uncalibrated(self, scores: Any, mask: Any = None) -> Float64:
+        """Return the softmax over each question's own options: what the calibrator starts from.
+
+        Parameters
+        ----------
+        scores : list of N sequences, or array of shape (N, K)
+        mask : array of bool of shape (N, K), optional
+
+        Returns
+        -------
+        array of shape (N, K)
+            0 where there is no option.
+        """
+        padded, exists, _ = _pad(scores, mask)
+        return np.exp(log_softmax_options(np.where(exists, padded, -np.inf)))
+
+    def rows(self, scores: Any, mask: Any = None) -> Float64:
+        """Return what names a question: its scores less the best of them, 0 where there is no option.
+
+        The constant of a question means nothing, and neither does how far the array is padded.
+
+        Parameters
+        ----------
+        scores : list of N sequences, or array of shape (N, K)
+        mask : array of bool of shape (N, K), optional
+
+        Returns
+        -------
+        array of shape (N, K)
+        """
+        padded, exists, _ = _pad(scores, mask)
+        known = np.where(exists, padded, -np.inf)
+        return np.where(exists, known - known.max(axis=1, keepdims=True), 0.0)
+
+    def predict_proba(self, scores: Any, mask: Any = None) -> Any:
+        """Return calibrated probabilities of the options.
+
+        Parameters
+        ----------
+        scores : list of N sequences, or array of shape (N, K)
+        mask : array of bool of shape (N, K), optional
+
+        Returns
+        -------
+        list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
+        """
+        check_is_fitted(self, "temperature_")
+        padded, exists, counts = _pad(scores, mask)
+        probs = np.zeros_like(padded)
+        number = exists.sum(axis=1)
+        for k in np.unique(number):
+            rows = np.flatnonzero(number == k)
+            probs[rows] = _spread(self._predict(_compact(padded[rows], exists[rows])), exists[rows])
+        return probs if counts is None else [p[:c] for p, c in zip(probs, counts, strict=True)]
+
+    def predict(self, scores: Any, mask: Any = None) -> IntArray:
+        """Return the position of the most probable option of each question.
+
+        Parameters
+        ----------
+        scores : list of N sequences, or array of shape (N, K)
+        mask : array of bool of shape (N, K), optional
+
+        Returns
+        -------
+        array of shape (N,)
+        """
+        return np.array([int(np.argmax(p)) for p in self.predict_proba(scores, mask)], dtype=np.int64)
+
+    # -- as every calibrator -------------------------------------------------------------------------
+
+    @property
+    def preserves(self) -> Preserves:
+        """What every method in use preserves."""
+        kept = {"order", *(c.preserves for c in getattr(self, "by_count_", {}).values())}
+        return None if None in kept else ("accuracy" if "accuracy" in kept else "order")
+
+    @property
+    def state_(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the model file, those of ``members_`` apart."""
+        self._check_fitted()
+        return {"temperature": np.array(self.temperature_)}
+
+    @property
+    def members_(self) -> dict[str, Calibrator]:
+        """The calibrators within, by the number of options."""
+        return {str(k): calibrator for k, calibrator in self.by_count_.items()}
+
+    def _check_fitted(self) -> None:
+        check_is_fitted(self, "temperature_")
+
+    def _check_state(self) -> None:
+        check_state(self.state_spec, self.state_, self.n_classes_)
+
+    def _restore(self, state: dict[str, NDArray[Any]], members: dict[str, Any], header: Any) -> Self:
+        """Take what a model file holds, checked; :mod:`hcal.calibrators.files` calls it."""
+        check_state(self.state_spec, state, header["n_classes"])
+        for key, member in members.items():
+            if not key.isdecimal() or member.n_classes_ != int(key):
+                raise ValueError(f"the member {key[:40]!r} is not for that number of options")
+        self.temperature_ = float(state["temperature"])
+        self.by_count_ = {int(key): member for key, member in members.items()}
+        self.n_classes_, self.converged_ = header["n_classes"], header["converged"]
+        self.info_, self.scores_ = header["info"], header["scores"]
+        return self
+
+    def _graph(self, ops: Ops, x: Any) -> Any:
+        if self.by_count_:
+            raise ValueError(
+                f"multiple choice with {self.method!r} has one map a number of options: "
+                'only method="ts" is one graph'
+            )
+        return ops.softmax(x * (1 / self.temperature_))
+
+    def _predict(self, compact: Float64) -> FloatArray:
+        calibrator = self.by_count_.get(compact.shape[1])
+        if calibrator is None:
+            return softmax(compact / self.temperature_)
+        probs: FloatArray = calibrator.predict_proba(compact)
+        return probs
+
+
+def _pad(scores: Any, mask: Any) -> tuple[Float64, Mask, list[int] | None]:
+    """Return scores (N, K), which options exist, and the lengths of a ragged input (None for an array)."""
+    counts = None
+    if isinstance(scores, list | tuple):
+        parts = [to_numpy(s, "scores")[0] for s in scores]
+        padded, counts = pad_options(parts, np.nan), [p.size for p in parts]
+    else:
+        padded = np.array(to_numpy(scores, "scores")[0], dtype=np.float64)
+    if padded.ndim != 2 or not padded.size:
+        raise ValueError(f"scores must be questions x options, got shape {padded.shape}")
+    exists = ~(np.isnan(padded) | np.isneginf(padded))
+    if mask is not None:
+        given = np.asarray(to_numpy(mask, "mask")[0], dtype=bool)
+        if given.shape != padded.shape:
+            raise ValueError(f"mask has shape {given.shape}, scores {padded.shape}")
+        if (given & ~exists).any():
+            row, option = np.argwhere(given & ~exists)[0]
+            raise ValueError(f"question {row} has no score for option {option}, which the mask says exists")
+        exists &= given
+    if np.isposinf(padded[exists]).any():
+        raise ValueError("scores contain +inf")
+    if not exists.any(axis=1).all():
+        raise ValueError(f"question {int(np.argmin(exists.any(axis=1)))} has no options")
+    return padded, exists, counts
+
+
+def _check_answers(y: Any, exists: Mask) -> IntArray:
+    labels = np.asarray(to_numpy(y, "y")[0])
+    if labels.shape != (len(exists),) or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"y must hold one option number for each of the {len(exists)} questions")
+    inside = (labels >= 0) & (labels < exists.shape[1])
+    inside[inside] = exists[np.flatnonzero(inside), labels[inside]]
+    if not inside.all():
+        row = int(np.argmin(inside))
+        raise ValueError(f"question {row} has the answer {labels[row]}, which is not one of its options")
+    return labels.astype(np.int64)
+
+
+def _compact(padded: Float64, exists: Mask) -> Float64:
+    """Move the existing options of rows with equally many of them to the left, in their order."""
+    return padded[exists].reshape(len(padded), -1)
+
+
+def _spread(probs: FloatArray, exists: Mask) -> Float64:
+    out = np.zeros(exists.shape)
+    out[exists] = probs.reshape(-1)
+    return out
+
+
+def _groups(padded: Float64, exists: Mask, y: IntArray) -> Iterator[tuple[Float64, IntArray]]:
+    """Yield (scores, answers) of the questions with the same number of options, at least 2."""
+    number = exists.sum(axis=1)
+    place = exists.cumsum(axis=1)[np.arange(len(y)), y] - 1  # where the answer goes when options move left
+    for k in np.unique(number[number > 1]):
+        rows = number == k
+        yield _compact(padded[rows], exists[rows]), place[rows].astype(np.int64)

@@ -1,0 +1,114 @@
+"""Other class frequencies than those of the calibration set: a factor a class, known or learned from scores.
+
+Under label shift P(x | k) stays and P(k) changes, so the true probabilities change by P_new(k)/P_old(k) and a
+constant a row. The new frequencies can be learned from scores without labels, by EM (Saerens, Latinne and
+Decaestecker, 2002; with calibrated probabilities: Alexandari, Kundaje and Shrikumar, 2020).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.runtime.numerics import FloatArray
+from hcal.runtime.ops import Ops
+
+Float64 = NDArray[np.float64]
+_STEPS = 10_000
+
+
+def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
+    """Return class frequencies (K,) that sum to 1, or say what is wrong with them.
+
+    Examples
+    --------
+    >>> check_frequencies([1, 3], 2)
+    array([0.25, 0.75])
+    """
+    found = np.asarray(frequencies, dtype=np.float64)
+    if found.shape != (n_classes,):
+        raise ValueError(f"frequencies must be one number for each of {n_classes} classes, got {found.shape}")
+    if not np.isfinite(found).all() or (found < 0).any() or found.sum() <= 0:
+        raise ValueError("frequencies must be finite, not negative, and not all 0")
+    return np.asarray(found / found.sum())
+
+
+def log_ratio(new: Float64, old: Float64) -> Float64:
+    """Return ln new/old (K,); a class that is to vanish gets −∞, one that was never seen cannot appear.
+
+    Examples
+    --------
+    >>> log_ratio(np.array([0.5, 0.5]), np.array([0.25, 0.75])).round(3)
+    array([ 0.693, -0.405])
+    """
+    unseen = np.flatnonzero((old == 0) & (new > 0))
+    if unseen.size:
+        raise ValueError(
+            f"class {unseen[0]} has no calibration row, so its probability cannot be adjusted: "
+            "its frequency must be 0"
+        )
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(new) - np.log(np.where(old > 0, old, 1.0)))
+
+
+def shift(probs: FloatArray, ratio: Float64) -> None:
+    """Multiply probabilities (N, K) by e^ratio and normalise, in place.
+
+    Examples
+    --------
+    >>> p = np.array([[0.5, 0.5]])
+    >>> shift(p, np.log([1.0, 3.0]))
+    >>> p
+    array([[0.25, 0.75]])
+    """
+    shifted = probs.astype(np.float64) * np.exp(ratio - ratio.max())
+    total = shifted.sum(axis=1, keepdims=True)
+    # A row whose every class vanished says nothing: it keeps what it had.
+    probs[...] = np.where(total > 0, shifted / np.where(total > 0, total, 1.0), probs)
+
+
+def graph_shift(ops: Ops, probs: Any, ratio: Float64 | None) -> Any:
+    """Return :func:`shift` in the operations of :mod:`hcal.runtime.ops`.
+
+    Examples
+    --------
+    >>> from hcal.runtime.ops import NumpyOps
+    >>> graph_shift(NumpyOps(), np.array([[0.5, 0.5]]), np.log([1.0, 3.0]))
+    array([[0.25, 0.75]])
+    """
+    if ratio is None:
+        return probs
+    shifted = probs * ops.const(np.exp(ratio - ratio.max()))
+    total = ops.sum(shifted)
+    safe = ops.maximum(total, float(np.finfo(np.float64).tiny))
+    return ops.where(total + probs * 0.0 > ops.const(0.0), shifted / safe, probs)
+
+
+def estimate_frequencies(probs: Float64, old: Float64) -> Float64:
+    """Return the class frequencies (K,) that make unlabelled rows most likely, by EM.
+
+    Parameters
+    ----------
+    probs : array of shape (N, K)
+        Calibrated probabilities under the old frequencies.
+    old : array of shape (K,)
+
+    Examples
+    --------
+    >>> probs = np.array([[0.9, 0.1]] * 30 + [[0.1, 0.9]] * 70)
+    >>> estimate_frequencies(probs, np.array([0.5, 0.5])).round(2)
+    array([0.25, 0.75])
+    """
+    known = old > 0
+    relative = np.where(known, probs / np.where(known, old, 1.0), 0.0)
+    new = old.copy()
+    for _ in range(_STEPS):
+        mixed = relative @ new
+        step = new * (relative.T @ (1.0 / np.maximum(mixed, np.finfo(np.float64).tiny))) / len(probs)
+        step /= step.sum()
+        if np.abs(step - new).max() < 1e-10:
+            return np.asarray(step)
+        new = step
+    return new

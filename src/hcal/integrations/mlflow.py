@@ -1,0 +1,129 @@
+"""MLflow: the metrics, its HTML report, and the calibrator as a pyfunc model, in the active run."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hcal._version import __version__
+from hcal.calibrators.base import Calibrator
+from hcal.calibrators.files import load, save
+from hcal.evaluation import Evaluation
+
+__all__ = ["CalibratorModel", "log_evaluation", "log_model"]
+
+_FILE = "calibrator.hcal"
+
+
+def _mlflow() -> Any:
+    try:
+        import mlflow.pyfunc
+    except ImportError:
+        raise ImportError("hcal.integrations.mlflow needs MLflow: pip install 'hcal[mlflow]'") from None
+    return mlflow
+
+
+def log_evaluation(
+    evaluation: Evaluation,
+    *,
+    report: str | None = None,
+    calibrator: Calibrator | None = None,
+    prefix: str = "hcal",
+    step: int | None = None,
+) -> None:
+    """Log what was measured to the active MLflow run.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        Of :func:`hcal.evaluate`. Every metric becomes ``{prefix}/{name}``; with intervals also
+        ``{prefix}/{name}_low`` and ``_high``. A value that does not exist (NaN) is left out.
+    report : str, optional
+        An HTML page of :func:`hcal.reporting.build_report`: the artifact ``{prefix}/report.html``.
+    calibrator : Calibrator, optional
+        Logged as the model ``{prefix}-calibrator`` (:func:`log_model`).
+    prefix : str
+    step : int, optional
+    """
+    mlflow = _mlflow()
+    values = {
+        f"{prefix}/{name}": value for name, value in _values(evaluation).items() if math.isfinite(value)
+    }
+    mlflow.log_metrics(values, step=step)
+    mlflow.log_text(evaluation.to_json(), f"{prefix}/evaluation.json")
+    if report is not None:
+        mlflow.log_text(report, f"{prefix}/report.html")
+    if calibrator is not None:
+        log_model(calibrator, f"{prefix}-calibrator")
+
+
+def _values(evaluation: Evaluation) -> dict[str, float]:
+    found = {**evaluation.to_dict(), "mean_confidence": evaluation.mean_confidence}
+    for name in evaluation.results:
+        interval = evaluation.interval(name)
+        if interval is not None:
+            found |= {f"{name}_low": interval[0], f"{name}_high": interval[1]}
+    if evaluation.test is not None:
+        found["calibration_test_p"] = evaluation.test.p_value
+    return found
+
+
+class CalibratorModel:
+    """A calibrator as MLflow's pyfunc loads it: scores in, probabilities out.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    """
+
+    def __init__(self, calibrator: Calibrator) -> None:
+        self.calibrator = calibrator
+
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+        """Return calibrated probabilities.
+
+        Parameters
+        ----------
+        model_input : array-like of shape (N, K)
+        params : dict, optional
+            MLflow passes it; there are none.
+
+        Returns
+        -------
+        array of shape (N, K)
+        """
+        return np.asarray(self.calibrator.predict_proba(np.asarray(model_input)))
+
+
+def log_model(calibrator: Calibrator, name: str = "hcal-calibrator") -> Any:
+    """Log a fitted calibrator as a pyfunc model of the active run: the file of ``hcal.save``, and its reader.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    name : str
+
+    Returns
+    -------
+    mlflow.models.model.ModelInfo
+        ``mlflow.pyfunc.load_model(info.model_uri).predict(scores)`` gives its probabilities.
+    """
+    mlflow = _mlflow()
+    with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
+        path = Path(folder) / _FILE
+        save(calibrator, path)
+        return mlflow.pyfunc.log_model(
+            name=name,
+            loader_module=__name__,  # a module and a file: no pickle
+            data_path=str(path),
+            pip_requirements=[f"hcal=={__version__}"],
+        )
+
+
+def _load_pyfunc(path: str) -> CalibratorModel:
+    """Read a logged model; MLflow calls it by this name."""
+    return CalibratorModel(load(path))

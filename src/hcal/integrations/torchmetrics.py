@@ -1,0 +1,177 @@
+"""torchmetrics: calibration errors with a summed state of constant size, also under DDP, Lightning, Ignite.
+
+torchmetrics' own calibration error keeps every confidence; here a few small arrays are added up, whatever
+the number of rows, and are summed across processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+try:
+    from torchmetrics import Metric
+except ImportError:
+    raise ImportError(
+        "hcal.integrations.torchmetrics needs torchmetrics: pip install 'hcal[torchmetrics]'"
+    ) from None
+
+from hcal.data.probabilities import to_probs
+from hcal.inputs import INPUT_KINDS, InputKind
+from hcal.metrics.streaming import StreamingMetrics
+
+__all__ = ["CalibrationMetrics", "CalibrationScore", "attach"]
+
+
+class CalibrationMetrics(Metric):  # type: ignore[misc]
+    """Several metrics of hcal as one torchmetrics metric; ``compute`` returns a dictionary.
+
+    Parameters
+    ----------
+    num_classes : int
+    metrics : list of str, optional
+        Any of ``hcal.metrics.streaming.NAMES``; all of them by default.
+    input : {"probs", "logits", "log_probs"}
+        What ``preds`` holds; it is not guessed.
+    ignore_index : int, optional
+        Rows, or pixels, with this target do not count.
+    **kwargs
+        Of ``torchmetrics.Metric``.
+
+    Examples
+    --------
+    >>> metric = CalibrationMetrics(2, ["ece_ew", "brier"])
+    >>> metric.update(torch.tensor([[0.2, 0.8], [0.6, 0.4]]), torch.tensor([1, 1]))
+    >>> {name: round(float(value), 3) for name, value in metric.compute().items()}
+    {'ece_ew': 0.4, 'brier': 0.4}
+    """
+
+    is_differentiable = False
+    higher_is_better: bool | None = None
+    full_state_update = False
+
+    def __init__(
+        self,
+        num_classes: int,
+        metrics: Iterable[str] | None = None,
+        *,
+        input: InputKind = "probs",
+        ignore_index: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if input not in INPUT_KINDS:
+            raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+        empty = StreamingMetrics(num_classes, metrics)
+        self.num_classes, self.metrics = empty.n_classes, empty.metrics
+        self.input, self.ignore_index = input, ignore_index
+        self._names = tuple(empty.state())
+        for name, value in empty.state().items():
+            self.add_state(f"hcal_{name}", torch.from_numpy(np.array(value)), dist_reduce_fx="sum")
+
+    def update(self, preds: torch.Tensor, target: torch.Tensor) -> None:
+        """Add a batch.
+
+        Parameters
+        ----------
+        preds : tensor of shape (N, K) or (N, K, ...), or (N,) for P(class 1) of a binary problem
+        target : tensor of shape (N,) or (N, ...)
+        """
+        scores, labels = _rows(preds.detach(), target.detach(), self.ignore_index)
+        if not len(labels):
+            return
+        part = StreamingMetrics(self.num_classes, self.metrics).update(to_probs(scores, self.input), labels)
+        for name, value in part.state().items():
+            held = getattr(self, f"hcal_{name}")
+            held += torch.from_numpy(value).to(held.device)
+
+    def compute(self) -> Any:
+        """Return the metrics of everything seen, as float64 scalars; NaN where nothing was seen.
+
+        Returns
+        -------
+        dict of tensors
+        """
+        state = {name: getattr(self, f"hcal_{name}").double().cpu().numpy() for name in self._names}
+        stream = StreamingMetrics.from_state(state, self.num_classes, self.metrics)
+        values = stream.compute() if stream.n else dict.fromkeys(self.metrics, float("nan"))
+        return {name: torch.tensor(v, dtype=torch.float64, device=self.device) for name, v in values.items()}
+
+    def set_dtype(self, dst_type: Any) -> CalibrationMetrics:
+        """Keep the sums in float64: half a million rows do not fit into a half float."""
+        return self
+
+
+class CalibrationScore(CalibrationMetrics):
+    """One metric of hcal as a torchmetrics metric; ``compute`` gives a scalar, as Lightning's ``log`` wants.
+
+    Parameters
+    ----------
+    num_classes : int
+    metric : str
+        One of ``hcal.metrics.streaming.NAMES``.
+    input, ignore_index, **kwargs
+        As for :class:`CalibrationMetrics`.
+
+    Examples
+    --------
+    >>> metric = CalibrationScore(2, "accuracy")
+    >>> metric(torch.tensor([[0.2, 0.8], [0.6, 0.4]]), torch.tensor([1, 1]))
+    tensor(0.5000, dtype=torch.float64)
+    """
+
+    def __init__(self, num_classes: int, metric: str = "ece_ew", **kwargs: Any) -> None:
+        super().__init__(num_classes, [metric], **kwargs)
+
+    def compute(self) -> torch.Tensor:
+        """Return the metric of everything seen.
+
+        Returns
+        -------
+        scalar tensor
+        """
+        (value,) = super().compute().values()
+        found: torch.Tensor = value
+        return found
+
+
+def _rows(preds: torch.Tensor, target: torch.Tensor, ignore: int | None) -> tuple[Any, Any]:
+    """Return scores (N, K) and labels (N,), dense ones taken apart and ignored ones left out."""
+    if preds.ndim > 2:
+        preds = preds.movedim(1, -1).reshape(-1, preds.shape[1])
+        target = target.reshape(-1)
+    if len(preds) != len(target):
+        raise ValueError(f"preds has {len(preds)} rows, target {len(target)}")
+    if ignore is not None:
+        keep = target != ignore
+        preds, target = preds[keep], target[keep]
+    return preds, target
+
+
+def attach(metric: Metric, engine: Any, name: str) -> None:
+    """Let an Ignite engine keep a metric, in ``engine.state.metrics`` at the end of an epoch.
+
+    Parameters
+    ----------
+    metric : torchmetrics.Metric
+    engine : ignite.engine.Engine
+        Whose output is ``(preds, target)``.
+    name : str
+        The key; a metric that returns a dictionary adds one key each, ``name/metric``.
+    """
+    try:
+        from ignite.engine import Events
+    except ImportError:
+        raise ImportError("attach needs pytorch-ignite: pip install pytorch-ignite") from None
+
+    def finish() -> None:
+        found = metric.compute()
+        values = {f"{name}/{k}": v for k, v in found.items()} if isinstance(found, dict) else {name: found}
+        engine.state.metrics.update({key: float(value) for key, value in values.items()})
+
+    engine.add_event_handler(Events.EPOCH_STARTED, lambda: metric.reset())
+    engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: metric.update(*engine.state.output))
+    engine.add_event_handler(Events.EPOCH_COMPLETED, finish)

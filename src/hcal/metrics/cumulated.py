@@ -1,0 +1,57 @@
+"""Kuiper's statistic: how far the cumulated gap between confidence and accuracy rises and falls in all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+
+
+def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the range of the cumulated gap: max − min over all intervals of confidence, no bins.
+
+    Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu: Metrics of calibration for probabilistic predictions, JMLR
+    2022 (ECCE-R). It is the largest |mean gap · share of rows| of any interval of confidences; ``ks`` looks
+    only at those that begin at 0. Rows of equal confidence enter together.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(kuiper([[0.25, 0.75], [0.4, 0.6]], [1, 1]), 6)
+    0.325
+    """
+    s = as_sample(probs, y, sample_weight)
+    gap = np.cumsum(s.w_sorted * (s.data.conf_sorted - s.data.hit_sorted))
+    return float(_range(gap[None, _ends(s)])[0] / s.total)
+
+
+def kuiper_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
+    """Return Kuiper statistics of hits drawn with the confidences as their probabilities, shape (draws,)."""
+    conf, ends = s.data.conf_sorted, _ends(s)
+    step = max(1, BLOCK // s.n)
+    parts = []
+    for i in range(0, draws, step):
+        hit = rng.random((min(step, draws - i), s.n)) < conf
+        parts.append(_range(np.cumsum(conf - hit, axis=1)[:, ends]) / s.n)
+    return np.concatenate(parts)
+
+
+def _ends(s: Sample) -> Any:
+    """Return the last row of every run of equal confidences."""
+    return np.flatnonzero(np.diff(s.data.conf_sorted, append=np.inf) > 0)
+
+
+def _range(walks: Vector) -> Vector:
+    """Return the reach of walks that start at 0; shape (walks,)."""
+    return np.asarray(np.maximum(walks.max(axis=1), 0) - np.minimum(walks.min(axis=1), 0))

@@ -1,0 +1,98 @@
+"""Smooth calibration error: kernels in place of bins, with a bandwidth that is not chosen but found.
+
+Błasiok, Nakkiran: Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing, ICLR 2024. The residual
+hit − conf is smoothed by a Gaussian of width σ, reflected at 0 and 1; smECE_σ = ∫|smoothed residual|, which
+falls as σ grows, and the error is the σ at which the two are equal: smECE_σ = σ.
+
+The Gaussian reflected at both ends is the heat kernel of [0, 1]: on a grid it multiplies cosine coefficients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from scipy.fft import dct, idct
+from scipy.optimize import brentq
+
+from hcal.metrics.sample import Vector, as_sample
+
+#: Cells of the grid. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
+CELLS: Final = 4096
+
+
+def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the smooth calibration error of the top label: no bins, no bandwidth to choose.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> p = [[0.1, 0.9]] * 40
+    >>> round(smece(p, [1] * 20 + [0] * 20), 3)
+    0.4
+    """
+    s = as_sample(probs, y, sample_weight)
+    return smooth_error(s.data.conf, s.data.hit - s.data.conf, s.w)
+
+
+def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
+    """Return the width σ for which the smoothed residuals have the mean size σ.
+
+    Parameters
+    ----------
+    at : array of shape (N,)
+        Probabilities.
+    residual, weight : arrays of shape (N,)
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> smooth_error(np.array([0.5]), np.array([0.0]), np.array([1.0]))
+    0.0
+    """
+    waves = spectrum(at, weight * residual / weight.sum())
+
+    def excess(sigma: float) -> float:
+        return float(np.abs(smoothed(waves, sigma)).sum()) - sigma
+
+    # At 0 nothing is smoothed: an excess of 0 there is a perfect fit. At 1 it cannot be positive.
+    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, 1.0, xtol=1e-13))
+
+
+def spectrum(at: Vector, mass: Vector) -> Vector:
+    """Return the cosine coefficients of masses at points of [0, 1], each shared by its two nearest cells.
+
+    Examples
+    --------
+    >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
+    2.0
+    """
+    place = np.clip(at * CELLS - 0.5, 0, CELLS - 1)
+    left = np.minimum(place.astype(np.int64), CELLS - 2)
+    share = place - left
+    cells = np.bincount(left, mass * (1 - share), CELLS) + np.bincount(left + 1, mass * share, CELLS)
+    return np.asarray(dct(cells, norm="ortho"))
+
+
+def smoothed(waves: Vector, sigma: float) -> Vector:
+    """Return the masses of the cells after a Gaussian of width σ, reflected at 0 and 1; shape (CELLS,).
+
+    Examples
+    --------
+    >>> smoothed(spectrum(np.array([0.3]), np.array([1.0])), 0.1).argmax() / CELLS
+    np.float64(0.2998046875)
+    """
+    decay = np.exp(-0.5 * (sigma * np.pi * np.arange(len(waves))) ** 2)
+    return np.asarray(idct(waves * decay, norm="ortho"))

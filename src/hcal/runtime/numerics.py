@@ -1,0 +1,163 @@
+"""Numerically safe softmax and friends, in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating[Any]]
+Float64 = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Differences of logits below this are none: an inverse temperature for them would overflow.
+NOTHING = 1e-280
+
+
+def log_softmax(logits: FloatArray) -> FloatArray:
+    """Return log-softmax along the last axis, in the dtype of the input.
+
+    Parameters
+    ----------
+    logits : array of shape (..., K)
+
+    Returns
+    -------
+    array of shape (..., K)
+
+    Examples
+    --------
+    >>> log_softmax(np.array([[0.0, 0.0]])).round(4)
+    array([[-0.6931, -0.6931]])
+    """
+    x: FloatArray = logits - logits.max(axis=-1, keepdims=True)
+    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return x
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Return softmax along the last axis, in the dtype of the input.
+
+    Parameters
+    ----------
+    logits : array of shape (..., K)
+
+    Returns
+    -------
+    array of shape (..., K)
+
+    Examples
+    --------
+    >>> softmax(np.array([[1e4, 0.0]]))
+    array([[1., 0.]])
+    """
+    x: FloatArray = logits - logits.max(axis=-1, keepdims=True)
+    np.exp(x, out=x)
+    x /= x.sum(axis=-1, keepdims=True)
+    return x
+
+
+def bounded(logits: FloatArray) -> FloatArray:
+    """Return the logits, those of absurd size (beyond 1e150, in float32 1e15) cut to it.
+
+    Differences and squares then cannot overflow; everything else comes back as it is.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> bounded(np.array([[1e300, -3.0]]))
+    array([[ 1.e+150, -3.e+000]])
+    """
+    limit = 1e150 if logits.dtype == np.float64 else 1e15
+    if not logits.size or (logits.max() <= limit and logits.min() >= -limit):
+        return logits
+    return np.clip(logits, -limit, limit)
+
+
+def centred(logits: FloatArray) -> FloatArray:
+    """Return the logits less their mean over the classes: the normal form for maps that see a constant.
+
+    Softmax does not see a constant added to a row; a function of single logits does. See
+    docs/decisions/098-centred-logits.md.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> centred(np.array([[1.0, 3.0], [11.0, 13.0]]))
+    array([[-1.,  1.],
+           [-1.,  1.]])
+    """
+    # The top first: a constant far above the differences then leaves no rounding of its own in the mean.
+    below: FloatArray = logits - logits.max(axis=1, keepdims=True)
+    below -= below.mean(axis=1, keepdims=True)
+    return below
+
+
+def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:
+    """Return the one-hot marks of labels as float64.
+
+    Parameters
+    ----------
+    y : array of shape (N,)
+    n_classes : int
+
+    Returns
+    -------
+    array of shape (N, K)
+
+    Examples
+    --------
+    >>> one_hot(np.array([1, 0]), 2)
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    out = np.zeros((len(y), n_classes))
+    out[np.arange(len(y)), y] = 1.0
+    return out
+
+
+def looks_like_probs(x: FloatArray) -> bool:
+    """Whether scores can only be probabilities: genuine logits do not meet this by chance.
+
+    Of two dimensions: two rows at least, values in [0, 1], every row with a sum of 1 (within 1e-6; from ten
+    rows on within 1e-3, for probabilities that were printed with few digits), and not all of them whole
+    numbers, which may be votes. Of one dimension: two values at least, all in [0, 1].
+
+    Parameters
+    ----------
+    x : array of shape (N, K) or (N,)
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> rows = np.array([[0.25, 0.75], [0.5, 0.5]])
+    >>> looks_like_probs(rows), looks_like_probs(rows + 1)
+    (True, False)
+    """
+    if len(x) < 2 or not 0 <= x[0].min() <= x[0].max() <= 1:
+        return False  # nearly every input ends here, after one row
+    if x.ndim == 1:
+        return bool(x.min() >= 0 and x.max() <= 1)
+    reach = 1e-6 if len(x) < 10 else 1e-3
+    if abs(float(x[0].sum(dtype=np.float64)) - 1) > reach or x.min() < 0 or x.max() > 1:
+        return False
+    sums = x.sum(axis=1, dtype=np.float64)
+    return bool((np.abs(sums - 1) <= reach).all() and (x != np.rint(x)).any())

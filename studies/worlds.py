@@ -1,0 +1,172 @@
+"""Worlds whose truth is known: predictions, and the true probability of every class of every row.
+
+A certificate is checked against them: nothing else can tell whether it holds as often as it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hcal.certificates.event import EventCertificate
+from hcal.certificates.table import EventTable, table_of_rows
+from hcal.metrics.sample import Vector
+from hcal.runtime.numerics import IntArray, softmax
+
+World = Callable[[int, int, np.random.Generator], tuple[Vector, Vector]]
+
+
+def _softmax(z: Vector) -> Vector:
+    """Return softmax in float64."""
+    return np.asarray(softmax(z), dtype=np.float64)
+
+
+def _logits(n: int, k: int, rng: np.random.Generator) -> Vector:
+    z = rng.normal(size=(n, k))
+    z[np.arange(n), rng.integers(0, k, n)] += rng.gamma(2.0, 1.5, n)  # most rows are easy, some are not
+    return np.asarray(z)
+
+
+def _tempered(temperature: float) -> World:
+    def world(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
+        z = 1.5 * _logits(n, k, rng)
+        return _softmax(z), _softmax(z / temperature)
+
+    return world
+
+
+def _with_top(f: Vector, top: Vector) -> Vector:
+    """The same rows with another probability of the top class, the others in proportion."""
+    rows, best = np.arange(len(f)), f.argmax(axis=1)
+    claimed = f[rows, best]
+    q = f * ((1 - top) / np.maximum(1 - claimed, 1e-12))[:, None]
+    q[rows, best] = top
+    return np.asarray(q / q.sum(axis=1, keepdims=True))
+
+
+def _wave(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    """A wave with the period of fifteen bins: every bin's mean is right, no prediction is."""
+    f = _softmax(1.5 * _logits(n, k, rng))
+    p = f.max(axis=1)
+    return f, _with_top(f, np.clip(p + 0.1 * np.sin(2 * np.pi * 15 * p), 0.01, 0.99))
+
+
+def _certain(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    """Labels that are certain, class after class, under predictions that say nothing."""
+    return np.full((n, k), 1 / k), np.asarray(np.eye(k)[np.arange(n) % k])
+
+
+def _ties(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    """A handful of different predictions, the truth a little elsewhere."""
+    some = _softmax(1.5 * _logits(12, k, rng))[rng.integers(0, 12, n)]
+    return some, 0.9 * some + 0.1 / k
+
+
+def _falling(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    """The more confident, the less often right."""
+    f = _softmax(1.5 * _logits(n, k, rng))
+    return f, _with_top(f, np.clip(1.2 - f.max(axis=1), 0.01, 0.99))
+
+
+def _rare(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    """Classes that get rarer and rarer, down to one in thousands; over-confident by T = 1.2."""
+    z = 1.2 * _logits(n, k, rng) - np.minimum(np.arange(k) * 6 / max(k - 1, 1), 6)
+    return _softmax(z), _softmax(z / 1.2)
+
+
+#: Name -> world(n, k, rng) -> predictions and truth, shape (n, k) each.
+WORLDS: dict[str, World] = {
+    "T=1": _tempered(1.0),
+    "T=1.2": _tempered(1.2),
+    "T=2": _tempered(2.0),
+    "wave": _wave,
+    "certain": _certain,
+    "ties": _ties,
+    "falling": _falling,
+    "rare": _rare,
+}
+
+
+def draw_labels(q: Vector, rng: np.random.Generator) -> IntArray:
+    """Draw a label of every row from its true probabilities.
+
+    Parameters
+    ----------
+    q : array of shape (n, k)
+    rng : numpy Generator
+
+    Returns
+    -------
+    array of shape (n,)
+
+    Examples
+    --------
+    >>> draw_labels(np.array([[0.0, 1.0]]), np.random.default_rng(0))
+    array([1])
+    """
+    cumulated = q.cumsum(axis=1)
+    return np.asarray(
+        (cumulated > rng.random((len(q), 1)) * cumulated[:, -1:]).argmax(axis=1), dtype=np.int64
+    )
+
+
+def truth_table(p: Vector, q: Vector) -> EventTable:
+    """Return the table of an event with true probabilities in place of marks."""
+    return table_of_rows(p, q)
+
+
+def holds(event: EventCertificate, truth: EventTable) -> tuple[bool, bool]:
+    """Return whether all windows, and the whole curve, of a certificate hold in a world.
+
+    Parameters
+    ----------
+    event : EventCertificate
+    truth : EventTable
+        Of the same claims, see :func:`truth_table`.
+
+    Returns
+    -------
+    (bool, bool)
+
+    Examples
+    --------
+    >>> from hcal.certificates import certify_event
+    >>> p = np.full(500, 0.5)
+    >>> holds(certify_event("even", p, np.arange(500) % 2), truth_table(p, p))
+    (True, True)
+    """
+    w, slack = event.windows, 1e-9
+    sums = truth.prefix[1]
+    mean = (sums[w.last] - sums[w.first]) / w.rows
+    windows = bool(((mean >= w.low - slack) & (mean <= w.high + slack)).all())
+    gap = (truth.prefix[0] - sums)[1:] / truth.n
+    curve = bool(((gap >= event.band.low - slack) & (gap <= event.band.high + slack)).all())
+    return windows, curve
+
+
+def smooth_error(truth: EventTable, knots: int = 40) -> float:
+    """Return a lower bound on the true smooth calibration error: the best weight with knots at quantiles.
+
+    A linear program over piecewise linear 1-Lipschitz weights |w| ≤ 1; more knots come closer from below.
+
+    Examples
+    --------
+    >>> p = np.linspace(0.5, 0.9, 50)
+    >>> round(smooth_error(truth_table(p, p - 0.1)), 3)
+    0.1
+    """
+    from scipy.optimize import linprog
+
+    t = truth.low
+    at = np.unique(np.quantile(t, np.linspace(0, 1, knots), method="nearest"))
+    gap = (truth.happened - truth.claimed) / truth.n
+    if len(at) == 1:
+        return abs(float(gap.sum()))
+    left = np.clip(np.searchsorted(at, t, side="right") - 1, 0, len(at) - 2)
+    part = (t - at[left]) / (at[left + 1] - at[left])
+    size = len(at)
+    cost = np.bincount(left, gap * (1 - part), size) + np.bincount(left + 1, gap * part, size)
+    step = np.eye(size)[1:] - np.eye(size)[:-1]
+    found = linprog(-cost, np.concatenate([step, -step]), np.tile(np.diff(at), 2), bounds=(-1, 1))
+    return -float(found.fun or 0.0)

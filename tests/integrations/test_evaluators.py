@@ -1,0 +1,202 @@
+"""hcal inside the evaluators that people run: torchmetrics, Ignite, Hugging Face, MLflow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import hcal
+from conftest import synthetic
+
+LOGITS, Y = synthetic(600, 4)
+P = hcal.softmax(LOGITS)
+
+
+# -- torchmetrics ------------------------------------------------------------------------------------
+
+
+def test_torchmetrics_in_parts_is_hcal_on_the_whole() -> None:
+    from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
+    from hcal.metrics.streaming import NAMES
+
+    every, one = CalibrationMetrics(4), CalibrationScore(4, "ece_ew", input="logits")
+    sizes = {name: value.shape for name, value in every.metric_state.items()}
+    for rows in np.array_split(np.arange(600), 7):
+        every.update(torch.from_numpy(P[rows]), torch.from_numpy(Y[rows]))
+        one.update(torch.from_numpy(LOGITS[rows]), torch.from_numpy(Y[rows]))
+    assert {name: value.shape for name, value in every.metric_state.items()} == sizes  # constant size
+    expected = hcal.metrics.StreamingMetrics(4).update(P, Y).compute()
+    found = every.compute()
+    assert set(found) == set(NAMES)
+    for name, value in expected.items():
+        assert float(found[name]) == pytest.approx(value, rel=1e-9), name
+    assert float(one.compute()) == pytest.approx(hcal.metrics.ece_ew(P, Y), rel=1e-9)
+    one.reset()
+    assert float(one(torch.from_numpy(LOGITS), torch.from_numpy(Y))) == pytest.approx(
+        hcal.metrics.ece_ew(P, Y), rel=1e-9
+    )
+
+
+def test_torchmetrics_agrees_with_its_own_calibration_error() -> None:
+    from torchmetrics.classification import MulticlassCalibrationError
+
+    from hcal.integrations.torchmetrics import CalibrationScore
+
+    theirs, ours = MulticlassCalibrationError(4, n_bins=15), CalibrationScore(4)
+    for metric in (theirs, ours):
+        metric.update(torch.from_numpy(P), torch.from_numpy(Y))
+    assert float(ours.compute()) == pytest.approx(float(theirs.compute()), rel=1e-5)  # theirs is float32
+
+
+def test_torchmetrics_states_add_up_as_across_processes() -> None:
+    """What a reduction of two processes does: the sum of the states, entry by entry."""
+    from hcal.integrations.torchmetrics import CalibrationMetrics
+
+    a, b, both = (CalibrationMetrics(4, ["ece_ew", "nll", "cwece_a"]) for _ in range(3))
+    a.update(torch.from_numpy(P[:200]), torch.from_numpy(Y[:200]))
+    b.update(torch.from_numpy(P[200:]), torch.from_numpy(Y[200:]))
+    for name, value in both.metric_state.items():
+        assert both._reductions[name] is not None
+        setattr(both, name, value + a.metric_state[name] + b.metric_state[name])
+    both._update_count = 1
+    expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "cwece_a"]).to_dict()
+    assert {k: float(v) for k, v in both.compute().items()} == pytest.approx(expected, rel=1e-9)
+
+
+def test_torchmetrics_dense_ignored_binary_and_wrong_input() -> None:
+    from torchmetrics import MetricCollection
+
+    from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
+
+    dense = torch.from_numpy(P[:480].reshape(8, 6, 10, 4)).movedim(-1, 1)
+    target = torch.from_numpy(Y[:480].reshape(8, 6, 10).copy())
+    target[0] = 255
+    metric = CalibrationScore(4, "brier", ignore_index=255).half()
+    metric.update(dense, target)
+    assert float(metric.compute()) == pytest.approx(hcal.metrics.brier(P[60:480], Y[60:480]), rel=1e-9)
+    binary = CalibrationScore(2, "nll")
+    binary.update(torch.tensor([0.8, 0.3]), torch.tensor([1, 0]))
+    assert float(binary.compute()) == pytest.approx(hcal.metrics.nll([0.8, 0.3], [1, 0]))
+    both = MetricCollection({"a": CalibrationScore(4, "ece_ew"), "b": CalibrationScore(4, "accuracy")})
+    both.update(torch.from_numpy(P), torch.from_numpy(Y))
+    assert float(both.compute()["b"]) == hcal.metrics.accuracy(P, Y)
+    with pytest.raises(ValueError, match="cannot be streamed"):
+        CalibrationMetrics(4, ["skce"])
+    with pytest.raises(ValueError, match="must sum to 1"):
+        binary.update(torch.tensor([[3.0, 1.0]]), torch.tensor([1]))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # Ignite's own import
+def test_ignite_keeps_it_by_epoch() -> None:
+    pytest.importorskip("ignite")
+    from ignite.engine import Engine
+
+    from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore, attach
+
+    engine = Engine(lambda _, rows: (torch.from_numpy(P[rows]), torch.from_numpy(Y[rows])))
+    attach(CalibrationScore(4), engine, "ece")
+    attach(CalibrationMetrics(4, ["nll", "brier"]), engine, "hcal")
+    state = engine.run(np.array_split(np.arange(600), 5), max_epochs=2)
+    assert state.metrics["ece"] == pytest.approx(hcal.metrics.ece_ew(P, Y), rel=1e-9)
+    assert state.metrics["hcal/nll"] == pytest.approx(hcal.metrics.nll(P, Y), rel=1e-9)
+
+
+# -- Hugging Face ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["object", "pair", "tuple of outputs", "tokens"])
+def test_compute_metrics_for_trainer(form: str) -> None:
+    from hcal.integrations.evaluate import HEADLINE, compute_metrics
+
+    predictions, labels = LOGITS.astype(np.float32), Y
+    if form == "tokens":
+        predictions, labels = predictions.reshape(60, 10, 4), Y.reshape(60, 10).copy()
+        labels[:, -1] = -100
+    kept = (labels != -100).reshape(-1)
+    given = {
+        "pair": (predictions, labels),
+        "tuple of outputs": SimpleNamespace(predictions=(predictions, np.zeros(3)), label_ids=labels),
+    }.get(form, SimpleNamespace(predictions=predictions, label_ids=labels))
+    found = compute_metrics()(given)
+    expected = hcal.evaluate(LOGITS.astype(np.float32)[kept], Y[kept], HEADLINE, input="logits").to_dict()
+    assert found == pytest.approx(expected)
+    assert all(type(value) is float for value in found.values())
+
+
+def test_compute_metrics_names_what_is_wrong() -> None:
+    from hcal.integrations.evaluate import compute_metrics
+
+    with pytest.raises(ValueError, match="unknown metric 'ece'"):
+        compute_metrics(["ece"])
+    with pytest.raises(ValueError, match="does not fit labels of shape"):
+        compute_metrics()((LOGITS, Y[:5]))
+
+
+@pytest.mark.filterwarnings("ignore")  # of the other library's own dependencies
+def test_a_module_of_hugging_face_evaluate(tmp_path) -> None:
+    pytest.importorskip("evaluate")
+    from hcal.integrations.evaluate import load
+
+    module = load("ece_ew", cache_dir=str(tmp_path))
+    assert module.compute(predictions=P, references=Y)["ece_ew"] == pytest.approx(hcal.metrics.ece_ew(P, Y))
+    batched = load("nll", input="logits", cache_dir=str(tmp_path))
+    for rows in np.array_split(np.arange(600), 3):
+        batched.add_batch(predictions=LOGITS[rows], references=Y[rows])
+    assert batched.compute()["nll"] == pytest.approx(hcal.metrics.nll(P, Y))
+    assert "ECE" in module.description
+    with pytest.raises(ValueError, match="unknown metric"):
+        load("nonsense")
+
+
+# -- MLflow ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")  # of the other library's own dependencies
+def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    from hcal.integrations.mlflow import log_evaluation, log_model
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
+    test, labels = synthetic(300, 4, seed=1)
+    evaluation = hcal.evaluate(calibrator.predict_proba(test), labels, ["ece_ew", "nll"], 0.9, n_resamples=50)
+    page = hcal.reporting.build_report(test, labels, calibrator)
+    with mlflow.start_run() as run:
+        log_evaluation(evaluation, report=page, calibrator=calibrator)
+        info = log_model(calibrator)
+    logged = mlflow.get_run(run.info.run_id).data.metrics
+    assert logged["hcal/nll"] == pytest.approx(evaluation["nll"])
+    assert logged["hcal/nll_low"] == pytest.approx(evaluation.interval("nll")[0])
+    stored = mlflow.artifacts.load_text(f"runs:/{run.info.run_id}/hcal/report.html")
+    assert stored == page
+    text = mlflow.artifacts.load_text(f"runs:/{run.info.run_id}/hcal/evaluation.json")
+    assert json.loads(text)["n"] == 300
+    model = mlflow.pyfunc.load_model(info.model_uri)
+    np.testing.assert_allclose(model.predict(test), calibrator.predict_proba(test), rtol=1e-12)
+
+
+# -- without them ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "extra"),
+    [
+        ("hcal.integrations.torchmetrics", "torchmetrics", "hcal[torchmetrics]"),
+        ("hcal.integrations.mlflow; hcal.integrations.mlflow.log_model(None)", "mlflow", "hcal[mlflow]"),
+        ("hcal.integrations.evaluate; hcal.integrations.evaluate.load('nll')", "evaluate", "hcal[evaluate]"),
+    ],
+)
+def test_a_missing_package_is_named_in_one_line(module: str, missing: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; import {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: ")
+    assert f"pip install '{extra}'" in last

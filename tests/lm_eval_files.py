@@ -1,0 +1,82 @@
+"""Files in the format that lm-evaluation-harness writes, with the results that it would print."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass
+class Written:
+    """A file, and the harness's own figures for it, from their definitions and row by row."""
+
+    path: Path
+    acc: float
+    acc_norm: float
+    acc_mutual_info: float
+    brier_score: float
+
+
+def write_samples(
+    folder: Path,
+    task: str = "quiz",
+    *,
+    n: int = 60,
+    counts: tuple[int, ...] = (4,),
+    as_strings: bool = True,
+    target: str = "index",
+    mutual: bool = False,
+    filters: tuple[str, ...] = ("none",),
+    sure: float = 3.0,
+    seed: int = 0,
+) -> Written:
+    """Write ``samples_{task}_{date}.jsonl``: log-likelihoods ``sure`` times too spread."""
+    rng = np.random.default_rng(seed)
+    lines, figures = [], []
+    for doc_id in range(n):
+        k = int(rng.choice(counts))
+        choices = [" ".join(["word"] * int(rng.integers(1, 6)) + [f"o{i}"]) for i in range(k)]
+        evidence = rng.normal(size=k) * 1.5
+        shares = np.exp(evidence) / np.exp(evidence).sum()
+        gold = int(rng.choice(k, p=shares))
+        lls = sure * evidence - rng.uniform(5, 60)
+        unconditional = -rng.uniform(2, 8, size=k)
+        requests = [("Question?", f" {c}") for c in choices]
+        asked = list(lls)
+        if mutual:
+            requests += [("", f" {c}") for c in choices]
+            asked += list(unconditional)
+        responses = [[float(v), bool(i == int(np.argmax(lls)))] for i, v in enumerate(asked)]
+        probs = np.exp(lls - lls.max()) / np.exp(lls - lls.max()).sum()
+        figures.append(
+            (
+                float(np.argmax(lls) == gold),
+                float(np.argmax(lls / np.array([float(len(c)) for c in choices])) == gold),
+                float(np.argmax(lls - unconditional) == gold),
+                float(((probs - np.eye(k)[gold]) ** 2).sum()),
+            )
+        )
+        for name in filters:
+            lines.append(
+                {
+                    "doc_id": doc_id,
+                    "doc": {"question": "Question?", "choices": choices, "label": gold},
+                    "target": str(gold) if target == "index" else choices[gold],
+                    "arguments": {
+                        f"gen_args_{i}": {"arg_0": context, "arg_1": text}
+                        for i, (context, text) in enumerate(requests)
+                    },
+                    "resps": [[[str(a), str(b)]] for a, b in responses],
+                    "filtered_resps": [[str(a), str(b)] for a, b in responses] if as_strings else responses,
+                    "filter": name,
+                    "metrics": ["acc"],
+                    "doc_hash": "0",
+                    "acc": figures[-1][0],
+                }
+            )
+    path = folder / f"samples_{task}_2026-11-01T10-00-00.123456.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return Written(path, *(float(np.mean(column)) for column in zip(*figures, strict=True)))

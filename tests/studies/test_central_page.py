@@ -1,0 +1,105 @@
+"""The page of the central experiment says what its results say: a made-up file with a known answer."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from studies import central_page
+from studies.central_experiment import COLUMNS
+
+OBJECTIVES = ("h", *central_page.RIVALS)
+
+
+def made_up(path: Path, factor: float = 0.8) -> Path:
+    """Four tasks; the top-label error of h is ``factor`` that of NLL and equal to the others'."""
+    rows = []
+    for number, (task, k) in enumerate([("a", 4), ("b", 10), ("c", 100), ("d", 100)]):
+        base = 0.01 * (number + 1)
+        common = {"task": task, "n_classes": k, "n_cal": 100, "n_test": 100, "accuracy": 0.75, "brier": 0.4}
+        errors = {"cwece_a": base, "tcwece": base, "nll": 1.0, "mean_confidence": 0.8}
+        rows.append(
+            {**common, **errors, "objective": "uncal", "seed": 0, "ece_ew": base, "dece": base, "ks": base}
+        )
+        for objective in OBJECTIVES:
+            top = (
+                base * (1 / factor if objective == "nll" else 1) * (1 + 0.01 * number * (objective == "nll"))
+            )
+            for schedule in central_page.SCHEDULES:
+                for start in central_page.STARTS:
+                    for seed in range(3):
+                        for selector in ("top-label", "class-wise", "nll"):
+                            near = start == "published" and selector == "class-wise" and k == 100
+                            rows.append(
+                                {
+                                    **common,
+                                    **errors,
+                                    "objective": objective,
+                                    "schedule": schedule,
+                                    "start": start,
+                                    "seed": seed,
+                                    "selector": selector,
+                                    "map": "ensemble-128",
+                                    "epoch": 1,
+                                    "epochs": 9,
+                                    "selected_by": 0.1,
+                                    "ece_ew": top,
+                                    "dece": top,
+                                    "ks": top,
+                                    "mean_confidence": 0.02 if near else 0.8,
+                                    "nll": 4.0 if near else 1.0,
+                                }
+                            )
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> central_page.Experiment:
+    return central_page.Experiment(central_page.read_entries(made_up(tmp_path / "central.csv")))
+
+
+def test_ratios_and_wins_are_those_of_the_file(data: central_page.Experiment) -> None:
+    found = data.ratio("nll", "early-stop", "identity", "top-label")
+    assert math.exp(found.value) == pytest.approx(0.8 / 1.015, rel=0.005)
+    assert found.verdict == "lower"
+    assert data.ratio("brier", "early-stop", "identity", "top-label").value == 0
+    assert data.wins("nll", "to-the-end", "published", "top-label") == (4, 0)
+    assert data.wins("brier", "to-the-end", "published", "top-label") == (0, 0)
+
+
+def test_tasks_are_split_by_classes_and_by_their_error(data: central_page.Experiment) -> None:
+    parts = data.parts()
+    assert parts["K ≤ 10"] == ["a", "b"]
+    assert parts["K > 10"] == ["c", "d"]
+    assert parts["ECE before > 0.025"] == ["c", "d"]
+
+
+def test_near_uniform_choices_are_counted_under_every_objective(data: central_page.Experiment) -> None:
+    for objective in OBJECTIVES:
+        assert data.collapsed(objective, "early-stop", "published", "class-wise") == (6, 12)
+        assert data.collapsed(objective, "early-stop", "identity", "class-wise") == (0, 12)
+
+
+def test_a_row_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    path = made_up(tmp_path / "central.csv")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, *lines[-5:]]) + "\n")
+    assert len(central_page.read_entries(path)) == len(lines) - 1
+
+
+def test_the_page_has_its_paragraph_tables_and_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "docs").mkdir()
+    page, picture = central_page.write_page(made_up(tmp_path / "central.csv"), tmp_path / "docs" / "c.md")
+    text = page.read_text()
+    assert "top-label error against NLL × 0.79 [0.77, 0.80] (lower)" in text
+    assert "h 6 of 12, NLL 6 of 12" in text
+    assert text.count("### Error of h / error of the rival") == 4
+    assert picture.stat().st_size > 5000
