@@ -20,7 +20,8 @@ nothing that can be executed. This is schema {SCHEMA}; every earlier one stays r
 
 - The metadata entry `hcal` is the header, a JSON object: `schema`, `hcal` (the version that wrote it), `name`
   of the method, `params` of its constructor, `n_classes` (2 to {MOST_CLASSES:,}), `converged`, `info` and
-  `scores` (`before` and `after`). The container's whole header has at most {MOST_HEADER:,} bytes.
+  `scores` (`before` and `after`); where the fit was given names, `classes`, K different texts or K different
+  integers (not in files from before 0.2). The container's whole header has at most {MOST_HEADER:,} bytes.
 - The metadata entry `sha256` is the checksum of the header's text and of the names, types, shapes and bytes
   of all arrays. Schema 1 has none. It tells damage, not malice: who changes a file can make it anew.
 - The arrays are the state of the method, below. A method without any has one named `_empty`.
