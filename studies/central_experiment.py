@@ -197,9 +197,11 @@ class OnDevice:
     @classmethod
     def of(cls, task: Task, device: torch.device) -> OnDevice:
         """Copy a task to a device."""
-        arrays = (task.x_cal, task.y_cal, task.x_test, task.y_test)
+        x_cal, y_cal, x_test, y_test = (
+            torch.from_numpy(a).to(device) for a in (task.x_cal, task.y_cal, task.x_test, task.y_test)
+        )
         true = None if task.true_test is None else torch.from_numpy(task.true_test).to(device)
-        return cls(*(torch.from_numpy(a).to(device) for a in arrays), true)
+        return cls(x_cal, y_cal, x_test, y_test, true)
 
     def measure(self, probs: Tensor) -> dict[str, float]:
         """Return the scores of predictions for the test rows."""

@@ -173,7 +173,9 @@ def ratio_table(data: Experiment, schedule: str, start: str) -> ResultTable:
     rows = []
     for level in LEVELS:
         for part, tasks in data.parts().items():
-            values = [_times(data.ratio(r, schedule, start, level, tasks)) for r in RIVALS]
+            values: list[float | str | None] = [
+                _times(data.ratio(r, schedule, start, level, tasks)) for r in RIVALS
+            ]
             rows.append(Row(f"{level}, {part} ({len(tasks)})", values))
     title = f"Error of h / error of the rival: {start} start, {SCHEDULES[schedule]}"
     return ResultTable(title, "level, tasks", list(RIVALS.values()), rows, [_RATIO_NOTE])
@@ -277,7 +279,7 @@ def figure(data: Experiment) -> Figure:
 def page_text(data: Experiment, link: str, source: str) -> str:
     """Return the page as Markdown."""
     tables: list[Callable[[], ResultTable]] = [
-        *(lambda s=s, i=i: ratio_table(data, s, i) for i in reversed(STARTS) for s in SCHEDULES),  # type: ignore[misc]
+        *(lambda s=s, i=i: ratio_table(data, s, i) for i in reversed(STARTS) for s in SCHEDULES),
         lambda: win_table(data),
         lambda: collapse_table(data),
         lambda: truth_table(data),

@@ -107,7 +107,7 @@ def bars(results: Results, *, relative: bool) -> Figure:
         for panel in axes.ravel()[len(metrics) :]:
             panel.set_visible(False)
         for panel, metric in zip(axes.ravel(), metrics, strict=False):
-            values = averages(results, metric, relative=relative)
+            values = np.asarray(averages(results, metric, relative=relative))
             order = np.argsort(values, kind="stable")
             colours = [SUBJECT if results.methods[i] in _OURS else GREY for i in order]
             panel.bar(range(len(order)), values[order], 0.8, color=colours)

@@ -92,7 +92,7 @@ def check_theorem_3(n_classes: int = 4, rows_n: int = 60, seed: int = 0) -> Chec
         ("class 0", true[:, 0], predicted[:, 0], 0.5 * np.abs(true - predicted).sum(1).max()),
         ("class 0, made right", true[:, 0], apart[:, 0], world.h),
     )
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for name, mu, pc, h_all in cases:
         own = float(np.abs(mu - pc).max())
         bounds = [smallest_epsilon(mu[None], pc[None], d) for d in (0.1, 0.01)]
@@ -238,7 +238,7 @@ def check_pooled_is_blind(n: int = 20_000, draws: int = 5, seed: int = 0) -> Che
                 (loss, cwece_a(p, labels), pooled.value, pooled.noise, by_class.value, by_class.noise)
             )
     table = np.array(found).reshape(draws, 2, -1).mean(axis=0)
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (name, *map(float, row))
         for name, row in zip(("the two classes wrong", "calibrated"), table, strict=True)
     ]

@@ -101,7 +101,8 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
 def _rebuild(header: dict[str, Any], state: State) -> Calibrator:
     _check_header(header)
     if header["name"] == MultipleChoiceCalibrator.name:
-        return _rebuild_questions(header, state)
+        questions: Calibrator = _rebuild_questions(header, state)
+        return questions
     method = get_calibrator(header["name"])
     calibrator = method(**check_params(method, method.upgrade_params(header["params"])))
     fitted = Fitted(state, header["converged"], "", header["info"])
@@ -124,7 +125,7 @@ def _rebuild_questions(header: dict[str, Any], state: State) -> Any:
         own = {name.removeprefix(start): a for name, a in state.items() if name.startswith(start)}
         members[key] = _rebuild(each, own)
         state = {name: a for name, a in state.items() if not name.startswith(start)}
-    params = check_params(MultipleChoiceCalibrator, header["params"])  # type: ignore[arg-type]
+    params = check_params(MultipleChoiceCalibrator, header["params"])
     return MultipleChoiceCalibrator(**params)._restore(state, members, header)
 
 

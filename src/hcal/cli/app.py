@@ -386,9 +386,9 @@ def demo(
 ) -> None:
     """Train an over-confident network on digits, calibrate it, show before and after."""
     with console.friendly():
-        from hcal.cli.story import tell
+        from hcal.cli.story import run_demo
 
-        tell(output, method=method, seed=seed, quiet=quiet, json=json)
+        run_demo(output, method=method, random_state=seed, quiet=quiet, json=json)
 
 
 app.add_typer(bench.app, name="bench")

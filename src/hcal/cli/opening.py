@@ -21,7 +21,7 @@ def new_calibrator(method: str | None, data: DataFile, params: dict[str, Any]) -
     unknown = sorted(set(params) - {"min_questions"})
     if unknown:
         raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")
-    return MultipleChoiceCalibrator(method or "ts", **params)  # type: ignore[return-value]
+    return MultipleChoiceCalibrator(method or "ts", **params)
 
 
 def for_prior(calibrator: Any, prior: str | None, scores: Any) -> Any:

@@ -6,11 +6,10 @@ from hcal.data.arrays import Arrays, Wish
 from hcal.data.class_names import UnnamedClassesError
 from hcal.data.columns import Columns
 from hcal.data.limits import max_bytes
+from hcal.data.plan import Part, UnknownKindError
 from hcal.data.reading import (
     DataFile,
     MissingLabelsError,
-    Part,
-    UnknownKindError,
     checksum,
     read_arrays,
     read_data,

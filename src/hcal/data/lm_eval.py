@@ -147,7 +147,7 @@ def _sample(where: str, task: str, row: dict[str, Any]) -> _Sample:
         conditional, unconditional, options = scores[:half], scores[half:], options[:half]
     if len(conditional) < 2:
         raise ValueError(f"{where}: {len(conditional)} option; this is no multiple-choice task")
-    recorded = {name: row[name] for name in ("acc", "brier_score") if name in row}
+    recorded: dict[str, Any] = {name: row[name] for name in ("acc", "brier_score") if name in row}
     target = str(row.get("target", ""))
     known = options if len(options) == len(conditional) else []
     return _Sample(where, task, conditional, unconditional, known, target, recorded)

@@ -164,8 +164,8 @@ def read_data(
     if kind is not None and kind not in INPUT_KINDS:
         raise ValueError(f"the kind of scores must be one of {', '.join(INPUT_KINDS)}, got {kind!r}")
     if labels is None and columns in (None, ANY) and is_questions([path, *more]):
-        holds, values, y, questions = read_questions([path, *more], score=score)
-        return DataFile(path, holds, values, y, "", more=tuple(more), questions=questions)
+        holds, values, found_y, questions = read_questions([path, *more], score=score)
+        return DataFile(path, holds, values, found_y, "", more=tuple(more), questions=questions)
     if more:
         raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
     plan = Plan(path, part, kind, columns or Columns(), own_labels=labels is None)
@@ -178,7 +178,9 @@ def read_data(
     said = plan.classes(found.get(CLASSES)) if classes is None else classes
     names = None if said is None else check_classes(said, 2 if values.ndim == 1 else values.shape[-1])
     data = DataFile(path, plan.kind, values, y, plan.suffix.lstrip("_"), names)  # type: ignore[arg-type]
-    rest = {key: found.get(role) for key, role in (("ids", "id"), ("groups", "group"), ("weight", "weight"))}
+    rest: dict[str, Any] = {
+        key: found.get(role) for key, role in (("ids", "id"), ("groups", "group"), ("weight", "weight"))
+    }
     for key, array in rest.items():
         if array is not None and array.shape != (len(values),):
             raise ValueError(f"{path.name}: {key} must have one value a row, got shape {array.shape}")

@@ -68,8 +68,8 @@ def pool_probabilities(p: Vector, event: Vector, weight: Vector) -> EqualProbabi
     """
     used = weight > 0
     values, place = np.unique(p[used], return_inverse=True)
-    mass = np.bincount(place, weight[used])
-    return EqualProbabilities(values, mass, np.bincount(place, (weight * event)[used]))
+    mass, hits = (np.bincount(place, v[used]).astype(np.float64) for v in (weight, weight * event))
+    return EqualProbabilities(values, mass, hits)
 
 
 def isotonic_steps(pooled: EqualProbabilities) -> Steps:
@@ -77,7 +77,8 @@ def isotonic_steps(pooled: EqualProbabilities) -> Steps:
 
     Examples
     --------
-    >>> steps = isotonic_steps(pool_probabilities(np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0]), np.ones(3)))
+    >>> p, event = np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0])
+    >>> steps = isotonic_steps(pool_probabilities(p, event, np.ones(3)))
     >>> steps.observed, steps.weight
     (array([0.5, 1. ]), array([2., 1.]))
     """

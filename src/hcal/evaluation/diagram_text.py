@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from hcal.evaluation.diagram import Curve, Reliability
+    from hcal.evaluation.diagram import Reliability, ReliabilityCurve
 
 #: Curves of a class-wise diagram that are printed, the worst first.
 _SHOWN: Final = 5
@@ -34,7 +34,7 @@ def diagram_text(diagram: Reliability) -> str:
     return "\n\n".join([head, *parts])
 
 
-def _curve(curve: Curve) -> str:
+def _curve(curve: ReliabilityCurve) -> str:
     lines = [
         f"{curve.title}: error {curve.error:.4f}",
         f"{'probability':<12} {'stated':>7} {'happened':>9}  {'if calibrated':>14} {'rows':>9}",
@@ -50,7 +50,7 @@ def _curve(curve: Curve) -> str:
     return "\n".join(lines)
 
 
-def _bar(curve: Curve, b: int) -> str:
+def _bar(curve: ReliabilityCurve, b: int) -> str:
     """Return the frequency as a bar and the stated probability as a mark on it."""
     length, mark = round(curve.observed[b] * _WIDTH), round(curve.predicted[b] * _WIDTH)
     cells = ["█" if i < length else " " for i in range(_WIDTH + 1)]

@@ -67,7 +67,8 @@ def smooth_curve(
         [_points(spectrum(p, weight * (rng.random(len(p)) < p)), width) for _ in range(resamples)]
     )
     ends = np.quantile(_ratio(drawn, mass, near), [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Smoothed(mass, _ratio(_points(spectrum(p, weight * event), width), mass, near), *ends, error)
+    observed = _ratio(_points(spectrum(p, weight * event), width), mass, near)
+    return Smoothed(mass, observed, ends[0], ends[1], error)
 
 
 def _points(waves: Vector, width: float) -> Vector:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.evaluation.diagram import Curve, reliability
+from hcal.evaluation.diagram import ReliabilityCurve, reliability
 from hcal.metrics.registry import get_metric
 
 Strategy = Literal["uniform", "quantile", "corp", "smooth"]
@@ -121,7 +121,7 @@ class CalibrationDisplay:
 
     Attributes
     ----------
-    curve : Curve
+    curve : ReliabilityCurve
     prob_true, prob_pred : arrays of shape (bins,)
         Frequencies and mean probabilities of the bins that hold rows.
     estimator_name : str
@@ -130,7 +130,7 @@ class CalibrationDisplay:
         Where it was drawn.
     """
 
-    curve: Curve
+    curve: ReliabilityCurve
     ci: float
     estimator_name: str = ""
     pos_label: Any = None
@@ -140,12 +140,12 @@ class CalibrationDisplay:
     @property
     def prob_true(self) -> NDArray[np.float64]:
         """How often the event happened, in the bins that hold rows."""
-        return self.curve.observed[self.curve.weight > 0]
+        return np.asarray(self.curve.observed[self.curve.weight > 0])
 
     @property
     def prob_pred(self) -> NDArray[np.float64]:
         """The mean probability of the bins that hold rows."""
-        return self.curve.predicted[self.curve.weight > 0]
+        return np.asarray(self.curve.predicted[self.curve.weight > 0])
 
     @classmethod
     def from_estimator(

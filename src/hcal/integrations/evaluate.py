@@ -93,7 +93,7 @@ def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
         raise ImportError("load needs evaluate: pip install 'hcal[evaluate]'") from None
     metric = get_metric(name)
 
-    class Module(huggingface.Metric):  # type: ignore[misc,name-defined]
+    class Module(huggingface.Metric):  # type: ignore[misc]
         def _info(self) -> Any:
             return huggingface.MetricInfo(
                 description=f"{metric.title}: {metric.explain}",

@@ -26,7 +26,7 @@ from hcal.metrics.streaming import StreamingMetrics
 __all__ = ["CalibrationMetrics", "CalibrationScore", "attach"]
 
 
-class CalibrationMetrics(Metric):  # type: ignore[misc]
+class CalibrationMetrics(Metric):
     """Several metrics of hcal as one torchmetrics metric; ``compute`` returns a dictionary.
 
     Parameters
