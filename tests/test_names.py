@@ -14,15 +14,6 @@ PACKAGE = ROOT / "src" / "hcal"
 COMMANDS = {"cli/app.py", "cli/bench.py"}
 #: Name -> why two public things may share it.
 SHARED_NAMES = {
-    **dict.fromkeys(("nll", "brier"), "the score, and the objective that is its mean"),
-    **dict.fromkeys(("cwece_a", "dece", "ece_ew"), "the metric, and what a fit watches on its way"),
-    "mean_confidence": "the metric, and its equation that expectation consistency solves",
-    "Temperature": "the map, and what the search for it found",
-    "apply_table": "of a monotone curve, and of a trained map",
-    "check_probs": "of users' arrays, and of an objective's",
-    "evaluate": "predictions, and an objective",
-    "Monitor": "of a stream, and of a fit",
-    "Objective": "in arrays, and in tensors",
     "h_error": "the metric, and its estimate on held-out rows",
 }
 #: Files whose parameter ``seed`` is not a ``random_state`` -> why.
@@ -33,7 +24,7 @@ SEEDS = {
     "cli/app.py": "the option --seed of the demo",
 }
 #: Rooms whose generators are those of the published code, which calls them so.
-SEEDED_ROOMS = ("maps", "solvers", "objective", "calibrators/h")
+SEEDED_ROOMS = ("calibrators/h",)
 SAY_NOTHING = {"few", "see", "look", "loud", "tell", "new"}
 #: Words of the default calibrator's own vocabulary.
 SPOKEN_IN_H = {"few", "see", "look"}
