@@ -12,7 +12,7 @@ SEED    ?= 0
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-browser readme pages theory slow fuzz hashes licences audit test-oldest docs clean
+.PHONY: help demo test lint types unit test-browser readme pages theory slow fuzz hashes licences audit test-oldest package docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -84,6 +84,11 @@ test-oldest:  ## the tests with the oldest supported versions of every dependenc
 	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt \
 		-e '.[all]' pytest pytest-xdist hypothesis psutil polars onnxruntime torchmetrics
 	$(ONE) .venv-oldest/bin/python -m pytest -q -n $(WORKERS) $(OLDEST_TESTS)
+
+package:  ## build wheel and sdist, check them, list what is in the wheel
+	$(PYTHON) -m venv .venv-package
+	.venv-package/bin/python -m pip install --quiet build twine
+	.venv-package/bin/python tools/package.py
 
 docs: $(STAMP)-test  ## build the documentation into site/, offline; a warning is an error
 	$(PIP) install -c constraints.txt -e '.[docs]'

@@ -20,7 +20,8 @@ nothing that can be executed. This is schema {SCHEMA}; every earlier one stays r
 
 - The metadata entry `hcal` is the header, a JSON object: `schema`, `hcal` (the version that wrote it), `name`
   of the method, `params` of its constructor, `n_classes` (2 to {MOST_CLASSES:,}), `converged`, `info` and
-  `scores` (`before` and `after`). The container's whole header has at most {MOST_HEADER:,} bytes.
+  `scores` (`before` and `after`); where the fit was given names, `classes`, K different texts or K different
+  integers (not in files from before 0.2). The container's whole header has at most {MOST_HEADER:,} bytes.
 - The metadata entry `sha256` is the checksum of the header's text and of the names, types, shapes and bytes
   of all arrays. Schema 1 has none. It tells damage, not malice: who changes a file can make it anew.
 - The arrays are the state of the method, below. A method without any has one named `_empty`.
@@ -30,8 +31,8 @@ every header field and parameter, the name, type, shape and range of every array
 table are checked before anything is computed. What does not fit is refused in one line with its name. What
 passes predicts probabilities: finite, in [0, 1], each row with sum 1. Memory is in proportion to the file.
 
-K is the number of classes, E that of one-vs-rest events: K, but 1 of two classes. Shapes in other letters must
-agree within a file.
+K is the number of classes, E that of one-vs-rest events: K, but 1 of two classes. Shapes in other letters
+must agree within a file.
 """
 
 

@@ -171,7 +171,8 @@ class Member:
             for parameter in self._parameters:
                 parameter.copy_(flat[at : at + parameter.numel()].reshape(parameter.shape))
                 at += parameter.numel()
-            return self.map(x)
+            probs: Tensor = self.map(x)
+            return probs
 
 
 def build_members(

@@ -24,7 +24,8 @@ from joblib import Parallel, delayed
 
 from hcal.metrics import METRICS, Sample, calibration_test
 from hcal.metrics.resampling import intervals
-from hcal.metrics.windowed import _Pooled, _remove_same_rows, _windows, h_error, signed_root
+from hcal.metrics.window_sums import PooledEvents, remove_same_rows, sum_windows
+from hcal.metrics.windowed import h_error, signed_root
 from hcal.runtime.numerics import log_softmax, softmax
 
 HERE = Path(__file__).resolve().parent
@@ -63,7 +64,7 @@ def population(temperature: float, n: int = 1_000_000) -> dict[str, float]:
     }
 
 
-class _True(_Pooled):
+class _True(PooledEvents):
     """Atomic events whose marks are the true probabilities."""
 
     def __init__(self, s: Sample, p: np.ndarray) -> None:
@@ -77,8 +78,8 @@ class _True(_Pooled):
 
 def true_hce_squared(s: Sample, p: np.ndarray, window: int = 200) -> float:
     events = _True(s, p)
-    sums = _windows(events, s.n, window, False)
-    _remove_same_rows(sums, events, s, window)
+    sums = sum_windows(events, s.n, window, False)
+    remove_same_rows(sums, events, s, window)
     return sums.products / sums.pairs
 
 

@@ -132,7 +132,7 @@ def test_a_method_of_others_saves_loads_compares_and_reports(half: type, tmp_pat
     assert (loaded.predict_proba(logits) == cal.predict_proba(logits)).all()
     fresh, labels = synthetic(200, 3, seed=1)
     assert hcal.compare(logits, y, fresh, labels, methods=["half"], n_jobs=1)["half"]["nll"] > 0
-    assert "Half as sure" in hcal.report.build_report(fresh, labels, cal)
+    assert "Half as sure" in hcal.reporting.build_report(fresh, labels, cal)
 
 
 def test_a_method_of_others_is_benchmarked(half: type, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ BAD_LABELS: dict[str, tuple[Any, str]] = {
     "negative": (np.where(np.arange(40) == 6, -1, Y), r"y must lie in 0..3; row 6 is -1"),
     "fraction": (np.where(np.arange(40) == 6, 0.5, Y), "y must hold integers 0..K-1; row 6 is 0.5"),
     "nan": (np.where(np.arange(40) == 6, np.nan, Y), "y must hold integers 0..K-1; row 6 is nan"),
-    "text": (np.full(40, "cat"), "string labels belong to"),
+    "text": (np.full(40, "cat"), "say .*classes=\\["),
     "too few": (Y[:-1], "y has 39 labels for 40 rows"),
     "too many": (np.r_[Y, 0], "y has 41 labels for 40 rows"),
     "one-hot": (np.eye(4)[Y], "one-hot or multi-label"),
@@ -290,7 +290,7 @@ def test_every_door_refuses_masked_entries(where: str) -> None:
         lambda: hcal.metrics.nll(scores, y),
         lambda: hcal.make_calibrator("ts", input="probs").fit(scores, y),
         lambda: hcal.compare(scores, y, folds=2, methods=["ts"], input="probs"),
-        lambda: hcal.report.build_report(scores, y, input="probs"),
+        lambda: hcal.reporting.build_report(scores, y, input="probs"),
     ):
         with pytest.raises(ValueError, match=f"^{name} has masked entries, first at row 3"):
             call()

@@ -34,13 +34,16 @@ ORDER = (
 #: The façade ``import hcal`` re-exports all rooms: only what stands above them may use it.
 FACADE_USERS = {"cli"}
 #: (file, module): why a private name of another room is imported. None should be.
-PRIVATE_ALLOWED = {("maps/table.py", "hcal.objective._torch.takes_fused"): "which device fits at once"}
+PRIVATE_ALLOWED: dict[tuple[str, str], str] = {}
 
 #: Files of more than 400 lines -> how many they may have.
 LONG_FILES = {
     "calibrators/h/_compiled.py": 560,  # one kernel that numba compiles as a whole
     "calibrators/h/binary.py": 490,
 }
+
+#: What tests at the top are about: the door, and the project as a whole.
+OF_THE_WHOLE = ("inputs", "docs", "guides", "layers", "names", "pins", "project")
 
 OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest", "helpers"}
 
@@ -138,6 +141,14 @@ def test_the_wheel_is_the_package() -> None:
 
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"] == {"packages": ["src/hcal"]}
+
+
+def test_tests_mirror_the_source_and_their_names_are_unique() -> None:
+    folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert folders <= {*ORDER, "studies", "fuzz", "golden"}
+    names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names), "two test modules of one name cannot be imported together"
+    assert {p.stem for p in (ROOT / "tests").glob("test_*.py")} <= {f"test_{what}" for what in OF_THE_WHOLE}
 
 
 def test_every_study_is_a_program_or_used_by_one() -> None:

@@ -63,7 +63,7 @@ def test_the_contract_names_exist() -> None:
 def test_the_package_ships_its_types_and_its_page() -> None:
     assert files("hcal").joinpath("py.typed").is_file()
     for name in ("style.css", "script.js"):
-        assert files("hcal.report").joinpath(name).is_file()
+        assert files("hcal.reporting").joinpath(name).is_file()
 
 
 def test_no_path_of_a_machine_and_no_loose_end_is_in_the_package() -> None:

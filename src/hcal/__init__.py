@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hcal.integrations.onnx import export_onnx
     from hcal.metrics import list_metrics
     from hcal.objective.loss import HCalibrationLoss
+    from hcal.reporting import report
     from hcal.runtime.numerics import softmax
 
 # name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
@@ -49,6 +50,7 @@ _LAZY = {
     "save": "hcal.calibrators.files",
     "load": "hcal.calibrators.files",
     "export_onnx": "hcal.integrations.onnx",
+    "report": "hcal.reporting",
     "softmax": "hcal.runtime.numerics",
     # submodules
     "bench": "",
@@ -58,7 +60,7 @@ _LAZY = {
     "maps": "",
     "metrics": "",
     "objective": "",
-    "report": "",
+    "reporting": "",
 }
 
 __all__ = [
@@ -84,6 +86,7 @@ __all__ = [
     "objective",
     "register",
     "reliability",
+    "report",
     "save",
     "softmax",
 ]
@@ -99,4 +102,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_LAZY))
+    return sorted(__all__)

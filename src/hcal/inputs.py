@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray, looks_like_probs
 from hcal.runtime.ragged import is_ragged, pad_options
 
 InputKind = Literal["logits", "probs", "log_probs"]
@@ -113,19 +113,15 @@ def restore(
         if _is_half(origin) and scores is not None:
             return _narrow(array, scores, dtype, keep).to(origin.device)
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=origin.device, dtype=dtype)
+    columns = origin.columns
+    names = columns if columns is not None and len(columns) == array.shape[1] else None
     if origin.library == "pandas":
         import pandas as pd
 
-        columns = (
-            origin.columns if origin.columns is not None and len(origin.columns) == array.shape[1] else None
-        )
-        return pd.DataFrame(array, index=origin.index, columns=columns)
+        return pd.DataFrame(array, index=origin.index, columns=names)
     if origin.library == "polars":
         import polars as pl
 
-        names = (
-            origin.columns if origin.columns is not None and len(origin.columns) == array.shape[1] else None
-        )
         return pl.DataFrame(array, schema=names or [str(k) for k in range(array.shape[1])])
     if _is_half(origin) and scores is not None:
         import torch
@@ -282,10 +278,24 @@ def check_logits(
             x = _columns_of_binary(x, input)
     _check_shape(x, input, n_classes)
     _check_finite(x, input, allow_minus_inf=input == "log_probs")
+    # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
+    if input == "logits" and (array.ndim == 2 or n_classes is None):
+        _refuse_probs(x if array.ndim == 2 else x[:, 1])
     if input == "log_probs":
         _check_log_probs(x)
         x = _finite_floor(x)
     return x, origin
+
+
+def _refuse_probs(x: FloatArray) -> None:
+    """Refuse probabilities that are called logits, and say how to insist."""
+    if looks_like_probs(x):
+        insist = "add 1 to all: softmax stays" if x.ndim == 2 else "pass two columns, zeros and the score"
+        what = "rows sum to 1" if x.ndim == 2 else "one score a row"
+        raise ValueError(
+            f'logits look like probabilities (all in [0, 1], {what}): say input="probs". If they are logits '
+            f"all the same, {insist}."
+        )
 
 
 def _keep_top(logs: FloatArray, probs: NDArray[Any]) -> None:
@@ -347,10 +357,7 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     if labels.dtype == bool:
         labels = labels.astype(np.int64)
     if not np.issubdtype(labels.dtype, np.number):
-        raise ValueError(
-            f"y must hold integers 0..K-1, got dtype {labels.dtype}; string labels belong to "
-            "hcal.integrations.sklearn.HCalibratedClassifier"
-        )
+        raise ValueError(f"y must hold integers 0..K-1, got {labels.dtype}; for names say classes=[…]")
     integers = labels.astype(np.int64) if np.isfinite(labels).all() else None
     if integers is None or (integers != labels).any():
         bad = ~np.isfinite(labels) if integers is None else integers != labels

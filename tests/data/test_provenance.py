@@ -10,7 +10,7 @@ import pytest
 import hcal
 from hcal.data.provenance import fingerprint, row_hashes
 from hcal.evaluation import coincidence, learned_from
-from hcal.report import measure_report
+from hcal.reporting import measure_report
 from helpers import synthetic
 
 NOTE = "these are the rows that the calibrator learned from: judge it on others"

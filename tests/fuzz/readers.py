@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import lzma
 import pickle
 import sys
@@ -76,6 +77,38 @@ def _pickled(protocol: int) -> bytes:
     return pickle.dumps(pair, protocol=protocol)
 
 
+def _feather(compression: str) -> bytes:
+    import pyarrow as pa
+    from pyarrow import feather
+
+    table = pa.table({f"logits_{k}": c for k, c in enumerate(LOGITS.T)} | {"y": Y})
+    return _saved(lambda f: feather.write_feather(table, f, compression=compression))
+
+
+def _jsonl(flat: bool) -> bytes:
+    rows = [
+        {f"logits_{k}": v for k, v in enumerate(z)} | {"y": k} if flat else {"logits": z, "y": k}
+        for z, k in zip(LOGITS.tolist(), Y.tolist(), strict=True)
+    ]
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+def _xlsx() -> bytes:
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.active.append([*(f"logits_{k}" for k in range(5)), "y"])
+    for z, k in zip(LOGITS.tolist(), Y.tolist(), strict=True):
+        book.active.append([*z, k])
+    return _saved(book.save)
+
+
+def _torch() -> bytes:
+    import torch
+
+    return _saved(lambda f: torch.save({"logits": torch.tensor(LOGITS), "y": torch.tensor(Y)}, f))
+
+
 #: Suffix -> what whole files of it look like.
 SEEDS: dict[str, list[Maker]] = {
     ".npz": [
@@ -97,6 +130,10 @@ SEEDS: dict[str, list[Maker]] = {
         lambda: _parquet("zstd", True),
         lambda: _parquet("none", True),
     ],
+    ".feather": [lambda: _feather("uncompressed"), lambda: _feather("zstd")],
+    ".jsonl": [lambda: _jsonl(True), lambda: _jsonl(False)],
+    ".xlsx": [_xlsx],
+    ".pt": [_torch],
     ".safetensors": [_safetensors],
     ".p": [
         *(lambda p=p: _pickled(p) for p in range(6)),
@@ -213,7 +250,10 @@ def judge(path: Path) -> str:
 def _work(connection: Connection) -> None:
     import resource
 
+    import openpyxl  # noqa: F401
+    import pyarrow.feather
     import pyarrow.parquet  # noqa: F401
+    import torch  # noqa: F401
 
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + EXTRA_BYTES

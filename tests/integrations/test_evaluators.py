@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hcal
-from conftest import synthetic
+from helpers import synthetic
 
 LOGITS, Y = synthetic(600, 4)
 P = hcal.softmax(LOGITS)
@@ -167,7 +167,7 @@ def test_mlflow_gets_metrics_page_and_model(tmp_path, monkeypatch) -> None:
     calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
     test, labels = synthetic(300, 4, seed=1)
     evaluation = hcal.evaluate(calibrator.predict_proba(test), labels, ["ece_ew", "nll"], 0.9, n_resamples=50)
-    page = hcal.report.build_report(test, labels, calibrator)
+    page = hcal.reporting.build_report(test, labels, calibrator)
     with mlflow.start_run() as run:
         log_evaluation(evaluation, report=page, calibrator=calibrator)
         info = log_model(calibrator)

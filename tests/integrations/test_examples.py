@@ -10,8 +10,8 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def run(name: str):
-    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]()
+def run(name: str, *arguments: int):
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](*arguments)
 
 
 def test_sklearn_wrapper() -> None:
@@ -46,6 +46,24 @@ def test_onnx_network() -> None:
     result = run("onnx_network")
     assert result["largest difference"] <= 1e-6
     assert result["ECE after"] < 0.25 * result["ECE before"]
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
+def test_string_labels() -> None:
+    result = run("string_labels")
+    assert result["after"]["nll"] < 0.8 * result["before"]["nll"]
+    assert result["after"]["brier"] < result["before"]["brier"]
+    assert list(result["first row"]) == ["id", "probs_fine", "probs_fraud", "y"]
+    assert result["first row"]["id"] == "c000000"
+    assert result["certificate"].startswith("6,000 rows, 2 classes")
+
+
+def test_large_parquet() -> None:
+    pytest.importorskip("pyarrow")
+    result = run("large_parquet", 30_000)
+    assert result["rows"] == 30_000
+    assert 0.6 < result["accuracy"] < 0.65
+    assert result["nll"] < 1.0  # 1.39 is what knows nothing
 
 
 def test_lm_eval_samples() -> None:

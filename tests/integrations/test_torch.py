@@ -139,7 +139,7 @@ def test_torch_export_gives_the_same(ts) -> None:
     module = CalibratedModule(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4)), ts).eval()
     x = torch.randn(7, 3)
     batch = torch.export.Dim("batch", min=2)
-    exported = torch.export.export(module, (x,), dynamic_shapes={"args": ((batch, None),)})
+    exported = torch.export.export(module, (x,), dynamic_shapes={"input": (batch, None)})
     fresh = torch.randn(11, 3)
     torch.testing.assert_close(exported.module()(fresh), module(fresh))
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hcal.bench.catalog import method_key, metric_key
 from hcal.data.limits import BROKEN, one_line, open_regular
+from hcal.runtime.extras import missing
 
 COLUMNS: Final = ("task", "method", "seed", "metric", "pre", "post", "note")
 #: Metric -> its name in results files, where that is another: pooled events were all that ``hce`` had when
@@ -294,7 +295,7 @@ def _parquet_rows(data: bytes) -> Iterator[list[str]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise ImportError("reading .parquet needs pyarrow: pip install 'hcal[frames]'") from None
+        raise missing("reading .parquet", "pyarrow", "frames") from None
     columns = pq.read_table(pa.BufferReader(data)).to_pydict()
     for row in zip(*(columns[c] for c in COLUMNS), strict=True):
         yield ["" if v is None else str(v) for v in row]

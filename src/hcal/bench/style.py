@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hcal.data.atomic import atomic_path
+from hcal.runtime.extras import missing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +46,7 @@ def styled() -> Iterator[Any]:
     try:
         import matplotlib
     except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'hcal[plot]'") from None
+        raise missing("figures", "matplotlib", "plot") from None
     from matplotlib import pyplot as plt
 
     with matplotlib.rc_context(_SETTINGS):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.bench.synthetic import KINDS, parse_synthetic
 from hcal.data import Part, read_arrays, read_data, read_names
+from hcal.runtime.extras import missing
 from hcal.runtime.numerics import IntArray
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
@@ -278,7 +279,7 @@ def download_paper_task(name: str, *, endpoint: str | None = None, cache: str | 
     try:
         from huggingface_hub import HfApi, hf_hub_download
     except ImportError:
-        raise ImportError("downloading the paper's tasks needs the extra: pip install 'hcal[hub]'") from None
+        raise missing("downloading the paper's tasks", "huggingface_hub", "hub") from None
     wanted = f"probs_{name}_logits.p"
     files = HfApi(endpoint=endpoint).list_repo_files(HUB_REPOSITORY, repo_type="dataset")
     # The folder inside the data set is not part of the contract, the file name is.

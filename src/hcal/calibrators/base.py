@@ -24,6 +24,7 @@ from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
+from hcal.data.class_names import ClassName, check_classes, encode, is_text
 from hcal.data.provenance import fingerprint
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
@@ -102,6 +103,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     input: inputs.InputKind
     state_: State
     n_classes_: int
+    class_names_: tuple[ClassName, ...] | None = None
     converged_: bool
     info_: dict[str, Any]
     scores_: dict[str, Scores]
@@ -116,7 +118,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     # -- public -----------------------------------------------------------------------------------
 
-    def fit(self, logits: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, logits: Any, y: Any, sample_weight: Any = None, *, classes: Any = None) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows.
 
         Parameters
@@ -124,17 +126,21 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         logits : array-like of shape (N, K), or (N,) for a binary score
             Logits, probabilities or log-probabilities, as the parameter ``input`` says.
         y : array-like of shape (N,)
-            Integer labels 0..K−1.
+            Integer labels 0..K−1, or the names that ``classes`` lists.
         sample_weight : array-like of shape (N,), optional
             Counts rows: an integer weight equals repetition.
+        classes : sequence of K str or int, optional
+            Names of the classes in the order of the columns; ``predict`` then answers with them. A DataFrame
+            whose columns are named as the labels needs none.
 
         Returns
         -------
         self
         """
         self._forget()
-        x, _ = inputs.check_logits(logits, input=self.input)
-        labels = inputs.check_labels(y, *x.shape)
+        x, origin = inputs.check_logits(logits, input=self.input)
+        names = self._names(classes, y, origin, x.shape[1])
+        labels = inputs.check_labels(encode(y, names), *x.shape)
         weight = self._check_weight(sample_weight, len(x))
         self._warn_of_weight(weight)
         rows, given = fingerprint(x), (x, labels)
@@ -145,7 +151,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             fitted.state["input_floor"] = floor
         mass = np.bincount(labels, weights=weight, minlength=x.shape[1])
         fitted.info["class_frequencies"] = (mass / mass.sum()).tolist()
-        self._remember(fitted, x.shape[1])
+        self._remember(fitted, x.shape[1], names)
         self.info_ = {**self.info_, "fitted_on": rows}
         try:
             self._score_fit(x, labels, weight)
@@ -171,8 +177,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
         return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
 
-    def predict(self, logits: Any) -> IntArray:
-        """Return the most probable class of each row.
+    def predict(self, logits: Any) -> NDArray[Any]:
+        """Return the most probable class of each row, by its name where the fit was given names.
 
         Parameters
         ----------
@@ -184,7 +190,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """
         self._check_fitted()
         x, _ = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
-        return np.asarray(self._predict_blocks(x).argmax(axis=1), dtype=np.int64)
+        top = np.asarray(self._predict_blocks(x).argmax(axis=1), dtype=np.int64)
+        return top if self.class_names_ is None else self.classes_[top]
 
     def score(self, logits: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the negative NLL: accuracy cannot tell calibrators apart, a proper score can.
@@ -200,7 +207,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """
         from hcal.metrics import nll
 
-        return -nll(self.predict_proba(logits), y, sample_weight=sample_weight)
+        self._check_fitted()
+        return -nll(self.predict_proba(logits), encode(y, self.class_names_), sample_weight=sample_weight)
 
     def with_prior(self, frequencies: Any) -> Self:
         """Return this calibrator for other class frequencies than those of the calibration set.
@@ -260,15 +268,16 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Return a fitted copy whose probabilities are multiplied by e^ratio, whatever this one's are."""
         other: Self = clone(self)
         info = {**self.info_, "prior": new.tolist()}
-        other._remember(Fitted({**self.state_, PRIOR: ratio}, self.converged_, "", info), self.n_classes_)
+        fitted = Fitted({**self.state_, PRIOR: ratio}, self.converged_, "", info)
+        other._remember(fitted, self.n_classes_, self.class_names_)
         other.scores_ = self.scores_
         return other
 
     @property
-    def classes_(self) -> IntArray:
-        """The labels 0..K−1."""
+    def classes_(self) -> NDArray[Any]:
+        """The names of the classes in the order of the columns; 0..K−1 where the fit was given none."""
         self._check_fitted()
-        return np.arange(self.n_classes_)
+        return np.arange(self.n_classes_) if self.class_names_ is None else np.array(self.class_names_)
 
     @classmethod
     def upgrade_params(cls, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,6 +294,15 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return {_RENAMED.get(name, name): value for name, value in params.items()}
 
     # -- machinery --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _names(classes: Any, y: Any, origin: inputs.Origin, n_classes: int) -> tuple[ClassName, ...] | None:
+        if classes is not None:
+            return check_classes(classes, n_classes)
+        columns = [] if origin.columns is None else list(origin.columns)
+        if len(columns) == n_classes and all(isinstance(c, str) for c in columns) and is_text(y):
+            return check_classes(columns, n_classes)
+        return None
 
     def _working(self, x: FloatArray) -> FloatArray:
         return x if self.native_float32 else x.astype(np.float64, copy=False)
@@ -324,11 +342,12 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 stacklevel=3,
             )
 
-    def _remember(self, fitted: Fitted, n_classes: int) -> None:
+    def _remember(self, fitted: Fitted, n_classes: int, names: tuple[ClassName, ...] | None = None) -> None:
         self.state_ = fitted.state
         if PRIOR in fitted.state and not isinstance(getattr(type(self), "preserves", None), property):
             self.preserves = None
         self.n_classes_ = n_classes
+        self.class_names_ = names
         self.converged_ = fitted.converged
         self.info_ = fitted.info
 

@@ -57,7 +57,7 @@ def _centred(x: FloatArray) -> FloatArray:
     return np.asarray(x - x.max(axis=1, keepdims=True))
 
 
-def rows_of(calibrator: Calibrator, scores: Any) -> FloatArray:
+def checked_rows(calibrator: Calibrator, scores: Any) -> FloatArray:
     """Return scores as the sketch of a calibrator sees them.
 
     Parameters

@@ -10,6 +10,7 @@ from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from hcal.calibrators.params import check_params
 from hcal.calibrators.registry import get_calibrator, list_calibrators
+from hcal.data.class_names import ClassName, check_classes
 from hcal.data.model_file import read_model, reason, write_model
 
 #: The most classes a file may speak of.
@@ -48,7 +49,7 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
 
 def _described(calibrator: Calibrator) -> dict[str, Any]:
     """Return what the header says of a calibrator."""
-    return {
+    header = {
         "name": calibrator.name,
         "params": calibrator.get_params(deep=False),
         "n_classes": calibrator.n_classes_,
@@ -56,6 +57,8 @@ def _described(calibrator: Calibrator) -> dict[str, Any]:
         "info": calibrator.info_,
         "scores": calibrator.scores_,
     }
+    names = getattr(calibrator, "class_names_", None)
+    return header if names is None else {**header, "classes": list(names)}
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
@@ -101,7 +104,8 @@ def _rebuild(header: dict[str, Any], state: State) -> Calibrator:
         return _rebuild_questions(header, state)
     method = get_calibrator(header["name"])
     calibrator = method(**check_params(method, method.upgrade_params(header["params"])))
-    calibrator._remember(Fitted(state, header["converged"], "", header["info"]), header["n_classes"])
+    fitted = Fitted(state, header["converged"], "", header["info"])
+    calibrator._remember(fitted, header["n_classes"], _classes(header))
     calibrator._check_state()
     calibrator.scores_ = header["scores"]
     return calibrator
@@ -122,6 +126,15 @@ def _rebuild_questions(header: dict[str, Any], state: State) -> Any:
         state = {name: a for name, a in state.items() if not name.startswith(start)}
     params = check_params(MultipleChoiceCalibrator, header["params"])  # type: ignore[arg-type]
     return MultipleChoiceCalibrator(**params)._restore(state, members, header)
+
+
+def _classes(header: dict[str, Any]) -> tuple[ClassName, ...] | None:
+    """Return the names of the classes; files without them, all early ones, have numbers."""
+    if "classes" not in header:
+        return None
+    if not isinstance(header["classes"], list):
+        raise ValueError("'classes' must be a list of names")
+    return check_classes(header["classes"], header["n_classes"])
 
 
 def _check_header(header: dict[str, Any]) -> None:

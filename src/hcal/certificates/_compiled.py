@@ -12,7 +12,7 @@ from hcal.runtime.threads import each
 
 #: Classes whose bins stay in the cache together.
 _CHUNK = 16
-_jit = jit(nogil=True)
+_jit = jit()
 
 
 def accumulate(counted: Any, probs: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hcal.certificates.event import EventCertificate
+from hcal.runtime.extras import missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +23,7 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise ImportError("plots need matplotlib: pip install 'hcal[plot]'") from None
+        raise missing("plots", "matplotlib", "plot") from None
     return plt
 
 

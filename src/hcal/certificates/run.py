@@ -18,6 +18,7 @@ from hcal.certificates.result import Certificate
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.scores import brier_rows
 from hcal.runtime.numerics import IntArray, softmax
+from hcal.runtime.ragged import is_ragged, pad_options
 
 #: What counts as close enough: five points of probability.
 TOLERANCE = 0.05
@@ -218,7 +219,7 @@ def _refuse_rows_of_the_fit(
         return
     if isinstance(probs, Sample) or input != "probs":
         return
-    shown = inputs.to_numpy(probs, "probs")[0]
+    shown = inputs.to_numpy(pad_options(probs, 0.0) if is_ragged(probs) else probs, "probs")[0]
     shown = np.stack([1 - shown, shown], axis=1) if shown.ndim == 1 else shown
     known = calibration_rows.fitted_here() if calibrator is None else [calibrator]
     for name, share in calibration_rows.shares_predicted(known, shown).items():
@@ -235,7 +236,7 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
         As the calibrator takes them.
     y : array of shape (N,)
     """
-    share = calibration_rows.share_seen(calibrator, calibration_rows.rows_of(calibrator, scores), y)
+    share = calibration_rows.share_seen(calibrator, calibration_rows.checked_rows(calibrator, scores), y)
     if share:
         raise RowsOfTheFitError(_reason(share, calibrator.name))
 

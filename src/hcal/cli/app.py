@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hcal._version import __version__
 from hcal.cli import bench, console, opening
-
-if TYPE_CHECKING:
-    from hcal.calibrators.base import Calibrator
-    from hcal.data import DataFile
+from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, read_for, shape_of
+from hcal.cli.options import (
+    ClassesOpt,
+    DataArg,
+    GroupOpt,
+    IdOpt,
+    InputOpt,
+    JsonOpt,
+    LabelOpt,
+    LabelsOpt,
+    MethodOpt,
+    ModelOpt,
+    OptionScoreOpt,
+    QuietOpt,
+    ScoresOpt,
+    WeightOpt,
+    names_of,
+)
 
 app = typer.Typer(
     help="Turn the scores of any trained classifier into probabilities that can be trusted.",
@@ -27,27 +40,6 @@ app = typer.Typer(
 
 def _examples(*commands: str) -> str:
     return "\n\n".join(["Examples:", *(f"  [cyan]{command}[/]" for command in commands)])
-
-
-DataArg = Annotated[
-    list[Path],
-    typer.Argument(
-        help=".npz .npy .csv .parquet .safetensors, a numpy pickle .p, or .jsonl of lm-evaluation-harness "
-        "(these may be several)",
-        metavar="FILE",
-    ),
-]
-ScoreOpt = Annotated[
-    str,
-    typer.Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information"),
-]
-InputOpt = Annotated[
-    str | None, typer.Option("--input", help="logits, probs or log_probs; needed where the file does not say")
-]
-LabelsOpt = Annotated[Path | None, typer.Option("--labels", help="a second file with the labels y")]
-QuietOpt = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors and warnings")]
-JsonOpt = Annotated[bool, typer.Option("--json", help="print one JSON object for machines")]
-ModelOpt = Annotated[Path | None, typer.Option("--model", "-m", help="a calibrator that hcal fit wrote")]
 
 
 def _version(wanted: bool) -> None:
@@ -65,33 +57,25 @@ def _root(
     pass
 
 
-def _methods(incomplete: str) -> list[str]:
-    from hcal.calibrators import list_calibrators
-
-    return [name for name in list_calibrators() if name.startswith(incomplete)]
-
-
 @app.command(
     epilog=_examples(
-        "hcal fit cal.npz -o model.hcal",
-        "hcal fit scores.npy --labels y.npy --input probs -o m.hcal",
-        "hcal fit samples_*.jsonl -o model.hcal",
+        "hcal fit cal.npz -o model.hcal", "hcal fit scores.npy --labels y.npy --input probs -o m.hcal"
     )
 )
 def fit(
     file: DataArg,
     output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write")],
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            help="a calibrator by its registry name \\[default: h; ts for questions]",
-            autocompletion=_methods,
-        ),
-    ] = None,
+    method: MethodOpt = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
-    score: ScoreOpt = "sum",
+    score: OptionScoreOpt = "sum",
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    weight: WeightOpt = None,
+    classes: ClassesOpt = None,
+    preserve: Annotated[
+        str | None, typer.Option("--preserve", help="what must not change: order, accuracy or none")
+    ] = None,
     param: Annotated[
         list[str] | None, typer.Option("--param", help="a parameter of the method, name=value; repeatable")
     ] = None,
@@ -101,39 +85,29 @@ def fit(
     """Learn a calibrator from scores and labels of held-out rows."""
     with console.friendly():
         from hcal.calibrators.files import save
+        from hcal.cli.fit import show_fit, warn_of_few_rows
         from hcal.cli.report import origin
-        from hcal.data import read_data
 
-        _check_output(output, *file, labels)
-        data = read_data(file, part="cal", kind=input, labels=labels, score=opening.check_score(score))
-        calibrator = opening.new_calibrator(method, data, _params(param or []))
+        check_output(output, *file, labels)
+        params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
+        ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes, score=score)
+        data = ask.read(part="cal")
+        calibrator = opening.new_calibrator(method, data, params)
         method = calibrator.name
-        with console.fitting(calibrator, f"fitting {method} on {_shape(data)}", quiet=quiet or json):
-            calibrator.fit(data.values, data.labels())
+        told = warn_of_few_rows(data)
+        with console.fitting(calibrator, f"fitting {method} on {shape_of(data)}", quiet=quiet or json):
+            opening.fit(calibrator, data)
         calibrator.info_["fitted_on"] |= origin(data)
         save(calibrator, output)
         if json:
             console.print_json(
                 {"model": str(output), "method": method, "converged": calibrator.converged_,
                  "rows": len(data.values), "classes": calibrator.n_classes_,
-                 "scores": calibrator.scores_, "info": calibrator.info_}
+                 "class_names": calibrator.class_names_,
+                 "scores": calibrator.scores_, "info": calibrator.info_, "warnings": told}
             )  # fmt: skip
         elif not quiet:
-            _show_fit(calibrator, data, output)
-
-
-def _show_fit(calibrator: Calibrator, data: DataFile, output: Path) -> None:
-    out = console.out()
-    scores = calibrator.scores_
-    title = console.name(f"{calibrator.title} on {_shape(data)}")
-    note = "the rows it learned from; judge it on others"
-    out.print(console.before_after(scores["before"], scores["after"], title=f"{title} [dim]({note})[/]"))
-    model = console.name(output)
-    out.print(f"\nwrote [bold]{model}[/]")
-    if data.part:
-        out.print(f"next:  [cyan]hcal evaluate {console.name(data.path)} --model {model}[/]")
-    else:
-        out.print(f"next:  [cyan]hcal apply {model} NEW.npz -o probs.npz[/]")
+            show_fit(calibrator, data, output)
 
 
 @app.command(epilog=_examples("hcal apply model.hcal new.npz -o probs.npz"))
@@ -144,14 +118,14 @@ def apply(
         Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
     ],
     input: InputOpt = None,
-    score: ScoreOpt = "sum",
+    score: OptionScoreOpt = "sum",
     prior: Annotated[
         str | None,
-        typer.Option(
-            "--prior",
-            help="class frequencies of the new rows, with commas; or 'estimate' from their scores",
-        ),
+        typer.Option("--prior", help="class frequencies of the new rows, with commas; or 'estimate'"),
     ] = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    id: IdOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -161,13 +135,13 @@ def apply(
         from hcal.data import can_write, write_probs
 
         can_write(output)
-        _check_output(output, model, *file)
+        check_output(output, model, *file)
         calibrator = load(model)
-        data = opening.read_for(calibrator, model, file, kind=input, score=score)
-        with console.working(f"applying {calibrator.name} to {_shape(data)}", quiet=quiet or json):
+        data = read_for(calibrator, model, Ask(file, input, None, scores, label, id, score=score))
+        with console.working(f"applying {calibrator.name} to {shape_of(data)}", quiet=quiet or json):
             calibrator = opening.for_prior(calibrator, prior, data.values)
             probs = calibrator.predict_proba(data.values)
-        write_probs(output, probs, data.y)
+        write_probs(output, probs, data.y, classes=data.classes, ids=data.ids)
         confidence = float(probs.max(axis=1).mean())
         if json:
             console.print_json({"output": str(output), "rows": len(probs), "classes": probs.shape[1],
@@ -191,7 +165,12 @@ def evaluate(
     ] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
-    score: ScoreOpt = "sum",
+    score: OptionScoreOpt = "sum",
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    group: GroupOpt = None,
+    weight: WeightOpt = None,
+    classes: ClassesOpt = None,
     diagram: Annotated[bool, typer.Option(help="draw a reliability diagram in the terminal")] = True,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
@@ -202,9 +181,12 @@ def evaluate(
         from hcal.cli.report import same_file
         from hcal.evaluation import learned_from
 
-        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
-        with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
-            measured = measure(data, calibrator, _names(metrics), ci)
+        ask = Ask(
+            file, input, labels, scores, label, group=group, weight=weight, classes=classes, score=score
+        )
+        calibrator, data = calibrator_and_data(model, ask)
+        with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):
+            measured = measure(data, calibrator, names_of(metrics), ci)
         notes = learned_from(calibrator, data.values) + same_file(calibrator, data)
         for note in notes:
             console.say("warning", "yellow", note)
@@ -225,26 +207,28 @@ def report(
     model: ModelOpt = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
-    score: ScoreOpt = "sum",
+    score: OptionScoreOpt = "sum",
     names: Annotated[
         Path | None, typer.Option("--names", help="a text file with one class name a line")
     ] = None,
     ci: Annotated[float, typer.Option("--ci", help="level of intervals and bands")] = 0.95,
     positive: Annotated[str | None, typer.Option(help="the positive class of two, name or number")] = None,
-    group: Annotated[str | None, typer.Option(help="a column of the file: judge every group")] = None,
+    group: GroupOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    classes: ClassesOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Write one HTML page that shows whether the probabilities can be trusted."""
     with console.friendly():
-        from hcal.cli.certify import read_groups
         from hcal.cli.report import write
 
-        _check_output(output, *file, model, labels, names)
-        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
-        with console.working(f"measuring {_shape(data)}", quiet=quiet or json):
-            groups = None if group is None else read_groups(data, group)
-            verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive, groups=groups)
+        check_output(output, *file, model, labels, names)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
+        calibrator, data = calibrator_and_data(model, ask)
+        with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):
+            verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive)
         for alarm in verdict.alarms:
             console.say("warning", "yellow", alarm)
         if json:
@@ -265,17 +249,20 @@ def certify(
     file: DataArg,
     model: ModelOpt = None,
     level: Annotated[float, typer.Option(help="probability with which all of it holds")] = 0.95,
-    group: Annotated[
-        str | None, typer.Option("--group", help="a column of the file: certify every group")
-    ] = None,
+    group: GroupOpt = None,
     assume: Annotated[
         str | None, typer.Option("--assume", help="monotone: add what follows if accuracy never falls")
     ] = None,
-    positive: Annotated[int, typer.Option("--positive", help="the class to certify of two")] = 1,
+    positive: Annotated[
+        str | None, typer.Option("--positive", help="the class to certify of two, name or number")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
     input: InputOpt = None,
     labels: LabelsOpt = None,
-    score: ScoreOpt = "sum",
+    score: OptionScoreOpt = "sum",
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    classes: ClassesOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -284,18 +271,66 @@ def certify(
         from hcal.cli.certify import certify_file, save_picture
 
         if plot is not None:
-            _check_output(plot, *file, model)
-        calibrator, data = opening.calibrator_and_data(model, file, input, labels, score)
-        with console.working(f"certifying {_shape(data)}", quiet=quiet or json):
-            certificate = certify_file(
-                data, calibrator, level=level, group=group, assume=assume, positive=positive
-            )
+            check_output(plot, *file, model)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
+        calibrator, data = calibrator_and_data(model, ask)
+        with console.working(f"certifying {shape_of(data)}", quiet=quiet or json):
+            certificate = certify_file(data, calibrator, level=level, assume=assume, positive=positive)
         if plot is not None:
             save_picture(certificate.plot(), plot)
         if json:
             console.print_json(certificate.to_dict())
         elif not quiet:
-            console.out().print(certificate)
+            console.show_wide(certificate)
+
+
+@app.command(
+    epilog=_examples(
+        "hcal compare task.npz --methods ts,iso,h", "hcal compare cal.csv --test test.csv --plot methods.png"
+    )
+)
+def compare(
+    file: DataArg,
+    test: Annotated[
+        Path | None, typer.Option("--test", help="judge on this file; else the test part, else folds")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="registry names with commas between them; default: all")
+    ] = None,
+    metrics: Annotated[str | None, typer.Option("--metrics", help="names with commas between them")] = None,
+    folds: Annotated[int, typer.Option("--folds", help="of a file without a test part")] = 5,
+    plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="processes; -1 for all cores")] = None,
+    input: InputOpt = None,
+    labels: LabelsOpt = None,
+    score: OptionScoreOpt = "sum",
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
+    group: Annotated[
+        str | None, typer.Option("--group", help="a column: no group on both sides of a fold")
+    ] = None,
+    classes: ClassesOpt = None,
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Fit several methods and show which does best on rows that they have not seen."""
+    with console.friendly():
+        from hcal.cli.certify import save_picture
+        from hcal.cli.compare import compare_file
+
+        if plot is not None:
+            check_output(plot, *file, test, labels)
+        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
+        table = compare_file(
+            ask, test, methods=names_of(methods), metrics=names_of(metrics), folds=folds, jobs=jobs,
+            progress=False if quiet or json else None,
+        )  # fmt: skip
+        if plot is not None:
+            save_picture(table.plot(), plot)
+        if json:
+            console.print_json(table.to_dict())
+        elif not quiet:
+            console.show_wide(table)
 
 
 @app.command(epilog=_examples("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json"))
@@ -311,6 +346,8 @@ def watch(
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="write the evidence over time, .png")] = None,
     input: InputOpt = None,
+    scores: ScoresOpt = None,
+    label: LabelOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
@@ -319,10 +356,10 @@ def watch(
         from hcal.cli.certify import open_monitor, save_picture, watch_batch
 
         for path in filter(None, (state, plot)):
-            _check_output(path, *files, model)
+            check_output(path, *files, model)
         monitor = open_monitor(state, level, tolerance)
         for file in files:
-            calibrator, data = opening.calibrator_and_data(model, [file], input, None, "sum")
+            calibrator, data = calibrator_and_data(model, Ask([file], input, None, scores, label))
             watch_batch(monitor, data, calibrator)
             if not quiet and not json:
                 console.out().print(f"{file.name}: {monitor}", markup=False)
@@ -342,53 +379,16 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write to")] = Path(
         "hcal-demo"
     ),
-    method: Annotated[
-        str, typer.Option("--method", help="a calibrator by its registry name", autocompletion=_methods)
-    ] = "h",
+    method: MethodOpt = "h",
     seed: Annotated[int, typer.Option("--seed", help="seed of the split and of the training")] = 0,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Train an over-confident network on digits, calibrate it, show before and after."""
     with console.friendly():
-        from hcal.cli.story import run_demo
+        from hcal.cli.story import tell
 
-        run_demo(output, method=method, random_state=seed, quiet=quiet, json=json)
-
-
-# -- shared by the commands -----------------------------------------------------------------------
-
-
-def _names(metrics: str | None) -> list[str] | None:
-    return None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
-
-
-def _params(pairs: list[str]) -> dict[str, Any]:
-    """Parse ``name=value`` pairs; a value is JSON where it can be, else text."""
-    params: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--param expects name=value, got {pair!r}")
-        try:
-            params[name] = json.loads(value)
-        except json.JSONDecodeError:
-            params[name] = value
-    if "input" in params:
-        raise ValueError("say what the file holds with --input, not --param input=…")
-    return params
-
-
-def _shape(data: DataFile) -> str:
-    shape = " × ".join(f"{n:,}" for n in data.values.shape)
-    return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
-
-
-def _check_output(output: Path, *read: Path | None) -> None:
-    """Refuse, before the work begins, an output without a folder or one that would replace what is read."""
-    if not output.parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {output.parent}")
-    console.refuse_inputs(output, *read)
+        tell(output, method=method, seed=seed, quiet=quiet, json=json)
 
 
 app.add_typer(bench.app, name="bench")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.certificates import Certificate, Monitor, refuse_scores_of_the_fit
 from hcal.cli.evaluate import own_probs
-from hcal.cli.report import same_file
-from hcal.data import DataFile, read_arrays
+from hcal.cli.report import class_number, same_file
+from hcal.data import DataFile
 from hcal.evaluation import learned_from
 
 
@@ -24,9 +20,8 @@ def certify_file(
     calibrator: Calibrator | None,
     *,
     level: float,
-    group: str | None,
     assume: str | None,
-    positive: int = 1,
+    positive: str | None = None,
 ) -> Certificate:
     """Certify what a file holds, or what a calibrator makes of it; never on the rows of the fit.
 
@@ -36,10 +31,9 @@ def certify_file(
     calibrator : Calibrator, optional
         The gain over the file's own probabilities is certified too.
     level : float
-    group : str, optional
-        A column or array of the file.
     assume : str, optional
-    positive : int
+    positive : str, optional
+        Name or number of the class to certify of two.
 
     Returns
     -------
@@ -47,8 +41,8 @@ def certify_file(
     """
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
-    groups = None if group is None else read_groups(data, group)
-    options: dict[str, Any] = {"level": level, "groups": groups, "assume": assume, "positive": positive}
+    number = class_number(positive, data.classes)
+    options: dict[str, Any] = {"level": level, "groups": data.groups, "assume": assume, "positive": number}
     if calibrator is None:
         return hcal.certify(raw, y, **options)
     told = learned_from(calibrator, data.values) + same_file(calibrator, data)
@@ -59,38 +53,6 @@ def certify_file(
     return hcal.certify(
         probs, y, baseline=raw, calibrator=calibrator, scores=data.values, out_of_fold=True, **options
     )
-
-
-def read_groups(data: DataFile, column: str) -> NDArray[Any]:
-    """Return the group of every row: an array of the file's part, or a column of a table.
-
-    Parameters
-    ----------
-    data : DataFile
-    column : str
-
-    Returns
-    -------
-    array of shape (N,)
-    """
-    path = data.path
-    if path.suffix.lower() == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as f:
-            rows = list(csv.DictReader(f))
-        if not rows or column not in rows[0]:
-            raise ValueError(f"{path.name} has no column {column!r}")
-        return np.array([row[column] for row in rows])
-    if path.suffix.lower() == ".parquet":
-        from pyarrow import parquet as pq
-
-        if column not in pq.read_schema(path).names:
-            raise ValueError(f"{path.name} has no column {column!r}")
-        return np.asarray(pq.read_table(path, columns=[column])[column].to_numpy())
-    arrays = read_arrays(path)
-    for name in ([f"{column}_{data.part}"] if data.part else []) + [column]:
-        if name in arrays:
-            return arrays[name]
-    raise ValueError(f"{path.name} has no array {column!r}; it holds: {', '.join(sorted(arrays))}")
 
 
 def open_monitor(state: Path | None, level: float, tolerance: float) -> Monitor:

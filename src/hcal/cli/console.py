@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: What went wrong by the user's hand, disk or memory, as opposed to by ours.
 _EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
+#: Columns of a pipe or a file, which has no width of its own.
+WIDE = 160
 #: An error is one line, and no longer than this.
 _LONGEST = 600
 
@@ -36,6 +38,14 @@ def out() -> Console:
 def err() -> Console:
     """Return a console on standard error."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def show_wide(shown: Any) -> None:
+    """Print a table of many columns: where the width is not that of a terminal, as wide as it likes."""
+    console = out()
+    if not console.is_terminal:
+        console.width = max(console.width, WIDE)
+    console.print(shown)
 
 
 def name(text: object) -> str:
@@ -119,12 +129,16 @@ def _sentence(error: BaseException) -> str:
 
 def _hint(error: BaseException) -> str:
     """Return the option that helps; the library's own words know of no options."""
-    from hcal.data import MissingLabelsError, UnknownKindError
+    from hcal.data import MissingLabelsError, OtherColumnError, UnknownKindError, UnnamedClassesError
 
     if isinstance(error, UnknownKindError):
-        return " (add --input logits, probs or log_probs)"
+        return " (add --input logits, probs or log_probs; for some columns of a table --scores)"
     if isinstance(error, MissingLabelsError):
-        return " (or name a file of labels with --labels)"
+        return " (or name the column with --label, or a file of labels with --labels)"
+    if isinstance(error, OtherColumnError):
+        return " (or choose the columns with --scores and --label)"
+    if isinstance(error, UnnamedClassesError):
+        return " (--classes cat,dog,…; of a single score the second is its class)"
     return ""
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
+from hcal.certificates.sentences import group_sentences
 from hcal.cli import console, diagram
 from hcal.data import DataFile
 from hcal.data.probabilities import to_probs
@@ -51,8 +52,11 @@ class Measured:
             "input": self.data.kind,
             "rows": self.result.n,
             "classes": self.result.k,
+            "class_names": self.data.classes,
             "metrics": self.result.to_dict(),
         }
+        if self.result.groups:
+            found["groups"] = [g.to_dict() for g in self.result.groups]
         if self.result.ci is not None:
             found |= {"ci": self.result.ci, "intervals": _intervals(self.result)}
         if self.before is not None and self.calibrator is not None:
@@ -115,11 +119,12 @@ def measure(
     """
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
-    before = hcal.evaluate(raw, y, metrics, ci)
+    options: dict[str, Any] = {"sample_weight": data.weight, "groups": data.groups}
+    before = hcal.evaluate(raw, y, metrics, ci, **options)
     if calibrator is None:
         return Measured(data, raw, raw, y, None, before, None)
     probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-    result = hcal.evaluate(probs, y, metrics, ci, baseline=raw)
+    result = hcal.evaluate(probs, y, metrics, ci, baseline=raw, **options)
     return Measured(data, raw, probs, y, before, result, calibrator)
 
 
@@ -134,6 +139,8 @@ def show(measured: Measured, *, draw: bool) -> None:
     out.print(_table(measured, explain=out.width >= 110 and result.ci is None))
     if measured.before is not None:
         out.print(f"\n{measured.argmax_changed:,} of {result.n:,} predictions changed their class")
+    if result.groups:
+        out.print("\n" + "\n".join(group_sentences(result.groups)), markup=False)
     if result.standing is not None:
         s = result.standing
         out.print("\n" + "\n".join(x.words for x in (s.tolerance, s.exact, s.knowledge)), markup=False)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.data import DataFile, Part
+    from hcal.data import DataFile
     from hcal.data.lm_eval import OptionScore
 
 
@@ -38,38 +37,12 @@ def for_prior(calibrator: Any, prior: str | None, scores: Any) -> Any:
     return calibrator.with_prior(frequencies)
 
 
-def calibrator_and_data(
-    model: Path | None, file: list[Path], kind: str | None, labels: Path | None, score: str
-) -> tuple[Calibrator | None, DataFile]:
-    """Return the model, where one is named, and what the files hold."""
-    from hcal.calibrators.files import load
-    from hcal.data import read_data
-
-    if model is None:
-        return None, read_data(file, kind=kind, labels=labels, score=check_score(score))
-    calibrator = load(model)
-    return calibrator, read_for(calibrator, model, file, kind=kind, labels=labels, score=score)
-
-
-def read_for(
-    calibrator: Calibrator,
-    model: Path,
-    file: list[Path],
-    *,
-    kind: str | None,
-    labels: Path | None = None,
-    part: Part = "test",
-    score: str = "sum",
-) -> DataFile:
-    """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
-    from hcal.data import read_data
-
-    if kind is not None and kind != calibrator.input:
-        raise ValueError(f"{model.name} was fitted on {calibrator.input}, so --input {kind} cannot be right")
-    try:
-        return read_data(file, part=part, kind=calibrator.input, labels=labels, score=check_score(score))
-    except ValueError as error:
-        raise ValueError(f"{error} ({model.name} was fitted on {calibrator.input})") from None
+def fit(calibrator: Any, data: DataFile) -> None:
+    """Fit on what a file holds: questions by their labels alone, others with weights and names of classes."""
+    if data.questions:
+        calibrator.fit(data.values, data.labels())
+    else:
+        calibrator.fit(data.values, data.labels(), data.weight, classes=data.classes)
 
 
 def check_score(name: str) -> OptionScore:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hcal.calibrators.base import Calibrator
 from hcal.data import DataFile
 from hcal.data.limits import open_regular
-from hcal.report import Source, measure_report, write_page
-from hcal.report.verdict import ReportVerdict, judge_report
+from hcal.reporting import Source, measure_report, write_page
+from hcal.reporting.verdict import ReportVerdict, judge_report
 
 
 def write(
@@ -20,7 +21,6 @@ def write(
     names: Path | None = None,
     ci: float = 0.95,
     positive: str | None = None,
-    groups: Any = None,
 ) -> ReportVerdict:
     """Measure, write the page and return its verdict.
 
@@ -34,13 +34,12 @@ def write(
     ci : float
     positive : str, optional
         Name or number of the positive class of two.
-    groups : array-like of shape (N,), optional
 
     Returns
     -------
     ReportVerdict
     """
-    listed = None if names is None else _lines(names)
+    listed = data.classes if names is None else _lines(names)
     content = measure_report(
         data.values,
         data.labels(),
@@ -51,7 +50,7 @@ def write(
         notes=same_file(calibrator, data),
         ci=ci,
         positive=class_number(positive, listed),
-        groups=groups,
+        groups=data.groups,
     )
     write_page(output, content)
     return judge_report(content)
@@ -65,7 +64,7 @@ def _lines(path: Path) -> list[str]:
             raise ValueError(f"{path.name} is not UTF-8 text") from None
 
 
-def class_number(name: str | None, names: list[str] | None) -> int:
+def class_number(name: str | None, names: Sequence[Any] | None) -> int:
     """Return the class that a name or a number means; class 1 by default.
 
     Examples
@@ -75,11 +74,12 @@ def class_number(name: str | None, names: list[str] | None) -> int:
     """
     if name is None:
         return 1
-    if names is not None and name in names:
-        return names.index(name)
+    texts = None if names is None else [str(n) for n in names]
+    if texts is not None and name in texts:
+        return texts.index(name)
     if name in ("0", "1"):
         return int(name)
-    known = "0, 1" if names is None else ", ".join(names)
+    known = "0, 1" if texts is None else ", ".join(texts)
     raise ValueError(f"--positive {name}: no such class; there are {known}")
 
 

@@ -13,6 +13,7 @@ from hcal.cli.report import write
 from hcal.data import read_data
 from hcal.data.atomic import atomic_path
 from hcal.metrics.summary import score_probs
+from hcal.runtime.extras import install_command
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
@@ -94,7 +95,8 @@ def _pictures(folder: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> 
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        console.err().print("no picture: matplotlib is not installed (pip install 'hcal[plot]')")
+        hint = console.name(install_command("plot"))
+        console.err().print(f"no picture: matplotlib is not installed ({hint})")
         return []
     _plot(folder / "reliability.png", raw, probs, y)
     return ["reliability.png"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hcal.data.arrays import Arrays, Wish
+from hcal.data.class_names import UnnamedClassesError
+from hcal.data.columns import Columns
 from hcal.data.limits import max_bytes
 from hcal.data.reading import (
     DataFile,
@@ -14,14 +16,18 @@ from hcal.data.reading import (
     read_data,
     read_names,
 )
+from hcal.data.tables import OtherColumnError
 from hcal.data.writing import can_write, write_probs
 
 __all__ = [
     "Arrays",
+    "Columns",
     "DataFile",
     "MissingLabelsError",
+    "OtherColumnError",
     "Part",
     "UnknownKindError",
+    "UnnamedClassesError",
     "Wish",
     "can_write",
     "checksum",

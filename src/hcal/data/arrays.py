@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from hcal.data.columns import ANY, BARE, Columns, may_be_text
 from hcal.data.limits import check_bytes, size_of
 
 Arrays = dict[str, NDArray[Any]]
@@ -28,17 +29,19 @@ class Wish:
     Attributes
     ----------
     choose : callable
-        Given the names that the file holds, returns those to read.
+        Given the names that the file holds (of a table, a mapping to the columns of each), returns those to
+        read.
     labels : bool
         Whether the file holds labels: then a free column is no score, whatever it is called.
+    columns : Columns
+        What the caller calls the columns of a table.
     """
 
-    choose: Callable[[Sequence[str]], Sequence[str]]
+    choose: Callable[[Collection[str]], Sequence[str]]
     labels: bool = False
+    columns: Columns = ANY
 
 
-#: Where a bare matrix waits for its name.
-BARE: Final = "_bare"
 _MAGIC: Final = b"\x93NUMPY"
 
 
@@ -57,7 +60,7 @@ def read_npy(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     -------
     dict of arrays
     """
-    shape, fortran, dtype = _header(file)
+    shape, fortran, dtype = _header(file, text=wish.labels)
     wanted, held = math.prod(shape) * dtype.itemsize, size_of(file)
     if wanted > held - file.tell():
         raise ValueError(f"its header claims {wanted:,} bytes of numbers, the file has fewer")
@@ -77,8 +80,11 @@ def read_npz(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     -------
     dict of arrays
     """
-    if file.read(len(_MAGIC)) == _MAGIC:
+    start = file.read(len(_MAGIC))
+    if start == _MAGIC:
         raise ValueError("it is a single .npy array: rename it to .npy")
+    if not start.startswith(b"PK"):
+        raise ValueError("it is no .npz archive: " + _what_instead(start + file.read(1000)))
     file.seek(0)
     with zipfile.ZipFile(file) as archive:
         entries: dict[str, zipfile.ZipInfo] = {}
@@ -91,7 +97,22 @@ def read_npz(file: BinaryIO, name: str, wish: Wish) -> Arrays:
         for entry in chosen.values():
             _check_entry(entry)
         check_bytes(name, sum(e.file_size for e in chosen.values()), size_of(file))
-        return {key: _read_entry(archive, entry) for key, entry in chosen.items()}
+        return {
+            key: _read_entry(archive, entry, text=may_be_text(key, labels=wish.labels))
+            for key, entry in chosen.items()
+        }
+
+
+def _what_instead(start: bytes) -> str:
+    """Say what a file holds by its first bytes, for the one who named it."""
+    if not start:
+        return "it is empty"
+    try:
+        text = start.decode("utf-8", errors="strict" if len(start) < 1000 else "ignore")
+    except UnicodeDecodeError:
+        return "write it with numpy.savez"
+    plain = all(c.isprintable() or c in "\r\n\t" for c in text)
+    return "it is text; if it is a table, rename it to .csv" if plain else "write it with numpy.savez"
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
@@ -101,16 +122,16 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
         raise ValueError(f"{entry.filename!r} is compressed in another way than numpy's")
 
 
-def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
+def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, *, text: bool) -> NDArray[Any]:
     with archive.open(entry) as file:
-        shape, fortran, dtype = _header(file)
+        shape, fortran, dtype = _header(file, text=text)
         if file.tell() + math.prod(shape) * dtype.itemsize != entry.file_size:
             raise ValueError(f"the header of {entry.filename!r} does not fit its {entry.file_size:,} bytes")
         return fill(file, shape, dtype, fortran=fortran)
 
 
-def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, Fortran order and dtype; only plain numbers pass."""
+def _header(file: Any, *, text: bool = False) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, Fortran order and dtype; only plain numbers pass, and text where it is meant."""
     version = npy.read_magic(file)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:
@@ -120,7 +141,7 @@ def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         shape, fortran, dtype = readers[version](file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never unpickled; save plain numeric arrays")
-    if dtype.kind not in "biuf":
+    if dtype.kind not in ("biufU" if text else "biuf"):
         raise ValueError(f"it holds {dtype}, not numbers")
     if any(n < 0 for n in shape):
         raise ValueError(f"its header claims the shape {shape}")
@@ -155,6 +176,8 @@ def fill(file: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bo
         if not count:
             raise ValueError("it ends early: the file was cut short")
         rest = rest[count:]
+    if dtype.kind == "U":
+        flat.tolist()  # numbers that are no characters are found here, and not later
     if dtype.kind == "b":  # a byte other than 0 and 1 is no bool to numpy
         flat = flat.view(np.uint8) != 0
     return flat.reshape(shape, order="F" if fortran else "C")

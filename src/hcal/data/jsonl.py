@@ -17,6 +17,22 @@ from hcal.inputs import InputKind
 Found = tuple[InputKind, NDArray[Any], NDArray[Any], bool]
 
 
+def is_questions(paths: Sequence[Path]) -> bool:
+    """Whether files are samples or stated confidences, and not a table with an object a line.
+
+    Examples
+    --------
+    >>> is_questions([Path("a.csv")])
+    False
+    """
+    if not all(path.suffix.lower() == ".jsonl" for path in paths):
+        return False
+    if len(paths) > 1 or is_samples(paths[0]):
+        return True
+    first = next(iter(json_lines(paths[0])), ("", None))[1]
+    return isinstance(first, dict) and "confidence" in first
+
+
 def read_jsonl(paths: Sequence[Path], *, score: OptionScore = "sum") -> Found:
     """Read questions with their options, or answers with their stated confidence.
 

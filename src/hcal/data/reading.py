@@ -7,28 +7,35 @@ A file *says* what it holds (the key ``logits``, ``probs`` or ``log_probs``); wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.data.arrays import BARE, Arrays, Wish, read_npy, read_npz
-from hcal.data.jsonl import read_jsonl
+from hcal.data.arrays import Arrays, Wish, read_npy, read_npz
+from hcal.data.arrow import read_feather, read_parquet
+from hcal.data.class_names import check_classes, encode, reorder
+from hcal.data.columns import (
+    ANY,
+    BARE,
+    CLASSES,
+    Columns,
+    may_be_text,
+)
+from hcal.data.jsonl import is_questions
+from hcal.data.jsonl import read_jsonl as read_questions
 from hcal.data.limits import BROKEN, check_bytes, one_line, open_regular, size_of
 from hcal.data.lm_eval import OptionScore
 from hcal.data.pickles import read_pickle
-from hcal.data.tables import read_csv, read_parquet
+from hcal.data.plan import Part, Plan, UnknownKindError
+from hcal.data.records import read_jsonl, read_xlsx
+from hcal.data.tables import OtherColumnError, read_csv
 from hcal.data.tensors import read_safetensors
+from hcal.data.torch_files import load_tensors
 from hcal.inputs import INPUT_KINDS, InputKind
-
-Part = Literal["cal", "test"]
-
-
-class UnknownKindError(ValueError):
-    """A file does not say whether it holds logits, probs or log_probs, or holds several of them."""
 
 
 class MissingLabelsError(ValueError):
@@ -46,8 +53,13 @@ class DataFile:
         What ``values`` holds, as the file or the caller said.
     values : array of shape (N, K), or (N,) for a binary score
     y : array of shape (N,), or None
+        As the file has them: integers 0..K−1 or names.
     part : str
         ``"cal"``, ``"test"``, or ``""`` for a file without parts.
+    classes : tuple of str, or None
+        Names of the classes in the order of the columns, where the file or the caller gives them.
+    ids, groups, weight : array of shape (N,), or None
+        What :class:`Columns` asked for.
     more : tuple of Path
         The files that were read together with ``path``.
     questions : bool
@@ -59,6 +71,10 @@ class DataFile:
     values: NDArray[Any]
     y: NDArray[Any] | None
     part: str
+    classes: tuple[str, ...] | None = None
+    ids: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
+    weight: NDArray[Any] | None = None
     more: tuple[Path, ...] = ()
     questions: bool = False
 
@@ -75,10 +91,29 @@ class DataFile:
         return hashlib.sha256("".join(each).encode()).hexdigest()
 
     def labels(self) -> NDArray[Any]:
-        """Return ``y``, or say that this file has none."""
+        """Return the labels, names as the numbers of their classes, or say that this file has none."""
         if self.y is None:
             raise MissingLabelsError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}")
-        return self.y
+        return np.asarray(encode(self.y, self.classes))
+
+    def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
+        """Return the same rows with the columns in the order of a model's classes, found by their names.
+
+        Parameters
+        ----------
+        classes : sequence of K str or int, or None
+            Of the model; None where it has no names, and then nothing is changed.
+        """
+        if classes is None:
+            return self
+        if self.classes is None:
+            return replace(self, classes=tuple(classes))
+        order = reorder(self.classes, classes)
+        if order is None:
+            return self
+        # Numbers count the columns of the file; names do not care.
+        y = None if self.y is None else np.array(self.classes)[self.labels()]
+        return replace(self, values=self.values[:, order], classes=tuple(map(str, classes)), y=y)
 
 
 def read_data(
@@ -87,14 +122,17 @@ def read_data(
     part: Part = "test",
     kind: str | None = None,
     labels: str | Path | None = None,
+    columns: Columns | None = None,
+    classes: Sequence[str] | None = None,
     score: OptionScore = "sum",
 ) -> DataFile:
-    """Read scores and labels from ``.npz .npy .csv .parquet .safetensors .jsonl`` or a numpy pickle ``.p``.
+    """Read scores and labels from a file, by its extension.
 
     Parameters
     ----------
     path : path-like, or sequence of them
-        Several only where all are ``.jsonl``.
+        Several only where all are ``.jsonl``;
+        ``.npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt`` or a numpy pickle ``.p``.
     part : {"cal", "test"}
         Which part of a task file (``logits_cal``, ``y_cal``, ``logits_test``, ``y_test``); a file without
         parts is read whole.
@@ -102,6 +140,10 @@ def read_data(
         Needed only where the file holds several of them or does not say.
     labels : path-like, optional
         A second file with the labels, for formats that hold one array.
+    columns : Columns, optional
+        What the file calls its scores, labels, ids, groups and weights.
+    classes : sequence of K str, optional
+        Names of the classes in the order of the columns, where the columns do not say.
     score : {"sum", "length", "mutual-information"}
         What the score of an option is, in samples of lm-evaluation-harness (``.jsonl``).
 
@@ -112,59 +154,39 @@ def read_data(
     Examples
     --------
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "a.npz"
-    >>> np.savez(path, probs=[[0.25, 0.75]], y=[1])
-    >>> read_data(path).kind
-    'probs'
+    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("id,logit_cat,logit_dog,target\\n7,0.5,1.5,dog\\n8,2.5,0.5,cat\\n")
+    >>> data = read_data(path, columns=Columns(scores="logit_*", label="target", id="id"))
+    >>> data.kind, data.classes, data.ids, data.labels()
+    ('logits', ('cat', 'dog'), array([7, 8]), array([1, 0]))
     """
     path, *more = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
     if kind is not None and kind not in INPUT_KINDS:
         raise ValueError(f"the kind of scores must be one of {', '.join(INPUT_KINDS)}, got {kind!r}")
-    if all(p.suffix.lower() == ".jsonl" for p in (path, *more)) and labels is None:
-        holds, values, y, questions = read_jsonl([path, *more], score=score)
-        return DataFile(path, holds, values, y, "", tuple(more), questions)
+    if labels is None and columns in (None, ANY) and is_questions([path, *more]):
+        holds, values, y, questions = read_questions([path, *more], score=score)
+        return DataFile(path, holds, values, y, "", more=tuple(more), questions=questions)
     if more:
         raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
-    found = ("", "")
-
-    def choose(names: Sequence[str]) -> list[str]:
-        nonlocal found
-        found = _find(names, path, part, kind)
-        y = f"y{found[0]}"
-        return [found[1], y] if y in names and labels is None else [found[1]]
-
-    arrays = read_arrays(path, Wish(choose))
-    suffix, name = found
-    y = arrays.get(f"y{suffix}") if labels is None else _read_labels(Path(labels))
+    plan = Plan(path, part, kind, columns or Columns(), own_labels=labels is None)
+    arrays = read_arrays(path, Wish(plan.choose, columns=plan.columns))
+    found: dict[str, Any] = {role: arrays[name] for role, name in plan.names.items()}
+    y = found.get("label") if labels is None else _read_labels(Path(labels))
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    said = name.removesuffix(suffix) if name != BARE else kind
-    return DataFile(path, said, arrays[name], y, suffix.lstrip("_"))  # type: ignore[arg-type]
-
-
-def _find(names: Sequence[str], path: Path, part: Part, kind: str | None) -> tuple[str, str]:
-    """Return the suffix of the part and the name of the array to use."""
-    wanted = (kind,) if kind else INPUT_KINDS
-    for suffix in (f"_{part}", ""):
-        found = [k + suffix for k in wanted if k + suffix in names]
-        if len(found) > 1:
-            raise UnknownKindError(f"{path.name} holds {' and '.join(found)}: choose one")
-        if found:
-            return suffix, found[0]
-    if BARE in names:
-        if kind is None:
-            raise UnknownKindError(f"{path.name} does not say what its numbers are")
-        return "", BARE
-    held = one_line(", ".join(sorted(names)), 120) or "nothing"
-    what = kind or "logits, probs or log_probs"
-    role = "calibration" if part == "cal" else "test"
-    raise ValueError(
-        f"{path.name} has no {what} (nor a {role} part of that name with _{part}); it holds: {held}"
-    )
+    values = found["scores"]
+    said = plan.classes(found.get(CLASSES)) if classes is None else classes
+    names = None if said is None else check_classes(said, 2 if values.ndim == 1 else values.shape[-1])
+    data = DataFile(path, plan.kind, values, y, plan.suffix.lstrip("_"), names)  # type: ignore[arg-type]
+    rest = {key: found.get(role) for key, role in (("ids", "id"), ("groups", "group"), ("weight", "weight"))}
+    for key, array in rest.items():
+        if array is not None and array.shape != (len(values),):
+            raise ValueError(f"{path.name}: {key} must have one value a row, got shape {array.shape}")
+    return replace(data, **rest)
 
 
 def _read_labels(path: Path) -> NDArray[Any]:
-    def choose(names: Sequence[str]) -> list[str]:
+    def choose(names: Collection[str]) -> list[str]:
         for name in ("y", BARE):
             if name in names:
                 return [name]
@@ -189,10 +211,10 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
 
     Examples
     --------
-    >>> read_arrays(Path("a.xlsx"))
+    >>> read_arrays(Path("a.doc"))
     Traceback (most recent call last):
     ...
-    ValueError: cannot read a.xlsx: the types are .csv, .npy, .npz, .p, .parquet, .pkl, .safetensors
+    ValueError: cannot read a.doc: the types are .csv, .feather, .jsonl, .npy, .npz, .p, .parquet, .pkl, ...
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -202,6 +224,8 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
             return reader(file, path.name, wish or Wish(list))
         except UnknownKindError:
             raise
+        except OtherColumnError as error:
+            raise OtherColumnError(_sentence(path.name, error)) from None
         except BROKEN as error:
             raise ValueError(_sentence(path.name, error)) from None
 
@@ -226,7 +250,7 @@ def read_names(path: Path) -> list[str]:
     """
     held: list[str] = []
 
-    def choose(names: Sequence[str]) -> list[str]:
+    def choose(names: Collection[str]) -> list[str]:
         held.extend(names)
         return []
 
@@ -237,14 +261,24 @@ def read_names(path: Path) -> list[str]:
 def _read_benchmark(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     """Read the benchmark's ``((logits_cal, y_cal), (logits_test, y_test))``, or a dict of arrays."""
     check_bytes(name, size_of(file), size_of(file))
-    held = _named(read_pickle(file.read(), name))
+    return _pick(read_pickle(file.read(), name), wish)
+
+
+def _read_torch(file: BinaryIO, name: str, wish: Wish) -> Arrays:
+    """Read a tensor, a tuple or a dict of them that ``torch.save`` wrote."""
+    return _pick(load_tensors(file, name), wish)
+
+
+def _pick(content: Any, wish: Wish) -> Arrays:
+    """Return the wanted arrays of what a pickle held; numbers, and text where it is meant."""
+    held = _named(content)
     if held is None:
         raise ValueError(
             "expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays"
         )
     arrays = {key: np.asarray(held[key]) for key in wish.choose(list(held))}
     for key, array in arrays.items():
-        if array.dtype.kind not in "biuf":
+        if array.dtype.kind not in ("biufU" if may_be_text(key, labels=wish.labels) else "biuf"):
             raise ValueError(f"{one_line(repr(key), 60)} holds {array.dtype}, not numbers")
     return arrays
 
@@ -271,7 +305,11 @@ _READERS: Final[dict[str, Callable[[BinaryIO, str, Wish], Arrays]]] = {
     ".npy": read_npy,
     ".csv": read_csv,
     ".parquet": read_parquet,
+    ".feather": read_feather,
+    ".jsonl": read_jsonl,
+    ".xlsx": read_xlsx,
     ".safetensors": read_safetensors,
+    ".pt": _read_torch,
     ".p": _read_benchmark,
     ".pkl": _read_benchmark,
 }

@@ -1,4 +1,4 @@
-"""Tables, ``.csv`` and ``.parquet``: columns gathered into arrays by their names, and never by a guess.
+"""Tables: columns gathered into arrays by their names, and never by a guess.
 
 A column is a score because its name says so (``logits_0``), or because the caller said that all free columns
 are. Then a column that looks like something else (an index, an ``id``, a ``label``) is refused by name.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, Final
@@ -16,11 +15,13 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.data.arrays import BARE, Arrays, Wish
+from hcal.data.arrays import Arrays, Wish
+from hcal.data.columns import BARE, SCORES, Columns, listed, match_scores, may_be_text, role_key
 from hcal.data.limits import check_bytes, one_line, size_of
 from hcal.inputs import INPUT_KINDS
 
 _COLUMN: Final = re.compile(r"(logits|probs|log_probs)(_cal|_test)?[ _.\[]?(\d{1,7})\]?")
+_NAMED: Final = re.compile(r"(logits|probs|log_probs)_(.+)")
 _NOT_SCORES: Final = re.compile(
     r"|unnamed: ?\d+|__index_level_\d+__|(row|sample)?[_ ]?(id|ids|index|idx|nr|number)|row|uuid|key"
     r"|(true|pred|predicted)?[_ ]?(label|labels|target|targets|class|classes|prediction|predictions)"
@@ -32,27 +33,56 @@ _NOT_SCORES: Final = re.compile(
 _WIDEST: Final = 4
 
 
-def columns_by_name(names: Sequence[str]) -> dict[str, list[str]]:
+class OtherColumnError(ValueError):
+    """A column is among the scores that does not look like one."""
+
+
+def columns_by_name(names: Sequence[str], columns: Columns | None = None) -> dict[str, list[str]]:
     """Say which columns make which array: ``{"logits": ["logits_0", "logits_1"], "y": ["y"]}``.
 
     Parameters
     ----------
     names : sequence of str
         Of the columns.
+    columns : Columns, optional
+        What the caller calls them.
 
     Returns
     -------
     dict of lists of names
-        Free columns stand under ``"_bare"`` where no column is named as a score.
+        Free columns stand under ``"_bare"`` where no column is named as a score, columns that the caller
+        named under ``"@scores"``, ``"@label"``, ….
 
     Examples
     --------
     >>> columns_by_name(["y", "probs_1", "probs_0"])
     {'y': ['y'], 'probs': ['probs_0', 'probs_1']}
+    >>> columns_by_name(["id", "a", "b", "target"], Columns(scores="a,b", label="target"))
+    {'@label': ['target'], '@scores': ['a', 'b']}
     """
     repeated = sorted({n for n in names if list(names).count(n) > 1}) if len(set(names)) < len(names) else []
     if repeated:
         raise ValueError(f"two columns are named {one_line(repr(repeated[0]), 60)}")
+    columns = columns or Columns()
+    arrays = _roles(names, columns)
+    free = [n for n in names if [n] not in arrays.values()]
+    if columns.scores is None:
+        return arrays | _by_name(free)
+    scores = {SCORES: match_scores(free, columns.scores)}
+    return arrays | scores | ({"y": ["y"]} if "y" in free and scores[SCORES] != ["y"] else {})
+
+
+def _roles(names: Sequence[str], columns: Columns) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for role, name in columns.wanted().items():
+        if name not in names:
+            raise ValueError(f"it has no column {one_line(repr(name), 60)}; it holds: {listed(names)}")
+        found[role_key(role)] = [name]
+    return found
+
+
+def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
+    """Gather columns by what they are called: numbered, named by a class, or free."""
     arrays: dict[str, list[str]] = {}
     numbered: dict[str, dict[int, str]] = {}
     rest: list[str] = []
@@ -69,9 +99,18 @@ def columns_by_name(names: Sequence[str]) -> dict[str, list[str]]:
         if name in arrays:
             raise ValueError(f"there is a column {name!r} and columns {name}_0, {name}_1, …")
         arrays[name] = [found[i] for i in sorted(found)]
-    if rest and not any(_kind_of(k) in INPUT_KINDS for k in arrays):
-        arrays[BARE] = rest
+    if not any(_kind_of(k) in INPUT_KINDS for k in arrays):
+        arrays |= _by_class(rest) or ({BARE: rest} if rest else {})
     return arrays
+
+
+def _by_class(names: Sequence[str]) -> dict[str, list[str]]:
+    """Gather ``probs_cat, probs_dog``: a kind, and a class that has a name."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if match := _NAMED.fullmatch(name):
+            found.setdefault(match[1], []).append(name)
+    return {kind: columns for kind, columns in found.items() if len(columns) > 1}
 
 
 def _number(found: dict[int, str], index: int, name: str) -> None:
@@ -104,12 +143,12 @@ def refuse_other_columns(names: Iterable[str], index: Iterable[str] = ()) -> Non
     >>> refuse_other_columns(["id", "cat", "dog"])
     Traceback (most recent call last):
     ...
-    ValueError: the column 'id' does not look like scores: leave it out ...
+    hcal.data.tables.OtherColumnError: the column 'id' does not look like scores: leave it out ...
     """
     for name in names:
         if name in index or _NOT_SCORES.fullmatch(name.strip()):
             what = f"the column {one_line(repr(name), 60)}" if name.strip() else "a column without a name"
-            raise ValueError(f"{what} {_WAY_OUT}")
+            raise OtherColumnError(f"{what} {_WAY_OUT}")
 
 
 _WAY_OUT: Final = (
@@ -134,7 +173,7 @@ def refuse_identifiers(matrix: NDArray[Any], names: Sequence[str]) -> None:
     fraction = [not (np.rint(c) == c).all() for c in matrix.T]
     if any(whole) and any(fraction):
         name = one_line(repr(names[whole.index(True)]), 60)
-        raise ValueError(f"the column {name} holds whole numbers, others do not: it {_WAY_OUT}")
+        raise OtherColumnError(f"the column {name} holds whole numbers, others do not: it {_WAY_OUT}")
 
 
 # -- csv --------------------------------------------------------------------------------------------
@@ -175,18 +214,99 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
             "name the columns logits_0, logits_1, …, or write the numbers with a decimal point"
         )
     names = [f"column {i}" for i in range(len(head))] if bare else head
-    columns = {BARE: names} if bare else columns_by_name(names)
-    chosen = {key: columns[key] for key in wish.choose(list(columns))}
-    table = _numbers(text, skip=0 if bare else 1)
-    if table.shape[1] != len(head):
-        raise ValueError(f"{len(head)} column names for {table.shape[1]} columns")
-    place = {column: i for i, column in enumerate(names)}
-    arrays = {key: table[:, [place[c] for c in chosen[key]]] for key in chosen}
-    if BARE in arrays and not wish.labels:
+    columns = {BARE: names} if bare and not wish.columns.scores else columns_by_name(names, wish.columns)
+    chosen = {key: columns[key] for key in wish.choose(columns)}
+    if BARE in chosen and not wish.labels:
         refuse_other_columns(() if bare else chosen[BARE])
-        refuse_identifiers(arrays[BARE], chosen[BARE])
-    # A column that is an array by its own name (y, probs) has one axis.
-    return {key: array[:, 0] if chosen[key] == [key] else array for key, array in arrays.items()}
+    values = _columns_of(text, names, chosen, wish, skip=0 if bare else 1)
+    if BARE in chosen and not wish.labels:
+        refuse_identifiers(values[BARE], chosen[BARE])
+    return {key: one_axis(key, array, chosen[key]) for key, array in values.items()}
+
+
+def one_axis(key: str, array: NDArray[Any], columns: Sequence[str]) -> NDArray[Any]:
+    """Return one column as (N,) where it is an array by its own name (y, probs) or by the caller's word.
+
+    Examples
+    --------
+    >>> one_axis("y", np.zeros((3, 1)), ["y"]).shape, one_axis("logits", np.zeros((3, 2)), ["a", "b"]).shape
+    ((3,), (3, 2))
+    """
+    alone = list(columns) == [key] or (key.startswith("@") and len(columns) == 1)
+    return array[:, 0] if alone and array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _columns_of(
+    text: str, names: Sequence[str], chosen: dict[str, list[str]], wish: Wish, *, skip: int
+) -> Arrays:
+    """Return the chosen columns, (N, columns) each; text where that is allowed and there is some."""
+    place = {column: i for i, column in enumerate(names)}
+    textual = [key for key in chosen if may_be_text(key, labels=wish.labels)]
+    try:
+        table = _numbers(text, skip=skip)
+    except ValueError:
+        if not textual and {c for cs in chosen.values() for c in cs} == set(names):
+            raise
+        return _mixed(text, place, chosen, textual, skip=skip)
+    if table.shape[1] != len(names):
+        raise ValueError(f"{len(names)} column names for {table.shape[1]} columns")
+    if role_key("id") in chosen:  # 0017 is an id, 17 another
+        return _mixed(text, place, chosen, textual, skip=skip)
+    return {key: table[:, [place[c] for c in cs]] for key, cs in chosen.items()}
+
+
+def _mixed(
+    text: str, place: dict[str, int], chosen: dict[str, list[str]], textual: list[str], *, skip: int
+) -> Arrays:
+    wanted = [place[c] for key in chosen if key not in textual for c in chosen[key]]
+    table = _numbers(text, skip=skip, columns=wanted) if wanted else np.empty((0, 0))
+    cells = _cells(text, [place[chosen[key][0]] for key in textual], len(place), skip=skip)
+    if wanted and len(table) != len(cells[0] if cells else table):
+        raise ValueError("a line break inside a cell")
+    arrays: Arrays = {key: typed(key, found) for key, found in zip(textual, cells, strict=True)}
+    start = 0
+    for key in (k for k in chosen if k not in textual):
+        arrays[key] = table[:, start : start + len(chosen[key])]
+        start += len(chosen[key])
+    return arrays
+
+
+def _cells(text: str, places: list[int], width: int, *, skip: int) -> list[list[str]]:
+    """Return the text of columns; every line must have all of them."""
+    found: list[list[str]] = [[] for _ in places]
+    for number, row in enumerate(csv.reader(io.StringIO(text, newline=""))):
+        if number < skip:
+            continue
+        if len(row) != width:
+            raise ValueError(f"line {number + 1} has {len(row)} cells, the first line {width}")
+        for column, place in zip(found, places, strict=True):
+            column.append(row[place].strip())
+    return found
+
+
+def typed(key: str, cells: Sequence[Any]) -> NDArray[Any]:
+    """Return cells as integers where all are, labels also as other numbers, else as text.
+
+    Parameters
+    ----------
+    key : str
+        Which part of the table they are; only an id may be empty.
+    cells : sequence of str, int, float, bool or None
+
+    Examples
+    --------
+    >>> typed("@id", ["0017", "2"]), typed("y", ["1", "0"])
+    (array(['0017', '2'], dtype='<U4'), array([1, 0]))
+    """
+    empty = [row for row, cell in enumerate(cells) if cell is None or cell == ""]
+    if empty and key != role_key("id"):
+        raise ValueError(f"{key.removeprefix('@')}: {len(empty)} missing values, first in row {empty[0]}")
+    texts = ["" if cell is None else str(cell) for cell in cells]
+    if all(t.lstrip("-").isdecimal() and len(t) < 19 and str(int(t)) == t for t in texts):
+        return np.array([int(t) for t in texts], dtype=np.int64)
+    if key != role_key("id") and all(map(_is_number, texts)):
+        return np.array([float(t) for t in texts])
+    return np.array(texts, dtype=np.str_)
 
 
 def _text(file: BinaryIO) -> str:
@@ -212,117 +332,15 @@ def _may_be_names(head: list[str]) -> bool:
     return head in ([str(i) for i in range(len(head))], [str(i + 1) for i in range(len(head))])
 
 
-def _numbers(text: str, *, skip: int) -> NDArray[Any]:
+def _numbers(text: str, *, skip: int, columns: list[int] | None = None) -> NDArray[Any]:
     if re.search(r"\n[ \t\r]*\n", text.rstrip()) or text.startswith(("\n", "\r\n")):
         raise ValueError("an empty line among the rows")
     if skip and not text.rstrip().partition("\n")[2].strip():
         raise ValueError("it has column names and no rows")
     try:
         return np.loadtxt(
-            io.StringIO(text), delimiter=",", skiprows=skip, ndmin=2, quotechar='"', comments=None
-        )
+            io.StringIO(text), delimiter=",", skiprows=skip, ndmin=2, quotechar='"', comments=None,
+            usecols=columns,
+        )  # fmt: skip
     except ValueError as error:
         raise ValueError(str(error).split(";")[0]) from None
-
-
-# -- parquet ----------------------------------------------------------------------------------------
-
-
-def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the wanted columns of a parquet file.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-        A column of lists is a matrix.
-    """
-    try:
-        from pyarrow import ArrowException
-        from pyarrow import parquet as pq
-    except ImportError:
-        raise ImportError("reading .parquet needs pyarrow: pip install 'hcal[frames]'") from None
-    try:
-        with pq.ParquetFile(file, pre_buffer=False) as source:
-            schema = source.schema_arrow
-            columns = columns_by_name(schema.names)
-            chosen = {key: columns[key] for key in wish.choose(list(columns))}
-            if not wish.labels:
-                refuse_other_columns(chosen.get(BARE, ()), _index_of(schema))
-            wanted = [c for cs in chosen.values() for c in cs]
-            check_bytes(name, _bytes_of(source, schema, wanted), size_of(file))
-            table = source.read(columns=wanted, use_pandas_metadata=False)
-            arrays = {key: _stack(key, table, cs) for key, cs in chosen.items()}
-    except (ArrowException, OSError) as error:
-        raise ValueError(one_line(error)) from None
-    if BARE in arrays and not wish.labels:
-        refuse_identifiers(arrays[BARE], chosen[BARE])
-    return arrays
-
-
-def _index_of(schema: Any) -> list[str]:
-    """Return the columns that pandas wrote down as the index."""
-    try:
-        told = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
-    return [c for c in told if isinstance(c, str)] if isinstance(told, list) else []
-
-
-def _bytes_of(source: Any, schema: Any, wanted: list[str]) -> int:
-    """Return the bytes that columns will take, by what the file declares; refuse what is not numbers."""
-    from pyarrow import types
-
-    rows, total = source.metadata.num_rows, 0
-    for column in wanted:
-        kind = schema.field(column).type
-        nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-        item = kind.value_type if nested else kind
-        if not (types.is_integer(item) or types.is_floating(item) or types.is_boolean(item)):
-            raise ValueError(
-                f"the column {one_line(repr(column), 60)} holds {one_line(kind, 40)}, not numbers"
-            )
-        width = max(item.bit_width // 8, 1)
-        total += width * (_values_of(source, column) if nested else rows)
-    return int(total)
-
-
-def _values_of(source: Any, column: str) -> int:
-    """Return how many numbers all lists of a column hold together."""
-    metadata = source.metadata
-    counts = [
-        metadata.row_group(g).column(c).num_values
-        for g in range(metadata.num_row_groups)
-        for c in range(metadata.num_columns)
-        if metadata.schema.column(c).path.split(".")[0] == column
-    ]
-    return int(max(sum(counts), metadata.num_rows))
-
-
-def _stack(key: str, table: Any, columns: list[str]) -> NDArray[Any]:
-    """Return columns side by side, (N, K); one column of lists, or named as the array, as it is."""
-    arrays = [_column(table[c], c) for c in columns]
-    if len(arrays) == 1 and (arrays[0].ndim == 2 or columns == [key]):
-        return arrays[0]
-    if any(a.ndim == 2 for a in arrays):
-        raise ValueError(f"columns of lists beside others: {one_line(', '.join(columns), 80)}")
-    return np.stack(arrays, axis=1)
-
-
-def _column(column: Any, name: str) -> NDArray[Any]:
-    if column.null_count:
-        raise ValueError(f"column {name!r} has {column.null_count} missing values")
-    flat = column.combine_chunks()
-    if not hasattr(flat, "flatten") or not hasattr(flat.type, "value_type"):
-        return np.asarray(column.to_numpy())
-    values, rows = flat.flatten(), len(flat)
-    if values.null_count:
-        raise ValueError(f"column {name!r} has {values.null_count} missing values")
-    sizes = np.asarray(flat.value_lengths()) if rows else np.zeros(1)
-    if (sizes != sizes[0]).any():
-        raise ValueError(f"the lists of column {name!r} differ in length")
-    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(rows, int(sizes[0]))

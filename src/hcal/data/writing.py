@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,10 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.data.arrays import Arrays
+from hcal.data.columns import CLASSES
+from hcal.runtime.extras import missing
 
 
-def write_probs(path: str | Path, probs: NDArray[Any], y: NDArray[Any] | None = None) -> None:
-    """Write probabilities, and labels where known, in the format of the extension, atomically.
+def write_probs(
+    path: str | Path,
+    probs: NDArray[Any],
+    y: NDArray[Any] | None = None,
+    *,
+    classes: Sequence[Any] | None = None,
+    ids: NDArray[Any] | None = None,
+) -> None:
+    """Write probabilities, and what is known of the rows, in the format of the extension, atomically.
 
     Parameters
     ----------
@@ -22,22 +31,30 @@ def write_probs(path: str | Path, probs: NDArray[Any], y: NDArray[Any] | None = 
         ``.npz .npy .csv .parquet`` or ``.safetensors``; ``.npy`` holds the probabilities only.
     probs : array of shape (N, K)
     y : array of shape (N,), optional
+    classes : sequence of K str, optional
+        Names of the classes: of the columns of a table, an array ``classes`` of an ``.npz``.
+    ids : array of shape (N,), optional
+        Written as ``id``, the first column of a table.
 
     Examples
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "p.csv"
-    >>> write_probs(path, np.array([[0.25, 0.75]]), np.array([1]))
+    >>> probs, y, ids = np.array([[0.25, 0.75]]), np.array(["dog"]), np.array([7])
+    >>> write_probs(path, probs, y, classes=["cat", "dog"], ids=ids)
     >>> print(path.read_text().strip())
-    probs_0,probs_1,y
-    0.25,0.75,1
+    id,probs_cat,probs_dog,y
+    7,0.25,0.75,dog
     """
     from hcal.data.atomic import atomic_path
 
     can_write(path)
-    arrays: Arrays = {"probs": probs}
+    arrays: Arrays = {} if ids is None else {"id": np.asarray(ids)}
+    arrays["probs"] = probs
     if y is not None:
         arrays["y"] = np.asarray(y)
+    if classes is not None:
+        arrays[CLASSES] = np.array([str(name) for name in classes])
     with atomic_path(path) as temporary:
         _WRITERS[Path(path).suffix.lower()](temporary, arrays)
 
@@ -68,20 +85,27 @@ def _write_parquet(path: Path, arrays: Arrays) -> None:
         import pyarrow as pa
         from pyarrow import parquet as pq
     except ImportError:
-        raise ImportError("writing .parquet needs pyarrow: pip install 'hcal[frames]'") from None
+        raise missing("writing .parquet", "pyarrow", "frames") from None
     pq.write_table(pa.table(_to_columns(arrays)), path)
 
 
 def _write_safetensors(path: Path, arrays: Arrays) -> None:
     from safetensors.numpy import save
 
+    # Names of classes stay in the model; a text of a row has no other place.
+    held = {k: v for k, v in arrays.items() if k != CLASSES}
+    text = [k for k, v in held.items() if v.dtype.kind not in "biuf"]
+    if text:
+        raise ValueError(f".safetensors holds numbers, and {text[0]!r} is text: write .npz, .csv or .parquet")
     # Written by Python: the library's own writer reports a full disk as an error of the format.
-    path.write_bytes(save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
+    path.write_bytes(save({k: np.ascontiguousarray(v) for k, v in held.items()}))
 
 
 def _to_columns(arrays: Arrays) -> Arrays:
     probs = arrays["probs"]
-    columns = {f"probs_{k}": np.ascontiguousarray(probs[:, k]) for k in range(probs.shape[1])}
+    names = arrays[CLASSES].tolist() if CLASSES in arrays else range(probs.shape[1])
+    columns = {"id": arrays["id"]} if "id" in arrays else {}
+    columns |= {f"probs_{name}": np.ascontiguousarray(probs[:, k]) for k, name in enumerate(names)}
     return columns | ({"y": arrays["y"]} if "y" in arrays else {})
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hcal import inputs
-from hcal.calibrators.calibration_rows import rows_of
+from hcal.calibrators.calibration_rows import checked_rows
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -116,6 +116,6 @@ def learned_from(calibrator: Calibrator | None, scores: Any) -> list[str]:
     fitted_on = {} if calibrator is None else calibrator.info_.get("fitted_on", {})
     if calibrator is None or "rows_sha256" not in fitted_on:
         return []
-    logits = rows_of(calibrator, scores)
+    logits = checked_rows(calibrator, scores)
     same = fitted_on["rows_sha256"] == fingerprint(logits)["rows_sha256"]
     return ["these are the rows that the calibrator learned from: judge it on others"] if same else []

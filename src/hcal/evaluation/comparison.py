@@ -17,6 +17,7 @@ from sklearn.base import clone
 
 from hcal import inputs
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
+from hcal.data.class_names import check_classes, encode
 from hcal.data.folds import Fold, kfold
 from hcal.evaluation import coincidence
 from hcal.evaluation.comparison_table import Comparison, MethodResult
@@ -47,6 +48,7 @@ def compare(
     random_state: int = 0,
     n_jobs: int | None = None,
     progress: bool | None = None,
+    classes: Any = None,
 ) -> Comparison:
     """Fit methods on calibration rows and measure them on test rows.
 
@@ -74,6 +76,8 @@ def compare(
         enough to do, else this process alone. Times are wall-clock: for comparable ones use 1.
     progress : bool, optional
         Show a bar on standard error; unless given, only in a terminal.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns, where the labels are names.
 
     Returns
     -------
@@ -94,6 +98,9 @@ def compare(
     """
     chosen = _named(methods, input)
     names = _metric_names(metrics)
+    if classes is not None:
+        known = check_classes(classes, len(classes))
+        cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
     task = _task(cal_logits, cal_y, test_logits, test_y, input, folds, stratify, groups, random_state)
     jobs = _n_jobs(n_jobs, len(chosen), task.size)
     results: dict[str, MethodResult] = {}

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.metrics import get_metric
+from hcal.runtime.extras import missing
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
     from rich.console import Group
 
 
@@ -140,10 +142,21 @@ class Comparison:
         try:
             import pandas as pd
         except ImportError:
-            raise ImportError("to_frame() needs pandas: pip install 'hcal[frames]'") from None
+            raise missing("to_frame()", "pandas", "frames") from None
         frame = pd.DataFrame.from_dict(self.to_dict(), orient="index")
         extra = ["mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
+
+    def plot(self) -> Figure:
+        """Draw a panel a metric with a bar a method; the dotted line is the state before.
+
+        Returns
+        -------
+        matplotlib Figure
+        """
+        from hcal.evaluation.comparison_drawing import draw_comparison
+
+        return draw_comparison(self.results, self.metrics)
 
     def _columns(self) -> list[str]:
         return list(dict.fromkeys([*self.metrics, "nll", "brier", "mean_confidence"]))

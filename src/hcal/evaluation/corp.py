@@ -45,7 +45,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Pooled:
+class EqualProbabilities:
     """Events with equal probabilities taken together, in increasing order; arrays of shape (values,)."""
 
     p: Vector
@@ -58,26 +58,26 @@ class Pooled:
         return self.events / self.weight
 
 
-def pool(p: Vector, event: Vector, weight: Vector) -> Pooled:
+def pool_probabilities(p: Vector, event: Vector, weight: Vector) -> EqualProbabilities:
     """Sort events by their probability and take equal ones together.
 
     Examples
     --------
-    >>> pool(np.array([0.7, 0.2, 0.7]), np.array([1.0, 0.0, 0.0]), np.ones(3)).rate
+    >>> pool_probabilities(np.array([0.7, 0.2, 0.7]), np.array([1.0, 0.0, 0.0]), np.ones(3)).rate
     array([0. , 0.5])
     """
     used = weight > 0
     values, place = np.unique(p[used], return_inverse=True)
     mass = np.bincount(place, weight[used])
-    return Pooled(values, mass, np.bincount(place, (weight * event)[used]))
+    return EqualProbabilities(values, mass, np.bincount(place, (weight * event)[used]))
 
 
-def isotonic_steps(pooled: Pooled) -> Steps:
+def isotonic_steps(pooled: EqualProbabilities) -> Steps:
     """Return the steps of the best increasing fit.
 
     Examples
     --------
-    >>> steps = isotonic_steps(pool(np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0]), np.ones(3)))
+    >>> steps = isotonic_steps(pool_probabilities(np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0]), np.ones(3)))
     >>> steps.observed, steps.weight
     (array([0.5, 1. ]), array([2., 1.]))
     """
@@ -89,12 +89,12 @@ def isotonic_steps(pooled: Pooled) -> Steps:
     return Steps(first, weight, sum_p / weight, sum_e / weight)
 
 
-def isotonic_parts(pooled: Pooled) -> Parts:
+def isotonic_parts(pooled: EqualProbabilities) -> Parts:
     """Return the Brier score of the event in its three parts.
 
     Examples
     --------
-    >>> parts = isotonic_parts(pool(np.array([0.5, 0.9]), np.array([0.0, 1.0]), np.ones(2)))
+    >>> parts = isotonic_parts(pool_probabilities(np.array([0.5, 0.9]), np.array([0.0, 1.0]), np.ones(2)))
     >>> round(parts.miscalibration, 3), parts.discrimination, parts.uncertainty
     (0.13, 0.25, 0.25)
     """
@@ -105,14 +105,14 @@ def isotonic_parts(pooled: Pooled) -> Parts:
     return Parts(score - best, constant - best, constant)
 
 
-def _brier(pooled: Pooled, q: Vector) -> float:
+def _brier(pooled: EqualProbabilities, q: Vector) -> float:
     """Mean (q − event)², from the frequencies: an event is 0 or 1."""
     rows = q**2 * pooled.weight + (1 - 2 * q) * pooled.events
     return float(rows.sum() / pooled.weight.sum())
 
 
 def isotonic_band(
-    pooled: Pooled, at: Vector, level: float, resamples: int, rng: np.random.Generator
+    pooled: EqualProbabilities, at: Vector, level: float, resamples: int, rng: np.random.Generator
 ) -> tuple[Vector, Vector]:
     """Return where the isotonic fit lies, at some probabilities, if the predictions are calibrated.
 
@@ -121,7 +121,7 @@ def isotonic_band(
 
     Parameters
     ----------
-    pooled : Pooled
+    pooled : EqualProbabilities
     at : array of shape (points,)
     level : float
     resamples : int

@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrik
 
-from hcal.evaluation.corp import Parts, isotonic_band, isotonic_parts, isotonic_steps, pool
+from hcal.data.class_names import check_classes, encode
+from hcal.evaluation.corp import (
+    Parts,
+    isotonic_band,
+    isotonic_parts,
+    isotonic_steps,
+    pool_probabilities,
+)
 from hcal.evaluation.smooth import smooth_curve
 from hcal.metrics.bins import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample
@@ -73,7 +80,7 @@ class ReliabilityCurve:
             return (self.observed < self.low) | (self.observed > self.high)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reliability:
     """Reliability curves of one predictor: the top label, the positive class, or every class.
 
@@ -92,6 +99,13 @@ class Reliability:
 
     def __len__(self) -> int:
         return len(self.curves)
+
+    def __str__(self) -> str:
+        from hcal.evaluation.diagram_text import diagram_text
+
+        return diagram_text(self)
+
+    __repr__ = __str__
 
     def __getitem__(self, i: int) -> ReliabilityCurve:
         return self.curves[i]
@@ -159,6 +173,7 @@ def reliability(
     ci: float = 0.95,
     sample_weight: Any = None,
     positive: int = 1,
+    classes: Any = None,
     resamples: int = 200,
     random_state: int = 0,
 ) -> Reliability:
@@ -180,6 +195,8 @@ def reliability(
     sample_weight : array-like of shape (N,), optional
     positive : int
         The class of the level ``"positive"``.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns, where ``y`` holds names.
     resamples, random_state : int
         Sets of events drawn for the bands of ``"corp"`` and ``"smooth"``, and their seed.
 
@@ -200,7 +217,8 @@ def reliability(
         raise ValueError(f"resamples must be an integer of at least 20, got {resamples!r}")
     if not 0 < ci < 1:
         raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
-    s = as_sample(probs, y, sample_weight)
+    names = None if classes is None else check_classes(classes, len(classes))
+    s = as_sample(probs, y if names is None else encode(y, names), sample_weight)
     bins = check_bins(bins)
     if level is None:
         level = "positive" if s.k == 2 else "top-label"
@@ -218,14 +236,15 @@ def reliability(
     else:
         chosen = [positive] if level == "positive" else range(s.k)
         columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in chosen)
-        curves = [curve(f"class {k}", p, (s.y == k).astype(np.float64)) for k, p in columns]
+        title = [f"class {k}" for k in range(s.k)] if names is None else [f"class {name}" for name in names]
+        curves = [curve(title[k], p, (s.y == k).astype(np.float64)) for k, p in columns]
     return Reliability(tuple(curves), level, ci, s.n)
 
 
 def _corp(
     title: str, p: Vector, event: Vector, w: Vector, ci: float, resamples: int, rng: np.random.Generator
 ) -> ReliabilityCurve:
-    pooled = pool(p, event, w)
+    pooled = pool_probabilities(p, event, w)
     steps = isotonic_steps(pooled)
     inner = (pooled.p[steps.first[1:]] + pooled.p[steps.first[1:] - 1]) / 2
     low, high = isotonic_band(pooled, steps.predicted, ci, resamples, rng)

@@ -11,6 +11,7 @@ from scipy.special import ndtri
 
 from hcal import inputs
 from hcal.certificates import certify
+from hcal.data.class_names import check_classes, encode
 from hcal.data.probabilities import to_probs
 from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
@@ -39,6 +40,7 @@ def evaluate(
     random_state: int = 0,
     groups: Any = None,
     positive: int = 1,
+    classes: Any = None,
 ) -> Evaluation:
     """Evaluate a predictor: calibration errors of three levels, scores, sharpness, and what they mean.
 
@@ -74,6 +76,8 @@ def evaluate(
         A group of each row: every group's certified gap, the worst first, all at once (level ``ci`` or 0.95).
     positive : int
         Of two classes, the one whose probability is certified.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns, where ``y`` holds names.
 
     Returns
     -------
@@ -87,6 +91,7 @@ def evaluate(
     """
     _check_options(ci, interval, n_resamples)
     names, chosen = _names(metrics)
+    y = y if classes is None else encode(y, check_classes(classes, len(classes)))
     s = _sample(probs, y, sample_weight, input)
     notes = _coincidence(probs, calibration)
     values, left_out = _values(s, names, chosen)

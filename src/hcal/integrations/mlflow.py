@@ -43,7 +43,7 @@ def log_evaluation(
         Of :func:`hcal.evaluate`. Every metric becomes ``{prefix}/{name}``; with intervals also
         ``{prefix}/{name}_low`` and ``_high``. A value that does not exist (NaN) is left out.
     report : str, optional
-        An HTML page of :func:`hcal.report.build_report`: the artifact ``{prefix}/report.html``.
+        An HTML page of :func:`hcal.reporting.build_report`: the artifact ``{prefix}/report.html``.
     calibrator : Calibrator, optional
         Logged as the model ``{prefix}-calibrator`` (:func:`log_model`).
     prefix : str

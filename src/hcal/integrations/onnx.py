@@ -7,15 +7,20 @@ import os
 from typing import Any, Literal
 
 import numpy as np
-import onnx
 from numpy.typing import ArrayLike, NDArray
-from onnx import TensorProto, helper, numpy_helper
 
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.data.atomic import atomic_path
 from hcal.integrations._program import portable, program
+from hcal.runtime.extras import missing
 from hcal.runtime.ops import Ops
+
+try:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+except ImportError:
+    raise missing("exporting to ONNX", "onnx", "onnx") from None
 
 #: ONNX operator set 18 and file format 8: onnxruntime 1.14 (2023) and later.
 OPSET, IR_VERSION = 18, 8

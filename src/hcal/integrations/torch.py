@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from hcal.calibrators.base import Calibrator
 from hcal.integrations._program import is_portable, program
+from hcal.integrations._signature import AsModel
 from hcal.integrations._stored import from_bytes, to_bytes
 from hcal.runtime.halves import HALVES, narrow
 from hcal.runtime.ops import Ops
@@ -249,6 +250,7 @@ class CalibratedModule(nn.Module):
         self.model = model
         self.head = CalibrationHead(calibrator, output)
 
+    @AsModel
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return calibrated probabilities of whatever the model takes."""
         calibrated: Tensor = self.head(scores_of(self.model(*args, **kwargs)))

@@ -18,13 +18,19 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.metrics.sample import Sample, as_sample
+from hcal.metrics.window_sums import (
+    ListedEvents,
+    PooledEvents,
+    WindowSums,
+    remove_same_rows,
+    sum_class_windows,
+    sum_windows,
+)
 
 EventFamily = Literal["class-wise", "pooled", "top-label"]
 #: Names that pooled events had: the first claimed more than they see.
@@ -183,14 +189,16 @@ def h_error(
     s = _repeated(as_sample(probs, y, sample_weight), "hce_pooled" if events == "pooled" else "hce")
     if events == "top-label":
         family = [
-            _windows(_Listed(s.data.conf_sorted, s.data.hit_sorted, s.data.order), s.n, int(window), se)
+            sum_windows(
+                ListedEvents(s.data.conf_sorted, s.data.hit_sorted, s.data.order), s.n, int(window), se
+            )
         ]
     elif events == "class-wise":
-        family = _class_windows(s, int(window), se)
+        family = sum_class_windows(s, int(window), se)
     else:
-        pooled = _Pooled(s)
-        family = [_windows(pooled, s.n, int(window), se)]
-        _remove_same_rows(family[0], pooled, s, min(int(window), len(pooled)))
+        pooled = PooledEvents(s)
+        family = [sum_windows(pooled, s.n, int(window), se)]
+        remove_same_rows(family[0], pooled, s, min(int(window), len(pooled)))
     return _combine(family, s.n)
 
 
@@ -203,206 +211,7 @@ def _repeated(s: Sample, name: str) -> Sample:
     return Sample(s.data.probs[rows], s.y[rows])
 
 
-class _Sorted(Protocol):
-    """Events in ascending order of probability, decoded a stretch at a time."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, where: slice | IntArray) -> tuple[Vector, Vector, IntArray]:
-        """Return the probabilities, the marks and the rows of some events."""
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """One event a row, held as sorted arrays."""
-
-    probability: Vector
-    mark: Vector
-    row: IntArray
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def __getitem__(self, where: slice | IntArray) -> tuple[Vector, Vector, IntArray]:
-        return self.probability[where], self.mark[where], self.row[where]
-
-
-class _Pooled:
-    """All N·K atomic events; only the sorted keys are held, 8 bytes an event for float32."""
-
-    def __init__(self, s: Sample) -> None:
-        self.k, self.y = s.k, s.y
-        self.flat = np.ascontiguousarray(s.data.probs).ravel()
-        self.packed = self.flat.dtype == np.float32 and self.flat.size < 2**32
-        self.key: NDArray[Any]
-        if self.packed:
-            self.key = _packed_sort(self.flat)
-        elif s.data.tensor is not None:
-            self.key = s.data.tensor.reshape(-1).sort(stable=True).indices.cpu().numpy()
-        else:
-            self.key = np.argsort(self.flat, kind="stable")
-
-    def __len__(self) -> int:
-        return self.flat.size
-
-    def places(self, where: slice | IntArray) -> IntArray:
-        """Return the row-major places of some sorted events."""
-        key = self.key[where]
-        return np.asarray((key & np.uint64(0xFFFFFFFF)).view(np.int64) if self.packed else key)
-
-    def __getitem__(self, where: slice | IntArray) -> tuple[Vector, Vector, IntArray]:
-        place = self.places(where)
-        row = place // self.k
-        mark = (self.y[row] == place - row * self.k).astype(np.float64)
-        if self.packed:
-            bits = (self.key[where] >> np.uint64(32)).astype(np.uint32)
-            return bits.view(np.float32).astype(np.float64), mark, row
-        return self.flat[place].astype(np.float64), mark, row
-
-
-def _packed_sort(flat: FloatArray) -> NDArray[np.uint64]:
-    """Return ascending keys: the bits of a float32 above, its place below.
-
-    Bits of non-negative floats sort like the floats, so one sort of integers does what a stable argsort
-    does, several times faster.
-    """
-    key = np.empty(flat.size, dtype=np.uint64)
-    for i in range(0, flat.size, BLOCK):
-        part = flat[i : i + BLOCK] + np.float32(0)  # turns −0.0, whose bits sort last, into 0.0
-        key[i : i + BLOCK] = part.view(np.uint32)
-        key[i : i + BLOCK] <<= np.uint64(32)
-        key[i : i + BLOCK] |= np.arange(i, i + len(part), dtype=np.uint64)
-    key.sort()
-    return key
-
-
-@dataclass
-class _Sums:
-    """Sums over all windows of one sorted list of events."""
-
-    pairs: float  # ordered pairs of different rows
-    products: float  # Σ d_a d_b over them
-    squares: float  # Σ_windows (mean d)², chance included
-    windows: int
-    null_variance: float  # of ``products``, if labels were drawn from the probabilities
-    row_products: Vector | None  # the part of ``products`` in which each row takes part
-    row_pairs: Vector | None
-
-
-def _windows(events: _Sorted, n_rows: int, window: int, se: bool) -> _Sums:
-    """Sum over the windows of sorted events, a stretch of about ``BLOCK/4`` events at a time."""
-    n = len(events)
-    m = min(window, n)
-    count = n - m + 1
-    by_place = _shared_squares(n, m)
-    found = _Sums(float(count) * m * (m - 1), 0.0, 0.0, count, 0.0, None, None)
-    if se:
-        found.row_products, found.row_pairs = np.zeros(n_rows), np.zeros(n_rows)
-    for first in range(0, n, BLOCK // 4):
-        last = min(first + BLOCK // 4, n)
-        # Every window that contains one of these events, and every event of those windows.
-        start, stop = max(first - m + 1, 0), min(last, count)
-        q, mark, row = events[start : stop + m - 1]
-        d = q - mark
-        prefix = np.zeros(len(d) + 1)
-        np.cumsum(d, out=prefix[1:])
-        sums = prefix[m:] - prefix[:-m]
-        own = slice(first - start, last - start)
-        cover = _cover(first, last, n, m)
-        begun = sums[first - start :]  # windows that begin in this stretch: each is counted once
-        square = float(np.dot(begun, begun))
-        found.squares += square / m**2
-        found.products += square - float(np.dot(cover, d[own] ** 2))
-        # Within a window the variance hardly changes: v_a·v_b is taken as v_a².
-        variance = q[own] * (1 - q[own])
-        edge = np.minimum(np.arange(first, last), n - 1 - np.arange(first, last))
-        found.null_variance += 2 * float(np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)]))
-        if found.row_products is not None and found.row_pairs is not None:
-            total = np.zeros(len(sums) + 1)
-            np.cumsum(sums, out=total[1:])
-            place = np.arange(first, last)
-            around = total[np.minimum(place, n - m) + 1 - start] - total[np.maximum(place - m + 1, 0) - start]
-            found.row_products += _by_row(row[own], d[own] * (around - cover * d[own]), n_rows)
-            found.row_pairs += _by_row(row[own], cover * (m - 1), n_rows)
-    return found
-
-
-def _by_row(rows: IntArray, values: Vector, n_rows: int) -> Vector:
-    return np.bincount(rows, weights=values, minlength=n_rows).astype(np.float64, copy=False)
-
-
-def _cover(first: int, last: int, n: int, m: int) -> Vector:
-    """Return how many of the n − m + 1 windows contain each of the events first..last−1."""
-    place = np.arange(first, last, dtype=np.float64)
-    return np.minimum(np.minimum(place + 1, n - place), min(m, n - m + 1))
-
-
-def _shared_squares(n: int, m: int) -> Vector:
-    """Return Σ_{b ≠ a} (number of windows that hold both a and b)² by the distance of a to the nearer end.
-
-    The last entry holds for every larger distance.
-    """
-    n = min(n, 2 * m + 1)  # further inside, nothing changes any more
-    a = np.arange((n + 1) // 2)[:, None]
-    b = np.arange(n)[None, :]
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    shared = np.minimum(low, n - m) - np.maximum(high - m + 1, 0) + 1
-    squares = np.where(a == b, 0, np.maximum(shared, 0)).astype(np.float64) ** 2
-    return np.asarray(squares.sum(axis=1))
-
-
-def _class_windows(s: Sample, window: int, se: bool) -> list[_Sums]:
-    """Sum over the windows of every class; of two classes one says all, being the mirror of the other."""
-    out = []
-    if s.k == 2:
-        column = np.ascontiguousarray(s.data.probs[:, 1], dtype=np.float64)
-        order = np.argsort(column, kind="stable")
-        mark = (s.y[order] == 1).astype(np.float64)
-        return [_windows(_Listed(column[order], mark, order), s.n, window, se)]
-    step = max(1, BLOCK // s.n)
-    for first in range(0, s.k, step):
-        columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
-        for k, column in enumerate(columns, start=first):
-            order = np.argsort(column, kind="stable")
-            mark = (s.y[order] == k).astype(np.float64)
-            out.append(_windows(_Listed(column[order], mark, order), s.n, window, se))
-    return out
-
-
-def _remove_same_rows(found: _Sums, events: _Pooled, s: Sample, m: int) -> None:
-    """Take pairs of events of the same row, less than a window apart, out of the sums."""
-    n = len(events)
-    position: NDArray[Any] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
-    for i in range(0, n, BLOCK):
-        places = events.places(slice(i, i + BLOCK))
-        position[places] = np.arange(i, i + len(places), dtype=position.dtype)
-    table = position.reshape(s.n, s.k)
-    table.sort(axis=1)
-    step = max(1, BLOCK // s.k)
-    for first in range(0, s.n, step):
-        block = table[first : first + step]
-        for lag in range(1, min(s.k, m)):
-            row, column = np.nonzero(block[:, lag:] - block[:, :-lag] < m)
-            if row.size == 0:
-                break  # a larger lag is a larger distance
-            a, b = (block[row, c].astype(np.int64) for c in (column, column + lag))
-            _remove_pairs(found, events, first + row, a, b, m)
-
-
-def _remove_pairs(found: _Sums, events: _Pooled, row: IntArray, a: IntArray, b: IntArray, m: int) -> None:
-    n = len(events)
-    (q_a, mark_a, _), (q_b, mark_b, _) = events[a], events[b]
-    shared = np.minimum(a, n - m) - np.maximum(b - m + 1, 0) + 1.0
-    product = shared * (q_a - mark_a) * (q_b - mark_b)
-    found.products -= 2 * float(product.sum())
-    found.pairs -= 2 * float(shared.sum())
-    if found.row_products is not None and found.row_pairs is not None:
-        n_rows = len(found.row_pairs)
-        found.row_products -= 2 * _by_row(row, product, n_rows)
-        found.row_pairs -= 2 * _by_row(row, shared, n_rows)
-
-
-def _combine(sums: list[_Sums], n_rows: int) -> HError:
+def _combine(sums: list[WindowSums], n_rows: int) -> HError:
     """Average the members of a family of events (one member: that one)."""
     members = [x for x in sums if x.pairs > 0]
     raw = float(np.sqrt(np.mean([x.squares / x.windows for x in sums])))

@@ -10,12 +10,12 @@ from hcal.certificates import Certificate
 from hcal.certificates.sentences import points
 from hcal.certificates.table import EventTable
 from hcal.certificates.thresholds import Tails, risk_coverage, threshold_table
-from hcal.report import svg
-from hcal.report.charts import percent
-from hcal.report.content import Content
-from hcal.report.markup import section
-from hcal.report.svg import Frame
-from hcal.report.verdict import ReportVerdict
+from hcal.reporting import svg
+from hcal.reporting.charts import percent
+from hcal.reporting.content import Content
+from hcal.reporting.markup import section
+from hcal.reporting.svg import Frame
+from hcal.reporting.verdict import ReportVerdict
 
 _SHOWN = 12
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from helpers import DATA
+from helpers import DATA, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 TABLES = DATA / "tabular"
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation.diagram import ReliabilityCurve
-from hcal.report import charts, tables
-from hcal.report.advice import what_now
-from hcal.report.binary import binary
-from hcal.report.content import HEADLINE, Content, ReportSide
-from hcal.report.groups import groups
-from hcal.report.markup import arrow, number, section, sides, tip
-from hcal.report.verdict import ReportVerdict, judge_report
+from hcal.reporting import charts, tables
+from hcal.reporting.advice import what_now
+from hcal.reporting.binary import binary
+from hcal.reporting.content import HEADLINE, Content, ReportSide
+from hcal.reporting.groups import groups
+from hcal.reporting.markup import arrow, number, section, sides, tip
+from hcal.reporting.verdict import ReportVerdict, judge_report
 
 _SHOWN = 15  # small multiples before "show all"
 _TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
@@ -97,7 +97,7 @@ script-src '{script_hash}'; img-src data:; base-uri 'none'; form-action 'none'">
 
 
 def _asset(name: str) -> str:
-    return files("hcal.report").joinpath(name).read_text(encoding="utf-8")
+    return files("hcal.reporting").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from hcal.report import charts
-from hcal.report.content import Content, ReportSide
+from hcal.reporting import charts
+from hcal.reporting.content import Content, ReportSide
 
 
 def section(identity: str, title: str, lead: str, body: str) -> str:

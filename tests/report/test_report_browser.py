@@ -50,7 +50,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logits = 2.5 * (rng.normal(size=(1500, 40)) + 2.5 * np.eye(40)[y])
     calibrator = hcal.make_calibrator("ts").fit(logits[:700], y[:700])
     path = tmp_path_factory.mktemp("report") / "report.html"
-    hcal.report.write_report(
+    hcal.reporting.write_report(
         path,
         logits[700:],
         y[700:],

@@ -144,7 +144,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
     "no such file": (("fit", "none.npz", "-o", "m.hcal"), 1, "error: no such file: none.npz"),
     "no such folder": (("fit", "task.npz", "-o", "no/m.hcal"), 1, "error: no such directory: no"),
     "unknown method": (("fit", "task.npz", "-o", "m", "--method", "x"), 1, "unknown calibrator 'x'; valid"),
-    "unknown type": (("fit", "a.xlsx", "-o", "m"), 1, "error: cannot read a.xlsx: the types are .csv"),
+    "unknown type": (("fit", "a.docx", "-o", "m"), 1, "error: cannot read a.docx: the types are .csv"),
     "unknown metric": (("evaluate", "task.npz", "--metrics", "x"), 1, "unknown metric 'x'"),
     "unknown output": (("apply", "model.hcal", "task.npz", "-o", "p.doc"), 1, "cannot write p.doc"),
     "not a model": (("apply", "task.npz", "task.npz", "-o", "p.npz"), 1, "is not an hcal model file"),
@@ -207,9 +207,9 @@ def test_warnings_are_one_line_on_standard_error(task: Path, monkeypatch: pytest
 
     real = TemperatureScaling.fit
 
-    def warns(self: TemperatureScaling, *arguments: object) -> TemperatureScaling:
+    def warns(self: TemperatureScaling, *arguments: object, **options: object) -> TemperatureScaling:
         warnings.warn("ts: did not converge", hcal.CalibrationWarning, stacklevel=1)
-        return real(self, *arguments)
+        return real(self, *arguments, **options)
 
     monkeypatch.setattr(TemperatureScaling, "fit", warns)
     result = run("fit", task, "-o", task.with_name("m.hcal"), "--method", "ts", "-q")

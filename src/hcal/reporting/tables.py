@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hcal.metrics.registry import LEVELS
-from hcal.report import charts
-from hcal.report.content import Content
-from hcal.report.markup import number, section, tip
+from hcal.reporting import charts
+from hcal.reporting.content import Content
+from hcal.reporting.markup import number, section, tip
 
 _LEVELS = {
     "top-label": "Top label: is the predicted class right as often as it says?",

@@ -15,9 +15,9 @@ import pytest
 
 import hcal
 from hcal.data import model_file
-from helpers import wait_for_release
+from helpers import ROOT, wait_for_release
 
-HERE = Path(__file__).parent
+HERE = ROOT / "tests"
 sys.path.insert(0, str(HERE / "fuzz"))
 import mutations  # noqa: E402
 

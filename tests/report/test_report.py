@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 import hcal
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.cli.app import app
-from hcal.report import Content, Source, build_report, measure_report
-from hcal.report.page import render
-from hcal.report.verdict import judge_report
+from hcal.reporting import Content, Source, build_report, measure_report
+from hcal.reporting.page import render
+from hcal.reporting.verdict import judge_report
 from helpers import synthetic
 
 

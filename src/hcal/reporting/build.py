@@ -10,11 +10,72 @@ from typing import Any
 from hcal import inputs
 from hcal.calibrators import calibration_rows
 from hcal.calibrators.base import Calibrator
+from hcal.data.class_names import check_classes, encode
 from hcal.data.probabilities import to_probs
 from hcal.evaluation import coincidence, coinciding_rows, learned_from
-from hcal.report.content import Content, Source, gather
-from hcal.report.page import render
+from hcal.reporting.content import Content, Source, gather
+from hcal.reporting.page import render
+from hcal.reporting.verdict import ReportVerdict, judge_report
 from hcal.runtime.numerics import IntArray
+
+
+def report(
+    calibrator: Calibrator | None,
+    scores: Any,
+    y: Any,
+    path: str | os.PathLike[str],
+    *,
+    input: inputs.InputKind | None = None,
+    classes: Any = None,
+    groups: Any = None,
+    positive: Any = 1,
+    ci: float = 0.95,
+) -> ReportVerdict:
+    """Write one self-contained HTML page that shows whether the probabilities can be trusted.
+
+    Parameters
+    ----------
+    calibrator : Calibrator or None
+        Fitted: the page shows before and after. None: the scores as they are.
+    scores : array-like of shape (N, K), or (N,) for a binary score
+        What the model said about rows that the calibrator has not seen.
+    y : array-like of shape (N,)
+    path : path-like
+        Written atomically.
+    input : {"logits", "probs", "log_probs"}, optional
+        What ``scores`` holds; the calibrator's own kind, or ``"logits"``, by default.
+    classes : sequence of K str or int, optional
+        Names of the classes; the calibrator's own by default.
+    groups : array-like of shape (N,), optional
+        A group of each row: a section on groups, the worst first.
+    positive : int or str
+        The positive class of two, by its number or name.
+    ci : float
+        Level of intervals and bands.
+
+    Returns
+    -------
+    ReportVerdict
+        What the page says first: ``headline``, ``sentences``, ``alarms``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "report.html"
+    >>> scores, y = [[2.0, 0.0], [0.0, 1.0]], ["cat", "dog"]
+    >>> verdict = report(None, scores, y, path, classes=["cat", "dog"])
+    >>> path.exists(), bool(verdict.headline)
+    (True, True)
+    """
+    own = None if calibrator is None else getattr(calibrator, "class_names_", None)
+    names = own if classes is None else check_classes(classes, len(classes))
+    content = measure_report(
+        scores, encode(y, names), calibrator, input=input, groups=groups, ci=ci,
+        class_names=None if names is None else [str(n) for n in names],
+        positive=names.index(positive) if names is not None and positive in names else positive,
+    )  # fmt: skip
+    write_page(path, content)
+    return judge_report(content)
 
 
 def measure_report(
@@ -87,7 +148,7 @@ def measure_report(
 
 
 def _seen(calibrator: Calibrator, scores: Any, y: IntArray) -> float:
-    return calibration_rows.share_seen(calibrator, calibration_rows.rows_of(calibrator, scores), y)
+    return calibration_rows.share_seen(calibrator, calibration_rows.checked_rows(calibrator, scores), y)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:

@@ -15,9 +15,9 @@ from hcal import data as readers
 from hcal.calibrators import files
 from hcal.data import model_file, pickles
 from hcal.data.atomic import atomic_path
-from helpers import synthetic, wait_for_release
+from helpers import ROOT, synthetic, wait_for_release
 
-HERE = Path(__file__).parent
+HERE = ROOT / "tests"
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation.diagram import ReliabilityCurve
-from hcal.report import svg
-from hcal.report.svg import Frame, coordinate
+from hcal.reporting import svg
+from hcal.reporting.svg import Frame, coordinate
 from hcal.runtime.numerics import FloatArray, IntArray
 
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)

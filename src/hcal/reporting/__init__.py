@@ -4,14 +4,14 @@
 >>> rng = np.random.default_rng(0)
 >>> logits = rng.normal(size=(200, 3)) * 4
 >>> y = np.array([rng.choice(3, p=p) for p in hcal.softmax(logits / 3)])
->>> page = hcal.report.build_report(logits, y, hcal.make_calibrator("ts").fit(logits, y))
+>>> page = hcal.reporting.build_report(logits, y, hcal.make_calibrator("ts").fit(logits, y))
 >>> page.startswith("<!doctype html>")
 True
 """
 
 from __future__ import annotations
 
-from hcal.report.build import build_report, measure_report, write_page, write_report
-from hcal.report.content import Content, Source
+from hcal.reporting.build import build_report, measure_report, report, write_page, write_report
+from hcal.reporting.content import Content, Source
 
-__all__ = ["Content", "Source", "build_report", "measure_report", "write_page", "write_report"]
+__all__ = ["Content", "Source", "build_report", "measure_report", "report", "write_page", "write_report"]

@@ -12,8 +12,8 @@ from typing import Literal
 
 from hcal.certificates import TOLERANCE
 from hcal.evaluation import Standing
-from hcal.report.charts import percent
-from hcal.report.content import Content, ReportSide
+from hcal.reporting.charts import percent
+from hcal.reporting.content import Content, ReportSide
 
 Grade = Literal["good", "care", "few", "bad"]
 #: A rise of NLL by more than this share, even at the lower end of its interval, is never safe.

@@ -8,11 +8,11 @@ from html import escape
 import numpy as np
 
 from hcal.certificates.event import EventCertificate
-from hcal.report import svg
-from hcal.report.charts import percent, square
-from hcal.report.content import Content, ReportSide
-from hcal.report.markup import section, sides
-from hcal.report.svg import Frame
+from hcal.reporting import svg
+from hcal.reporting.charts import percent, square
+from hcal.reporting.content import Content, ReportSide
+from hcal.reporting.markup import section, sides
+from hcal.reporting.svg import Frame
 
 _WINDOWS = 16
 

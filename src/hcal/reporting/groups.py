@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from hcal.report.charts import percent
-from hcal.report.content import Content
-from hcal.report.markup import section
+from hcal.reporting.charts import percent
+from hcal.reporting.content import Content
+from hcal.reporting.markup import section
 
 
 def groups(content: Content) -> str:

@@ -339,9 +339,9 @@ def test_a_full_disk_behind_standard_output(folder: Path, options: tuple[str, ..
 #: Everything that the commands load, loaded before the fault is arranged.
 _LOADED = """
 import encodings.cp437, os, resource, tempfile
-import hcal, hcal.cli.app, hcal.cli.report, hcal.cli.evaluate, hcal.data, hcal.report, scipy.optimize
+import hcal, hcal.cli.app, hcal.cli.report, hcal.cli.evaluate, hcal.data, hcal.reporting, scipy.optimize
 cal = hcal.make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])
-hcal.report.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
+hcal.reporting.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
 with tempfile.TemporaryDirectory() as folder:
     hcal.save(cal, folder + "/m.hcal")
 hcal.data.read_data("task.npz")

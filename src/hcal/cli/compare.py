@@ -1,0 +1,62 @@
+"""``hcal compare``: methods × metrics on the rows of a file, as a table and a picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import hcal
+from hcal.cli.files import Ask
+from hcal.data import DataFile
+from hcal.evaluation.comparison_table import Comparison
+
+
+def compare_file(
+    ask: Ask,
+    test: Path | None,
+    *,
+    methods: list[str] | None,
+    metrics: list[str] | None,
+    folds: int,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> Comparison:
+    """Compare methods on a file with two parts, on two files, or out of fold on one.
+
+    Parameters
+    ----------
+    ask : Ask
+        The file to learn from.
+    test : Path, optional
+        The file to judge on; by default the test part of the first, or folds where it has no parts.
+    methods, metrics : list of str, optional
+    folds : int
+    jobs : int, optional
+    progress : bool, optional
+
+    Returns
+    -------
+    Comparison
+    """
+    learn = ask.read(part="cal")
+    options = {
+        "methods": methods,
+        "metrics": metrics,
+        "input": learn.kind,
+        "n_jobs": jobs,
+        "progress": progress,
+    }
+    judge = _judged_on(ask, test, learn)
+    if judge is None:
+        return hcal.compare(learn.values, learn.labels(), folds=folds, groups=learn.groups, **options)  # type: ignore[arg-type]
+    return hcal.compare(learn.values, learn.labels(), judge.values, judge.labels(), **options)  # type: ignore[arg-type]
+
+
+def _judged_on(ask: Ask, test: Path | None, learn: DataFile) -> DataFile | None:
+    if test is not None:
+        data = replace(ask, file=[test], labels=None, group=None).read(kind=learn.kind)
+    elif learn.part:
+        data = replace(ask, group=None).read(kind=learn.kind)
+    else:
+        return None
+    return data.in_order_of(learn.classes)

@@ -1,0 +1,69 @@
+"""Arguments and options that several commands take, worded once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _methods(incomplete: str) -> list[str]:
+    from hcal.calibrators import list_calibrators
+
+    return [name for name in list_calibrators() if name.startswith(incomplete)]
+
+
+MethodOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help="a calibrator by its registry name \\[default: h; ts for questions]",
+        autocompletion=_methods,
+    ),
+]
+DataArg = Annotated[
+    list[Path],
+    typer.Argument(
+        help=".npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt, a numpy pickle .p, or .jsonl "
+        "of lm-evaluation-harness (these may be several)",
+        metavar="FILE",
+    ),
+]
+OptionScoreOpt = Annotated[
+    str,
+    typer.Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information"),
+]
+InputOpt = Annotated[
+    str | None, typer.Option("--input", help="logits, probs or log_probs; needed where the file does not say")
+]
+LabelsOpt = Annotated[Path | None, typer.Option("--labels", help="a second file with the labels y")]
+QuietOpt = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors and warnings")]
+JsonOpt = Annotated[bool, typer.Option("--json", help="print one JSON object for machines")]
+ModelOpt = Annotated[Path | None, typer.Option("--model", "-m", help="a calibrator that hcal fit wrote")]
+
+ScoresOpt = Annotated[
+    str | None,
+    typer.Option("--scores", help="the columns of scores: a pattern 'logit_*', or names with commas"),
+]
+LabelOpt = Annotated[str | None, typer.Option("--label", help="the column of labels, numbers or names")]
+IdOpt = Annotated[
+    str | None, typer.Option("--id", help="a column that names the rows: carried to the output")
+]
+GroupOpt = Annotated[str | None, typer.Option("--group", help="a column of the file: judge every group")]
+WeightOpt = Annotated[str | None, typer.Option("--weight", help="a column of weights: 2 is the row twice")]
+ClassesOpt = Annotated[
+    str | None,
+    typer.Option("--classes", help="names of the classes with commas, in the order of the columns"),
+]
+
+
+def names_of(text: str | None) -> list[str] | None:
+    """Return names with commas between them as a list.
+
+    Examples
+    --------
+    >>> names_of("cat, dog"), names_of(None)
+    (['cat', 'dog'], None)
+    """
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

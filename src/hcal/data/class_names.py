@@ -1,0 +1,145 @@
+"""Labels that are names: kept as they are outside, 0..K−1 inside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal import inputs
+from hcal.data.limits import one_line
+from hcal.runtime.numerics import IntArray
+
+ClassName = str | int
+#: A name is shown in tables and is part of column names.
+LONGEST_NAME: Final = 1_000
+
+
+class UnnamedClassesError(ValueError):
+    """Labels are text, and nothing says which column of the scores is which class."""
+
+
+def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
+    """Check names of classes: K different texts, or K different integers.
+
+    Parameters
+    ----------
+    classes : sequence of K str or int
+    n_classes : int
+
+    Returns
+    -------
+    tuple of K str or int
+
+    Examples
+    --------
+    >>> check_classes(np.array(["cat", "dog"]), 2)
+    ('cat', 'dog')
+    """
+    if isinstance(classes, str):
+        raise ValueError("classes must be a sequence of names, got one text")
+    found = [_plain(name) for name in classes]
+    if len(found) != n_classes:
+        raise ValueError(f"classes has {len(found)} names for {n_classes} classes (columns)")
+    if not (all(type(n) is str for n in found) or all(type(n) is int for n in found)):
+        raise ValueError("classes must be all text or all integers")
+    for name in found:
+        if isinstance(name, str) and not 0 < len(name) <= LONGEST_NAME:
+            raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
+    if len(set(found)) < len(found):
+        twice = next(name for name, count in Counter(found).items() if count > 1)
+        raise ValueError(f"two classes are named {one_line(repr(twice), 60)}")
+    return tuple(found)
+
+
+def _plain(name: Any) -> Any:
+    return name.item() if isinstance(name, np.generic) else name
+
+
+def is_text(y: Any) -> bool:
+    """Whether labels are text.
+
+    Examples
+    --------
+    >>> is_text(["cat", "dog"]), is_text([0, 1])
+    (True, False)
+    """
+    array = y if isinstance(y, np.ndarray) else inputs.to_numpy(y, "y")[0]
+    if array.dtype.kind == "O":
+        return any(isinstance(v, str) for v in array.ravel()[:100])
+    return array.dtype.kind in "UST"
+
+
+def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
+    """Return labels as integers 0..K−1 where they are names; without names they stay as they are.
+
+    Text is looked up among names that are text; integers are then positions. Among names that are integers,
+    integers are looked up by value.
+
+    Parameters
+    ----------
+    y : array-like of shape (N,)
+    classes : sequence of K str or int, or None
+
+    Returns
+    -------
+    array-like of shape (N,)
+
+    Examples
+    --------
+    >>> encode(["dog", "cat"], ["cat", "dog"]), encode([7, 3], [3, 7]), encode([1, 0], ["cat", "dog"])
+    (array([1, 0]), array([1, 0]), [1, 0])
+    """
+    if classes is None:
+        if is_text(y):
+            raise UnnamedClassesError(
+                "y holds text: say which column is which class with classes=[…], in the order of the columns"
+            )
+        return y
+    textual = isinstance(classes[0], str)
+    if textual and not is_text(y):
+        return y
+    labels = np.asarray(inputs.to_numpy(y, "y")[0])
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"y must have shape (N,), got {labels.shape}")
+    return _codes(labels, classes)
+
+
+def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:
+    values = labels.tolist()  # 3.0 finds 3
+    place = {name: i for i, name in enumerate(classes)}
+    codes = np.fromiter((place.get(v, -1) for v in values), dtype=np.int64, count=len(values))
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        known = one_line(", ".join(map(str, classes)), 120)
+        raise ValueError(f"y: row {row} is {one_line(repr(values[row]), 60)}, no class of {known}")
+    return codes
+
+
+def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:
+    """Return where each class stands among columns that have names; None where they stand in order.
+
+    Parameters
+    ----------
+    columns, classes : sequence of K str
+
+    Examples
+    --------
+    >>> reorder(["dog", "cat"], ["cat", "dog"])
+    [1, 0]
+    """
+    if list(columns) == list(classes):
+        return None
+    place = {str(name): i for i, name in enumerate(columns)}
+    missing = [str(name) for name in classes if str(name) not in place]
+    if missing or len(columns) != len(classes):
+        theirs = (
+            f"{one_line(', '.join(map(str, columns)), 80)} and {one_line(', '.join(map(str, classes)), 80)}"
+        )
+        raise ValueError(f"the classes of the columns are not those of the model: {theirs}")
+    return [place[str(name)] for name in classes]
