@@ -18,7 +18,7 @@ import torch
 
 from hcal.maps import build_map
 from hcal.objective._torch import families_loss
-from hcal.objective.events import Pooled
+from hcal.objective.events import PooledEvents
 from hcal.objective.loss import HCalibrationLoss
 from hcal.objective.settings import ObjectiveSettings
 from hcal.runtime.fused import fused
@@ -55,9 +55,9 @@ def timed(call: Callable[[], object], repeats: int = 20) -> float:
 
 def plain_loss(probs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The objective by plain torch operations, whatever is installed."""
-    events = Pooled().gather(probs, y)
+    events = PooledEvents().gather(probs, y)
     loss, grad = families_loss(events.q, events.marks, ObjectiveSettings(), True)
-    return loss, Pooled().scatter(grad, probs, events)
+    return loss, PooledEvents().scatter(grad, probs, events)
 
 
 def check() -> None:

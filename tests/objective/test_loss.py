@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import hcal
 from hcal.objective.definition import families_loss
 from hcal.objective.engines import evaluate_loss
-from hcal.objective.events import Events, Family, Pooled, family_of, register_family
+from hcal.objective.events import Events, Family, PooledEvents, family_of, register_family
 from hcal.objective.kernels import loss_and_grad
 from hcal.objective.settings import ObjectiveSettings
 from hcal.objective.weights import window_weights
@@ -227,13 +227,13 @@ def test_the_old_name_of_the_pooled_family_stays_readable():
     assert loss_and_grad(p, y, events="atomic")[0] == loss_and_grad(p, y)[0]
     assert repr(hcal.HCalibrationLoss(events="atomic").events) == "'pooled'"
     with pytest.raises(ValueError, match="name of its own"):
-        register_family(type("Atomic", (Pooled,), {"name": "atomic"}))
+        register_family(type("Atomic", (PooledEvents,), {"name": "atomic"}))
 
 
 @pytest.fixture
 def second_guess():
     """A family of a stranger's, as docs/howto/add-an-event-family.md says: one class, one line."""
-    from hcal.objective.events import FAMILIES, rows_of
+    from hcal.objective.events import FAMILIES, row_index
 
     @register_family
     class SecondGuess(Family):
@@ -241,11 +241,11 @@ def second_guess():
 
         def gather(self, probs, y):
             second = probs.argsort(1)[:, -2]
-            return Events(probs[rows_of(probs), second][None], (second == y)[None], second)
+            return Events(probs[row_index(probs), second][None], (second == y)[None], second)
 
         def scatter(self, gradient, probs, events):
             out = 0 * probs
-            out[rows_of(probs), events.index] = gradient[0]
+            out[row_index(probs), events.index] = gradient[0]
             return out
 
     yield SecondGuess

@@ -39,8 +39,8 @@ def evaluate_loss(
 
     Examples
     --------
-    >>> from hcal.objective.events import Pooled
-    >>> evaluate_loss(np.full((2, 2), 0.5), np.array([0, 1]), ObjectiveSettings(), Pooled(), False)
+    >>> from hcal.objective.events import PooledEvents
+    >>> evaluate_loss(np.full((2, 2), 0.5), np.array([0, 1]), ObjectiveSettings(), PooledEvents(), False)
     (0.0, None)
     """
     if on_host(probs):

@@ -3,7 +3,7 @@
 A family is ONE class: it gathers the probabilities q and the marks of its events, and scatters a gradient in
 q back to the probabilities. Engines see nothing else. Each row of q is sorted and windowed on its own, and
 the losses are averaged: ``"pooled"`` is one row of all N·K events (the paper's choice), ``"class-wise"`` has
-a row a class. Families are written once for numpy arrays and torch tensors; :func:`rows_of`,
+a row a class. Families are written once for numpy arrays and torch tensors; :func:`row_index`,
 :func:`label_marks` and :func:`stack` are what the two do not spell alike.
 """
 
@@ -75,7 +75,7 @@ def register_family(family: type[Family]) -> type[Family]:
 
     Examples
     --------
-    >>> register_family(Pooled).name
+    >>> register_family(PooledEvents).name
     'pooled'
     """
     known = FAMILIES.get(family.name)
@@ -119,12 +119,12 @@ def family_of(events: EventsArgument) -> Family:
         raise ValueError(f"events must be a list of subsets of classes, got {events!r}") from None
 
 
-def rows_of(probs: Any) -> Any:
+def row_index(probs: Any) -> Any:
     """Return 0..N−1 where ``probs`` (N, K) lives.
 
     Examples
     --------
-    >>> rows_of(np.zeros((2, 3)))
+    >>> row_index(np.zeros((2, 3)))
     array([0, 1])
     """
     return _indices(probs, len(probs))
@@ -140,7 +140,7 @@ def label_marks(y: Any, probs: Any) -> Any:
     """
     if isinstance(probs, np.ndarray):
         marks = np.zeros(probs.shape, dtype=np.bool_)
-        marks[rows_of(probs), y] = True
+        marks[row_index(probs), y] = True
         return marks
     import torch
 
@@ -172,7 +172,7 @@ def _indices(like: Any, count: int) -> Any:
 
 
 @register_family
-class Pooled(Family):
+class PooledEvents(Family):
     """All N·K events "the label is k" in one list: the paper's choice."""
 
     name = "pooled"
@@ -196,12 +196,12 @@ class TopLabel(Family):
     def gather(self, probs: Any, y: Any) -> Events:
         """Return one row of the largest entries."""
         top = probs.argmax(1)
-        return Events(probs[rows_of(probs), top][None], (top == y)[None], top)
+        return Events(probs[row_index(probs), top][None], (top == y)[None], top)
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return the gradient in the largest entries, 0 elsewhere."""
         out = _zeros_like(probs)
-        out[rows_of(probs), events.index] = gradient[0]
+        out[row_index(probs), events.index] = gradient[0]
         return out
 
 
