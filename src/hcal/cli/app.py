@@ -388,7 +388,7 @@ def demo(
     with console.friendly():
         from hcal.cli.story import run_demo
 
-        run_demo(output, method=method, random_state=seed, quiet=quiet, json=json)
+        run_demo(output, method=method or "h", random_state=seed, quiet=quiet, json=json)
 
 
 app.add_typer(bench.app, name="bench")
