@@ -99,7 +99,7 @@ def _without_printed(results: Results) -> Results:
 def bars(results: Results, *, relative: bool) -> Figure:
     """Draw a panel a metric: ARE (or AE) of every method, best first."""
     metrics = [m for m in PAPER_METRICS if m in results.metrics]
-    collapsed = collapsed_cells(results).any(axis=0)
+    collapsed = np.atleast_1d(collapsed_cells(results).any(axis=0))
     with styled() as plt:
         figure, axes = plt.subplots(
             -(-len(metrics) // 3), 3, figsize=(11, 2.3 * -(-len(metrics) // 3)), squeeze=False
