@@ -19,7 +19,7 @@ import numpy as np
 from hcal.bench.render import render_tables, write_text
 from hcal.bench.stats import PairedInterval, paired_over_tasks
 from hcal.bench.style import PALETTE, SUBJECT, save_figure, styled
-from hcal.bench.tables import Row, Table
+from hcal.bench.tables import ResultTable, Row
 from hcal.evaluation.collapse import collapse_reasons
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _times(x: PairedInterval) -> str:
     return f"{math.exp(x.value):.2f} [{math.exp(x.low):.2f}, {math.exp(x.high):.2f}]"
 
 
-def ratio_table(data: Experiment, schedule: str, start: str) -> Table:
+def ratio_table(data: Experiment, schedule: str, start: str) -> ResultTable:
     """Return error of h / error of each rival by level and part of the tasks."""
     rows = []
     for level in LEVELS:
@@ -176,7 +176,7 @@ def ratio_table(data: Experiment, schedule: str, start: str) -> Table:
             values = [_times(data.ratio(r, schedule, start, level, tasks)) for r in RIVALS]
             rows.append(Row(f"{level}, {part} ({len(tasks)})", values))
     title = f"Error of h / error of the rival: {start} start, {SCHEDULES[schedule]}"
-    return Table(title, "level, tasks", list(RIVALS.values()), rows, [_RATIO_NOTE])
+    return ResultTable(title, "level, tasks", list(RIVALS.values()), rows, [_RATIO_NOTE])
 
 
 _RATIO_NOTE: Final = (
@@ -185,7 +185,7 @@ _RATIO_NOTE: Final = (
 )
 
 
-def win_table(data: Experiment) -> Table:
+def win_table(data: Experiment) -> ResultTable:
     """Return wins and losses of h against each rival, task by task."""
     rows = []
     for schedule in SCHEDULES:
@@ -196,12 +196,12 @@ def win_table(data: Experiment) -> Table:
                     Row(f"{level}, {start}, {SCHEDULES[schedule]}", [f"{a} : {b}" for a, b in counts])
                 )
     note = f"of {len(data.tasks)} tasks; a difference of less than 2 % is a tie"
-    return Table(
+    return ResultTable(
         "Tasks won by h : by the rival", "level, start, schedule", list(RIVALS.values()), rows, [note]
     )
 
 
-def collapse_table(data: Experiment) -> Table:
+def collapse_table(data: Experiment) -> ResultTable:
     """Return the share of collapsed choices by objective, start and selector."""
     rows = []
     objectives = ("h", *RIVALS)
@@ -211,10 +211,10 @@ def collapse_table(data: Experiment) -> Table:
                 counts = [data.collapsed(o, schedule, start, selector) for o in objectives]
                 label = f"{selector} selector, {start}, {SCHEDULES[schedule]}"
                 rows.append(Row(label, [f"{a} of {b}" if b else "–" for a, b in counts]))
-    return Table("Collapsed choices", "selector, start, schedule", ["h", *RIVALS.values()], rows)
+    return ResultTable("Collapsed choices", "selector, start, schedule", ["h", *RIVALS.values()], rows)
 
 
-def truth_table(data: Experiment) -> Table:
+def truth_table(data: Experiment) -> ResultTable:
     """Return the distance to the known truth, by objective, of the generated tasks."""
     tasks = [t for t in data.tasks if "truth_tv" in data.before[t].scores]
     rows = []
@@ -225,7 +225,7 @@ def truth_table(data: Experiment) -> Table:
             values.append(float(np.mean([e.scores["truth_tv"] for e in found])) if found else None)
         rows.append(Row(t, values))
     note = "half the L1 distance of the probability vectors, mean over rows; NLL selector, identity start"
-    return Table("Distance to the truth", "task", ["before", "h", *RIVALS.values()], rows, [note])
+    return ResultTable("Distance to the truth", "task", ["before", "h", *RIVALS.values()], rows, [note])
 
 
 def paragraph(data: Experiment) -> str:
@@ -276,7 +276,7 @@ def figure(data: Experiment) -> Figure:
 
 def page_text(data: Experiment, link: str, source: str) -> str:
     """Return the page as Markdown."""
-    tables: list[Callable[[], Table]] = [
+    tables: list[Callable[[], ResultTable]] = [
         *(lambda s=s, i=i: ratio_table(data, s, i) for i in reversed(STARTS) for s in SCHEDULES),  # type: ignore[misc]
         lambda: win_table(data),
         lambda: collapse_table(data),

@@ -84,7 +84,7 @@ def binned_training() -> Demonstration:
     fresh = torch.from_numpy(_log_probs(task.logits_test))
     shown = []
     for name, loss in (("ECE", _binned), ("NLL", OBJECTIVES["nll"]()), ("h", OBJECTIVES["h"]())):
-        new = build_map("monotonic-10", x, seed=0).to(x.dtype)
+        new = build_map("monotonic-10", x, random_state=0).to(x.dtype)
         optimiser = torch.optim.Adam(new.parameters(), lr=0.02)
         for _ in range(150):
             optimiser.zero_grad()

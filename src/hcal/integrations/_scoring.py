@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.evaluation.diagram import Curve, reliability
+from hcal.evaluation.diagram import ReliabilityCurve, reliability
 from hcal.metrics.registry import get_metric
 
 Strategy = Literal["uniform", "quantile", "corp", "smooth"]
@@ -121,7 +121,7 @@ class CalibrationDisplay:
 
     Attributes
     ----------
-    curve : Curve
+    curve : ReliabilityCurve
     prob_true, prob_pred : arrays of shape (bins,)
         Frequencies and mean probabilities of the bins that hold rows.
     estimator_name : str
@@ -130,7 +130,7 @@ class CalibrationDisplay:
         Where it was drawn.
     """
 
-    curve: Curve
+    curve: ReliabilityCurve
     ci: float
     estimator_name: str = ""
     pos_label: Any = None
