@@ -26,7 +26,7 @@ ORDER = (
     "calibrators",
     "certificates",
     "evaluation",
-    "report",
+    "reporting",
     "integrations",
     "bench",
     "cli",

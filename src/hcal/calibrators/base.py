@@ -24,7 +24,7 @@ from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import StateSpec, check_state, choose_spec
-from hcal.data.class_names import ClassName, check_classes, encode, is_text
+from hcal.data.class_names import ClassName, encode, names_of_fit
 from hcal.data.provenance import fingerprint
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
@@ -139,7 +139,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """
         self._forget()
         x, origin = inputs.check_logits(logits, input=self.input)
-        names = self._names(classes, y, origin, x.shape[1])
+        names = names_of_fit(classes, y, origin.columns, x.shape[1])
         labels = inputs.check_labels(encode(y, names), *x.shape)
         weight = self._check_weight(sample_weight, len(x))
         self._warn_of_weight(weight)
@@ -294,15 +294,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return {_RENAMED.get(name, name): value for name, value in params.items()}
 
     # -- machinery --------------------------------------------------------------------------------
-
-    @staticmethod
-    def _names(classes: Any, y: Any, origin: inputs.Origin, n_classes: int) -> tuple[ClassName, ...] | None:
-        if classes is not None:
-            return check_classes(classes, n_classes)
-        columns = [] if origin.columns is None else list(origin.columns)
-        if len(columns) == n_classes and all(isinstance(c, str) for c in columns) and is_text(y):
-            return check_classes(columns, n_classes)
-        return None
 
     def _working(self, x: FloatArray) -> FloatArray:
         return x if self.native_float32 else x.astype(np.float64, copy=False)

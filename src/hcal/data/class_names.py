@@ -121,6 +121,22 @@ def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:
     return codes
 
 
+def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[ClassName, ...] | None:
+    """Return the names that a fit was given, or those of a frame's columns where the labels are text.
+
+    Examples
+    --------
+    >>> names_of_fit(None, ["cat"], ["cat", "dog"], 2), names_of_fit(None, [0], ["cat", "dog"], 2)
+    (('cat', 'dog'), None)
+    """
+    if classes is not None:
+        return check_classes(classes, n_classes)
+    found = [] if columns is None else list(columns)
+    if len(found) == n_classes and all(isinstance(c, str) for c in found) and is_text(y):
+        return check_classes(found, n_classes)
+    return None
+
+
 def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:
     """Return where each class stands among columns that have names; None where they stand in order.
 
