@@ -6,13 +6,14 @@ from :mod:`studies.central_experiment`. Everything the page says is computed fro
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -322,17 +323,12 @@ def write_page(results: Path, out: Path) -> list[Path]:
 
 def main() -> None:
     """Read the arguments and write the page."""
-    import typer
-
-    def command(
-        results: Annotated[Path, typer.Argument(help="of studies.central_experiment")],
-        out: Annotated[Path, typer.Option("--out", "-o")] = Path("docs/central-experiment.md"),
-    ) -> None:
-        """Write the page of the central experiment and its figure."""
-        for path in write_page(results, out):
-            typer.echo(str(path))
-
-    typer.run(command)
+    parser = argparse.ArgumentParser(description="Write the page of the central experiment and its figure.")
+    parser.add_argument("results", type=Path, help="of studies.central_experiment")
+    parser.add_argument("--out", "-o", type=Path, default=Path("docs/central-experiment.md"))
+    asked = parser.parse_args()
+    for path in write_page(asked.results, asked.out):
+        print(path)
 
 
 if __name__ == "__main__":
