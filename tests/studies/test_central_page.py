@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from pathlib import Path
 
 import pytest
 
+from helpers import ROOT
 from studies import central_page
 from studies.central_experiment import COLUMNS
 
@@ -103,3 +105,12 @@ def test_the_page_has_its_paragraph_tables_and_figure(tmp_path: Path) -> None:
     assert "h 6 of 12, NLL 6 of 12" in text
     assert text.count("### Error of h / error of the rival") == 4
     assert picture.stat().st_size > 5000
+
+
+def test_the_page_is_the_results_and_the_readme_quotes_it(tmp_path: Path) -> None:
+    results, page = ROOT / "results" / "central.csv", ROOT / "docs" / "central-experiment.md"
+    made, _ = central_page.write_page(results, tmp_path / page.name)
+    assert made.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+    said = re.search(r"\(× [\d.]+ \[[\d., ]+\]", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert said is not None
+    assert f"against NLL {said.group()[1:]}" in page.read_text(encoding="utf-8")

@@ -112,3 +112,19 @@ def test_a_stored_cell_is_what_the_script_computes(board: ModuleType) -> None:
             # Solvers on another machine end in another last digit.
             for field in ("brier", "logloss"):
                 assert float(stored[task, method][field]) == pytest.approx(float(fresh[field]), rel=1e-5)
+
+
+def test_the_readme_shows_the_board() -> None:
+    """The page is made from the results (above); the README repeats some of its numbers."""
+    page = (ROOT / "docs" / "tabular.md").read_text(encoding="utf-8")
+    parts = [page.split(f"### {title}, all sizes")[1] for title in ("Two classes", "Three and more classes")]
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").split("<!-- tables")[1].splitlines()
+    shown = [line for line in lines[1:9] if line.startswith("| `")]
+    assert len(shown) == 6
+    for line in shown:
+        method = line.split("`")[1]
+        for part, cell in zip(parts, line.split("|")[2:4], strict=True):
+            if cell.strip():
+                own = next(row for row in part.splitlines() if f" {method} " in row.replace("*", " "))
+                rates = [column.split("[")[0].strip() for column in own.split("|")[2:4]]
+                assert cell.strip() == " / ".join(rates), method
