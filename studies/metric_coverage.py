@@ -24,7 +24,7 @@ from joblib import Parallel, delayed
 
 from hcal.metrics import METRICS, Sample, calibration_test
 from hcal.metrics.resampling import intervals
-from hcal.metrics.window_sums import PooledEvents, remove_same_rows, sum_windows
+from hcal.metrics.window_sums import PooledRuns, remove_same_rows, sum_windows
 from hcal.metrics.windowed import h_error, signed_root
 from hcal.runtime.numerics import log_softmax, softmax
 
@@ -64,7 +64,7 @@ def population(temperature: float, n: int = 1_000_000) -> dict[str, float]:
     }
 
 
-class _True(PooledEvents):
+class _True(PooledRuns):
     """Atomic events whose marks are the true probabilities."""
 
     def __init__(self, s: Sample, p: np.ndarray) -> None:
@@ -300,7 +300,7 @@ def tables() -> str:
     if plug_by_t:
         head = " | ".join(f"T = {r['temperature']:g} ({r['sets']} sets)" for r in plug_by_t)
         lines += [f"| bias-aware interval of | {head} |", "|---" * (1 + len(plug_by_t)) + "|"]
-        for n in PLUG_IN:
+        for n in (name for name in PLUG_IN if all(name in r["coverage"] for r in plug_by_t)):
             cells = " | ".join(
                 f"{r['coverage'][n]:.1%} (truth {r['truth'][n]:.3g}, mean {r['mean'][n]:.3g})"
                 for r in plug_by_t

@@ -15,8 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from hcal.bench import cell as cell_module
-from hcal.bench.cell import Job, collapsed, run_job
+from hcal.bench.cell import Job, collapsed, paired_replicates, run_job
 from hcal.bench.methods import Method, resolve_methods
 from hcal.bench.run import Plan, run
 from hcal.bench.store import Key, read_results
@@ -63,8 +62,8 @@ def test_bootstrap_is_paired_and_centred() -> None:
     task = tasks("temperature-k4-n800")[0].load()
     sample = Sample(softmax(task.logits_test), task.y_test)
     names = ("nll", "skce", "dkde_ce")
-    one = cell_module.bootstrap(sample, names, 60)
-    two = cell_module.bootstrap(sample, names, 60)
+    one = paired_replicates(sample, names, 60)
+    two = paired_replicates(sample, names, 60)
     for name in names:
         np.testing.assert_array_equal(one[name], two[name])
         value = METRICS[name].function(sample)

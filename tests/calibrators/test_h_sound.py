@@ -106,7 +106,7 @@ def test_discrete_scores_are_rows_and_not_copies() -> None:
 def test_weights_that_do_not_count_rows_are_met_with_a_sentence() -> None:
     z, y = synthetic(200, 3)
     for weight in (np.full(200, 1 / 200), np.full(200, 1000.5)):
-        with pytest.warns(hcal.CalibrationWarning, match="count rows"):
+        with pytest.warns(hcal.CalibrationWarning, match="a weight counts rows"):
             hcal.HCalibrator().fit(z, y, weight)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

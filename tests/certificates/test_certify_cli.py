@@ -17,7 +17,7 @@ from helpers import synthetic
 def _run(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == code, result.output
-    return result.stdout if code in (0, 2) else result.stderr
+    return result.stdout if code in (0, 3) else result.stderr
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", probs=p, y=(rng.random(2000) < p - off).astype(int))
     said = _run("watch", tmp_path / "mon.npz", tmp_path / "tue.npz", "--state", state)
     assert said.count("no alarm") == 2
-    said = _run("watch", tmp_path / "wed.npz", "--state", state, "--plot", picture, code=2)
+    said = _run("watch", tmp_path / "wed.npz", "--state", state, "--plot", picture, code=3)
     assert "ALARM at row 4," in said
     assert picture.stat().st_size > 10_000
     assert hcal.Monitor.load(state).n == 6000

@@ -117,7 +117,7 @@ def test_a_model_is_no_output_of_apply(folder: Path, monkeypatch: pytest.MonkeyP
     _one_line(result.stderr, "is also an input")
 
 
-@pytest.mark.parametrize("command", ["table", "export", "page"])
+@pytest.mark.parametrize("command", ["table", "export"])
 def test_bench_outputs_are_never_inputs(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.chdir(folder)
     _store(folder / "r.csv")

@@ -10,7 +10,7 @@ import pytest
 import calibrators
 import hcal
 from calibrators import Case
-from hcal.solvers import fit_map
+from hcal.solvers import methods
 from helpers import synthetic
 
 #: What the fuzzer found; the last number draws the rows.
@@ -61,7 +61,7 @@ def test_the_fuzzer_says_what_fails(
 def test_ten_rows_of_twelve_classes_do_not_take_long() -> None:
     """Newton ran off along features of rounding size, 100 steps in each of 245 fits (29 s): counted here."""
     steps: list[int] = []
-    original = fit_map.newton
+    original = methods.newton
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         solved = original(*args, **kwargs)
@@ -71,7 +71,7 @@ def test_ten_rows_of_twelve_classes_do_not_take_long() -> None:
     z, y = synthetic(10, 12, scale=75.0)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore", hcal.CalibrationWarning)
-        patch.setattr(fit_map, "newton", counted)
+        patch.setattr(methods, "newton", counted)
         hcal.make_calibrator("dir").fit(z, y)
     assert len(steps) == 245
     assert sum(steps) < 3000  # 7,200 before

@@ -173,10 +173,10 @@ def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
         hcal.reliability(ragged, y)[0].observed, hcal.reliability(array, y)[0].observed
     )
     assert hcal.metrics.ece_ew(ragged, y) == hcal.metrics.ece_ew(array, y)
-    page = hcal.report.build_report(scores, y, cal)
+    page = hcal.reporting.build_report(scores, y, cal)
     assert "Multiple choice" in page
     assert "learned from" not in page
-    assert "learned from" in hcal.report.build_report(*quiz(800, seed=3), cal)
+    assert "learned from" in hcal.reporting.build_report(*quiz(800, seed=3), cal)
 
 
 def test_ragged_lists_are_certified_and_the_rows_of_the_fit_are_not() -> None:

@@ -178,7 +178,8 @@ def test_concurrent_fits_leave_threads_as_they_were() -> None:
     finally:
         torch.set_num_threads(torch_before)
     for seed, probs in enumerate(results):
-        np.testing.assert_array_equal(probs, _fit(seed))
+        # Sums of BLAS differ in their last bits with the number of its threads.
+        np.testing.assert_allclose(probs, _fit(seed), rtol=0, atol=1e-12)
 
 
 def _fit(seed: int) -> np.ndarray:

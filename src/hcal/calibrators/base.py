@@ -23,7 +23,7 @@ from hcal import inputs
 from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
-from hcal.calibrators.state import StateSpec, check_state, choose_spec
+from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
 from hcal.data.class_names import ClassName, encode, names_of_fit
 from hcal.data.provenance import fingerprint
 from hcal.metrics.summary import Scores, score_probs
@@ -34,6 +34,10 @@ State = dict[str, NDArray[Any]]
 
 #: Where a state holds ln of new over old class frequencies; absent where they are those of the fit.
 PRIOR = "prior_log_ratio"
+#: Beyond e^±700 a ratio of frequencies is 0 or infinite.
+PRIOR_SPEC = StateSpec(
+    (Field(PRIOR, "ln of new over old class frequencies", ("K",), -np.inf, 700.0, optional=True),)
+)
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
 #: Names of parameters in older model files -> present ones.
@@ -355,7 +359,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_state(self) -> None:
         """Raise a ValueError that names the array which is not as the method declares it."""
         spec = choose_spec(self.state_specs, self.get_params(deep=False), set(self.state_))
-        check_state(spec + FLOOR_SPEC, self.state_, self.n_classes_)
+        check_state(spec + FLOOR_SPEC + PRIOR_SPEC, self.state_, self.n_classes_)
 
     def _score_fit(self, x: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> None:
         self.scores_ = {

@@ -49,12 +49,14 @@ def hash_rows(x: FloatArray) -> Hashes:
     >>> bool(a[0] == a[2]), bool(a[0] == a[1])
     (True, False)
     """
-    return row_hashes(np.asarray(x, dtype=np.float32))
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and hashed as such
+        return row_hashes(np.asarray(x, dtype=np.float32))
 
 
 def _centred(x: FloatArray) -> FloatArray:
     """Logits up to the constant of each row, which means nothing."""
-    return np.asarray(x - x.max(axis=1, keepdims=True))
+    with np.errstate(over="ignore"):
+        return np.asarray(x - x.max(axis=1, keepdims=True))
 
 
 def checked_rows(calibrator: Calibrator, scores: Any) -> FloatArray:

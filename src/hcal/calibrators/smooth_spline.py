@@ -81,7 +81,8 @@ class SmoothSpline(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.knots < 2:
             raise ValueError(f"knots must be at least 2, got {self.knots!r}")
-        odds = ten_digits(log_odds(logits))
+        # Beyond e^±1e6 rows say nothing new, and the cube of the range must be a number.
+        odds = np.clip(ten_digits(log_odds(logits)), -1e6, 1e6)
         if np.count_nonzero(np.bincount(y, weights=sample_weight)) < 2:
             y = np.full_like(y, -1)  # one class only: nothing to learn a curve from
         own = y if odds.shape[1] > 2 else y - 1  # the only event of two classes is class 1

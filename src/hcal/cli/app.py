@@ -96,7 +96,7 @@ def fit(
         method = calibrator.name
         told = warn_of_few_rows(data)
         with console.fitting(calibrator, f"fitting {method} on {shape_of(data)}", quiet=quiet or json):
-            opening.fit(calibrator, data)
+            opening.fit_on(calibrator, data)
         calibrator.info_["fitted_on"] |= origin(data)
         save(calibrator, output)
         if json:

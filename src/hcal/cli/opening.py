@@ -37,7 +37,7 @@ def for_prior(calibrator: Any, prior: str | None, scores: Any) -> Any:
     return calibrator.with_prior(frequencies)
 
 
-def fit(calibrator: Any, data: DataFile) -> None:
+def fit_on(calibrator: Any, data: DataFile) -> None:
     """Fit on what a file holds: questions by their labels alone, others with weights and names of classes."""
     if data.questions:
         calibrator.fit(data.values, data.labels())

@@ -33,7 +33,7 @@ def is_questions(paths: Sequence[Path]) -> bool:
     return isinstance(first, dict) and "confidence" in first
 
 
-def read_jsonl(paths: Sequence[Path], *, score: OptionScore = "sum") -> Found:
+def read_questions(paths: Sequence[Path], *, score: OptionScore = "sum") -> Found:
     """Read questions with their options, or answers with their stated confidence.
 
     Parameters
@@ -54,7 +54,7 @@ def read_jsonl(paths: Sequence[Path], *, score: OptionScore = "sum") -> Found:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "judge.jsonl"
     >>> _ = path.write_text('{"confidence": "80%", "correct": true}')
-    >>> read_jsonl([path])
+    >>> read_questions([path])
     ('probs', array([0.8]), array([1]), False)
     """
     samples = {path: is_samples(path) for path in paths}

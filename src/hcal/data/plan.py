@@ -19,7 +19,7 @@ class UnknownKindError(ValueError):
     """A file does not say whether it holds logits, probs or log_probs, or holds several of them."""
 
 
-class Plan:
+class ReadingPlan:
     """What to read of one file, by the caller's words and the names that the file holds."""
 
     def __init__(

@@ -25,12 +25,11 @@ from hcal.data.columns import (
     Columns,
     may_be_text,
 )
-from hcal.data.jsonl import is_questions
-from hcal.data.jsonl import read_jsonl as read_questions
+from hcal.data.jsonl import is_questions, read_questions
 from hcal.data.limits import BROKEN, check_bytes, one_line, open_regular, size_of
 from hcal.data.lm_eval import OptionScore
 from hcal.data.pickles import read_pickle
-from hcal.data.plan import Part, Plan, UnknownKindError
+from hcal.data.plan import Part, ReadingPlan, UnknownKindError
 from hcal.data.records import read_jsonl, read_xlsx
 from hcal.data.tables import OtherColumnError, read_csv
 from hcal.data.tensors import read_safetensors
@@ -168,7 +167,7 @@ def read_data(
         return DataFile(path, holds, values, found_y, "", more=tuple(more), questions=questions)
     if more:
         raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
-    plan = Plan(path, part, kind, columns or Columns(), own_labels=labels is None)
+    plan = ReadingPlan(path, part, kind, columns or Columns(), own_labels=labels is None)
     arrays = read_arrays(path, Wish(plan.choose, columns=plan.columns))
     found: dict[str, Any] = {role: arrays[name] for role, name in plan.names.items()}
     y = found.get("label") if labels is None else _read_labels(Path(labels))

@@ -84,7 +84,7 @@ def scalar(dtype: Any, data: Any = b"") -> Any:
     return assemble_array(data, dtype, ())[()]
 
 
-def encode(text: Any, encoding: Any = "latin1") -> bytes:
+def encode_text(text: Any, encoding: Any = "latin1") -> bytes:
     """Return the bytes that old protocols wrote as text."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError("only latin1 bytes are admitted")
@@ -95,7 +95,7 @@ def encode(text: Any, encoding: Any = "latin1") -> bytes:
 WORDS: Final[dict[tuple[str, str], Any]] = {
     ("numpy", "ndarray"): Array,
     ("numpy", "dtype"): Dtype,
-    ("_codecs", "encode"): encode,
+    ("_codecs", "encode"): encode_text,
     **{
         (f"numpy.{core}.{module}", name): stand_in
         for core in ("core", "_core")

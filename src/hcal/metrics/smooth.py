@@ -68,7 +68,10 @@ def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
         return float(np.abs(smoothed(waves, sigma)).sum()) - sigma
 
     # At 0 nothing is smoothed: an excess of 0 there is a perfect fit. At 1 it cannot be positive.
-    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, 1.0, xtol=1e-13))
+    if excess(0.0) <= 0:
+        return 0.0
+    # The error is at most 1; where it is 1, rounding may leave no change of sign.
+    return 1.0 if excess(1.0) >= 0 else float(brentq(excess, 0.0, 1.0, xtol=1e-13))
 
 
 def spectrum(at: Vector, mass: Vector) -> Vector:

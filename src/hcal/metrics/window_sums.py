@@ -36,7 +36,7 @@ class ListedEvents:
         return self.probability[where], self.mark[where], self.row[where]
 
 
-class PooledEvents:
+class PooledRuns:
     """All N·K atomic events; only the sorted keys are held, 8 bytes an event for float32."""
 
     def __init__(self, s: Sample) -> None:
@@ -181,7 +181,7 @@ def sum_class_windows(s: Sample, window: int, se: bool) -> list[WindowSums]:
     return out
 
 
-def remove_same_rows(found: WindowSums, events: PooledEvents, s: Sample, m: int) -> None:
+def remove_same_rows(found: WindowSums, events: PooledRuns, s: Sample, m: int) -> None:
     """Take pairs of events of the same row, less than a window apart, out of the sums."""
     n = len(events)
     position: NDArray[Any] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
@@ -202,7 +202,7 @@ def remove_same_rows(found: WindowSums, events: PooledEvents, s: Sample, m: int)
 
 
 def _remove_pairs(
-    found: WindowSums, events: PooledEvents, row: IntArray, a: IntArray, b: IntArray, m: int
+    found: WindowSums, events: PooledRuns, row: IntArray, a: IntArray, b: IntArray, m: int
 ) -> None:
     n = len(events)
     (q_a, mark_a, _), (q_b, mark_b, _) = events[a], events[b]

@@ -25,7 +25,7 @@ import numpy as np
 from hcal.metrics.sample import Sample, as_sample
 from hcal.metrics.window_sums import (
     ListedEvents,
-    PooledEvents,
+    PooledRuns,
     WindowSums,
     remove_same_rows,
     sum_class_windows,
@@ -196,7 +196,7 @@ def h_error(
     elif events == "class-wise":
         family = sum_class_windows(s, int(window), se)
     else:
-        pooled = PooledEvents(s)
+        pooled = PooledRuns(s)
         family = [sum_windows(pooled, s.n, int(window), se)]
         remove_same_rows(family[0], pooled, s, min(int(window), len(pooled)))
     return _combine(family, s.n)

@@ -42,7 +42,7 @@ def pad_options(rows: Iterable[Any], fill: float) -> Float64:
     array([[0.5, 0.5, 0. ],
            [0.2, 0.3, 0.5]])
     """
-    parts = [np.asarray(row, dtype=np.float64).reshape(-1) for row in rows]
+    parts = [_numbers(row, i) for i, row in enumerate(rows)]
     out = np.full((len(parts), max(map(len, parts), default=0)), fill)
     for row, part in zip(out, parts, strict=True):
         row[: len(part)] = part
@@ -71,3 +71,10 @@ def log_softmax_options(scores: Float64) -> Float64:
     rows = np.flatnonzero(logs.argmax(axis=1) != top)  # rounding may tie the best with an earlier one
     logs[rows, top[rows]] = np.nextafter(logs[rows].max(axis=1, initial=-np.inf), np.inf)
     return logs
+
+
+def _numbers(row: Any, number: int) -> Float64:
+    try:
+        return np.asarray(row, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise ValueError(f"row {number} of the probs or scores holds something that is no number") from None
