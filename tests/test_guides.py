@@ -80,9 +80,7 @@ def test_a_metric_is_one_file_and_one_row(tmp_path: Path) -> None:
     )
     row = re.search(r"^```text\n(        Metric\(.*?\n)```$", guide, re.MULTILINE | re.DOTALL)
     assert row
-    text = text.replace(
-        "import canonical, class_wise, dirichlet,", "import canonical, class_wise, dirichlet, in_the_large,"
-    )
+    text = text.replace("    dirichlet,\n", "    dirichlet,\n    in_the_large,\n", 1)
     first_class_wise = text.index("        _class(\n")
     registry.write_text(text[:first_class_wise] + row[1] + text[first_class_wise:], encoding="utf-8")
     places = _places(folder, "test_catalog.py", "test_layers.py", "test_names.py", "test_evaluate.py")

@@ -186,7 +186,8 @@ def test_line_endings_change_nothing(csv: Path, ending: str) -> None:
         (b"a,b,c\n0.5,0.5\n", "3 column names for 2 columns"),
         (b"\xff\xfea\0,\0b\0", "not UTF-8"),
         (b"a,b\n0.5,\x00\n", "bytes of zero"),
-        (b'a,"' + b"x" * 200_000 + b'"\n1,2\n', "field larger than field limit"),
+        # The csv module's limit is the whole process's, and other libraries raise it.
+        (b'a,"' + b"x" * 200_000 + b'"\n1,2\n', "field larger than field limit|a class name must have"),
         (b'"a\nb",c\n0.5,0.5\n', "line break"),
         (b"\n\n", "is empty"),
         (b"0,25;0,75\n0,5;0,5\n", "could not convert"),
