@@ -178,7 +178,7 @@ def test_concurrent_fits_leave_threads_as_they_were() -> None:
     finally:
         torch.set_num_threads(torch_before)
     for seed, probs in enumerate(results):
-        # Sums of BLAS differ in their last bits with the number of its threads.
+        # Was equality; seen: 1e-16 apart. Probably sums of BLAS by its number of threads; not confirmed.
         np.testing.assert_allclose(probs, _fit(seed), rtol=0, atol=1e-12)
 
 
