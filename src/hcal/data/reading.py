@@ -174,8 +174,11 @@ def read_data(
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     values = found["scores"]
-    said = plan.classes(found.get(CLASSES)) if classes is None else classes
-    names = None if said is None else check_classes(said, 2 if values.ndim == 1 else values.shape[-1])
+    n_classes = 2 if values.ndim == 1 else values.shape[-1]
+    if classes is None:
+        names = _names_in_file(path, plan.classes(found.get(CLASSES)), n_classes)
+    else:
+        names = check_classes(classes, n_classes)
     data = DataFile(path, plan.kind, values, y, plan.suffix.lstrip("_"), names)  # type: ignore[arg-type]
     rest: dict[str, Any] = {
         key: found.get(role) for key, role in (("ids", "id"), ("groups", "group"), ("weight", "weight"))
@@ -184,6 +187,13 @@ def read_data(
         if array is not None and array.shape != (len(values),):
             raise ValueError(f"{path.name}: {key} must have one value a row, got shape {array.shape}")
     return replace(data, **rest)
+
+
+def _names_in_file(path: Path, said: Sequence[str] | None, n_classes: int) -> tuple[Any, ...] | None:
+    try:
+        return None if said is None else check_classes(said, n_classes)
+    except ValueError as error:
+        raise ValueError(_sentence(path.name, error)) from None
 
 
 def _read_labels(path: Path) -> NDArray[Any]:
