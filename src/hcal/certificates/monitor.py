@@ -242,6 +242,10 @@ class Monitor:
             self.alarm = stronger._describe(self.n + other.n, families, self.log_evidence)
         return self
 
+    def result(self) -> Alarm | None:
+        """Return the alarm, or None while there is none."""
+        return self.alarm
+
     @property
     def state(self) -> dict[str, Any]:
         """Everything needed to go on later, as plain values."""

@@ -175,6 +175,10 @@ class CertificateStream:
             notes=("From a stream: windows and curve at the edges of fine bins.",),
         )
 
+    def result(self) -> Certificate:
+        """Return the certificate of everything seen so far, at the usual level; see :meth:`certify`."""
+        return self.certify()
+
 
 def _cells(p: FloatArray, c: Any) -> Vector:
     """Rows, claims and marks in the fine bins, shape (3, BINS)."""

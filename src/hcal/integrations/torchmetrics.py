@@ -68,8 +68,8 @@ class CalibrationMetrics(Metric):
         empty = StreamingMetrics(num_classes, metrics)
         self.num_classes, self.metrics = empty.n_classes, empty.metrics
         self.input, self.ignore_index = input, ignore_index
-        self._names = tuple(empty.state())
-        for name, value in empty.state().items():
+        self._names = tuple(empty.state["sums"])
+        for name, value in empty.state["sums"].items():
             self.add_state(f"hcal_{name}", torch.from_numpy(np.array(value)), dist_reduce_fx="sum")
 
     def update(self, preds: torch.Tensor, target: torch.Tensor) -> None:
@@ -84,7 +84,7 @@ class CalibrationMetrics(Metric):
         if not len(labels):
             return
         part = StreamingMetrics(self.num_classes, self.metrics).update(to_probs(scores, self.input), labels)
-        for name, value in part.state().items():
+        for name, value in part.state["sums"].items():
             held = getattr(self, f"hcal_{name}")
             held += torch.from_numpy(value).to(held.device)
 
@@ -95,8 +95,10 @@ class CalibrationMetrics(Metric):
         -------
         dict of tensors
         """
-        state = {name: getattr(self, f"hcal_{name}").double().cpu().numpy() for name in self._names}
-        stream = StreamingMetrics.from_state(state, self.num_classes, self.metrics)
+        sums = {name: getattr(self, f"hcal_{name}").double().cpu().numpy() for name in self._names}
+        stream = StreamingMetrics.from_state(
+            {"n_classes": self.num_classes, "metrics": self.metrics, "sums": sums}
+        )
         values = stream.compute() if stream.n else dict.fromkeys(self.metrics, float("nan"))
         return {name: torch.tensor(v, dtype=torch.float64, device=self.device) for name, v in values.items()}
 

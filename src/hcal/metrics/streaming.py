@@ -122,28 +122,26 @@ class StreamingMetrics:
         self.n += other.n
         return self
 
-    def state(self) -> dict[str, NDArray[np.float64]]:
-        """Return what was added up so far: arrays of a constant size, which sum across machines.
+    @property
+    def state(self) -> dict[str, Any]:
+        """What was added up so far: under ``sums`` arrays of a constant size, which sum across machines.
 
         Returns
         -------
-        dict of arrays
+        dict
             For :meth:`from_state`.
         """
-        return {"n": np.array(float(self.n)), **self._state}
+        sums = {"n": np.array(float(self.n)), **self._state}
+        return {"n_classes": self.n_classes, "metrics": list(self.metrics), "sums": sums}
 
     @classmethod
-    def from_state(
-        cls, state: dict[str, NDArray[np.float64]], n_classes: int, metrics: Iterable[str] | None = None
-    ) -> Self:
-        """Return an accumulator that has seen what :meth:`state` says.
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Return an accumulator that has seen what :attr:`state` says.
 
         Parameters
         ----------
-        state : dict of arrays
-            Or the sum of several, entry by entry.
-        n_classes : int
-        metrics : list of str, optional
+        state : dict
+            Its ``sums`` may be those of several, added entry by entry.
 
         Returns
         -------
@@ -152,12 +150,12 @@ class StreamingMetrics:
         Examples
         --------
         >>> seen = StreamingMetrics(2).update([[0.2, 0.8], [0.6, 0.4]], [1, 1])
-        >>> StreamingMetrics.from_state(seen.state(), 2).compute() == seen.compute()
+        >>> StreamingMetrics.from_state(seen.state).compute() == seen.compute()
         True
         """
-        found = cls(n_classes, metrics)
-        found.n = round(float(state["n"]))
-        found._state = {name: np.asarray(state[name], dtype=np.float64) for name in found._state}
+        found, sums = cls(state["n_classes"], state["metrics"]), state["sums"]
+        found.n = round(float(sums["n"]))
+        found._state = {name: np.array(sums[name], dtype=np.float64) for name in found._state}
         return found
 
     def compute(self) -> dict[str, float]:
@@ -170,6 +168,10 @@ class StreamingMetrics:
         if self.n == 0:
             raise ValueError("nothing to compute: no part was added yet")
         return {name: self._one(name) for name in self.metrics}
+
+    def result(self) -> dict[str, float]:
+        """Return the metrics of everything seen so far; see :meth:`compute`."""
+        return self.compute()
 
     def bounds(self) -> dict[str, float]:
         """Return how far each metric can be from its exact value, beyond rounding; 0 for most.
