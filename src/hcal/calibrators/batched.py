@@ -55,9 +55,9 @@ def apply_batches(
     source : Batches
         Of files.
     output : path-like
-        ``.npz .npy .csv`` or ``.parquet``: one file, written by this process. Without an ending: a new folder,
-        a file for each piece, of the type of the input and written by whoever has the piece. Either appears
-        when all is written, or not at all.
+        ``.npz .npy .csv`` or ``.parquet``: one file, written by this process. Without an ending: a new
+        folder, a file for each piece, of the type of the input, written by whoever has the piece. Either
+        appears when all is written, or not at all.
     driver : Driver, optional
         Who works on the pieces; this process by default. What is written does not depend on it.
     advance : callable, optional

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -175,13 +175,67 @@ def share_seen(calibrator: Calibrator, scores: FloatArray, y: IntArray) -> float
     >>> share_seen(cal, x[:50], y[:50]) > 0.3, share_seen(cal, x + 1e-3 * x**2, y)
     (True, 0.0)
     """
-    kept = calibrator.info_.get(KEY)
-    if kept is None:
-        return 0.0
-    hashes = hash_rows(_centred(scores))
-    if len(hashes) == kept["n"] >= _FEWEST and str(_digest(hashes, y)) == kept["all"]:
-        return 1.0
-    return _share(hashes, kept["scores"], kept["unique"], kept["n"])
+    return SeenRows(calibrator.info_.get(KEY)).update(scores, y).result()
+
+
+class SeenRows:
+    """Which rows of a fit are among others: a partial result (:mod:`hcal.runtime.partial`).
+
+    Parameters
+    ----------
+    kept : dict or None
+        What the calibrator remembers, under ``KEY`` of its ``info_``; nothing is found where that is nothing.
+
+    Examples
+    --------
+    >>> SeenRows(None).update(np.eye(3), np.arange(3)).result()
+    0.0
+    """
+
+    def __init__(self, kept: dict[str, Any] | None) -> None:
+        self._kept = kept
+        self._remembered = _unpacked(kept["scores"] if kept else "")
+        self._found = np.zeros(len(self._remembered), dtype=bool)
+        self._rows, self._sum = 0, 0
+
+    def update(self, scores: FloatArray, y: IntArray) -> Self:
+        """Look at more rows: checked logits (N, K), and labels (N,)."""
+        if self._kept is not None:
+            hashes = hash_rows(_centred(scores))
+            self._found |= np.isin(self._remembered, hashes)
+            self._add(len(hashes), _digest(hashes, y))
+        return self
+
+    def merge(self, other: SeenRows) -> Self:
+        """Add what another has found of the same fit."""
+        self._found |= other._found
+        self._add(other._rows, other._sum)
+        return self
+
+    def _add(self, rows: int, digest: int) -> None:
+        self._rows, self._sum = self._rows + rows, (self._sum + digest) % 2**64
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What was found so far."""
+        return {"kept": self._kept, "found": self._found, "rows": self._rows, "sum": str(self._sum)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Go on from a state."""
+        made = cls(state["kept"])
+        made._found = np.array(state["found"], dtype=bool)
+        made._add(int(state["rows"]), int(state["sum"]))
+        return made
+
+    def result(self) -> float:
+        """Return the share of the fit's rows that were found; see :func:`share_seen`."""
+        kept = self._kept
+        if kept is None:
+            return 0.0
+        if self._rows == kept["n"] >= _FEWEST and str(self._sum) == kept["all"]:
+            return 1.0
+        return _share(self._found, self._rows, kept["unique"], kept["n"])
 
 
 def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> dict[str, float]:
@@ -207,16 +261,16 @@ def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> di
 
 
 def _share_of_outputs(hashes: Hashes, kept: dict[str, Any]) -> float:
-    return _share(hashes, kept["outputs"], kept["unique_outputs"], kept["n"])
+    found = np.isin(_unpacked(kept["outputs"]), hashes)
+    return _share(found, len(hashes), kept["unique_outputs"], kept["n"])
 
 
-def _share(hashes: Hashes, packed: str, unique: float, n: int) -> float:
-    remembered = _unpacked(packed)
-    if len(remembered) < min(_FEWEST, n):
+def _share(found: NDArray[np.bool_], rows: int, unique: float, n: int) -> float:
+    if len(found) < min(_FEWEST, n):
         return 0.0
-    share = float(np.isin(remembered, hashes).mean())
+    share = float(found.mean())
     # Where rows of the calibration set repeat each other, fresh rows repeat them too.
-    by_chance = 3 * (1 - unique) * max(1.0, len(hashes) / n)
+    by_chance = 3 * (1 - unique) * max(1.0, rows / n)
     return share if share > max(0.05, by_chance) else 0.0
 
 

@@ -139,7 +139,7 @@ class Batches:
 
     def __init__(self, paths: Sequence[Path], recipe: Recipe, rows: int | None) -> None:
         self.paths = tuple(paths)
-        first = self._probe(recipe)
+        self._first = first = self._probe(recipe)
         self.kind: InputKind = first.kind
         self.n_classes = classes_of(first)
         self.classes = first.classes
@@ -169,6 +169,10 @@ class Batches:
         if labels is not None and count_labels(labels) != start:
             raise ValueError(f"{labels.name} has {count_labels(labels):,} labels for {start:,} rows")
         return pieces, held
+
+    def check_labels(self) -> None:
+        """Raise where there are no labels, or none that are classes: before a long pass, not in it."""
+        as_batch(0, replace(self._first, y=self._first.labels()))
 
     def pieces(self) -> list[Piece]:
         """Return disjoint parts of the rows, in their order, each for :func:`read_piece`.

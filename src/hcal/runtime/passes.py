@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, Protocol, TypeVar
@@ -52,6 +52,50 @@ def one_by_one(function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
     [1, 2]
     """
     return map(function, pieces)
+
+
+class _Mergeable(Protocol):
+    def merge(self, other: Any) -> Any: ...
+
+
+M = TypeVar("M", bound=_Mergeable)
+
+
+def add_up(
+    function: Callable[[S], M],
+    pieces: Sequence[S],
+    empty: Callable[[], M],
+    *,
+    driver: Driver | None = None,
+    advance: Callable[[int], None] | None = None,
+    size: Callable[[S], int],
+) -> M:
+    """Return what the function makes of all pieces, merged in their order.
+
+    Parameters
+    ----------
+    function : callable
+        Of a piece; returns a partial result (:mod:`hcal.runtime.partial`).
+    pieces : sequence
+    empty : callable
+        Makes a partial result that has seen nothing.
+    driver : Driver, optional
+        This process by default.
+    advance : callable, optional
+        Told how many rows were done, after each piece.
+    size : callable
+        Returns how many rows a piece has.
+
+    Returns
+    -------
+    partial result
+    """
+    whole = empty()
+    for piece, part in zip(pieces, (driver or one_by_one)(function, pieces), strict=True):
+        whole.merge(part)
+        if advance is not None:
+            advance(size(piece))
+    return whole
 
 
 class Processes:
