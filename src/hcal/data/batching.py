@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.data.class_names import ClassName, check_classes, encode
+from hcal.data.class_names import ClassName, check_classes
 from hcal.data.columns import Columns
 from hcal.data.pieces import Piece, Recipe, classes_of, count_labels, read_data_blocks, spans_of, texts_of
 from hcal.data.plan import Part, UnknownKindError
@@ -131,6 +131,8 @@ class Batches:
     n_classes : int
     classes : tuple of str, or None
         Names of the classes in the order of the columns.
+    part : str
+        ``"cal"``, ``"test"``, or ``""`` for files without parts.
     n_rows : int or None
         How many rows there are; None where only the end of an iterator will tell.
     n_bytes : int
@@ -143,6 +145,7 @@ class Batches:
         self.kind: InputKind = first.kind
         self.n_classes = classes_of(first)
         self.classes = first.classes
+        self.part = first.part
         size = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
         order = recipe.order or first.classes
         self.recipe = replace(
@@ -169,6 +172,11 @@ class Batches:
         if labels is not None and count_labels(labels) != start:
             raise ValueError(f"{labels.name} has {count_labels(labels):,} labels for {start:,} rows")
         return pieces, held
+
+    @property
+    def name(self) -> str:
+        """The name of the first file, and how many come with it."""
+        return replace(self._first, more=self.paths[1:]).name
 
     def check_labels(self) -> None:
         """Raise where there are no labels, or none that are classes: before a long pass, not in it."""
@@ -210,9 +218,10 @@ class ArrayBatches(Batches):
         classes: tuple[str, ...] | None,
     ) -> None:
         self._blocks, self.kind = blocks, kind
-        self._waiting, self._first = self._peek()
-        scores = inputs.to_numpy(_pair(self._first)[0], kind)[0]
-        self.n_classes = 2 if scores.ndim == 1 else int(scores.shape[-1])
+        self.paths, self.part, self.classes = (), "", classes
+        self._waiting, first = self._peek()
+        self._first = self._data(first)
+        self.n_classes = classes_of(self._first)
         self.classes = None if classes is None else check_classes(classes, self.n_classes)
         self._rows = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
 
@@ -242,19 +251,22 @@ class ArrayBatches(Batches):
         waiting, self._waiting = self._waiting, None
         start = 0
         for block in self._blocks() if waiting is None else waiting:
-            values, labels = _pair(block)
-            scores = inputs.to_numpy(values, self.kind)[0]
-            y = None if labels is None else encode(inputs.to_numpy(labels, "y")[0], self.classes)
-            data = DataFile(Path("iterator"), self.kind, scores, y, "", self.classes)
+            data = self._data(block)
             if classes_of(data) != self.n_classes:
                 raise ValueError(f"a block has {classes_of(data)} classes, the first has {self.n_classes}")
-            if y is not None and len(y) != len(scores):
-                raise ValueError(f"y has {len(y)} labels for {len(scores)} rows")
-            for a in range(0, len(scores), self._rows):
+            if data.y is not None and len(data.y) != len(data.values):
+                raise ValueError(f"y has {len(data.y)} labels for {len(data.values)} rows")
+            for a in range(0, len(data.values), self._rows):
                 b = a + self._rows
-                part = replace(data, values=scores[a:b], y=None if y is None else y[a:b])
-                yield as_batch(start + a, part)
-            start += len(scores)
+                y = None if data.y is None else data.y[a:b]
+                yield as_batch(start + a, replace(data, values=data.values[a:b], y=y))
+            start += len(data.values)
+
+    def _data(self, block: Any) -> DataFile:
+        values, labels = _pair(block)
+        y = None if labels is None else inputs.to_numpy(labels, "y")[0]
+        scores = inputs.to_numpy(values, self.kind)[0]
+        return DataFile(Path("iterator"), self.kind, scores, y, "", self.classes)
 
 
 def _pair(block: Any) -> tuple[Any, Any]:
