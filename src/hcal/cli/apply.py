@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.batched import apply_batches
@@ -14,6 +14,9 @@ from hcal.cli.scale import Scale, describe, open_batches
 from hcal.data import Batches, can_write, write_probs
 from hcal.data.atomic import check_new_folder
 from hcal.data.block_writing import can_write_blocks
+
+#: Peak of memory over the bytes of the scores: 3 for arrays, 5 for tables, whose columns are gathered.
+TIMES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def apply_file(
     -------
     Written
     """
+    ask.check_memory(TIMES, calibrator.input)
     data = read_for(calibrator, model, ask)
     with console.working(f"applying {calibrator.name} to {shape_of(data)}", quiet=quiet):
         calibrator = opening.for_prior(calibrator, prior, data.values)

@@ -11,7 +11,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import load
 from hcal.certificates import Certificate, Monitor, refuse_scores_of_the_fit
 from hcal.cli import console
-from hcal.cli.evaluate import own_probs
+from hcal.cli.evaluate import TIMES, own_probs
 from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
 from hcal.cli.scale import Scale, describe, open_batches
@@ -111,6 +111,7 @@ def run_certify(
         source = open_batches(ask, scale, calibrator, model)
         with scale.working(f"certifying {describe(source)}", source, quiet=quiet) as told:
             return certify_source(source, calibrator, **wanted, **told)
+    ask.check_memory(TIMES)
     calibrator, data = calibrator_and_data(model, ask)
     with console.working(f"certifying {shape_of(data)}", quiet=quiet):
         return certify_file(data, calibrator, **wanted)

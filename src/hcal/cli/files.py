@@ -47,6 +47,19 @@ class Ask:
             classes=names_of(self.classes), score=check_score(self.score),
         )  # fmt: skip
 
+    def check_memory(self, times: int, kind: str | None = None) -> None:
+        """Raise before anything starts where all rows, at ``times`` their bytes, would not fit in memory."""
+        from contextlib import suppress
+
+        from hcal.data.limits import check_memory
+        from hcal.data.pieces import Recipe, declared_bytes
+
+        recipe, declared = Recipe(1, kind or self.kind, self.columns, self.labels), 0
+        for path in self.file:
+            with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
+                declared += declared_bytes(path, recipe)
+        check_memory(self.file[0].name, times * declared)
+
     def batches(
         self, rows: int | None, *, part: Part = "test", kind: str | None = None, order: Any = None
     ) -> Batches:
