@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +143,6 @@ def test_certify_by_blocks_and_never_on_rows_of_the_fit(folder: Path, tmp_path: 
 # -- processes --------------------------------------------------------------------------------------
 
 
-def test_a_piece_that_kills_every_worker_is_one_line() -> None:
-    with pytest.raises(WorkerDiedError, match="killed, one after the other"):
-        list(Processes(1)(signal.raise_signal, [signal.SIGKILL]))
-
-
 def test_workers_change_nothing_even_killed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,14 +175,13 @@ def test_workers_change_nothing_even_killed(
 def _kill_one(killed: list[int], most: int = 1) -> None:
     """Kill a worker of this process, after its first piece and before its last."""
     if len(killed) < most:
-        killed.append(_workers()[-1])
+        killed.append(active_children()[-1].pid or 0)
         os.kill(killed[-1], signal.SIGKILL)
 
 
-def _workers() -> list[int]:
-    me = os.getpid()
-    children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
-    return [int(p) for p in children if "spawn_main" in Path(f"/proc/{p}/cmdline").read_text()]
+def test_a_piece_that_kills_every_worker_is_one_line() -> None:
+    with pytest.raises(WorkerDiedError, match="killed, one after the other"):
+        list(Processes(1)(signal.raise_signal, [signal.SIGKILL]))
 
 
 # -- memory -----------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def add_up(
 class Processes:
     """A driver with processes of this machine.
 
-    Every process is a fresh one and gets the function once. Where one is killed, the pieces that were under
+    Every process gets the function once. Where one is killed, the pieces that were under
     way are done again; a piece must therefore be harmless to do twice. Processes end with the one that began
     them.
 
@@ -152,13 +152,25 @@ class Processes:
             pool.shutdown(cancel_futures=True)
 
     def _pool(self, function: Callable[[Any], Any]) -> ProcessPoolExecutor:
-        from multiprocessing import get_context
-
-        # Not forked: a fork has the locks of threads that it does not have.
         threads = max(1, thread_count() // self.workers)
         return ProcessPoolExecutor(
-            self.workers, get_context("spawn"), initializer=_begin, initargs=(function, threads, os.getpid())
+            self.workers, _context(function), initializer=_begin, initargs=(function, threads)
         )
+
+
+def _context(function: Any) -> Any:
+    """Return how processes begin: not as forks of this one, which would have the locks of its threads.
+
+    They are forks of one that has loaded the function's module and done nothing, so that only the first is
+    slow to come; where there is no such thing each is a new one.
+    """
+    from multiprocessing import get_all_start_methods, get_context
+
+    context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+    module = getattr(getattr(function, "func", function), "__module__", None)
+    if context.get_start_method() == "forkserver" and module != "__main__":
+        context.set_forkserver_preload([__name__, *([module] if module else [])])
+    return context
 
 
 def _answer(future: Future[T] | None) -> T:
@@ -173,7 +185,7 @@ def _is_done(future: Future[Any] | None) -> bool:
 _function: Callable[[Any], Any] = abs
 
 
-def _begin(function: Callable[[Any], Any], threads: int, parent: int) -> None:
+def _begin(function: Callable[[Any], Any], threads: int) -> None:
     """Set a worker up: its function, its share of the cores, and an eye on who began it."""
     global _function
     from threadpoolctl import threadpool_limits
@@ -182,11 +194,11 @@ def _begin(function: Callable[[Any], Any], threads: int, parent: int) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     threadpool_limits(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asked; it ends us
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent has gone, by whatever way."""
+    """End this process when its parent has gone, by whatever way; a server of forks goes with its own."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
