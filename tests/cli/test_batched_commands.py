@@ -102,7 +102,7 @@ def test_apply_to_a_folder_in_the_order_of_its_files(folder: Path, tmp_path: Pat
 
 def test_evaluate_by_blocks_says_what_is_exact(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ("--model", folder / "m.hcal", "--json")
-    asked = ("--metrics", ",".join([*EXACT, "ks", "smece"]))
+    asked = ("--metrics", ",".join([*EXACT, "ks", "dece"]))
     whole = json.loads(run("evaluate", folder / "whole.npz", *model, *asked))
     # As many rows as the sample holds: nothing is left to chance.
     small = json.loads(run("evaluate", folder / "parts", *model, *asked))
@@ -116,13 +116,13 @@ def test_evaluate_by_blocks_says_what_is_exact(folder: Path, monkeypatch: pytest
             assert found["how"][name] == "all rows"
     bound = float(found["how"]["ks"].removeprefix("all rows, within "))
     assert abs(found["metrics"]["ks"] - whole["metrics"]["ks"]) <= bound * 1.1  # printed with two digits
-    assert found["how"]["smece"] == "sample"
+    assert found["how"]["dece"] == "sample"
     assert (found["rows"], found["sample_rows"]) == (N, 500)
     assert found["argmax_changed"] == whole["argmax_changed"]
     low, high = found["intervals"]["nll"]
     assert low < high
     shown = run("evaluate", folder / "parts", *model[:2], *asked, "--no-diagram")
-    assert "seeded sample of 500 of 6,000 rows: smece" in shown
+    assert "seeded sample of 500 of 6,000 rows: dece" in shown
 
 
 def test_certify_by_blocks_and_never_on_rows_of_the_fit(folder: Path, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_workers_change_nothing_even_killed(
     calibrator = hcal.load(folder / "m.hcal")
     source = batches(folder / "parts", rows=200, columns=Columns(id="key"))
     monkeypatch.setattr(batched, "SAMPLE_ROWS", 500)
-    metrics = ["nll", "ks", "smece"]
+    metrics = ["nll", "ks", "dece"]
     killed: list[int] = []
     apply_batches(calibrator, source, tmp_path / "alone")
     done = apply_batches(

@@ -94,6 +94,7 @@ def fit(
         check_output(output, *file, labels)
         params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
         ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes, score=score)
+        ask.check_memory(opening.TIMES)
         data = ask.read(part="cal")
         calibrator = opening.new_calibrator(method, data, params)
         method = calibrator.name

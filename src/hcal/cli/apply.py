@@ -78,7 +78,8 @@ def apply_file(
         calibrator = opening.for_prior(calibrator, prior, data.values)
         probs = calibrator.predict_proba(data.values)
     write_probs(output, probs, data.y, classes=data.classes, ids=data.ids)
-    return Written(output, *probs.shape, float(probs.max(axis=1).mean()), calibrator.name)
+    rows, classes = probs.shape
+    return Written(output, rows, classes, float(probs.max(axis=1).mean()), calibrator.name)
 
 
 def apply_blocks(

@@ -39,13 +39,24 @@ class Ask:
     score: str = "sum"
 
     def read(self, *, part: Part = "test", kind: str | None = None) -> DataFile:
-        """Read it; ``kind`` is that of a model, where one decides."""
+        """Read all of it; ``kind`` is that of a model, where one decides."""
         from hcal.data import read_data
 
+        if self.several:
+            return self.batches(None, part=part, kind=kind).read_all()
         return read_data(
             self.file, part=part, kind=kind or self.kind, labels=self.labels, columns=self.columns,
             classes=names_of(self.classes), score=check_score(self.score),
         )  # fmt: skip
+
+    @property
+    def several(self) -> bool:
+        """Whether it is a folder, a pattern or a store: read as one set of rows by blocks."""
+        from hcal.data.sources import is_many
+        from hcal.data.zarr_rows import is_zarr
+
+        together = len(self.file) > 1 and any(path.suffix.lower() != ".jsonl" for path in self.file)
+        return together or any(is_many(path) or is_zarr(path) for path in self.file)
 
     def check_memory(self, times: int, kind: str | None = None) -> None:
         """Raise before anything starts where all rows, at ``times`` their bytes, would not fit in memory."""
@@ -53,11 +64,11 @@ class Ask:
 
         from hcal.data.limits import check_memory
         from hcal.data.pieces import Recipe, declared_bytes
+        from hcal.data.sources import files_of
 
         recipe, declared = Recipe(1, kind or self.kind, self.columns, self.labels), 0
-        for path in self.file:
-            with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
-                declared += declared_bytes(path, recipe)
+        with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
+            declared = sum(declared_bytes(path, recipe) for path in files_of(self.file) or ())
         check_memory(self.file[0].name, times * declared)
 
     def batches(

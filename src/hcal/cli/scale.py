@@ -35,12 +35,7 @@ class Scale:
 
     def by_blocks(self, ask: Ask) -> bool:
         """Whether rows are read by blocks: it was asked for, or the files are many."""
-        from hcal.data.sources import is_many
-        from hcal.data.zarr_rows import is_zarr
-
-        several = len(ask.file) > 1 and any(path.suffix.lower() != ".jsonl" for path in ask.file)
-        asked = (self.batch_rows, self.workers, self.scheduler) != (None, None, None)
-        return asked or several or any(is_many(path) or is_zarr(path) for path in ask.file)
+        return ask.several or (self.batch_rows, self.workers, self.scheduler) != (None, None, None)
 
     @contextmanager
     def driver(self) -> Iterator[Driver | None]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.data.class_names import ClassName, check_classes
 from hcal.data.columns import Columns
+from hcal.data.limits import check_bytes
 from hcal.data.pieces import Piece, Recipe, classes_of, count_labels, read_data_blocks, spans_of, texts_of
 from hcal.data.plan import Part, UnknownKindError
 from hcal.data.reading import DataFile
@@ -206,6 +207,23 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         return chain.from_iterable(map(read_piece, self._pieces[0]))
 
+    def read_all(self) -> DataFile:
+        """Return all rows at once, as :func:`hcal.data.read_data` does for one file.
+
+        Returns
+        -------
+        DataFile
+        """
+        check_bytes(self.name, self.n_bytes, self.n_bytes)
+        found = [data for piece in self._pieces[0] for _, data in read_data_blocks(piece)]
+
+        def column(name: str) -> Any:
+            held = [getattr(data, name) for data in found]
+            return None if held[0] is None else np.concatenate(held)
+
+        columns = {name: column(name) for name in ("values", "y", "ids", "groups", "weight")}
+        return replace(self._first, path=self.paths[0], more=self.paths[1:], **columns)
+
 
 class ArrayBatches(Batches):
     """Rows that a program hands over, block by block."""
@@ -222,7 +240,8 @@ class ArrayBatches(Batches):
         self._waiting, first = self._peek()
         self._first = self._data(first)
         self.n_classes = classes_of(self._first)
-        self.classes = None if classes is None else check_classes(classes, self.n_classes)
+        if classes is not None:
+            check_classes(classes, self.n_classes)
         self._rows = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
 
     def _peek(self) -> tuple[Iterator[Any] | None, Any]:

@@ -105,8 +105,8 @@ class _NpzBlocks:
             _write_header(self._probs, probs.dtype, (self._rows, *probs.shape[1:]))
             self._classes = arrays.get(CLASSES)
             for key in arrays.keys() - {"probs", CLASSES}:
-                file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
-                self._beside[key] = (file, [])
+                waits = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+                self._beside[key] = (waits, [])
         self._probs.write(probs.data)
         for key, (file, types) in self._beside.items():
             npy.write_array(file, np.ascontiguousarray(arrays[key]), allow_pickle=False)

@@ -294,6 +294,6 @@ def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation 
     )
 
 
-def _summary(streamed: StreamingMetrics) -> dict[str, float]:
+def _summary(streamed: StreamingMetrics) -> dict[str, Any]:
     values = streamed.result()
     return {"accuracy": values["accuracy"], "mean_confidence": streamed.mean_confidence, "nll": values["nll"]}
