@@ -195,7 +195,7 @@ def test_a_file_cut_in_use_is_an_error(tmp_path: Path) -> None:
         list(blocks)
     np.save(tmp_path / "y.npy", y[:5])
     np.save(tmp_path / "b.npy", x)
-    with pytest.raises(ValueError, match="5 labels for 1,000 rows"):
+    with pytest.raises(ValueError, match=r"y.npy has 5 labels"):
         list(batches(tmp_path / "b.npy", kind="logits", labels=tmp_path / "y.npy"))
 
 
