@@ -12,7 +12,8 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.temperature import solve_temperature
+from hcal.solvers.rows import Rows, array_rows
+from hcal.solvers.temperature import temperature_of
 
 
 class TemperatureScaling(Calibrator):
@@ -37,7 +38,10 @@ class TemperatureScaling(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        solved = solve_temperature(logits, y, sample_weight)
+        return self._fit_rows(array_rows(logits, y, sample_weight))
+
+    def _fit_rows(self, rows: Rows) -> Fitted:
+        solved = temperature_of(rows)
         info = {"temperature": 1 / solved.beta, "evaluations": solved.evaluations}
         return Fitted({"beta": np.array(solved.beta)}, solved.converged, solved.message, info)
 

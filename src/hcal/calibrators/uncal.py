@@ -12,6 +12,7 @@ from hcal.calibrators.state import StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
+from hcal.solvers.rows import Rows
 
 
 class Uncalibrated(Calibrator):
@@ -34,6 +35,9 @@ class Uncalibrated(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+        return Fitted({})
+
+    def _fit_rows(self, rows: Rows) -> Fitted:
         return Fitted({})
 
     def _predict(self, logits: FloatArray) -> FloatArray:

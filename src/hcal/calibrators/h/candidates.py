@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from hcal.calibrators.h.rows import Float64, blocks, look
 from hcal.maps import scaling
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.threads import each
+from hcal.solvers.rows import array_rows
 
 #: Up to so many classes vector and matrix scaling are candidates: their K² numbers need rows.
 MATRIX_CLASSES = 32
@@ -115,11 +117,12 @@ def fit_candidates(
     k, one = logits.shape[1], logits.shape[1] / float(weight.sum())
     x = _capped(look(logits, float(refined.beta)).margin, setting.cap)
     off_diagonal = np.where(np.eye(k, dtype=bool), one, one * (k - 1)).ravel()
+    rows = array_rows(x, y, weight)
     solved = [
-        second_stage(family, x, y, weight, strength, "ridge", _ITERATIONS).theta
+        second_stage(partial(family, k), rows, strength, "ridge", _ITERATIONS).theta
         for family, strength in (
-            (scaling.vector(k), np.full(2 * k, one)),
-            (scaling.matrix(k), np.concatenate([off_diagonal, np.full(k, one)])),
+            (scaling.vector, np.full(2 * k, one)),
+            (scaling.matrix, np.concatenate([off_diagonal, np.full(k, one)])),
         )
     ]
     return Candidates(setting, model, *solved)
