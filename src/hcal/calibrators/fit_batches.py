@@ -1,0 +1,274 @@
+"""Fit on rows that do not fit in memory: by sums over blocks where a method can, else on a seeded sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.calibration_rows import Hashes, keep_sketch, outputs_of
+from hcal.calibrators.registry import get_calibrator, list_calibrators
+from hcal.calibrators.survey import Piece, PieceReader, Survey, open_piece
+from hcal.data.batches import Batch
+from hcal.data.row_sample import RowSample, SampledRows
+from hcal.metrics.streaming import StreamingMetrics
+from hcal.metrics.summary import Scores
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.partial import merged
+from hcal.solvers.rows import PieceRows, Run, Sums
+
+Method = TypeVar("Method", bound=Calibrator)
+#: Entries (rows × classes) that a sample holds at most: 200 MB of float32, and a fit needs several times that.
+SAMPLE_EVENTS = 50_000_000
+_SCORED = ("nll", "brier", "accuracy", "ece_ew")
+
+
+def fit_batches(
+    calibrator: Method,
+    batches: Iterable[Piece] | Callable[[], Iterable[Piece]],
+    *,
+    exact: bool | None = None,
+    sample_rows: int = 1_000_000,
+    random_state: int = 0,
+    run: Run | None = None,
+) -> Method:
+    """Fit a calibrator on blocks of rows, of which one at a time is in memory.
+
+    Methods that are fitted by sums (``methods_by_sums()``: temperature, vector and structured scaling) pass
+    over the blocks as often as their solver asks and give what the fit in memory gives, to 1e-6 in the
+    probabilities. Every other method is fitted in memory, on a sample: the rows of the smallest hashes of
+    their numbers, stratified by class with weights that restore the classes' shares. ``info_["batches"]``
+    says which it was, how many rows there were and how many were used. Where the sample holds all rows, the
+    fit is that in memory.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    batches : iterable of Batch, or a function that returns one
+        Or of functions that read a batch where the work is done. A list, or what can be gone through again;
+        an iterator that ends is enough for a sample.
+    exact : bool, optional
+        True insists on sums, False on a sample; by default sums where the method can.
+    sample_rows : int
+        Rows of the sample; with many classes fewer, so that it holds at most 50 million numbers.
+    random_state : int
+        Of the sample.
+    run : callable, optional
+        (function, pieces) ↦ the function's result for every piece, in any order: where the passes run. By
+        default here, one piece after the other.
+
+    Returns
+    -------
+    Calibrator
+        The same object, fitted.
+
+    Examples
+    --------
+    >>> from hcal.calibrators.ts import TemperatureScaling
+    >>> z, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
+    >>> blocks = [Batch(z[i : i + 2], "logits", y[i : i + 2], i) for i in (0, 2)]
+    >>> cal = fit_batches(TemperatureScaling(), blocks)
+    >>> cal.predict_proba(z[:1]).round(6), cal.info_["batches"]["exact"]
+    (array([[0.25, 0.75]]), True)
+    """
+    summed = _by_sums(calibrator, exact)
+    source = _Source(batches, _one_by_one if run is None else run)
+    if summed and source.once:
+        raise ValueError(
+            f"{calibrator.name!r} goes through the batches several times, and this iterator ends: pass a "
+            "list or a function that returns an iterator, or exact=False for a fit on a sample"
+        )
+    calibrator._forget()
+    return (_fit_by_sums if summed else partial(_fit_sample, sample_rows, random_state))(calibrator, source)
+
+
+def methods_by_sums() -> list[str]:
+    """Return the methods that :func:`fit_batches` fits by sums over all rows.
+
+    Examples
+    --------
+    >>> "ts" in methods_by_sums(), "iso" in methods_by_sums()
+    (True, False)
+    """
+    return [name for name in list_calibrators() if hasattr(get_calibrator(name), "_fit_rows")]
+
+
+def _by_sums(calibrator: Calibrator, exact: bool | None) -> bool:
+    able = hasattr(calibrator, "_fit_rows")
+    if exact and not able:
+        names = ", ".join(methods_by_sums())
+        raise ValueError(
+            f"{calibrator.name!r} cannot be fitted by sums over blocks; those that can are {names}"
+        )
+    return able if exact is None else exact
+
+
+@dataclass
+class _Source:
+    """The pieces, where passes over them run, and how many there were."""
+
+    given: Iterable[Piece] | Callable[[], Iterable[Piece]]
+    drive: Run
+    passes: int = 0
+
+    @property
+    def once(self) -> bool:
+        return isinstance(self.given, Iterator)
+
+    def __iter__(self) -> Iterator[Piece]:
+        return iter(self.given() if callable(self.given) else self.given)
+
+    def run(self, work: Callable[[Piece], Any], pieces: Iterable[Piece]) -> Iterator[Any]:
+        self.passes += 1
+        return self.drive(work, pieces)
+
+
+def _one_by_one(work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
+    return (work(piece) for piece in pieces)
+
+
+def _look(empty: Callable[[], Survey], piece: Piece) -> Survey:
+    return empty().update(open_piece(piece))
+
+
+def _surveyed(calibrator: Calibrator, source: _Source, sample: Callable[[int], RowSample] | None) -> Survey:
+    empty = partial(Survey, calibrator.input, sample)
+    found = merged(source.run(partial(_look, empty), source), empty).result()
+    if found.weighted:
+        calibrator._check_weight(found.mass, len(found.mass))  # refused where the method takes none
+    return found
+
+
+# -- by sums ------------------------------------------------------------------------------------------
+
+
+def _fit_by_sums(calibrator: Method, source: _Source) -> Method:
+    survey = _surveyed(calibrator, source, None)
+    floor = survey.floor() if calibrator.floored and calibrator.input != "logits" else None
+    reader = PieceReader(calibrator.input, survey.n_classes, floor, calibrator.native_float32)
+    rows = PieceRows(source, reader, source.run, survey.mass)
+    fitted: Fitted = calibrator._fit_rows(rows)  # type: ignore[attr-defined]
+    if floor is not None:
+        fitted.state["input_floor"] = floor
+    fitted.info["class_frequencies"] = (survey.mass / rows.total).tolist()
+    fitted.info["fitted_on"] = {"rows": int(survey.counts.sum())}
+    calibrator._remember(fitted, survey.n_classes)
+    try:
+        outputs = _score(calibrator, source, survey)
+    except BaseException:
+        calibrator._forget()
+        raise
+    keep_sketch(calibrator, survey.sketch.result(outputs))
+    calibrator.info_["batches"] = _facts(int(survey.counts.sum()), None, source.passes)
+    calibrator._warn(fitted)
+    return calibrator
+
+
+def _score(calibrator: Calibrator, source: _Source, survey: Survey) -> Hashes:
+    """Set the scores before and after, over all rows; return the hashes of the outputs that are kept."""
+    kept = survey.sketch.kept
+    reader = PieceReader(calibrator.input, survey.n_classes, None, native_float32=True)
+    rows = PieceRows(source, reader, source.run, survey.mass)
+    before, after, outputs = rows.sum(partial(_score_block, calibrator, kept))
+    calibrator.scores_ = {"before": before.scores(), "after": after.scores()}
+    return np.asarray(outputs.values, dtype=np.uint64)
+
+
+def _score_block(
+    calibrator: Calibrator, kept: Hashes, x: FloatArray, y: IntArray, weight: Float64
+) -> tuple[_Scored, _Scored, _Joined]:
+    probs = calibrator._predict_blocks(x)
+    found = _Joined(tuple(outputs_of(x, probs, kept).tolist()))
+    return _Scored.of(softmax(x), y, weight), _Scored.of(probs, y, weight), found
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Scores that add up."""
+
+    metrics: StreamingMetrics
+
+    @classmethod
+    def of(cls, probs: FloatArray, y: IntArray, weight: Float64) -> _Scored:
+        return cls(StreamingMetrics(probs.shape[1], _SCORED).update(probs, y, weight))
+
+    def __add__(self, other: _Scored) -> _Scored:
+        return _Scored(self.metrics.merge(other.metrics))
+
+    def scores(self) -> Scores:
+        total, *_, confidence = self.metrics.state["sums"]["sums"]
+        return {**self.metrics.compute(), "mean_confidence": float(confidence / total)}
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Values side by side."""
+
+    values: tuple[int, ...]
+
+    def __add__(self, other: _Joined) -> _Joined:
+        return _Joined(self.values + other.values)
+
+
+# -- from a sample ------------------------------------------------------------------------------------
+
+
+def _fit_sample(sample_rows: int, random_state: int, calibrator: Method, source: _Source) -> Method:
+    sample = _sampled(sample_rows, random_state, calibrator, source)
+    scores, y, weight = sample.scores, sample.y, sample.weight
+    if not calibrator.weighted:  # then proportions are kept by drawing alone
+        scores, y = scores[sample.plain], y[sample.plain]
+        calibrator.fit(scores, y)
+    else:
+        calibrator.fit(scores, y, None if (weight == 1.0).all() else weight)
+    calibrator.info_["batches"] = _facts(sample.seen, len(y), source.passes) | {"random_state": random_state}
+    return calibrator
+
+
+def _sampled(sample_rows: int, random_state: int, calibrator: Calibrator, source: _Source) -> SampledRows:
+    """Return the sample: from one pass, or from two where pieces are looked at elsewhere.
+
+    Elsewhere, a piece would send all of its rows: it cannot know which are among the first of all. So the
+    numbers of rows are asked for first.
+    """
+
+    def make(n_classes: int) -> RowSample:
+        return RowSample(n_classes, min(sample_rows, max(SAMPLE_EVENTS // n_classes, 1)), random_state)
+
+    if source.once or source.drive is _one_by_one:
+        survey = Survey(calibrator.input, make)
+        source.passes += 1
+        for piece in source:
+            survey.update(open_piece(piece))
+    else:
+        survey = _surveyed(calibrator, source, None)
+        sample = make(survey.n_classes)
+        work = partial(_draw, calibrator.input, sample.rows, random_state, survey.counts)
+        survey.sample = merged(source.run(work, source), lambda: sample)
+    if survey.result().weighted:
+        calibrator._check_weight(survey.mass, survey.n_classes)
+    assert survey.sample is not None
+    return survey.sample.result()
+
+
+def _draw(input: Any, rows: int, random_state: int, counts: IntArray, piece: Piece) -> RowSample:
+    survey = Survey(input, lambda n_classes: RowSample(n_classes, rows, random_state).expect(counts))
+    survey.update(open_piece(piece))
+    return survey.sample or RowSample(len(counts), rows, random_state)
+
+
+def _facts(rows: int, used: int | None, passes: int) -> dict[str, Any]:
+    """Say what the fit saw."""
+    if used is None or used == rows:
+        words = f"fitted on all {rows:,} rows" + (" by sums over blocks" if used is None else "")
+    else:
+        words = f"fitted on a sample of {used:,} of {rows:,} rows, stratified by class"
+    whole = rows if used is None else used
+    return {"exact": used is None, "rows": rows, "rows_used": whole, "passes": passes, "words": words}
+
+
+__all__ = ["Sums", "fit_batches", "methods_by_sums"]
