@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hcal.calibrators import list_calibrators, make_calibrator, register
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.files import load, save
+    from hcal.calibrators.fit_batches import fit_batches
     from hcal.calibrators.h import HCalibrator
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.evaluation import Evaluation, evaluate, reliability
@@ -47,6 +48,7 @@ _LAZY = {
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
+    "fit_batches": "hcal.calibrators.fit_batches",
     "save": "hcal.calibrators.files",
     "load": "hcal.calibrators.files",
     "export_onnx": "hcal.integrations.onnx",
@@ -76,6 +78,7 @@ __all__ = [
     "compare",
     "evaluate",
     "export_onnx",
+    "fit_batches",
     "integrations",
     "list_calibrators",
     "list_metrics",

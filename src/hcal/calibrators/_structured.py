@@ -13,7 +13,7 @@ from hcal.solvers.fit_map import Ridge
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs, Proximal
 from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox
-from hcal.solvers.rows import Rows
+from hcal.solvers.rows import FitRows
 from hcal.solvers.summed import MakeMap, fit_rows
 from hcal.solvers.temperature import Temperature, temperature_of
 
@@ -38,7 +38,7 @@ class FirstStage:
         return np.maximum(probs, _LOG_FLOOR, out=probs)
 
 
-def first_stage(rows: Rows) -> tuple[FirstStage, Temperature]:
+def first_stage(rows: FitRows) -> tuple[FirstStage, Temperature]:
     """Fit the temperature; ε = 1/(N + 1).
 
     Examples
@@ -53,7 +53,7 @@ def first_stage(rows: Rows) -> tuple[FirstStage, Temperature]:
 
 
 def second_stage(
-    make_map: MakeMap, rows: Rows, strength: Float64, penalty: Penalty, max_iterations: int
+    make_map: MakeMap, rows: FitRows, strength: Float64, penalty: Penalty, max_iterations: int
 ) -> Solution:
     """Minimise mean NLL + penalty of the distance to the identity map, parameter by parameter.
 
@@ -61,7 +61,7 @@ def second_stage(
     ----------
     make_map : callable
         Makes a map that starts at the identity, which is the centre of the penalty.
-    rows : Rows
+    rows : FitRows
     strength : array of shape (P,)
     penalty : {"ridge", "lasso", "mcp", "group_lasso"}
     max_iterations : int

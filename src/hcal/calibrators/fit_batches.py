@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,24 +13,25 @@ import numpy as np
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.calibration_rows import Hashes, keep_sketch, outputs_of
 from hcal.calibrators.registry import get_calibrator, list_calibrators
-from hcal.calibrators.survey import Piece, PieceReader, Survey, open_piece
-from hcal.data.batches import Batch
+from hcal.calibrators.survey import PieceReader, RowPiece, Survey, checked_batch, open_piece
+from hcal.data.batching import Batches
+from hcal.data.class_names import check_classes
 from hcal.data.row_sample import RowSample, SampledRows
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.summary import Scores
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.partial import merged
-from hcal.solvers.rows import PieceRows, Run, Sums
+from hcal.solvers.rows import PieceRows, Run
 
 Method = TypeVar("Method", bound=Calibrator)
-#: Entries (rows × classes) that a sample holds at most: 200 MB of float32, and a fit needs several times that.
+#: Entries (rows × classes) of a sample at most: 200 MB of float32, of which a fit needs several times.
 SAMPLE_EVENTS = 50_000_000
 _SCORED = ("nll", "brier", "accuracy", "ece_ew")
 
 
 def fit_batches(
     calibrator: Method,
-    batches: Iterable[Piece] | Callable[[], Iterable[Piece]],
+    batches: Iterable[RowPiece] | Callable[[], Iterable[RowPiece]],
     *,
     exact: bool | None = None,
     sample_rows: int = 1_000_000,
@@ -48,8 +50,8 @@ def fit_batches(
     Parameters
     ----------
     calibrator : Calibrator
-    batches : iterable of Batch, or a function that returns one
-        Or of functions that read a batch where the work is done. A list, or what can be gone through again;
+    batches : Batches of :func:`hcal.data.batches`, iterable of Batch, or a function that returns one
+        Or of functions that read batches where the work is done. A list, or what can be gone through again;
         an iterator that ends is enough for a sample.
     exact : bool, optional
         True insists on sums, False on a sample; by default sums where the method can.
@@ -68,6 +70,7 @@ def fit_batches(
 
     Examples
     --------
+    >>> from hcal.data import Batch
     >>> from hcal.calibrators.ts import TemperatureScaling
     >>> z, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
     >>> blocks = [Batch(z[i : i + 2], "logits", y[i : i + 2], i) for i in (0, 2)]
@@ -83,7 +86,14 @@ def fit_batches(
             "list or a function that returns an iterator, or exact=False for a fit on a sample"
         )
     calibrator._forget()
-    return (_fit_by_sums if summed else partial(_fit_sample, sample_rows, random_state))(calibrator, source)
+    if summed:
+        _fit_by_sums(calibrator, source)
+    else:
+        _fit_sample(sample_rows, random_state, calibrator, source)
+    names = getattr(batches, "classes", None)
+    if names is not None:
+        calibrator.class_names_ = check_classes(names, calibrator.n_classes_)
+    return calibrator
 
 
 def methods_by_sums() -> list[str]:
@@ -111,7 +121,7 @@ def _by_sums(calibrator: Calibrator, exact: bool | None) -> bool:
 class _Source:
     """The pieces, where passes over them run, and how many there were."""
 
-    given: Iterable[Piece] | Callable[[], Iterable[Piece]]
+    given: Iterable[RowPiece] | Callable[[], Iterable[RowPiece]]
     drive: Run
     passes: int = 0
 
@@ -119,10 +129,12 @@ class _Source:
     def once(self) -> bool:
         return isinstance(self.given, Iterator)
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[RowPiece]:
+        if isinstance(self.given, Batches) and self.drive is not _one_by_one:
+            return iter(self.given.pieces())  # read where the work is done
         return iter(self.given() if callable(self.given) else self.given)
 
-    def run(self, work: Callable[[Piece], Any], pieces: Iterable[Piece]) -> Iterator[Any]:
+    def run(self, work: Callable[[RowPiece], Any], pieces: Iterable[RowPiece]) -> Iterator[Any]:
         self.passes += 1
         return self.drive(work, pieces)
 
@@ -131,22 +143,25 @@ def _one_by_one(work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[A
     return (work(piece) for piece in pieces)
 
 
-def _look(empty: Callable[[], Survey], piece: Piece) -> Survey:
-    return empty().update(open_piece(piece))
+def _look(empty: Callable[[], Survey], piece: RowPiece) -> Survey:
+    found = empty()
+    for batch in open_piece(piece):
+        found.update(batch)
+    return found
 
 
 def _surveyed(calibrator: Calibrator, source: _Source, sample: Callable[[int], RowSample] | None) -> Survey:
     empty = partial(Survey, calibrator.input, sample)
     found = merged(source.run(partial(_look, empty), source), empty).result()
     if found.weighted:
-        calibrator._check_weight(found.mass, len(found.mass))  # refused where the method takes none
+        calibrator._check_weight(found.mass, found.n_classes)  # refused where the method takes none
     return found
 
 
 # -- by sums ------------------------------------------------------------------------------------------
 
 
-def _fit_by_sums(calibrator: Method, source: _Source) -> Method:
+def _fit_by_sums(calibrator: Calibrator, source: _Source) -> None:
     survey = _surveyed(calibrator, source, None)
     floor = survey.floor() if calibrator.floored and calibrator.input != "logits" else None
     reader = PieceReader(calibrator.input, survey.n_classes, floor, calibrator.native_float32)
@@ -165,7 +180,6 @@ def _fit_by_sums(calibrator: Method, source: _Source) -> Method:
     keep_sketch(calibrator, survey.sketch.result(outputs))
     calibrator.info_["batches"] = _facts(int(survey.counts.sum()), None, source.passes)
     calibrator._warn(fitted)
-    return calibrator
 
 
 def _score(calibrator: Calibrator, source: _Source, survey: Survey) -> Hashes:
@@ -217,7 +231,7 @@ class _Joined:
 # -- from a sample ------------------------------------------------------------------------------------
 
 
-def _fit_sample(sample_rows: int, random_state: int, calibrator: Method, source: _Source) -> Method:
+def _fit_sample(sample_rows: int, random_state: int, calibrator: Calibrator, source: _Source) -> None:
     sample = _sampled(sample_rows, random_state, calibrator, source)
     scores, y, weight = sample.scores, sample.y, sample.weight
     if not calibrator.weighted:  # then proportions are kept by drawing alone
@@ -226,7 +240,6 @@ def _fit_sample(sample_rows: int, random_state: int, calibrator: Method, source:
     else:
         calibrator.fit(scores, y, None if (weight == 1.0).all() else weight)
     calibrator.info_["batches"] = _facts(sample.seen, len(y), source.passes) | {"random_state": random_state}
-    return calibrator
 
 
 def _sampled(sample_rows: int, random_state: int, calibrator: Calibrator, source: _Source) -> SampledRows:
@@ -242,8 +255,8 @@ def _sampled(sample_rows: int, random_state: int, calibrator: Calibrator, source
     if source.once or source.drive is _one_by_one:
         survey = Survey(calibrator.input, make)
         source.passes += 1
-        for piece in source:
-            survey.update(open_piece(piece))
+        for batch in chain.from_iterable(map(open_piece, source)):
+            survey.update(batch)
     else:
         survey = _surveyed(calibrator, source, None)
         sample = make(survey.n_classes)
@@ -255,10 +268,12 @@ def _sampled(sample_rows: int, random_state: int, calibrator: Calibrator, source
     return survey.sample.result()
 
 
-def _draw(input: Any, rows: int, random_state: int, counts: IntArray, piece: Piece) -> RowSample:
-    survey = Survey(input, lambda n_classes: RowSample(n_classes, rows, random_state).expect(counts))
-    survey.update(open_piece(piece))
-    return survey.sample or RowSample(len(counts), rows, random_state)
+def _draw(input: Any, rows: int, random_state: int, counts: IntArray, piece: RowPiece) -> RowSample:
+    sample = RowSample(len(counts), rows, random_state).expect(counts)
+    for batch in open_piece(piece):
+        _, y, weight = checked_batch(batch, input, len(counts))
+        sample.update(np.asarray(batch.scores), y, weight, batch.start)
+    return sample
 
 
 def _facts(rows: int, used: int | None, passes: int) -> dict[str, Any]:
@@ -269,6 +284,3 @@ def _facts(rows: int, used: int | None, passes: int) -> dict[str, Any]:
         words = f"fitted on a sample of {used:,} of {rows:,} rows, stratified by class"
     whole = rows if used is None else used
     return {"exact": used is None, "rows": rows, "rows_used": whole, "passes": passes, "words": words}
-
-
-__all__ = ["Sums", "fit_batches", "methods_by_sums"]

@@ -15,7 +15,7 @@ from hcal.inputs import InputKind
 from hcal.maps import scaling
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.rows import Rows, array_rows
+from hcal.solvers.rows import FitRows, array_rows
 from hcal.solvers.summed import MakeMap
 
 _FIRST = StateSpec((BETA, Field("epsilon", "share of the uniform in the first stage", low=0, high=1)))
@@ -66,7 +66,7 @@ class StructuredVectorScaling(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))
 
-    def _fit_rows(self, rows: Rows) -> Fitted:
+    def _fit_rows(self, rows: FitRows) -> Fitted:
         if self.penalty not in ("ridge", "lasso", "mcp"):
             raise ValueError(f"penalty must be 'ridge', 'lasso' or 'mcp', got {self.penalty!r}")
         k = len(rows.mass)
@@ -131,7 +131,7 @@ class StructuredMatrixScaling(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))
 
-    def _fit_rows(self, rows: Rows) -> Fitted:
+    def _fit_rows(self, rows: FitRows) -> Fitted:
         k = len(rows.mass)
         one = self.strength * k / rows.total
         matrix = np.where(np.eye(k, dtype=bool), one, one * (k - 1))
@@ -163,7 +163,7 @@ def _scores_graph(state: State, ops: Ops, x: Any, n_classes: int) -> Any:
 def _fit_stages(
     method: StructuredVectorScaling | StructuredMatrixScaling,
     make_map: MakeMap,
-    rows: Rows,
+    rows: FitRows,
     strength: Float64,
     max_iterations: int,
 ) -> Fitted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,27 +12,29 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.calibrators.calibration_rows import RowSketch
 from hcal.calibrators.floor import apply_floor, floor_of, least_believed
-from hcal.data.batches import Batch
+from hcal.data.batching import Batch, read_piece, rows_from
+from hcal.data.pieces import Piece
 from hcal.data.row_sample import RowSample
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, bounded
 
-#: A block of rows, or a function that reads it where the work is done.
-Piece = Batch | Callable[[], Batch]
-_NO_ROWS = "there are no rows to fit on: every batch is empty"
+#: A block of rows, rows of a file, or a function that reads blocks where the work is done.
+RowPiece = Batch | Piece | Callable[[], Batch | Iterable[Batch]]
 
 
-def open_piece(piece: Piece) -> Batch:
-    """Return the batch that a piece is, or reads.
+def open_piece(piece: RowPiece) -> Iterator[Batch]:
+    """Yield the batches that a piece is, or reads; empty ones are left out.
 
     Examples
     --------
-    >>> open_piece(lambda: Batch(np.zeros((1, 2)), "logits", np.array([0]), 0)).start
-    0
+    >>> [batch.start for batch in open_piece(lambda: Batch(np.zeros((1, 2)), "logits", np.array([0]), 7))]
+    [7]
     """
-    batch = piece() if callable(piece) else piece
-    if not isinstance(batch, Batch):
-        raise TypeError(f"batches must hold hcal.data.Batch objects, got {type(batch).__name__}")
-    return batch
+    found = read_piece(piece) if isinstance(piece, Piece) else piece() if callable(piece) else piece
+    for batch in [found] if isinstance(found, Batch) else found:
+        if not isinstance(batch, Batch):
+            raise TypeError(f"batches must hold hcal.data.Batch objects, got {type(batch).__name__}")
+        if len(batch):
+            yield batch
 
 
 def checked_batch(
@@ -57,19 +59,25 @@ def checked_batch(
     >>> checked_batch(Batch(np.array([[0.0, 2.0]]), "logits", None, 40), "logits")
     Traceback (most recent call last):
     ...
-    ValueError: batch from row 40 on: it has no labels
+    ValueError: counting from row 40: the batch has no labels
     """
-    try:
+    with rows_from(batch.start):
         if batch.kind != input:
-            raise ValueError(f"it holds {batch.kind}, but the calibrator takes input={input!r}")
+            raise ValueError(f"the batch holds {batch.kind}, but the calibrator takes input={input!r}")
         if batch.y is None:
-            raise ValueError("it has no labels")
+            raise ValueError("the batch has no labels")
         x, _ = inputs.check_logits(batch.scores, input=input, n_classes=n_classes)
         y = inputs.check_labels(batch.y, *x.shape)
-        weight = inputs.check_weight(batch.weight, len(x))
-    except ValueError as error:
-        raise ValueError(f"batch from row {batch.start} on: {error}") from None
-    return bounded(x), y, np.ones(len(x)) if weight is None else weight
+        weight = _weight(batch)
+    return bounded(x), y, weight
+
+
+def _weight(batch: Batch) -> Float64:
+    if batch.weight is None or not np.any(batch.weight):  # a block may weigh nothing, all of them may not
+        return np.ones(len(batch)) if batch.weight is None else np.zeros(len(batch))
+    weight = inputs.check_weight(batch.weight, len(batch))
+    assert weight is not None
+    return weight
 
 
 @dataclass(frozen=True)
@@ -81,14 +89,13 @@ class PieceReader:
     floor: NDArray[np.float64] | None
     native_float32: bool
 
-    def __call__(self, piece: Piece) -> tuple[FloatArray, IntArray, Float64]:
-        """Return logits (B, K), labels (B,) and weights (B,)."""
-        batch = open_piece(piece)
-        if not len(batch):
-            return np.empty((0, self.n_classes)), np.empty(0, dtype=np.int64), np.empty(0)
-        x, y, weight = checked_batch(batch, self.input, self.n_classes)
-        x = apply_floor(x, self.floor)
-        return x if self.native_float32 else x.astype(np.float64, copy=False), y, weight
+    def __call__(self, piece: RowPiece) -> Iterator[tuple[FloatArray, IntArray, Float64]]:
+        """Yield logits (B, K), labels (B,) and weights (B,) of every block that weighs something."""
+        for batch in open_piece(piece):
+            x, y, weight = checked_batch(batch, self.input, self.n_classes)
+            if weight.any():
+                x = apply_floor(x, self.floor)
+                yield x if self.native_float32 else x.astype(np.float64, copy=False), y, weight
 
 
 class Survey:
@@ -126,8 +133,6 @@ class Survey:
 
     def update(self, batch: Batch) -> Self:
         """Add a batch."""
-        if not len(batch):
-            return self
         x, y, weight = checked_batch(batch, self.input, self.n_classes or None)
         self._begin(x.shape[1])
         self.counts += np.bincount(y, minlength=self.n_classes)
@@ -136,7 +141,7 @@ class Survey:
         self.sketch.update(x, y)
         if self.sample is not None:
             # As they came: the fit of a sample is a fit like any other, checks and all.
-            self.sample.update(np.asarray(batch.scores).reshape(len(y), -1), y, weight, batch.start)
+            self.sample.update(np.asarray(batch.scores), y, weight, batch.start)
         if self.input != "logits":
             self._add_floor(*least_believed(x, weight))
         return self
@@ -186,8 +191,10 @@ class Survey:
 
     def result(self) -> Survey:
         """Return itself, once there are rows with weight."""
-        if not self.n_classes:
-            raise ValueError(_NO_ROWS)
+        if not self.mass.any():
+            raise ValueError(
+                "there are no rows to fit on" if not self.counts.any() else "all weights are zero"
+            )
         return self
 
     def floor(self) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.rows import Rows, array_rows
+from hcal.solvers.rows import FitRows, array_rows
 from hcal.solvers.temperature import temperature_of
 
 
@@ -40,7 +40,7 @@ class TemperatureScaling(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))
 
-    def _fit_rows(self, rows: Rows) -> Fitted:
+    def _fit_rows(self, rows: FitRows) -> Fitted:
         solved = temperature_of(rows)
         info = {"temperature": 1 / solved.beta, "evaluations": solved.evaluations}
         return Fitted({"beta": np.array(solved.beta)}, solved.converged, solved.message, info)

@@ -12,7 +12,7 @@ from hcal.calibrators.state import StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.rows import Rows
+from hcal.solvers.rows import FitRows
 
 
 class Uncalibrated(Calibrator):
@@ -37,7 +37,7 @@ class Uncalibrated(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         return Fitted({})
 
-    def _fit_rows(self, rows: Rows) -> Fitted:
+    def _fit_rows(self, rows: FitRows) -> Fitted:
         return Fitted({})
 
     def _predict(self, logits: FloatArray) -> FloatArray:

@@ -23,7 +23,7 @@ from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs
-from hcal.solvers.rows import Rows, array_rows
+from hcal.solvers.rows import FitRows, array_rows
 from hcal.solvers.summed import fit_rows
 from hcal.solvers.temperature import temperature_of
 
@@ -68,9 +68,11 @@ class VectorScaling(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))
 
-    def _fit_rows(self, rows: Rows) -> Fitted:
+    def _fit_rows(self, rows: FitRows) -> Fitted:
         present = np.flatnonzero(rows.mass).astype(np.int64)
-        solved, centre = _fit_vector(rows.changed(partial(_scores, present)), len(present), self.max_iterations)
+        solved, centre = _fit_vector(
+            rows.changed(partial(_scores, present)), len(present), self.max_iterations
+        )
         weights, offsets = np.split(solved.theta, 2)
         offsets = offsets - weights * centre
         state = {"weights": weights, "offsets": offsets - offsets.mean(), "present": present}
@@ -97,7 +99,7 @@ def _scores(present: IntArray, logits: FloatArray, y: IntArray) -> tuple[Float64
     return x[:, present], np.minimum(np.searchsorted(present, y), len(present) - 1)
 
 
-def _fit_vector(rows: Rows, n_classes: int, max_iterations: int) -> tuple[Solution, Float64]:
+def _fit_vector(rows: FitRows, n_classes: int, max_iterations: int) -> tuple[Solution, Float64]:
     """Fit (w, b) on centred scores. Returns the solution and the centres.
 
     Each column is centred where its class is in doubt (weights q(1 − q)): slope and offset of a class are

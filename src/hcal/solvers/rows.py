@@ -1,7 +1,7 @@
 """The rows of a fit, in memory or not: a solver sees nothing of them but sums.
 
 Parameters are few and travel to the rows; each pass over them brings back a sum. A method that is written on
-:class:`Rows` fits arrays and blocks of any number by the same code.
+:class:`FitRows` fits arrays and blocks of any number by the same code.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hcal.runtime.partial import merged
 Summand = Callable[[FloatArray, IntArray, Float64], tuple[Any, ...]]
 #: Scores and labels ↦ scores and labels, row by row; it may overwrite what it is given.
 Change = Callable[[FloatArray, IntArray], tuple[FloatArray, IntArray]]
-#: One of the pieces that rows come in ↦ scores, labels and weights.
-Reader = Callable[[Any], tuple[FloatArray, IntArray, Float64]]
+#: One of the pieces that rows come in ↦ scores, labels and weights of its blocks, one after the other.
+Reader = Callable[[Any], Iterable[tuple[FloatArray, IntArray, Float64]]]
 #: (function, pieces) ↦ the function's result for every piece, in any order.
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
@@ -66,7 +66,7 @@ class Sums:
         return self._parts
 
 
-class Rows(Protocol):
+class FitRows(Protocol):
     """Rows with labels and weights, of which sums can be had.
 
     Attributes
@@ -88,7 +88,7 @@ class Rows(Protocol):
     def sum(self, summand: Summand) -> tuple[Any, ...]:
         """Return the sums of what the summand gives for blocks: one pass."""
 
-    def changed(self, change: Change) -> Rows:
+    def changed(self, change: Change) -> FitRows:
         """Return the same rows with other scores. These rows are not to be used again."""
 
 
@@ -170,8 +170,8 @@ class PieceRows:
 
     Examples
     --------
-    >>> pieces = [(np.array([[0.0, 2.0]]), np.array([1]), np.ones(1))] * 3
-    >>> rows = PieceRows(pieces, tuple, lambda work, items: map(work, items), np.array([0.0, 3.0]))
+    >>> pieces = [[(np.array([[0.0, 2.0]]), np.array([1]), np.ones(1))]] * 3
+    >>> rows = PieceRows(pieces, list, lambda work, items: map(work, items), np.array([0.0, 3.0]))
     >>> rows.sum(lambda x, y, w: (float(x.sum()), len(y)))
     (6.0, 3)
     """
@@ -206,9 +206,9 @@ class _Work:
     changes: tuple[Change, ...]
 
     def __call__(self, piece: Any) -> Sums:
-        x, y, weight = self.read(piece)
-        if not len(y):
-            return Sums()
-        for change in self.changes:
-            x, y = change(x, y)
-        return Sums().update(*self.summand(x, y, weight))
+        sums = Sums()
+        for x, y, weight in self.read(piece):
+            for change in self.changes:
+                x, y = change(x, y)
+            sums.update(*self.summand(x, y, weight))
+        return sums

@@ -15,7 +15,7 @@ from hcal.runtime.numerics import Float64, IntArray
 from hcal.solvers.fit_map import Ridge, diagonal_of, fit_map, hessian_of, loss_of, units_of
 from hcal.solvers.lbfgs import Loss, Solution
 from hcal.solvers.methods import Solvable
-from hcal.solvers.rows import ArrayRows, Rows
+from hcal.solvers.rows import ArrayRows, FitRows
 
 #: How a map or an objective is made. It travels to the rows, which the closures of a map could not:
 #: ``functools.partial(scaling.vector, 10)``.
@@ -30,14 +30,14 @@ class SummedProblem:
     Attributes
     ----------
     make_map, make_objective : callables
-    rows : Rows
+    rows : FitRows
     penalty : Ridge, optional
     start : array of shape (P,)
     """
 
     make_map: MakeMap
     make_objective: MakeObjective
-    rows: Rows
+    rows: FitRows
     penalty: Ridge | None
     start: Float64
 
@@ -93,7 +93,7 @@ def fit_rows(
     make_map: MakeMap,
     make_objective: MakeObjective,
     solver: Callable[[Solvable], Solution],
-    rows: Rows,
+    rows: FitRows,
     *,
     penalty: Ridge | None = None,
     start: Float64 | None = None,
@@ -106,7 +106,7 @@ def fit_rows(
         Make the map and the objective; they are sent to where the rows are.
     solver : callable
         One of :mod:`hcal.solvers.methods`.
-    rows : Rows
+    rows : FitRows
     penalty : Ridge, optional
     start : array of shape (P,), optional
 
@@ -120,9 +120,9 @@ def fit_rows(
     >>> from hcal.objective import proper
     >>> from hcal.solvers.methods import Lbfgs
     >>> from hcal.solvers.rows import PieceRows
-    >>> half = np.array([[0.0, 2.0]] * 2), np.array([1, 1]), np.ones(2)
-    >>> rest = np.array([[0.0, 2.0]] * 2), np.array([1, 0]), np.ones(2)
-    >>> rows = PieceRows([half, rest], tuple, lambda work, items: map(work, items), np.array([1.0, 3.0]))
+    >>> half = [(np.array([[0.0, 2.0]] * 2), np.array([1, 1]), np.ones(2))]
+    >>> rest = [(np.array([[0.0, 2.0]] * 2), np.array([1, 0]), np.ones(2))]
+    >>> rows = PieceRows([half, rest], list, lambda work, items: map(work, items), np.array([1.0, 3.0]))
     >>> round(float(np.exp(fit_rows(scaling.temperature, proper.log_loss, Lbfgs(), rows).theta[0])), 4)
     0.5493
     """
@@ -158,13 +158,9 @@ def _slope_given(
     return (pullback(by_rows(log_probs, y, weight)),)
 
 
-def _curvature(
-    make_map: MakeMap, theta: Float64, x: Float64, y: IntArray, weight: Float64
-) -> tuple[Float64]:
+def _curvature(make_map: MakeMap, theta: Float64, x: Float64, y: IntArray, weight: Float64) -> tuple[Float64]:
     return (hessian_of(make_map(), x, weight)(theta) * float(weight.sum()),)
 
 
-def _diagonal(
-    make_map: MakeMap, theta: Float64, x: Float64, y: IntArray, weight: Float64
-) -> tuple[Float64]:
+def _diagonal(make_map: MakeMap, theta: Float64, x: Float64, y: IntArray, weight: Float64) -> tuple[Float64]:
     return (diagonal_of(make_map(), theta, x, weight),)

@@ -15,7 +15,7 @@ import numpy as np
 
 from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray
 from hcal.runtime.threads import each
-from hcal.solvers.rows import Rows, array_rows
+from hcal.solvers.rows import FitRows, array_rows
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
@@ -108,7 +108,7 @@ def nll_derivatives(
     return _derivatives(array_rows(logits, y, weight), unit)
 
 
-def _derivatives(rows: Rows, unit: float) -> Callable[[float], tuple[float, float]]:
+def _derivatives(rows: FitRows, unit: float) -> Callable[[float], tuple[float, float]]:
     def derivatives(beta: float) -> tuple[float, float]:
         slope, curvature = rows.sum(partial(_derivative_sums, beta, unit))
         return slope / rows.total, curvature / rows.total
@@ -297,12 +297,12 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     return temperature_of(array_rows(logits, y, weight))
 
 
-def temperature_of(rows: Rows) -> Temperature:
+def temperature_of(rows: FitRows) -> Temperature:
     """Find the temperature of least mean NLL of rows in memory or not; see :func:`solve_temperature`.
 
     Parameters
     ----------
-    rows : Rows
+    rows : FitRows
 
     Returns
     -------
@@ -338,7 +338,7 @@ def _confidence_sum(beta: float, logits: FloatArray, y: IntArray, weight: Float6
     return (float(weight @ top_probability(logits, beta)),)
 
 
-def _succession(rows: Rows, scale: float) -> Temperature:
+def _succession(rows: FitRows, scale: float) -> Temperature:
     def confidence(beta: float) -> float:
         return float(rows.sum(partial(_confidence_sum, beta))[0]) / rows.total
 
