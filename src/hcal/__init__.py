@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hcal.calibrators.fit_batches import fit_batches
     from hcal.calibrators.h import HCalibrator
     from hcal.certificates import Certificate, Monitor, certify
+    from hcal.data.top_k import TopK
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.integrations.onnx import export_onnx
@@ -37,6 +38,7 @@ _LAZY = {
     "HCalibrator": "hcal.calibrators.h",
     "HCalibrationLoss": "hcal.objective.loss",
     "CalibrationWarning": "hcal.calibrators.base",
+    "TopK": "hcal.data.top_k",
     "make_calibrator": "hcal.calibrators",
     "list_calibrators": "hcal.calibrators",
     "register": "hcal.calibrators",
@@ -72,6 +74,7 @@ __all__ = [
     "HCalibrationLoss",
     "HCalibrator",
     "Monitor",
+    "TopK",
     "__version__",
     "bench",
     "certify",

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.data.top_k import TopK
 from hcal.runtime.numerics import FloatArray, IntArray
 
 Vector = NDArray[np.float64]
@@ -38,6 +39,9 @@ class Entries:
 
 class Data:
     """Probabilities and labels without weights; reductions are computed when first asked for."""
+
+    #: Whether the probabilities of all classes are there.
+    complete = True
 
     def __init__(self, probs: Any, y: Any) -> None:
         self.tensor: Any = None
@@ -203,7 +207,7 @@ class Sample:
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        numpy, torch (CPU or CUDA), pandas, polars.
+        numpy, torch (CPU or CUDA), pandas, polars; or :class:`hcal.data.top_k.TopK`.
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
 
@@ -215,7 +219,12 @@ class Sample:
     """
 
     def __init__(self, probs: Any, y: Any, sample_weight: Any = None) -> None:
-        self.data = Data(probs, y)
+        if isinstance(probs, TopK):
+            from hcal.metrics.top_k import TopKData
+
+            self.data: Data = TopKData(probs, y)
+        else:
+            self.data = Data(probs, y)
         # Replicates of a bootstrap keep the k-means clusters of the sample that they were drawn from.
         self.keep_clusters = False
         self.weight = inputs.check_weight(sample_weight, self.data.n)

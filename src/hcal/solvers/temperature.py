@@ -108,23 +108,25 @@ def nll_derivatives(
     return _derivatives(array_rows(logits, y, weight), unit)
 
 
-def _derivatives(rows: FitRows, unit: float) -> Callable[[float], tuple[float, float]]:
+def _derivatives(
+    rows: FitRows, unit: float, log_sizes: Float64 | None = None
+) -> Callable[[float], tuple[float, float]]:
     def derivatives(beta: float) -> tuple[float, float]:
-        slope, curvature = rows.sum(partial(_derivative_sums, beta, unit))
+        slope, curvature = rows.sum(partial(_derivative_sums, beta, unit, log_sizes))
         return slope / rows.total, curvature / rows.total
 
     return derivatives
 
 
 def _derivative_sums(
-    beta: float, unit: float, logits: FloatArray, y: IntArray, weight: Float64
+    beta: float, unit: float, log_sizes: Float64 | None, logits: FloatArray, y: IntArray, weight: Float64
 ) -> tuple[float, float]:
-    """Return the sums over rows of both derivatives of the NLL."""
+    """Return the sums over rows of both derivatives of the NLL; a score may stand for several classes."""
 
     def of_block(rows: slice) -> tuple[float, float]:
         d = _below_top(logits, rows)
         d /= unit
-        e = np.exp(beta * d)
+        e = np.exp(beta * d if log_sizes is None else beta * d + log_sizes[rows])
         mass = e.sum(axis=1)
         e *= d
         mean = e.sum(axis=1) / mass
@@ -189,13 +191,15 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
     return loss, slope
 
 
-def top_probability(logits: FloatArray, beta: float) -> Float64:
+def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None = None) -> Float64:
     """Return the largest softmax(β z) of every row.
 
     Parameters
     ----------
     logits : array of shape (N, K)
     beta : float
+    log_sizes : array of shape (N, K), optional
+        ln of how many classes each score stands for; by default each for one.
 
     Returns
     -------
@@ -208,7 +212,8 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
     """
     top = np.empty(len(logits))
     for rows in _blocks(*logits.shape):
-        top[rows] = 1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1)
+        scores = beta * _below_top(logits, rows)
+        top[rows] = 1 / np.exp(scores if log_sizes is None else scores + log_sizes[rows]).sum(axis=1)
     return top
 
 
@@ -297,12 +302,14 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     return temperature_of(array_rows(logits, y, weight))
 
 
-def temperature_of(rows: FitRows) -> Temperature:
+def temperature_of(rows: FitRows, log_sizes: Float64 | None = None) -> Temperature:
     """Find the temperature of least mean NLL of rows in memory or not; see :func:`solve_temperature`.
 
     Parameters
     ----------
     rows : FitRows
+    log_sizes : array of shape (N, G), optional
+        ln of how many classes each score of rows in memory stands for; by default each for one.
 
     Returns
     -------
@@ -318,12 +325,12 @@ def temperature_of(rows: FitRows) -> Temperature:
     scale = _scale(distances, n_rows)
     if scale == 0:
         return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
-    derivatives = _derivatives(rows, scale)
+    derivatives = _derivatives(rows, scale, log_sizes)
     if derivatives(0.0)[0] >= 0:
         message = "the scores say nothing, or the opposite of the labels: T is at its upper bound"
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
     if not missed:
-        return _succession(rows, scale)
+        return _succession(rows, scale, log_sizes)
     solved = _newton(derivatives, LOG_BETA_BOUNDS)
     return Temperature(solved.beta / scale, solved.converged, solved.message, solved.evaluations)
 
@@ -334,13 +341,15 @@ def _first_look(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float
     return *_distances(logits), int(np.count_nonzero(~top & (weight > 0)))
 
 
-def _confidence_sum(beta: float, logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float]:
-    return (float(weight @ top_probability(logits, beta)),)
+def _confidence_sum(
+    beta: float, log_sizes: Float64 | None, logits: FloatArray, y: IntArray, weight: Float64
+) -> tuple[float]:
+    return (float(weight @ top_probability(logits, beta, log_sizes)),)
 
 
-def _succession(rows: FitRows, scale: float) -> Temperature:
+def _succession(rows: FitRows, scale: float, log_sizes: Float64 | None) -> Temperature:
     def confidence(beta: float) -> float:
-        return float(rows.sum(partial(_confidence_sum, beta))[0]) / rows.total
+        return float(rows.sum(partial(_confidence_sum, beta, log_sizes))[0]) / rows.total
 
     target = (rows.total + 1) / (rows.total + 2)
     beta = solve_increasing(lambda b: confidence(b / scale) - target).beta / scale
