@@ -112,7 +112,7 @@ class Data:
 
     def relabelled(self, y: IntArray) -> Data:
         """Return the same predictions with other (checked) labels; what does not depend on y is shared."""
-        other = object.__new__(Data)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         for name in ("hit", "chosen", "hit_sorted"):
             other.__dict__.pop(name, None)
@@ -121,6 +121,11 @@ class Data:
             t: Entries(e.row, e.column, e.value, y[e.row] == e.column) for t, e in self._entries.items()
         }
         return other
+
+    def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
+        """Draw labels from the predictions, shape (D, N)."""
+        blocks = [draw_columns(block, n_draws, rng) for block in self.row_blocks()]
+        return np.concatenate(blocks, axis=1)
 
     def row_blocks(self) -> list[FloatArray]:
         """Views of consecutive rows, about ``BLOCK`` numbers each."""
@@ -306,6 +311,22 @@ class Sample:
                 f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}, and may to at "
                 f"most {MOST_COPIES:.0e}"
             )
+
+
+def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
+    """Draw columns in proportion to weights (N, C): (D, N), one binary search a draw.
+
+    Examples
+    --------
+    >>> draw_columns(np.array([[0.0, 1.0]]), 3, np.random.default_rng(0)).ravel()
+    array([1, 1, 1])
+    """
+    rows = np.arange(len(weights))
+    cumulated = np.cumsum(weights, axis=1, dtype=np.float64)
+    cumulated /= cumulated[:, -1:]
+    flat = (cumulated + rows[:, None]).ravel()
+    found = np.searchsorted(flat, rng.random((n_draws, len(rows))) + rows, side="right")
+    return np.clip(found - rows * weights.shape[1], 0, weights.shape[1] - 1).astype(np.int64)
 
 
 def _cumulate(x: Vector) -> Vector:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal import inputs
 from hcal.data.top_k import TopK
-from hcal.metrics.sample import Data, Vector
+from hcal.metrics.sample import Data, Vector, draw_columns
 from hcal.runtime.numerics import FloatArray, IntArray
 
 
@@ -55,6 +55,17 @@ class TopKData(Data):
         """Probability of the label, shape (N,)."""
         scores, _ = self.top.groups()
         return np.asarray(np.exp(scores[np.arange(self.n), self.top.columns_of(self.y)]))
+
+    def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
+        """Draw labels from the predictions, shape (D, N); among classes that are not listed evenly."""
+        scores, sizes = self.top.groups()
+        column = draw_columns(np.exp(scores + sizes), n_draws, rng)
+        unseen = (rng.random(column.shape) * self.top.others).astype(np.int64)
+        for listed in np.sort(np.where(self.top.indices < 0, self.k, self.top.indices), axis=1).T:
+            unseen += unseen >= listed  # the r-th of the classes that are left
+        k = self.top.indices.shape[1]
+        own = self.top.indices[np.arange(self.n), np.minimum(column, k - 1)]
+        return np.where(column < k, own, np.minimum(unseen, self.k - 1))
 
     @cached_property
     def squares(self) -> Vector:
