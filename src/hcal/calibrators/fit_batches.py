@@ -10,18 +10,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hcal import inputs
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.calibration_rows import Hashes, keep_sketch, outputs_of
+from hcal.calibrators.floor import apply_floor
 from hcal.calibrators.registry import get_calibrator, list_calibrators
+from hcal.calibrators.row_order import arrange
 from hcal.calibrators.survey import PieceReader, RowPiece, Survey, checked_batch, open_piece
 from hcal.data.batching import Batches
 from hcal.data.class_names import check_classes
 from hcal.data.row_sample import RowSample, SampledRows
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.summary import Scores
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, bounded, softmax
 from hcal.runtime.partial import merged
-from hcal.solvers.rows import PieceRows, Run
+from hcal.solvers.rows import ArrayRows, PieceRows, Run, array_rows
 
 Method = TypeVar("Method", bound=Calibrator)
 #: Entries (rows × classes) of a sample at most: 200 MB of float32, of which a fit needs several times.
@@ -43,9 +46,12 @@ def fit_batches(
     Methods that are fitted by sums (``methods_by_sums()``: temperature, vector and structured scaling) pass
     over the blocks as often as their solver asks and give what the fit in memory gives, to 1e-6 in the
     probabilities. Every other method is fitted in memory, on a sample: the rows of the smallest hashes of
-    their numbers, stratified by class with weights that restore the classes' shares. ``info_["batches"]``
-    says which it was, how many rows there were and how many were used. Where the sample holds all rows, the
-    fit is that in memory.
+    their numbers, stratified by class with weights that restore the classes' shares. Where the sample holds
+    all rows, the fit is that in memory. With ``exact=True`` the default (``"h"``, more than two classes)
+    learns its candidates by sums over all rows, in some hundred passes, and takes from the sample what
+    compares rows with each other: folds, the weights of its pool, where its curves bend.
+
+    ``info_["batches"]`` says how it was, how many rows there were and how many were used.
 
     Parameters
     ----------
@@ -54,7 +60,7 @@ def fit_batches(
         Or of functions that read batches where the work is done. A list, or what can be gone through again;
         an iterator that ends is enough for a sample.
     exact : bool, optional
-        True insists on sums, False on a sample; by default sums where the method can.
+        True insists on sums, False on a sample; by default sums where they are all that a method needs.
     sample_rows : int
         Rows of the sample; with many classes fewer, so that it holds at most 50 million numbers.
     random_state : int
@@ -86,10 +92,11 @@ def fit_batches(
             "list or a function that returns an iterator, or exact=False for a fit on a sample"
         )
     calibrator._forget()
+    sample = _Sampling(sample_rows, random_state)
     if summed:
-        _fit_by_sums(calibrator, source)
+        _fit_by_sums(calibrator, source, sample)
     else:
-        _fit_sample(sample_rows, random_state, calibrator, source)
+        _fit_sample(calibrator, source, sample)
     names = getattr(batches, "classes", None)
     if names is not None:
         calibrator.class_names_ = check_classes(names, calibrator.n_classes_)
@@ -109,10 +116,11 @@ def methods_by_sums() -> list[str]:
 
 def _by_sums(calibrator: Calibrator, exact: bool | None) -> bool:
     able = hasattr(calibrator, "_fit_rows")
-    if exact and not able:
+    if exact and not able and not hasattr(calibrator, "_fit_sampled_rows"):
         names = ", ".join(methods_by_sums())
         raise ValueError(
-            f"{calibrator.name!r} cannot be fitted by sums over blocks; those that can are {names}"
+            f"{calibrator.name!r} cannot be fitted by sums over blocks; those that can are {names} and, with "
+            "a sample beside, h"
         )
     return able if exact is None else exact
 
@@ -150,8 +158,8 @@ def _look(empty: Callable[[], Survey], piece: RowPiece) -> Survey:
     return found
 
 
-def _surveyed(calibrator: Calibrator, source: _Source, sample: Callable[[int], RowSample] | None) -> Survey:
-    empty = partial(Survey, calibrator.input, sample)
+def _surveyed(calibrator: Calibrator, source: _Source) -> Survey:
+    empty = partial(Survey, calibrator.input)
     found = merged(source.run(partial(_look, empty), source), empty).result()
     if found.weighted:
         calibrator._check_weight(found.mass, found.n_classes)  # refused where the method takes none
@@ -161,12 +169,23 @@ def _surveyed(calibrator: Calibrator, source: _Source, sample: Callable[[int], R
 # -- by sums ------------------------------------------------------------------------------------------
 
 
-def _fit_by_sums(calibrator: Calibrator, source: _Source) -> None:
-    survey = _surveyed(calibrator, source, None)
+def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> None:
+    plain = hasattr(calibrator, "_fit_rows")
+    survey = _surveyed(calibrator, source) if plain else _sampled(calibrator, source, sampling)
     floor = survey.floor() if calibrator.floored and calibrator.input != "logits" else None
     reader = PieceReader(calibrator.input, survey.n_classes, floor, calibrator.native_float32)
     rows = PieceRows(source, reader, source.run, survey.mass)
-    fitted: Fitted = calibrator._fit_rows(rows)  # type: ignore[attr-defined]
+    fitted: Fitted | None
+    if plain:
+        fitted = calibrator._fit_rows(rows)  # type: ignore[attr-defined]
+    else:
+        sample = _arranged(calibrator, survey.drawn(), floor)
+        fitted = calibrator._fit_sampled_rows(rows, sample)  # type: ignore[attr-defined]
+    if fitted is None:
+        raise ValueError(
+            f"{calibrator.name!r} cannot be fitted by sums here (two classes, few rows or the paper's "
+            "protocol): leave exact out for a fit on a sample"
+        )
     if floor is not None:
         fitted.state["input_floor"] = floor
     fitted.info["class_frequencies"] = (survey.mass / rows.total).tolist()
@@ -178,7 +197,8 @@ def _fit_by_sums(calibrator: Calibrator, source: _Source) -> None:
         calibrator._forget()
         raise
     keep_sketch(calibrator, survey.sketch.result(outputs))
-    calibrator.info_["batches"] = _facts(int(survey.counts.sum()), None, source.passes)
+    seen = int(survey.counts.sum())
+    calibrator.info_["batches"] = _facts(seen, None, source.passes) | sampling.said(survey)
     calibrator._warn(fitted)
 
 
@@ -231,45 +251,65 @@ class _Joined:
 # -- from a sample ------------------------------------------------------------------------------------
 
 
-def _fit_sample(sample_rows: int, random_state: int, calibrator: Calibrator, source: _Source) -> None:
-    sample = _sampled(sample_rows, random_state, calibrator, source)
+@dataclass(frozen=True)
+class _Sampling:
+    """How a sample is drawn."""
+
+    rows: int
+    random_state: int
+
+    def empty(self, n_classes: int) -> RowSample:
+        return RowSample(n_classes, min(self.rows, max(SAMPLE_EVENTS // n_classes, 1)), self.random_state)
+
+    def said(self, survey: Survey) -> dict[str, Any]:
+        """Say what a sample decided beside the sums, if one did."""
+        if survey.sample is None:
+            return {}
+        facts = {"sample_rows": len(survey.drawn().y), "random_state": self.random_state}
+        return {"from_sample": ["folds", "weights of the pool", "where curves bend"], **facts}
+
+
+def _arranged(calibrator: Calibrator, sample: SampledRows, floor: Any) -> ArrayRows:
+    """Return the sample as a fit in memory would see it."""
+    x, _ = inputs.check_logits(sample.scores, input=calibrator.input)
+    found = arrange(bounded(x), sample.y, sample.weight, merge=calibrator.weighted)
+    return array_rows(calibrator._working(apply_floor(found.logits, floor)), found.y, found.weight)
+
+
+def _fit_sample(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> None:
+    sample = _sampled(calibrator, source, sampling).drawn()
     scores, y, weight = sample.scores, sample.y, sample.weight
     if not calibrator.weighted:  # then proportions are kept by drawing alone
         scores, y = scores[sample.plain], y[sample.plain]
         calibrator.fit(scores, y)
     else:
         calibrator.fit(scores, y, None if (weight == 1.0).all() else weight)
-    calibrator.info_["batches"] = _facts(sample.seen, len(y), source.passes) | {"random_state": random_state}
+    facts = _facts(sample.seen, len(y), source.passes)
+    calibrator.info_["batches"] = facts | {"random_state": sampling.random_state}
 
 
-def _sampled(sample_rows: int, random_state: int, calibrator: Calibrator, source: _Source) -> SampledRows:
-    """Return the sample: from one pass, or from two where pieces are looked at elsewhere.
+def _sampled(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> Survey:
+    """Return the survey with a sample: from one pass, or from two where pieces are looked at elsewhere.
 
     Elsewhere, a piece would send all of its rows: it cannot know which are among the first of all. So the
     numbers of rows are asked for first.
     """
-
-    def make(n_classes: int) -> RowSample:
-        return RowSample(n_classes, min(sample_rows, max(SAMPLE_EVENTS // n_classes, 1)), random_state)
-
     if source.once or source.drive is _one_by_one:
-        survey = Survey(calibrator.input, make)
+        survey = Survey(calibrator.input, sampling.empty)
         source.passes += 1
         for batch in chain.from_iterable(map(open_piece, source)):
             survey.update(batch)
     else:
-        survey = _surveyed(calibrator, source, None)
-        sample = make(survey.n_classes)
-        work = partial(_draw, calibrator.input, sample.rows, random_state, survey.counts)
-        survey.sample = merged(source.run(work, source), lambda: sample)
+        survey = _surveyed(calibrator, source)
+        work = partial(_draw, calibrator.input, sampling, survey.counts)
+        survey.sample = merged(source.run(work, source), partial(sampling.empty, survey.n_classes))
     if survey.result().weighted:
         calibrator._check_weight(survey.mass, survey.n_classes)
-    assert survey.sample is not None
-    return survey.sample.result()
+    return survey
 
 
-def _draw(input: Any, rows: int, random_state: int, counts: IntArray, piece: RowPiece) -> RowSample:
-    sample = RowSample(len(counts), rows, random_state).expect(counts)
+def _draw(input: inputs.InputKind, sampling: _Sampling, counts: IntArray, piece: RowPiece) -> RowSample:
+    sample = sampling.empty(len(counts)).expect(counts)
     for batch in open_piece(piece):
         _, y, weight = checked_batch(batch, input, len(counts))
         sample.update(np.asarray(batch.scores), y, weight, batch.start)

@@ -14,7 +14,7 @@ from hcal.calibrators.calibration_rows import RowSketch
 from hcal.calibrators.floor import apply_floor, floor_of, least_believed
 from hcal.data.batching import Batch, read_piece, rows_from
 from hcal.data.pieces import Piece
-from hcal.data.row_sample import RowSample
+from hcal.data.row_sample import RowSample, SampledRows
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, bounded
 
 #: A block of rows, rows of a file, or a function that reads blocks where the work is done.
@@ -196,6 +196,11 @@ class Survey:
                 "there are no rows to fit on" if not self.counts.any() else "all weights are zero"
             )
         return self
+
+    def drawn(self) -> SampledRows:
+        """Return the sample."""
+        assert self.sample is not None
+        return self.sample.result()
 
     def floor(self) -> NDArray[np.float64]:
         """Return the floor of the probabilities seen; see :func:`hcal.calibrators.floor.learn_floor`."""
