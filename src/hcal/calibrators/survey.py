@@ -133,7 +133,7 @@ class Survey:
 
     def update(self, batch: Batch) -> Self:
         """Add a batch."""
-        x, y, weight = checked_batch(batch, self.input, self.n_classes or None)
+        x, y, weight = checked_batch(batch, self.input)
         self._begin(x.shape[1])
         self.counts += np.bincount(y, minlength=self.n_classes)
         self.mass += np.bincount(y, weights=weight, minlength=self.n_classes)
