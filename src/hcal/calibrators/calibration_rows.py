@@ -156,7 +156,7 @@ class RowSketch:
     @property
     def kept(self) -> Hashes:
         """The smallest hashes that came once."""
-        return self.hashes[self._times == 1][:KEPT]
+        return np.asarray(self.hashes[self._times == 1][:KEPT])
 
     def result(self, outputs: Hashes | None = None) -> dict[str, Any]:
         """Return the sketch, with the hashes of what becomes of the kept rows where they are known."""

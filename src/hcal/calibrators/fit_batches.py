@@ -160,7 +160,8 @@ def _look(empty: Callable[[], Survey], piece: RowPiece) -> Survey:
 
 def _surveyed(calibrator: Calibrator, source: _Source) -> Survey:
     empty = partial(Survey, calibrator.input)
-    found = merged(source.run(partial(_look, empty), source), empty).result()
+    found: Survey = merged(source.run(partial(_look, empty), source), empty)
+    found.result()
     if found.weighted:
         calibrator._check_weight(found.mass, found.n_classes)  # refused where the method takes none
     return found
@@ -177,10 +178,10 @@ def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling) -
     rows = PieceRows(source, reader, source.run, survey.mass)
     fitted: Fitted | None
     if plain:
-        fitted = calibrator._fit_rows(rows)  # type: ignore[attr-defined]
+        fitted = calibrator._fit_rows(rows)
     else:
         sample = _arranged(calibrator, survey.drawn(), floor)
-        fitted = calibrator._fit_sampled_rows(rows, sample)  # type: ignore[attr-defined]
+        fitted = calibrator._fit_sampled_rows(rows, sample)
     if fitted is None:
         raise ValueError(
             f"{calibrator.name!r} cannot be fitted by sums here (two classes, few rows or the paper's "

@@ -68,7 +68,7 @@ class TopK:
         log_values = _logs(values, self.kind, listed)
         log_tail = self._log_tail(log_values, others)
         if self.kind == "logits":
-            both = log_softmax(np.column_stack([log_values, log_tail]))
+            both = np.asarray(log_softmax(np.column_stack([log_values, log_tail])), dtype=np.float64)
             log_values, log_tail = both[:, :-1], both[:, -1]
         total = np.exp(log_values).sum(axis=1) + np.exp(log_tail)
         off = np.abs(total - 1) > _TOLERANCE
@@ -115,7 +115,7 @@ class TopK:
         _refuse(indices >= self.n_classes, f"indices must lie in 0..{self.n_classes - 1}")
         in_order = np.sort(indices, axis=1)
         _refuse((in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] >= 0), "a class is listed twice")
-        _refuse(~(indices >= 0).any(axis=1, keepdims=True), "no class is listed")
+        _refuse(np.asarray((indices < 0).all(axis=1)), "no class is listed")
         bad = (np.isnan(values) | np.isposinf(values)) & (indices >= 0)
         _refuse(bad, "values must be finite")
         if self.kind == "probs":
@@ -181,13 +181,14 @@ class TopK:
         """Return the column of :meth:`groups` that holds each label (N,); k where it is not listed."""
         labels = check_labels(y, len(self), self.n_classes)
         found = self.indices == labels[:, None]
-        return np.where(found.any(axis=1), found.argmax(axis=1), self.indices.shape[1])
+        columns = np.where(found.any(axis=1), found.argmax(axis=1), self.indices.shape[1])
+        return np.asarray(columns, dtype=np.int64)
 
     def top(self) -> tuple[IntArray, Float64]:
         """Return the most probable class of each row (the first, on ties) and its probability; (N,) each."""
         best = self.log_probs.max(axis=1)
         tied = np.where(self.log_probs == best[:, None], self.indices, self.n_classes)
-        return tied.min(axis=1), np.exp(best)
+        return np.asarray(tied.min(axis=1)), np.exp(best)
 
     def dense(self) -> Float64:
         """Return all probabilities (N, K): for few classes only."""

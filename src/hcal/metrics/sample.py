@@ -326,7 +326,8 @@ def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) ->
     cumulated /= cumulated[:, -1:]
     flat = (cumulated + rows[:, None]).ravel()
     found = np.searchsorted(flat, rng.random((n_draws, len(rows))) + rows, side="right")
-    return np.clip(found - rows * weights.shape[1], 0, weights.shape[1] - 1).astype(np.int64)
+    columns = np.clip(found - rows * weights.shape[1], 0, weights.shape[1] - 1)
+    return np.asarray(columns, dtype=np.int64)
 
 
 def _cumulate(x: Vector) -> Vector:

@@ -38,7 +38,7 @@ class TopKData(Data):
         self._entries, self.cluster_edges, self.pair_sums = {}, {}, {}
 
     @property
-    def probs(self) -> FloatArray:  # type: ignore[override]
+    def probs(self) -> FloatArray:
         """Refused: there is no array of all classes."""
         raise ValueError(
             "this metric looks at every class, and top-k scores do not hold them; use top-label metrics and "

@@ -55,7 +55,7 @@ class BucketTable:
             raise ValueError(f"bits must be 12 to 64, got {bits}")
         self.settings, self.bits = settings or ObjectiveSettings(), bits
         self.keys: _Keys = np.empty(0, dtype=np.uint64)
-        self._columns = {name: np.empty(0) for name in _COLUMNS}
+        self._columns: dict[str, Float64] = {name: np.empty(0) for name in _COLUMNS}
 
     def update(self, p: Float64, marks: NDArray[np.bool_]) -> Self:
         """Add events.
@@ -86,7 +86,8 @@ class BucketTable:
         every, place = np.unique(np.concatenate([self.keys, keys]), return_inverse=True)
         joined = {name: np.concatenate([own, columns[name]]) for name, own in self._columns.items()}
         for name in _SUMS:
-            self._columns[name] = np.bincount(place, weights=joined[name], minlength=len(every))
+            sums = np.bincount(place, weights=joined[name], minlength=len(every))
+            self._columns[name] = np.asarray(sums, dtype=np.float64)
         low, high = np.full(len(every), np.inf), np.full(len(every), -np.inf)
         np.minimum.at(low, place, joined["low"])
         np.maximum.at(high, place, joined["high"])

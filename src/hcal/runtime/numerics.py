@@ -58,7 +58,7 @@ def softmax(logits: FloatArray) -> FloatArray:
     return x
 
 
-def grouped_softmax(scores: Float64, log_sizes: Float64) -> Float64:
+def grouped_softmax(scores: FloatArray, log_sizes: Float64) -> Float64:
     """Return the softmax where each score stands for several classes: the probability of ONE of them.
 
     Parameters
@@ -76,9 +76,9 @@ def grouped_softmax(scores: Float64, log_sizes: Float64) -> Float64:
     >>> grouped_softmax(np.zeros((1, 2)), np.log([[1.0, 3.0]]))
     array([[0.25, 0.25]])
     """
-    x: Float64 = scores - scores.max(axis=1, keepdims=True)
-    probs: Float64 = np.exp(x)
-    return probs / np.exp(x + log_sizes).sum(axis=1, keepdims=True)
+    x = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
+    probs: Float64 = np.exp(x) / np.exp(x + log_sizes).sum(axis=1, keepdims=True)
+    return probs
 
 
 def bounded(logits: FloatArray) -> FloatArray:

@@ -117,7 +117,8 @@ class ArrayRows:
     @cached_property
     def mass(self) -> Float64:
         """Weight of every class (K,)."""
-        return np.bincount(self.y, weights=self.weight, minlength=self.n_classes)
+        mass = np.bincount(self.y, weights=self.weight, minlength=self.n_classes)
+        return np.asarray(mass, dtype=np.float64)
 
     @cached_property
     def total(self) -> float:
@@ -190,7 +191,8 @@ class PieceRows:
     def sum(self, summand: Summand) -> tuple[Any, ...]:
         """Return the sums over all pieces."""
         work = _Work(summand, self.read, self.changes)
-        return merged(self.run(work, self.pieces), Sums).result()
+        found: Sums = merged(self.run(work, self.pieces), Sums)
+        return found.result()
 
     def changed(self, change: Change) -> PieceRows:
         """Return the rows with a change that every pass makes anew."""

@@ -285,7 +285,8 @@ class _Problem:
     def __call__(self, theta: Float64) -> tuple[float, Float64]:
         log_slope, c = self.split(theta)
         slope = np.exp(log_slope)
-        loss, gradient_s, gradient_c = (part / self.total for part in self.sums(slope, c))
+        loss, gradient_s, gradient_c = self.sums(slope, c)
+        loss, gradient_s, gradient_c = loss / self.total, gradient_s / self.total, gradient_c / self.total
         gradient_s *= slope
         step = np.diff(log_slope)
         smooth, ridge = _SMOOTH * self.strength, _RIDGE * self.strength
