@@ -70,6 +70,23 @@ def test_a_vocabulary_is_never_built() -> None:
     assert "cwece_a" in str(result.notes)
 
 
+def test_a_tail_that_is_one_event_is_a_row_of_k_and_one_classes(
+    task: tuple[TopK, np.ndarray, np.ndarray],
+) -> None:
+    top, y, _ = task
+    event = TopK(top.values, top.indices, top.tail, 20, tail_as="event")
+    listed = np.column_stack([top.log_probs, top.log_tail])
+    whole = hcal.make_calibrator("ts").fit(listed, top.columns_of(y))
+    found = hcal.make_calibrator("ts").fit(event, y)
+    probs = found.predict_proba(event)
+    np.testing.assert_allclose(np.exp(probs.log_tail), whole.predict_proba(listed)[:, -1], atol=1e-12)
+    assert hcal.metrics.ece_ew(probs, y) < hcal.metrics.ece_ew(event, y)
+    with pytest.raises(ValueError, match="was fitted with tail_as='event', the scores say 'classes'"):
+        found.predict_proba(top)
+    with pytest.raises(ValueError, match="so the tail cannot be one event"):
+        hcal.make_calibrator("ets").fit(event, y)
+
+
 def test_rows_may_list_fewer_and_intervals_need_no_vocabulary() -> None:
     top = TopK([[0.6, 0.3], [0.9, np.nan]], [[3, 0], [1, -1]], n_classes=5)
     assert top.others.tolist() == [3, 4]

@@ -47,6 +47,7 @@ class EnsembleTemperatureScaling(Calibrator):
     title = "Ensemble temperature scaling"
     preserves = "order"
     weighted = True
+    mixes_uniform = True
     state_specs = (
         StateSpec((BETA, Field("weights", "of softmax(z/T), softmax(z) and 1/K", (3,), 0, 1, total=1.0))),
     )

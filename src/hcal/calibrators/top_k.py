@@ -76,22 +76,23 @@ def fit_top_k(calibrator: Method, top: TopK, y: Any, sample_weight: Any = None) 
     >>> top = TopK([[0.9, 0.05]] * 4, [[7, 3]] * 4, n_classes=1000)
     >>> cal = fit_top_k(TemperatureScaling(), top, [7, 7, 3, 500])
     >>> cal.predict_proba(top).top()[1].round(3)
-    array([0.5, 0.5, 0.5, 0.5])
+    array([0.63, 0.63, 0.63, 0.63])
     """
     method = _grouped(calibrator)
+    _check_tail(calibrator, top)
     calibrator._forget()
     columns = top.columns_of(y)
     labels = inputs.check_labels(y, len(top), top.n_classes)
     weight = calibrator._check_weight(sample_weight, len(top))
     calibrator._warn_of_weight(weight)
-    fitted = method._fit_grouped(*top.groups(), columns, weight, top.n_classes)
+    fitted = method._fit_grouped(*top.events(), columns, weight, top.n_classes)
     mass = np.bincount(labels, weights=weight, minlength=top.n_classes)
     fitted.info["class_frequencies"] = (mass / mass.sum()).tolist()
     listed = columns < top.indices.shape[1]
     fitted.info["top_k"] = {
         "k": top.indices.shape[1],
         "labels_listed": float(np.average(listed, weights=weight)),
-        "unseen": "share the tail evenly",
+        "tail_as": top.tail_as,
     }
     fitted.info["fitted_on"] = fingerprint(np.column_stack([top.groups()[0], top.indices]))
     calibrator._remember(fitted, top.n_classes)
@@ -129,6 +130,20 @@ def predict_top_k(calibrator: Calibrator, top: TopK) -> TopK:
             "this calibrator moves single classes or small probabilities (with_prior, or input='probs'), "
             "which top-k scores do not show: fit one on them, or with input='logits'"
         )
-    scores, sizes = top.groups()
+    _check_tail(calibrator, top)
+    fitted_as = calibrator.info_.get("top_k", {}).get("tail_as", "classes")
+    if fitted_as != top.tail_as:
+        raise ValueError(
+            f"the calibrator was fitted with tail_as={fitted_as!r}, the scores say {top.tail_as!r}"
+        )
+    scores, sizes = top.events()
     probs = method._predict_grouped(scores, sizes)
-    return TopK(probs[:, :-1], top.indices, probs[:, -1] * top.others, top.n_classes)
+    return top.with_probs(probs[:, :-1], probs[:, -1] * np.exp(sizes[:, -1]))
+
+
+def _check_tail(calibrator: Calibrator, top: TopK) -> None:
+    if top.tail_as == "event" and getattr(calibrator, "mixes_uniform", False):
+        raise ValueError(
+            f"{calibrator.name!r} mixes with the uniform over all classes, so the tail cannot be one event: "
+            "say tail_as='classes'"
+        )
