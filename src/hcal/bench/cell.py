@@ -66,10 +66,6 @@ class Job:
 def run_job(job: Job) -> Iterator[Cell]:
     """Fit and measure; every failure becomes a cell that says so.
 
-    Parameters
-    ----------
-    job : Job
-
     Yields
     ------
     Cell
@@ -248,13 +244,7 @@ def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) 
 def inverted_rows(logits: Probs, probs: Probs) -> int:
     """Return in how many rows some class overtakes another that had the larger logit; ties are no inversion.
 
-    Parameters
-    ----------
-    logits, probs : arrays of shape (N, K)
-
-    Returns
-    -------
-    int
+    Shapes: logits, probs (N, K).
 
     Examples
     --------

@@ -128,17 +128,7 @@ def _colours(methods: Sequence[str]) -> list[str]:
 
 
 def stacked_bars(results: Results, metric: str) -> Figure:
-    """Draw the relative error of every method as a bar of tasks, best method first.
-
-    Parameters
-    ----------
-    results : Results
-    metric : str
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw the relative error of every method as a bar of tasks, best method first."""
     table = metric_table(results, metric)
     tasks = [r for r in table.rows if r.kind == "task"]
     values = np.array([[np.nan if v is None else v for v in r.values] for r in tasks], dtype=np.float64)
@@ -174,17 +164,7 @@ def _dagger(collapsed: Sequence[bool]) -> str:
 
 
 def reliability_grid(results: Results, task: str) -> Figure:
-    """Draw the reliability diagram of every method on one task: accuracy against confidence in 15 bins.
-
-    Parameters
-    ----------
-    results : Results
-    task : str
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw the reliability diagram of every method on one task: accuracy against confidence in 15 bins."""
     shown = [m for m in results.methods if results.seeds(task, m)]
     if not shown:
         raise ValueError(f"no results for task {task!r}; there are: {', '.join(results.tasks)}")
@@ -241,17 +221,7 @@ def _curves(results: Results, method: str) -> dict[str, dict[str, list[float]]]:
 
 
 def loss_curves(results: Results, method: str) -> Figure:
-    """Draw the loss against the step on every task, relative to its start.
-
-    Parameters
-    ----------
-    results : Results
-    method : str
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw the loss against the step on every task, relative to its start."""
     curves = _curves(results, method)
     if not curves:
         raise ValueError(f"no loss curve of {method!r} is in these results")

@@ -13,13 +13,7 @@ from hcal.runtime.numerics import Float64
 def ranks(table: Float64) -> Float64:
     """Rank each row, 1 for the smallest, ties shared; NaN stays NaN.
 
-    Parameters
-    ----------
-    table : array of shape (tasks, methods)
-
-    Returns
-    -------
-    array of shape (tasks, methods)
+    Shapes: table (tasks, methods) → (tasks, methods).
 
     Examples
     --------

@@ -91,15 +91,6 @@ def metric_table(results: Results, metric: str) -> ResultTable:
 
     A class-wise or canonical metric has NLL, Brier and mean confidence beside every number. Collapsed
     predictors are flagged and never marked.
-
-    Parameters
-    ----------
-    results : Results
-    metric : str
-
-    Returns
-    -------
-    ResultTable
     """
     if metric not in results.metrics:
         raise ValueError(f"{metric!r} is not in these results; there are: {', '.join(results.metrics)}")
@@ -270,15 +261,6 @@ def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROT
 
     Each metric's ARE for every method; the paper's tables show, for each metric, the selector of that
     metric's level, which is marked with a star.
-
-    Parameters
-    ----------
-    results : Results
-    methods : sequence of str
-
-    Returns
-    -------
-    ResultTable
     """
     kept = results.select(methods=[*methods])
     shown = [m for g in LEVELS[:-1] for m in GROUPS[g] if m in kept.metrics]

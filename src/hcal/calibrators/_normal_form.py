@@ -29,14 +29,7 @@ def to_fit(logits: FloatArray) -> Float64:
 
     A search that is not convex, or stops early, ends elsewhere when its input differs by rounding; on the
     grid, rows with another constant, or other classes first, are the same numbers.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
+    Shapes: logits (N, K) → (N, K).
 
     Examples
     --------

@@ -79,16 +79,7 @@ def penalty_grid(name: str, n_classes: int) -> list[Pair]:
 def fit_matrix(x: Float64, y: IntArray, weight: Float64 | None, settings: Settings) -> Fitted:
     """Choose (λ, μ) by held-out NLL and return the models of the folds, whose probabilities are averaged.
 
-    Parameters
-    ----------
-    x : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-    settings : Settings
-
-    Returns
-    -------
-    Fitted
+    Shapes: x (N, K), y (N,), weight (N,).
     """
     k = x.shape[1]
     grid = [settings.penalty] if settings.penalty is not None else penalty_grid(settings.grid, k)

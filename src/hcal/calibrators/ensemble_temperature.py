@@ -134,14 +134,7 @@ def _brier_weights(logits: FloatArray, y: IntArray, weight: Float64, beta: float
 def simplex_quadratic(gram: Float64, linear: Float64) -> Float64:
     """Minimise wᵀGw − 2cᵀw over the simplex by trying every face; ties go to the smaller face.
 
-    Parameters
-    ----------
-    gram : array of shape (M, M)
-    linear : array of shape (M,)
-
-    Returns
-    -------
-    array of shape (M,)
+    Shapes: gram (M, M), linear (M,) → (M,).
 
     Examples
     --------

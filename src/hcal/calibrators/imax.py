@@ -99,13 +99,7 @@ def _pooled_log_odds(logits: FloatArray) -> Float64:
 def one_vs_rest_log_odds(logits: FloatArray) -> Float64:
     """Return λ_k = z_k − logsumexp of the other logits, exact also where p_k is near 1.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
+    Shapes: logits (N, K) → (N, K).
 
     Examples
     --------
@@ -130,17 +124,7 @@ def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
     """Choose starting representatives by greedy k-means++ under the log-odds divergence; return them sorted.
 
     Each new centre is the best of 2 + ⌊ln B⌋ candidates drawn with probability proportional to the distance
-    to the nearest centre so far.
-
-    Parameters
-    ----------
-    odds : array of shape (n,)
-    n_centres : int
-    random_state : int
-
-    Returns
-    -------
-    array of shape (B,)
+    to the nearest centre so far. Shapes: odds (n,) → (B,).
 
     Examples
     --------

@@ -103,14 +103,7 @@ def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDAr
 def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:
     """Return the logarithm of what each temperature pays on each row: q_y / f_y, q ∝ f^(1/T).
 
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-    y : array of shape (N,)
-
-    Returns
-    -------
-    array of shape (N, E)
+    Shapes: probs (N, K), y (N,) → (N, E).
 
     Examples
     --------

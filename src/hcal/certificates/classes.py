@@ -166,10 +166,7 @@ def _needed(ratio: float, limit: float, found: EventCertificate | None) -> int |
 def class_tables(data: Data, classes: IntArray) -> Iterable[EventTable]:
     """Yield the table of every class: exact where the sample is small, in fine bins where it is large.
 
-    Parameters
-    ----------
-    data : Data
-    classes : array of shape (C,)
+    Shapes: classes (C,).
 
     Yields
     ------

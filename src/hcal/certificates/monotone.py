@@ -48,15 +48,6 @@ class MonotoneBand:
 def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
     """Return the band of a non-falling q(p) from simultaneous window intervals.
 
-    Parameters
-    ----------
-    table : EventTable
-    windows : Windows
-
-    Returns
-    -------
-    MonotoneBand
-
     Examples
     --------
     >>> from hcal.certificates.table import table_of_rows

@@ -141,16 +141,7 @@ def bin_edges() -> tuple[Vector, Vector]:
 
 
 def table_of_bins(count: Vector, claimed: Vector, happened: Vector) -> EventTable:
-    """Make a table of accumulated stream bins; empty ones are left out.
-
-    Parameters
-    ----------
-    count, claimed, happened : array of shape (BINS,)
-
-    Returns
-    -------
-    EventTable
-    """
+    """Make a table of accumulated stream bins; empty ones are left out; count, claimed, happened (BINS,)."""
     low, high = bin_edges()
     full = count > 0
     return EventTable(count[full], claimed[full], happened[full], low[full], high[full])

@@ -44,16 +44,6 @@ class Tails:
 def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = THRESHOLDS) -> Tails:
     """Certify the rows at or above each threshold, all thresholds at once.
 
-    Parameters
-    ----------
-    table : EventTable
-    failure : float
-    at : tuple of float
-
-    Returns
-    -------
-    Tails
-
     Examples
     --------
     >>> from hcal.certificates.table import table_of_rows
@@ -68,15 +58,6 @@ def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = T
 
 def risk_coverage(table: EventTable, failure: float) -> Tails:
     """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
-
-    Parameters
-    ----------
-    table : EventTable
-    failure : float
-
-    Returns
-    -------
-    Tails
 
     Examples
     --------

@@ -93,15 +93,6 @@ def discrete_values(table: EventTable) -> bool:
 def find_windows(table: EventTable, failure: float) -> Windows:
     """Return all windows with intervals that hold together but for the given probability of failure.
 
-    Parameters
-    ----------
-    table : EventTable
-    failure : float
-
-    Returns
-    -------
-    Windows
-
     Examples
     --------
     >>> from hcal.certificates.table import table_of_rows
@@ -149,14 +140,6 @@ def variance_bound(windows: Windows) -> float:
     """Return an upper bound on Σ q(1 − q) that holds whenever the windows' intervals do.
 
     In each window Σ q(1 − q) ≤ m·q̄(1 − q̄) (Jensen): every level's partition gives a bound; the least counts.
-
-    Parameters
-    ----------
-    windows : Windows
-
-    Returns
-    -------
-    float
     """
     each = windows.rows * largest_variance(windows.low, windows.high) * windows.aligned
     return float(min(each[windows.level == level].sum() for level in np.unique(windows.level)))

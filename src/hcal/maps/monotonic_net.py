@@ -120,11 +120,7 @@ class MonotonicNet(CalibrationMap):
 
 
 def standardisation(x: NDArray[Any] | Tensor) -> dict[str, float]:
-    """Return ``mean``, unbiased ``std`` and ``lowest`` of all N·K log-softmax values (N, K).
-
-    Parameters
-    ----------
-    x : array or tensor of shape (N, K)
+    """Return ``mean``, unbiased ``std`` and ``lowest`` of all N·K log-softmax values (N, K); x (N, K).
 
     Examples
     --------

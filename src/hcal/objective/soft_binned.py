@@ -64,15 +64,6 @@ def soft_binned_error(
 def soft_binned(*, bins: int = 15, tau: float = 0.01) -> Objective:
     """Return the soft-binned ECE of the top label as an objective of log-probabilities.
 
-    Parameters
-    ----------
-    bins : int
-    tau : float
-
-    Returns
-    -------
-    Objective
-
     Examples
     --------
     >>> value, _ = soft_binned().value_and_grad(np.log([[0.1, 0.9]] * 2), np.array([1, 0]), np.full(2, 0.5))

@@ -51,14 +51,7 @@ def kmeans_ranges(
 def ranges_of(values: Float64, centres: Float64) -> NDArray[np.int64]:
     """Return the edges of the ranges of ascending values nearest to each ascending centre.
 
-    Parameters
-    ----------
-    values : array of shape (m,)
-    centres : array of shape (C,)
-
-    Returns
-    -------
-    array of shape (C + 1,)
+    Shapes: values (m,), centres (C,) → (C + 1,).
 
     Examples
     --------

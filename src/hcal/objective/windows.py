@@ -120,15 +120,7 @@ def sliding_means(values: ArrayLike, window: int) -> Float64:
 
     The sum runs in float64 over ascending values, so the difference of two prefixes loses at most
     a factor n / window of its precision. With fewer values than ``window`` there is one run: all of them.
-
-    Parameters
-    ----------
-    values : array of shape (n,)
-    window : int
-
-    Returns
-    -------
-    array of shape (max(n − window, 0) + 1,)
+    Shapes: values (n,) → (max(n − window, 0) + 1,).
 
     Examples
     --------

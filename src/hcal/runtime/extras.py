@@ -32,14 +32,6 @@ def missing(what: str, package: str, extra: str) -> ImportError:
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from where this hcal was installed.
 
-    Parameters
-    ----------
-    extra : str
-
-    Returns
-    -------
-    str
-
     Examples
     --------
     >>> install_command("plot").startswith("pip install")

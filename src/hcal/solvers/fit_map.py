@@ -130,16 +130,7 @@ def hessian_of(
 ) -> Callable[[Float64], Float64]:
     """Return θ ↦ second derivative of mean NLL + penalty, for maps that have a ``curvature``.
 
-    Parameters
-    ----------
-    map : Map
-    x : array of shape (N, ·)
-    weight : array of shape (N,), optional
-    penalty : Ridge, optional
-
-    Returns
-    -------
-    callable
+    Shapes: x (N, ·), weight (N,).
 
     Examples
     --------

@@ -50,14 +50,7 @@ def logit_scale(logits: FloatArray) -> float:
     """Return the mean distance of the logits to the top one of their row; 0 when all rows are constant.
 
     A mean below 1e-280 counts as none: no file could hold an inverse temperature for it.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    float
+    Shapes: logits (N, K).
 
     Examples
     --------
@@ -120,15 +113,7 @@ def nll_derivatives(
 def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callable[[float], float]:
     """Return d(mean NLL of softmax(β z))/dβ as a function of β: mean of E_p[z] − z_y, increasing in β.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), or None
-
-    Returns
-    -------
-    callable
+    Shapes: logits (N, K), y (N,), weight (N,), or None.
 
     Examples
     --------
@@ -143,15 +128,7 @@ def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callab
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
     """Return the NLL of every row under softmax(β z), and its derivative in β.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    beta : float
-
-    Returns
-    -------
-    array of shape (N,), array of shape (N,)
+    Shapes: logits (N, K), y (N,) → (N,), (N,).
 
     Examples
     --------
@@ -170,16 +147,7 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
 
 
 def top_probability(logits: FloatArray, beta: float) -> Float64:
-    """Return the largest softmax(β z) of every row.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    beta : float
-
-    Returns
-    -------
-    array of shape (N,)
+    """Return the largest softmax(β z) of every row; logits (N, K) → (N,).
 
     Examples
     --------
@@ -195,14 +163,7 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
 def confidence_of_beta(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
     """Return β ↦ mean over rows of the largest softmax(β z): increasing in β, from 1/K.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    weight : array of shape (N,), or None
-
-    Returns
-    -------
-    callable
+    Shapes: logits (N, K), weight (N,), or None.
 
     Examples
     --------
@@ -257,16 +218,7 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     - uniform probabilities (T at its upper bound) when the scores say nothing or the opposite of the labels;
     - when every label has the top score, the T whose mean confidence is (N+1)/(N+2) (the rule of
       succession), or T = 1 where the scores are surer than that already.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-
-    Returns
-    -------
-    Temperature
+    Shapes: logits (N, K), y (N,), weight (N,).
 
     Examples
     --------
