@@ -110,21 +110,6 @@ def nll_derivatives(
     return derivatives
 
 
-def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callable[[float], float]:
-    """Return d(mean NLL of softmax(β z))/dβ as a function of β: mean of E_p[z] − z_y, increasing in β.
-
-    Shapes: logits (N, K), y (N,), weight (N,), or None.
-
-    Examples
-    --------
-    >>> slope = nll_slope(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), None)
-    >>> abs(slope(0.0)) < 1e-12
-    True
-    """
-    derivatives = nll_derivatives(logits, y, weight)
-    return lambda beta: derivatives(beta)[0]
-
-
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
     """Return the NLL of every row under softmax(β z), and its derivative in β.
 
