@@ -31,31 +31,18 @@ _CURVE_POINTS = 60
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker process does: methods that share a fit, on one task, with one seed.
-
-    Attributes
-    ----------
-    task : TaskRef
-    methods : tuple of Method
-    seed : int
-    metrics : tuple of str
-    bootstrap : int
-        Replicates of the test rows; replicate b draws the same rows for every method of a task.
-    before : dict or None
-        The metrics of the uncalibrated test part; None for ``uncal`` itself.
-    threads : int
-    device : str or None
-        Of torch, for the methods that take one.
-    """
+    """What one worker process does: methods that share a fit, on one task, with one seed."""
 
     task: TaskRef
     methods: tuple[Method, ...]
     seed: int
     metrics: tuple[str, ...]
+    #: Replicates of the test rows; replicate b draws the same rows for every method of a task.
     bootstrap: int = 0
+    #: The metrics of the uncalibrated test part; None for ``uncal`` itself.
     before: dict[str, float] | None = None
     threads: int = 1
-    device: str | None = None
+    device: str | None = None  # of torch, for the methods that take one
 
     @property
     def keys(self) -> tuple[Key, ...]:

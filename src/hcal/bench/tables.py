@@ -24,26 +24,14 @@ COMPANIONS: Final = ("nll", "brier", "mean_confidence")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table.
-
-    Attributes
-    ----------
-    label : str
-    values : list of float, str or None
-    marks : list of {"", "best", "second"}
-    flags : list of bool
-        True for a collapsed predictor.
-    kind : {"task", "beside", "summary"}
-    digits : int
-        Digits after the point.
-    """
+    """One line of a table."""
 
     label: str
     values: list[CellValue]
     marks: list[Mark] = field(default_factory=list)
-    flags: list[bool] = field(default_factory=list)
+    flags: list[bool] = field(default_factory=list)  # true for a collapsed predictor
     kind: Literal["task", "beside", "summary"] = "task"
-    digits: int = 4
+    digits: int = 4  # digits after the point
 
 
 @dataclass(frozen=True)

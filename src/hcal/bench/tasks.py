@@ -77,22 +77,14 @@ SAME_AS_PAPER: Final[dict[str, str]] = {"cifar10_resnet110": "resnet110_c10"}
 
 @dataclass(frozen=True)
 class Task:
-    """Logits and labels of both parts.
-
-    Attributes
-    ----------
-    name : str
-    logits_cal, logits_test : arrays of shape (N, K)
-    y_cal, y_test : arrays of shape (N,)
-    true_test : array of shape (N, K), or None
-        The true probabilities, where they are known.
-    """
+    """Logits and labels of both parts."""
 
     name: str
-    logits_cal: NDArray[Any]
-    y_cal: IntArray
+    logits_cal: NDArray[Any]  # (N, K)
+    y_cal: IntArray  # (N,)
     logits_test: NDArray[Any]
     y_test: IntArray
+    #: (N, K), or None: the true probabilities, where they are known.
     true_test: NDArray[np.float64] | None = None
 
     @property

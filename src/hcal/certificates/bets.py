@@ -19,24 +19,12 @@ _TINY = 1e-6  # claims of 0 and 1 cannot be bet on at finite odds
 
 @dataclass(frozen=True)
 class Bet:
-    """One alternative.
+    """One alternative."""
 
-    Attributes
-    ----------
-    words : str
-        What it says, for the alarm.
-    slope : float
-        Factor on the log-odds.
-    shift : float
-        Added to the log-odds.
-    threshold : float
-        Only claims at or above it are bet on.
-    """
-
-    words: str
-    slope: float = 1.0
-    shift: float = 0.0
-    threshold: float = 0.0
+    words: str  # what it says, for the alarm
+    slope: float = 1.0  # factor on the log-odds
+    shift: float = 0.0  # added to the log-odds
+    threshold: float = 0.0  # only claims at or above it are bet on
 
 
 def _shifts(sizes: tuple[float, ...], thresholds: tuple[float, ...], high: str, low: str) -> list[Bet]:

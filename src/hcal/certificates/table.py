@@ -27,24 +27,12 @@ BINS = 2 * _SIDE + 1
 
 @dataclass(frozen=True)
 class EventTable:
-    """Claims and marks of one event, grouped by claim, in ascending order.
+    """Claims and marks of one event, grouped by claim, in ascending order."""
 
-    Attributes
-    ----------
-    count : array of shape (G,)
-        Rows of each group.
-    claimed : array of shape (G,)
-        Sum of the claimed probabilities p.
-    happened : array of shape (G,)
-        How often the event happened.
-    low, high : array of shape (G,)
-        Smallest and largest claim of the group; equal where groups are single values.
-    """
-
-    count: Vector
-    claimed: Vector
-    happened: Vector
-    low: Vector
+    count: Vector  # (G,): rows of each group
+    claimed: Vector  # (G,): sum of the claimed probabilities p
+    happened: Vector  # (G,): how often the event happened
+    low: Vector  # (G,): smallest and largest claim of the group; equal where groups are single values
     high: Vector
 
     @property

@@ -18,26 +18,13 @@ COVERAGES = tuple(round(0.05 * i, 2) for i in range(1, 21))
 
 @dataclass(frozen=True)
 class Tails:
-    """Rows at or above each of several claims; arrays of shape (T,).
+    """Rows at or above each of several claims; arrays of shape (T,)."""
 
-    Attributes
-    ----------
-    at : array
-        Smallest claim.
-    share : array
-        Share of the rows (coverage).
-    rows : array
-    observed : array
-        Frequency of the event among them; NaN where there is no row.
-    low, high : array
-        Interval of their true mean probability; all hold at once.
-    """
-
-    at: Vector
-    share: Vector
+    at: Vector  # smallest claim
+    share: Vector  # share of the rows (coverage)
     rows: Vector
-    observed: Vector
-    low: Vector
+    observed: Vector  # frequency of the event among them; NaN where there is no row
+    low: Vector  # interval of their true mean probability; all hold at once
     high: Vector
 
 

@@ -17,31 +17,18 @@ SMALLEST = 200
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one event at all resolutions, level by level, aligned ones before shifted ones.
+    """Windows of one event at all resolutions, level by level, aligned ones before shifted ones."""
 
-    Attributes
-    ----------
-    level : array of shape (W,)
-        0 for all rows, 1 for halves, 2 for quarters, …; −1 for the single values of a discrete predictor.
-    aligned : array of shape (W,)
-        Whether the window is one of the level's partition, rather than shifted by half a window.
-    first, last : array of shape (W,)
-        Groups of the table, ``last`` excluded.
-    rows : array of shape (W,)
-    stated, observed : array of shape (W,)
-        Mean claim, and frequency of the event.
-    low, high : array of shape (W,)
-        Interval of the true mean probability of the window's rows.
-    """
-
+    #: (W,): 0 for all rows, 1 for halves, 2 for quarters, …; −1 for single values of a discrete predictor.
     level: IntArray
+    #: (W,): whether the window is one of the level's partition, rather than shifted by half a window.
     aligned: Vector
-    first: IntArray
+    first: IntArray  # (W,): groups of the table, ``last`` excluded
     last: IntArray
-    rows: Vector
-    stated: Vector
+    rows: Vector  # (W,)
+    stated: Vector  # (W,): mean claim, and frequency of the event
     observed: Vector
-    low: Vector
+    low: Vector  # (W,): interval of the true mean probability of the window's rows
     high: Vector
 
     @property

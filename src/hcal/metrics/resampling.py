@@ -34,19 +34,12 @@ _GROUPS = 40  # of the grouped jackknife behind BCa
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval.
-
-    Attributes
-    ----------
-    low, high : float
-    kind : {"percentile", "bca", "jackknife", "bias-aware"}
-    chance : float or None
-        For a plug-in error: what calibrated predictions would score by chance, on average.
-    """
+    """A confidence interval."""
 
     low: float
     high: float
-    kind: str
+    kind: str  # {"percentile", "bca", "jackknife", "bias-aware"}
+    #: For a plug-in error: what calibrated predictions would score by chance, on average.
     chance: float | None = None
 
 

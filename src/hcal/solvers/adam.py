@@ -66,24 +66,12 @@ class Best:
 
 @dataclass
 class Trained:
-    """What training found.
+    """What training found."""
 
-    Attributes
-    ----------
-    best : dict
-        :class:`Best` by the name of its selector.
-    epochs : int
-        How many were run.
-    stopped : bool
-        Whether training ended by itself, before the limit of epochs.
-    losses, monitored : list of float
-        One value an epoch.
-    """
-
-    best: dict[str, Best] = field(default_factory=dict)
-    epochs: int = 0
-    stopped: bool = False
-    losses: list[float] = field(default_factory=list)
+    best: dict[str, Best] = field(default_factory=dict)  # :class:`Best` by the name of its selector
+    epochs: int = 0  # how many were run
+    stopped: bool = False  # whether training ended by itself, before the limit of epochs
+    losses: list[float] = field(default_factory=list)  # one value an epoch
     monitored: list[float] = field(default_factory=list)
 
 
