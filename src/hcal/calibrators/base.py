@@ -112,6 +112,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     info_: dict[str, Any]
     scores_: dict[str, Scores]
 
+    def __init__(self, *, input: inputs.InputKind = "logits") -> None:
+        self.input = input
+
     @abstractmethod
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         """Learn the state from checked float64 logits (N, K) and labels (N,)."""

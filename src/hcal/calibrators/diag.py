@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._normal_form import MARK, MARKED, by_rank, to_fit, to_predict, to_predict_graph
+from hcal.calibrators._normal_form import MARK, MARKED, ranked_units, to_predict, to_predict_graph
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import STEEP, Field, Rule, Sizes, StateArrays, StateSpec
@@ -21,7 +21,6 @@ from hcal.solvers.fit_map import fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.methods import Lbfgs
 from hcal.solvers.selection import Selection, select
-from hcal.solvers.temperature import logit_scale
 
 
 def _distinct_edges(state: StateArrays, sizes: Sizes) -> bool:
@@ -107,12 +106,7 @@ class DiagonalOrderPreserving(Calibrator):
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must hold sizes of at least 1, got {self.hidden}")
-        every = -(-logits.size // self.max_events)
-        # One m for all classes: their numbers need not be known.
-        x, y = by_rank(to_fit(logits[::every]), y[::every])
-        unit = _unit(x)
-        x /= unit
-        weight = None if sample_weight is None else sample_weight[::every]
+        x, y, weight, unit = ranked_units(logits, y, sample_weight, self.max_events)
         cells = cells_over(x)
         found = self._select(x, y, weight, cells)
         size, models = found.chosen, found.models
@@ -200,9 +194,3 @@ class _Best:
 
 def _parameters(hidden: int) -> int:
     return hidden * (hidden + 4) + 1
-
-
-def _unit(logits: FloatArray) -> float:
-    """Return 1 for logits of a usual scale, as published, else their scale: the start expects that."""
-    scale = logit_scale(logits)
-    return 1.0 if scale == 0 or 0.5 <= scale <= 100 else scale

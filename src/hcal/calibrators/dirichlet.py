@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph, predict_matrix
+from hcal.calibrators._odir import FoldMatrices, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators._shared import EPS, clipped_log_probs
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
+from hcal.calibrators.base import Fitted
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.ops import Ops
 
 
-class DirichletCalibration(Calibrator):
+class DirichletCalibration(FoldMatrices):
     """softmax(W log p + b) with the penalty, choice and averaging of ``ms``.
 
     Kull, Perelló-Nieto, Kängsepp, Silva Filho, Song, Flach: Beyond temperature scaling: Obtaining
@@ -45,29 +44,9 @@ class DirichletCalibration(Calibrator):
 
     name = "dir"
     title = "Dirichlet calibration"
-    weighted = True
-    state_specs = MATRICES
-
-    def __init__(
-        self,
-        *,
-        penalty: tuple[float, float] | None = None,
-        grid: Literal["decades", "published"] = "decades",
-        folds: int = 5,
-        random_state: int = 15,
-        max_iterations: int = 150,
-        input: InputKind = "logits",
-    ) -> None:
-        self.penalty = penalty
-        self.grid = grid
-        self.folds = folds
-        self.random_state = random_state
-        self.max_iterations = max_iterations
-        self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        settings = Settings(self.penalty, self.grid, self.folds, self.random_state, self.max_iterations)
-        return fit_matrix(clipped_log_probs(logits), y, sample_weight, settings)
+        return fit_matrix(clipped_log_probs(logits), y, sample_weight, self)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return predict_matrix(self.state_, clipped_log_probs(logits))

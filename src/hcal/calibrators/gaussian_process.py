@@ -14,7 +14,7 @@ from hcal.calibrators._latent_gp import (
     start_parameters,
     to_process,
 )
-from hcal.calibrators._normal_form import MARK, MARKED, average_ties, by_rank, to_fit, to_predict
+from hcal.calibrators._normal_form import MARK, MARKED, average_ties, ranked_units, to_predict
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
@@ -22,7 +22,6 @@ from hcal.maps.lookup import Cells
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.lbfgs import lbfgs
-from hcal.solvers.temperature import logit_scale
 
 
 class GaussianProcessCalibration(Calibrator):
@@ -100,12 +99,8 @@ class GaussianProcessCalibration(Calibrator):
                 f"inducing must be at least 1 and samples in [{least}, {most}], "
                 f"got {self.inducing}, {self.samples}"
             )
-        every = -(-logits.size // self.max_events)
-        # One f for all classes: their numbers need not be known.
-        x, own = by_rank(to_fit(logits[::every]), y[::every])
-        unit = _unit(x)
-        x /= unit
-        weight = None if sample_weight is None else sample_weight[::every]
+        # ℓ starts at 10
+        x, own, weight, unit = ranked_units(logits, y, sample_weight, self.max_events, usual=10)
         # Thinned rows still stand for all of them: the prior must not gain weight.
         total = float(len(y)) if sample_weight is None else float(sample_weight.sum())
         low, high = float(x.min()), float(x.max())
@@ -155,9 +150,3 @@ class GaussianProcessCalibration(Calibrator):
             probs += softmax(mean - spread * draw)
         probs /= 2 * pairs
         return probs
-
-
-def _unit(logits: FloatArray) -> float:
-    """Return 1 for logits of a usual scale, as published, else their scale: ℓ starts at 10."""
-    scale = logit_scale(logits)
-    return 1.0 if scale == 0 or 0.5 <= scale <= 100 else scale / 10

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
@@ -82,7 +83,7 @@ class IMaxBinning(Calibrator):
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         edges, values = self.state_["edges"], self.state_["values"]
-        raw = values[np.searchsorted(edges, one_vs_rest_log_odds(logits), side="right")]
+        raw = values[np.searchsorted(edges, log_odds(logits), side="right")]
         return normalise(raw, softmax(logits), float(self.state_["floor"]))
 
 
@@ -92,32 +93,8 @@ def _pooled_log_odds(logits: FloatArray) -> Float64:
     odds = np.empty((k, n))
     rows = max(1, 1_000_000 // k)
     for start in range(0, n, rows):
-        odds[:, start : start + rows] = one_vs_rest_log_odds(logits[start : start + rows]).T
+        odds[:, start : start + rows] = log_odds(logits[start : start + rows]).T
     return odds.ravel()
-
-
-def one_vs_rest_log_odds(logits: FloatArray) -> Float64:
-    """Return λ_k = z_k − logsumexp of the other logits, exact also where p_k is near 1.
-
-    Shapes: logits (N, K) → (N, K).
-
-    Examples
-    --------
-    >>> one_vs_rest_log_odds(np.array([[0.0, 50.0]]))
-    array([[-50.,  50.]])
-    """
-    z = logits - logits.max(axis=1, keepdims=True)
-    e = np.exp(z)
-    rest = e.sum(axis=1, keepdims=True) - e
-    rows, top = np.arange(len(z)), z.argmax(axis=1)
-    # For the top class the subtraction would cancel: sum the others themselves, against their own maximum.
-    others = z.copy()
-    others[rows, top] = -np.inf
-    second = others.max(axis=1)
-    np.exp(others - second[:, None], out=others)
-    odds = z - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
-    odds[rows, top] = -second - np.log(others.sum(axis=1))
-    return np.asarray(odds, dtype=np.float64)
 
 
 def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators._normal_form import by_rank, to_fit
-from hcal.calibrators._shared import ONE_TEMPERATURE, top_hits
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators._shared import OneTemperature, top_hits
+from hcal.calibrators.base import Fitted
 from hcal.inputs import InputKind
 from hcal.objective.soft_binned import soft_binned_error
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.scan import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
 
 
-class SoftBinning(Calibrator):
+class SoftBinning(OneTemperature):
     """softmax(z/T) with the T that minimises the soft-binned calibration error of the top label.
 
     The curve over T is bumpy for small ``tau``, so it is scanned within a factor of e of the temperature of
@@ -45,9 +42,6 @@ class SoftBinning(Calibrator):
 
     name = "softbin"
     title = "Soft-binning calibration"
-    preserves = "order"
-    weighted = True
-    state_specs = ONE_TEMPERATURE
 
     def __init__(self, *, tau: float = 0.01, bins: int = 15, input: InputKind = "logits") -> None:
         self.tau = tau
@@ -72,9 +66,3 @@ class SoftBinning(Calibrator):
         beta = float(np.exp(found))
         info = {"temperature": 1 / beta, "error": error(found)}
         return Fitted({"beta": np.array(beta)}, start.converged, start.message, info)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return softmax(logits * self.state_["beta"])
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        return ops.softmax(x * ops.const(self.state_["beta"]))
