@@ -71,9 +71,6 @@ def _paper_tasks() -> dict[str, PaperTask]:
 #: The paper's tasks by the name ``paper_tables.csv`` uses; the file is ``probs_{name}_logits.p``.
 PAPER_TASKS: Final[dict[str, PaperTask]] = _paper_tasks()
 
-#: Shared files that are the paper's own task under another name.
-SAME_AS_PAPER: Final[dict[str, str]] = {"cifar10_resnet110": "resnet110_c10"}
-
 
 @dataclass(frozen=True)
 class Task:

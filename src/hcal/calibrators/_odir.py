@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
@@ -38,28 +39,19 @@ MATRICES = (
 )
 
 
+@parameters
 class FoldMatrices(Calibrator):
     """softmax(W x + b), penalised off the diagonal, averaged over folds; subclasses say what x is."""
 
     weighted = True
     state_specs = MATRICES
 
-    def __init__(
-        self,
-        *,
-        penalty: Pair | None = None,
-        grid: Grid = "decades",
-        folds: int = 5,
-        random_state: int = 15,
-        max_iterations: int = 150,
-        input: InputKind = "logits",
-    ) -> None:
-        self.penalty = penalty
-        self.grid = grid
-        self.folds = folds
-        self.random_state = random_state
-        self.max_iterations = max_iterations
-        self.input = input
+    penalty: Pair | None = None
+    grid: Grid = "decades"
+    folds: int = 5
+    random_state: int = 15
+    max_iterations: int = 150
+    input: InputKind = "logits"
 
 
 def penalty_grid(name: str, n_classes: int) -> list[Pair]:

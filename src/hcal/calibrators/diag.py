@@ -9,6 +9,7 @@ import numpy as np
 
 from hcal.calibrators._normal_form import MARK, MARKED, ranked_units, to_predict, to_predict_graph
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import STEEP, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
@@ -42,6 +43,7 @@ _TABLE = StateSpec(
 _PATIENCE = 40
 
 
+@parameters
 class DiagonalOrderPreserving(Calibrator):
     """softmax(m(z₁), …, m(z_K)), z centred, with one increasing m, a positive network's integral; mean NLL.
 
@@ -84,24 +86,13 @@ class DiagonalOrderPreserving(Calibrator):
     weighted = True
     state_specs = (_TABLE + MARKED,)
 
-    def __init__(
-        self,
-        *,
-        hidden: tuple[int, ...] = (2, 10),
-        early_stopping: bool = True,
-        folds: int = 5,
-        random_state: int = 1357,
-        max_iterations: int = 2000,
-        max_events: int = 2_000_000,
-        input: InputKind = "logits",
-    ) -> None:
-        self.hidden = hidden
-        self.early_stopping = early_stopping
-        self.folds = folds
-        self.random_state = random_state
-        self.max_iterations = max_iterations
-        self.max_events = max_events
-        self.input = input
+    hidden: tuple[int, ...] = (2, 10)
+    early_stopping: bool = True
+    folds: int = 5
+    random_state: int = 1357
+    max_iterations: int = 2000
+    max_events: int = 2_000_000
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if not self.hidden or min(self.hidden) < 1:

@@ -11,6 +11,7 @@ import numpy as np
 from hcal.calibrators._normal_form import by_rank, to_fit
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
@@ -22,6 +23,7 @@ from hcal.solvers.temperature import solve_temperature
 _BLOCK_EVENTS = 65_536
 
 
+@parameters
 class EnsembleTemperatureScaling(Calibrator):
     """w₁ softmax(z/T) + w₂ softmax(z) + w₃/K, weights on the simplex; T first, then w with T fixed.
 
@@ -50,9 +52,8 @@ class EnsembleTemperatureScaling(Calibrator):
         StateSpec((BETA, Field("weights", "of softmax(z/T), softmax(z) and 1/K", (3,), 0, 1, total=1.0))),
     )
 
-    def __init__(self, *, objective: Literal["brier", "nll"] = "brier", input: InputKind = "logits") -> None:
-        self.objective = objective
-        self.input = input
+    objective: Literal["brier", "nll"] = "brier"
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.objective not in ("brier", "nll"):

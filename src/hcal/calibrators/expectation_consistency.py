@@ -7,11 +7,13 @@ from numpy.typing import NDArray
 
 from hcal.calibrators._shared import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
+from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.solvers.temperature import confidence_of_beta, logit_scale, solve_increasing
 
 
+@parameters
 class ExpectationConsistency(OneTemperature):
     """softmax(z/T) with the T at which the mean confidence equals the accuracy of the calibration rows.
 
@@ -38,9 +40,8 @@ class ExpectationConsistency(OneTemperature):
     name = "ec"
     title = "Expectation consistency"
 
-    def __init__(self, *, bracket: tuple[float, float] = (0.01, 10.0), input: InputKind = "logits") -> None:
-        self.bracket = bracket
-        self.input = input
+    bracket: tuple[float, float] = (0.01, 10.0)
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         low, high = self.bracket

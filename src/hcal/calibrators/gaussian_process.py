@@ -16,6 +16,7 @@ from hcal.calibrators._latent_gp import (
 )
 from hcal.calibrators._normal_form import MARK, MARKED, average_ties, ranked_units, to_predict
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.lookup import Cells
@@ -24,6 +25,7 @@ from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.lbfgs import lbfgs
 
 
+@parameters
 class GaussianProcessCalibration(Calibrator):
     """One latent function f ~ GP(mean x, RBF + noise) shared by all centred logits; variational.
 
@@ -75,22 +77,12 @@ class GaussianProcessCalibration(Calibrator):
         + MARKED,
     )
 
-    def __init__(
-        self,
-        *,
-        inducing: int = 10,
-        samples: int = 100,
-        random_state: int = 0,
-        max_iterations: int = 2000,
-        max_events: int = 1_000_000,
-        input: InputKind = "logits",
-    ) -> None:
-        self.inducing = inducing
-        self.samples = samples
-        self.random_state = random_state
-        self.max_iterations = max_iterations
-        self.max_events = max_events
-        self.input = input
+    inducing: int = 10
+    samples: int = 100
+    random_state: int = 0
+    max_iterations: int = 2000
+    max_events: int = 1_000_000
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         least, most = self.limits["samples"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.calibrators._one_vs_rest import CurvePerClass, FitCurve, step
+from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
+@parameters
 class HistogramBinning(CurvePerClass):
     """Per class, the label frequency in equal-width bins of p_k; an empty bin keeps its midpoint.
 
@@ -36,10 +38,9 @@ class HistogramBinning(CurvePerClass):
     weighted = True
     look_up = step
 
-    def __init__(self, *, bins: int = 10, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.bins = bins
-        self.floor = floor
-        self.input = input
+    bins: int = 10
+    floor: float | None = None
+    input: InputKind = "logits"
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         edges = _edges(self.bins)

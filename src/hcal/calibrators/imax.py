@@ -9,6 +9,7 @@ from scipy.special import expit, logit
 from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
@@ -19,6 +20,7 @@ _ITERATIONS = 200
 _SEEDING_EVENTS = 2_000_000
 
 
+@parameters
 class IMaxBinning(Calibrator):
     """Bins of the pooled one-vs-rest log-odds that keep the most information about the label.
 
@@ -55,18 +57,10 @@ class IMaxBinning(Calibrator):
         ),
     )
 
-    def __init__(
-        self,
-        *,
-        bins: int = 15,
-        random_state: int = 755619,
-        floor: float | None = None,
-        input: InputKind = "logits",
-    ) -> None:
-        self.bins = bins
-        self.random_state = random_state
-        self.floor = floor
-        self.input = input
+    bins: int = 15
+    random_state: int = 755619
+    floor: float | None = None
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         if int(self.bins) != self.bins or self.bins < 2:

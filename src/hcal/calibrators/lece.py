@@ -12,6 +12,7 @@ from hcal.calibrators._neighbours import Neighbours, subtract_error
 from hcal.calibrators._one_vs_rest import MOST
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import fold_parts
 from hcal.calibrators.state import Field, Rule, StateSpec
 from hcal.inputs import InputKind
@@ -35,6 +36,7 @@ _LOG_CLIP = 1e-15
 _MAX_WORK = 1.7e12
 
 
+@parameters
 class LocallyEqualErrors(Calibrator):
     """Subtract the mean error of the KL-nearest calibration rows from each row.
 
@@ -64,20 +66,11 @@ class LocallyEqualErrors(Calibrator):
     title = "Locally equal calibration errors"
     state_specs = (_MEMORY,)
 
-    def __init__(
-        self,
-        *,
-        fraction: float | None = None,
-        threshold: float | None = None,
-        folds: int = 10,
-        random_state: int = 0,
-        input: InputKind = "logits",
-    ) -> None:
-        self.fraction = fraction
-        self.threshold = threshold
-        self.folds = folds
-        self.random_state = random_state
-        self.input = input
+    fraction: float | None = None
+    threshold: float | None = None
+    folds: int = 10
+    random_state: int = 0
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         choice = _choose(logits, y, self)

@@ -11,18 +11,17 @@ from hcal.calibrators._normal_form import MARK, MARKED, to_fit, to_predict, to_p
 from hcal.calibrators._odir import (
     MATRICES,
     FoldMatrices,
-    Grid,
-    Pair,
     fit_matrix,
     matrix_graph,
     predict_matrix,
 )
 from hcal.calibrators.base import Fitted
-from hcal.inputs import InputKind
+from hcal.calibrators.declared import parameters
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 
 
+@parameters
 class MatrixScaling(FoldMatrices):
     """softmax(W z + b), z centred; mean NLL + λ Σ_{i≠j} W_ij² + μ Σ b_i²; fold models averaged.
 
@@ -60,26 +59,7 @@ class MatrixScaling(FoldMatrices):
     title = "Matrix scaling"
     state_specs = (MATRICES[0] + MARKED,)
 
-    def __init__(
-        self,
-        *,
-        features: Literal["logits", "probs"] = "logits",
-        penalty: Pair | None = None,
-        grid: Grid = "decades",
-        folds: int = 5,
-        random_state: int = 15,
-        max_iterations: int = 150,
-        input: InputKind = "logits",
-    ) -> None:
-        self.features = features
-        super().__init__(
-            penalty=penalty,
-            grid=grid,
-            folds=folds,
-            random_state=random_state,
-            max_iterations=max_iterations,
-            input=input,
-        )
+    features: Literal["logits", "probs"] = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.features not in ("logits", "probs"):

@@ -19,6 +19,7 @@ from hcal.calibrators._one_vs_rest import (
     step,
 )
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
@@ -31,6 +32,7 @@ _RIDGE = 1e-10
 _IDENTITY = Solution(np.array([1.0, 0.0]), 0.0, True, "", 0)
 
 
+@parameters
 class ScalingBinning(Calibrator):
     """Per class, a Platt curve discretised: each equal-mass bin returns the mean of the curve inside it.
 
@@ -57,12 +59,9 @@ class ScalingBinning(Calibrator):
     title = "Scaling-binning"
     state_specs = (CURVES + StateSpec((Field("platt", "slope and intercept of each class", ("K", 2)),)),)
 
-    def __init__(
-        self, *, bins: int | None = None, floor: float | None = None, input: InputKind = "logits"
-    ) -> None:
-        self.bins = bins
-        self.floor = floor
-        self.input = input
+    bins: int | None = None
+    floor: float | None = None
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         bins = _bins(self.bins, *logits.shape)

@@ -10,6 +10,7 @@ from hcal.calibrators._log_odds import events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, logistic, platt_targets
 from hcal.calibrators._one_vs_rest import CURVES, Curve, columns, fit_curves, ten_digits
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
@@ -43,6 +44,7 @@ _CURVES = StateSpec(
 )
 
 
+@parameters
 class SmoothSpline(Calibrator):
     """Per event, logit q = s(logit p): a natural cubic spline of least log-loss + λ∫s″², straight outside.
 
@@ -74,9 +76,8 @@ class SmoothSpline(Calibrator):
     weighted = True
     state_specs = (_CURVES,)
 
-    def __init__(self, *, knots: int = _KNOTS, input: InputKind = "logits") -> None:
-        self.knots = knots
-        self.input = input
+    knots: int = _KNOTS
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.knots < 2:

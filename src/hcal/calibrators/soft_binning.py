@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from hcal.calibrators._normal_form import by_rank, to_fit
 from hcal.calibrators._shared import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
+from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
 from hcal.objective.soft_binned import soft_binned_error
 from hcal.runtime.numerics import FloatArray, IntArray
@@ -16,6 +17,7 @@ from hcal.solvers.scan import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
 
 
+@parameters
 class SoftBinning(OneTemperature):
     """softmax(z/T) with the T that minimises the soft-binned calibration error of the top label.
 
@@ -43,10 +45,9 @@ class SoftBinning(OneTemperature):
     name = "softbin"
     title = "Soft-binning calibration"
 
-    def __init__(self, *, tau: float = 0.01, bins: int = 15, input: InputKind = "logits") -> None:
-        self.tau = tau
-        self.bins = bins
-        self.input = input
+    tau: float = 0.01
+    bins: int = 15
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         if self.tau <= 0 or self.bins < 1:

@@ -20,11 +20,13 @@ from hcal.calibrators._one_vs_rest import (
     probabilities,
 )
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 
+@parameters
 class SplineCalibration(Calibrator):
     """The r-th largest probability moves by the slope of a spline through the cumulative gap of its rank.
 
@@ -71,10 +73,9 @@ class SplineCalibration(Calibrator):
         ),
     )
 
-    def __init__(self, *, knots: int = 6, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.knots = knots
-        self.floor = floor
-        self.input = input
+    knots: int = 6
+    floor: float | None = None
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         if int(self.knots) != self.knots or self.knots < 2:

@@ -12,6 +12,7 @@ from hcal import inputs
 from hcal.calibrators._log_odds import events, log_odds
 from hcal.calibrators._one_vs_rest import columns, normalise, ten_digits
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.floor import apply_floor
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.row_order import WeightedRows, fold_parts
@@ -24,6 +25,7 @@ def _whole(name: str, size: str) -> Callable[[StateArrays, Sizes], bool]:
     return lambda s, n: bool(s[name][0] == 0 and s[name][-1] == n[size])
 
 
+@parameters
 class VennAbers(Calibrator):
     """Isotonic regression with the new row added once as a miss and once as a hit: an interval (p0, p1).
 
@@ -74,10 +76,9 @@ class VennAbers(Calibrator):
         ),
     )
 
-    def __init__(self, *, folds: int = 1, random_state: int = 0, input: InputKind = "logits") -> None:
-        self.folds = folds
-        self.random_state = random_state
-        self.input = input
+    folds: int = 1
+    random_state: int = 0
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         if self.folds < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ class Problem:
     y: IntArray
     weight: Float64 | None = None
     penalty: Ridge | None = None
-    start: Float64 = None  # type: ignore[assignment]
+    start: Any = None
 
     def __post_init__(self) -> None:
         if self.start is None:
@@ -218,4 +219,4 @@ def fit_map(
     >>> np.exp(scaling.temperature().log_probs(solved.theta, x[:1])).round(4)
     array([[0.25, 0.75]])
     """
-    return solver(Problem(map, objective, x, y, weight, penalty, start))  # type: ignore[arg-type]
+    return solver(Problem(map, objective, x, y, weight, penalty, start))
