@@ -186,12 +186,6 @@ def paired_replicates(
     replicate (a paired bootstrap). A metric that costs a pass over all pairs has first-order replicates: each
     row's share of the statistic is computed once and resampled.
 
-    Parameters
-    ----------
-    sample : Sample
-    metrics : sequence of str
-    replicates : int
-
     Returns
     -------
     dict of arrays of shape (replicates,)

@@ -37,15 +37,9 @@ def draw_all(results: Results, folder: Path, *, task: str | None = None, suffix:
 
     Parameters
     ----------
-    results : Results
-    folder : Path
     task : str, optional
         Of the reliability diagrams; by default the first one.
     suffix : {"png", "pdf", "svg"}
-
-    Returns
-    -------
-    list of Path
     """
     if suffix not in ("png", "pdf", "svg"):
         raise ValueError(f"format must be png, pdf or svg, got {suffix!r}")
@@ -70,13 +64,8 @@ def radar(results: Results, highlight: Sequence[str] | None = None) -> Figure:
 
     Parameters
     ----------
-    results : Results
     highlight : sequence of str, optional
         Methods in colour; by default h-calibration's and the four others with the lowest mean ARE.
-
-    Returns
-    -------
-    Figure
     """
     table = overview_table(results)
     spokes = {label_of(m) for m in PAPER_METRICS}

@@ -255,10 +255,6 @@ def read_results(path: str | os.PathLike[str]) -> Results:
     path : path-like
         ``.csv`` or ``.parquet``.
 
-    Returns
-    -------
-    Results
-
     Examples
     --------
     >>> read_results("no such file")

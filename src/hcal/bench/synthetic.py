@@ -58,11 +58,6 @@ def make_synthetic(
         Rows of the two parts.
     strength : float
         How much of the fault; 0 leaves the classifier calibrated (on the calibration prior).
-    random_state : int
-
-    Returns
-    -------
-    SyntheticTask
 
     Examples
     --------

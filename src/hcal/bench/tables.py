@@ -152,13 +152,8 @@ def overview_table(results: Results, *, relative: bool = True) -> ResultTable:
 
     Parameters
     ----------
-    results : Results
     relative : bool
         ARE, the mean over tasks of the ratio to the uncalibrated error; else AE.
-
-    Returns
-    -------
-    ResultTable
     """
     metrics = [m for group in LEVELS[:-1] for m in GROUPS[group]]
     shown = [m for m in metrics if m in results.metrics]

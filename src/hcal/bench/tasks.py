@@ -260,10 +260,6 @@ def download_paper_task(name: str, *, endpoint: str | None = None, cache: str | 
         Another server than huggingface.co (also: the variable ``HF_ENDPOINT``).
     cache : str, optional
         Folder of the cache.
-
-    Returns
-    -------
-    Path
     """
     try:
         from huggingface_hub import HfApi, hf_hub_download

@@ -65,7 +65,6 @@ def fit_events(
     odds : array of shape (N, K)
     y : array of shape (N,)
     weight : array of shape (N,), optional
-    fit_one : callable
     identity : array of shape (P,)
         The numbers that leave the log-odds as they are.
 

@@ -72,10 +72,6 @@ def increasing_logistic(design: Float64, target: Float64, weight: Float64) -> So
         The first column is the intercept.
     target, weight : arrays of shape (N,)
 
-    Returns
-    -------
-    Solution
-
     Examples
     --------
     >>> design = np.array([[1.0, 0.0], [1.0, 1.0]])

@@ -61,7 +61,6 @@ def penalty_grid(name: str, n_classes: int) -> list[Pair]:
     ----------
     name : {"decades", "published"}
         Decades up to 10, or the published 3 × 12 values of λ and 12 of μ up to 1e6.
-    n_classes : int
 
     Returns
     -------

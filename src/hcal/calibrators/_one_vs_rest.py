@@ -123,7 +123,6 @@ def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: 
     probs : array of shape (N, K)
     y : array of shape (N,)
     weight : array of shape (N,), optional
-    fit_one : callable
 
     Returns
     -------

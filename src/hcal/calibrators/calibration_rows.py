@@ -183,7 +183,6 @@ def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> di
 
     Parameters
     ----------
-    calibrators : iterable of Calibrator
     probs : array of shape (N, K)
         As ``predict_proba`` gave them.
 

@@ -92,10 +92,6 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
             The position of the right option.
         mask : array of bool of shape (N, K), optional
             True where an option exists. Without it, NaN and −inf mark options that do not exist.
-
-        Returns
-        -------
-        self
         """
         padded, exists, _ = _pad(scores, mask)
         labels = _check_answers(y, exists)

@@ -61,8 +61,6 @@ def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDAr
     ----------
     p, c : array of any shape S
         Claims, and marks (bool).
-    bets : tuple of E Bet
-    tolerance : float
 
     Returns
     -------

@@ -90,11 +90,6 @@ def class_tolerance(frequency: Vector, tolerance: float) -> Vector:
     At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be
     small for a common class may be all there is to say about a rare one.
 
-    Parameters
-    ----------
-    frequency : array
-    tolerance : float
-
     Returns
     -------
     array
@@ -131,10 +126,6 @@ def certify_classes(
         Rows needed are counted for this tolerance, see :func:`class_tolerance`.
     keep : int
         Full certificates of so many classes, those furthest off, are kept.
-
-    Returns
-    -------
-    ClassCertificates
     """
     rows: list[tuple[float, ...]] = []
     kept: dict[int, EventCertificate] = {}

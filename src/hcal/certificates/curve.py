@@ -34,14 +34,8 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
 
     Parameters
     ----------
-    table : EventTable
     windows : Windows
         Their intervals bound the variance, and the curve's end.
-    failure : float
-
-    Returns
-    -------
-    Band
 
     Examples
     --------

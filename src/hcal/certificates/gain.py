@@ -38,10 +38,6 @@ def certify_gain(before: Vector, after: Vector, failure: float, random_state: in
     random_state : int
         Rows are dealt in a random order: a sorted file would tell the gambler what comes.
 
-    Returns
-    -------
-    Gain
-
     Examples
     --------
     >>> rng = np.random.default_rng(0)
@@ -63,11 +59,6 @@ def lower_mean(x: Vector, failure: float) -> float:
     ----------
     x : array of shape (N,)
         In an order that does not depend on the values.
-    failure : float
-
-    Returns
-    -------
-    float
 
     Examples
     --------

@@ -77,10 +77,6 @@ def table_of_rows(p: Vector, c: Vector) -> EventTable:
     c : array of shape (N,)
         Marks, 0 or 1.
 
-    Returns
-    -------
-    EventTable
-
     Examples
     --------
     >>> table_of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened

@@ -133,12 +133,7 @@ class Comparison:
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
 
     def plot(self) -> Figure:
-        """Draw a panel a metric with a bar a method; the dotted line is the state before.
-
-        Returns
-        -------
-        matplotlib Figure
-        """
+        """Draw a panel a metric with a bar a method; the dotted line is the state before."""
         from hcal.evaluation.comparison_drawing import draw_comparison
 
         return draw_comparison(self.results, self.metrics)

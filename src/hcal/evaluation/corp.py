@@ -114,10 +114,7 @@ def isotonic_band(
 
     Parameters
     ----------
-    pooled : EqualProbabilities
     at : array of shape (points,)
-    level : float
-    resamples : int
     rng : numpy.random.Generator
 
     Returns

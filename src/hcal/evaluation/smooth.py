@@ -42,10 +42,6 @@ def smooth_curve(
     resamples : int
         How many sets of events are drawn for it.
     rng : numpy.random.Generator
-
-    Returns
-    -------
-    Smoothed
     """
     error = smooth_error(p, event - p, weight)
     width = max(error, _NARROWEST)

@@ -30,15 +30,10 @@ def monotone_net(hidden: int, cells: Cells, random_state: int = 0) -> Map:
 
     Parameters
     ----------
-    hidden : int
     cells : Cells
         Where g is evaluated; cover the logits.
     random_state : int
         Of the start: uniform ±1/√fan-in, the first layer counting an unused second input.
-
-    Returns
-    -------
-    Map
 
     Examples
     --------

@@ -101,7 +101,6 @@ def dkde_spread(s: Sample, groups: int = 20, random_state: int = 0) -> tuple[flo
     ----------
     s : Sample
         Without weights.
-    groups, random_state : int
 
     Returns
     -------

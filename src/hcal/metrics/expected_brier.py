@@ -51,10 +51,6 @@ def spiegelhalter_p(probs: Any, y: Any = None) -> float:
     probs : array-like of shape (N, K)
     y : array-like of shape (N,)
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(spiegelhalter_p([[0.1, 0.9]] * 40, [1] * 36 + [0] * 4), 3)

@@ -66,8 +66,6 @@ def replicates(
 
     Parameters
     ----------
-    s : Sample
-    names : iterable of str
     weights : array of shape (B, N)
     first_order : bool
         Whether a metric that costs a pass over all pairs may be resampled by its rows' shares, computed once.
@@ -232,15 +230,10 @@ def intervals(
 
     Parameters
     ----------
-    s : Sample
     values : dict
         Metric names with their estimates.
     level : float
         Such as 0.95.
-
-    Returns
-    -------
-    dict of Interval
 
     Examples
     --------

@@ -45,10 +45,6 @@ def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
         Probabilities.
     residual, weight : arrays of shape (N,)
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> smooth_error(np.array([0.5]), np.array([0.0]), np.array([1.0]))

@@ -16,7 +16,6 @@ def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:
     ----------
     losses : array of shape (C,)
         The mean NLL of each class that has rows.
-    alpha, beta : float
 
     Returns
     -------

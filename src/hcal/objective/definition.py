@@ -21,8 +21,6 @@ def families_loss(
         Probabilities of events; each row is sorted and windowed on its own.
     marks : bool array of shape (F, n)
         Whether the event happened.
-    s : ObjectiveSettings
-    need_grad : bool
 
     Returns
     -------

@@ -25,7 +25,6 @@ def soft_binned_error(
     confidence, hit : arrays of shape (N,)
     weight : array of shape (N,)
         Sums to 1.
-    bins : int
     tau : float
         Softness; the smaller, the nearer to hard bins.
 

@@ -23,7 +23,6 @@ def kmeans_ranges(
     ----------
     values : array of shape (m,)
         Ascending.
-    clusters, iterations : int
 
     Returns
     -------
@@ -69,7 +68,6 @@ def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 2
     ----------
     centroids : array of shape (m,)
         Ascending centroids of the windows.
-    clusters, iterations : int
 
     Returns
     -------

@@ -14,11 +14,6 @@ def missing(what: str, package: str, extra: str) -> ImportError:
     ----------
     what : str
         What needs it: ``"plots"``, ``"reading .xlsx"``.
-    package, extra : str
-
-    Returns
-    -------
-    ImportError
 
     Examples
     --------

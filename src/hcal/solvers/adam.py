@@ -192,16 +192,11 @@ def train(
         Drives the schedule and the early stop.
     select : mapping of str to EpochScore
         Each chooses an epoch; the parameters of ``module`` are left at the first one's.
-    settings : AdamSettings, optional
     weight : tensor of shape (N,), optional
     random_state : int
         Order of mini-batches.
     tick : callable, optional
         Called once an epoch.
-
-    Returns
-    -------
-    Trained
 
     Examples
     --------

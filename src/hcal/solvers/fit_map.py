@@ -192,8 +192,6 @@ def fit_map(
 
     Parameters
     ----------
-    map : Map
-    objective : Objective
     solver : callable
         Problem ↦ Solution: ``Newton``, ``Lbfgs``, ``NewtonOrLbfgs``, ``Proximal`` of
         :mod:`hcal.solvers.methods` or ``Adam`` of :mod:`hcal.solvers.adam`.
@@ -201,13 +199,8 @@ def fit_map(
         The scores that the map takes: log-softmax of the logits for the maps that are torch modules.
     y : array of shape (N,)
     weight : array of shape (N,), optional
-    penalty : Ridge, optional
     start : array of shape (P,), optional
         Default: the start of the map.
-
-    Returns
-    -------
-    Solution
 
     Examples
     --------

@@ -78,10 +78,6 @@ def nll_derivatives(
     unit : float
         The logits are measured in this unit (β in its inverse), so that squares cannot overflow.
 
-    Returns
-    -------
-    callable
-
     Examples
     --------
     >>> both = nll_derivatives(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), None)
@@ -171,10 +167,6 @@ def solve_increasing(
     slope : callable of β
     bounds : (float, float)
         The bracket, in log β.
-
-    Returns
-    -------
-    Temperature
 
     Examples
     --------
