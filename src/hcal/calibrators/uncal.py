@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import StateSpec
+from hcal.inputs import InputKind
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 
@@ -28,6 +29,9 @@ class Uncalibrated(Calibrator):
     weighted = True
     state_specs = (StateSpec(),)
     floored = False  # "before" is what the classifier said
+
+    def __init__(self, *, input: InputKind = "logits") -> None:
+        self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         return Fitted({})

@@ -90,6 +90,11 @@ def class_tolerance(frequency: Vector, tolerance: float) -> Vector:
     At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be
     small for a common class may be all there is to say about a rare one.
 
+    Parameters
+    ----------
+    frequency : array
+    tolerance : float
+
     Returns
     -------
     array
@@ -126,6 +131,10 @@ def certify_classes(
         Rows needed are counted for this tolerance, see :func:`class_tolerance`.
     keep : int
         Full certificates of so many classes, those furthest off, are kept.
+
+    Returns
+    -------
+    ClassCertificates
     """
     rows: list[tuple[float, ...]] = []
     kept: dict[int, EventCertificate] = {}
@@ -157,7 +166,10 @@ def _needed(ratio: float, limit: float, found: EventCertificate | None) -> int |
 def class_tables(data: Data, classes: IntArray) -> Iterable[EventTable]:
     """Yield the table of every class: exact where the sample is small, in fine bins where it is large.
 
-    Shapes: classes (C,).
+    Parameters
+    ----------
+    data : Data
+    classes : array of shape (C,)
 
     Yields
     ------

@@ -59,6 +59,10 @@ class CertificateStream:
         probs : array-like of shape (N, K)
         y : array-like of shape (N,)
         groups : array-like of shape (N,), optional
+
+        Returns
+        -------
+        self
         """
         p, _ = inputs.check_probs(probs)
         labels = inputs.check_labels(y, *p.shape)
@@ -85,7 +89,16 @@ class CertificateStream:
             )
 
     def merge(self, other: CertificateStream) -> Self:
-        """Add what another accumulator has seen; in any order, the sum is the same."""
+        """Add what another accumulator has seen; in any order, the sum is the same.
+
+        Parameters
+        ----------
+        other : CertificateStream
+
+        Returns
+        -------
+        self
+        """
         if (self.n_classes, self.positive) != (other.n_classes, other.positive):
             raise ValueError("only accumulators of the same classes can be merged")
         self._top += other._top
@@ -105,7 +118,16 @@ class CertificateStream:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> CertificateStream:
-        """Return the accumulator whose :attr:`state` this is."""
+        """Return the accumulator whose :attr:`state` this is.
+
+        Parameters
+        ----------
+        state : dict
+
+        Returns
+        -------
+        CertificateStream
+        """
         made = cls(state["n_classes"], positive=state["positive"])
         made.n = int(state["n"])
         arrays = dict(state["arrays"])
@@ -125,6 +147,10 @@ class CertificateStream:
         level : float
         assume : {"monotone"}, optional
         tolerance : float
+
+        Returns
+        -------
+        Certificate
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")

@@ -14,16 +14,26 @@ ValueAndGrad = Callable[[Float64, IntArray, Float64], tuple[float, Gradient]]
 
 @dataclass(frozen=True)
 class Objective:
-    """What a fit minimises. It knows nothing of maps or solvers."""
+    """What a fit minimises. It knows nothing of maps or solvers.
+
+    Attributes
+    ----------
+    name : str
+    value_and_grad : callable
+        (log-probabilities (N, K), labels (N,), weights (N,) that sum to 1 over all rows) ↦ (value, gradient
+        (N, K) in the log-probabilities, or :class:`hcal.runtime.gradients.OneEntry`).
+    by_rows : bool
+        The value is a sum over rows, so it may be computed block by block.
+    uses_curvature : bool
+        Its second derivative is a map's ``curvature``: the NLL, and what is as convex.
+    torch_loss : callable, optional
+        () ↦ the same as a differentiable torch function (probabilities, labels) ↦ scalar: an engine for
+        training on a device. Without one, :func:`hcal.objective.torch_loss.as_loss` makes it of
+        ``value_and_grad``.
+    """
 
     name: str
-    #: (log-probabilities (N, K), labels (N,), weights (N,) that sum to 1 over all rows) ↦ (value, gradient
-    #: (N, K) in the log-probabilities, or :class:`hcal.runtime.gradients.OneEntry`).
     value_and_grad: ValueAndGrad
-    by_rows: bool = True  # the value is a sum over rows, so it may be computed block by block
-    #: Its second derivative is a map's ``curvature``: the NLL, and what is as convex.
+    by_rows: bool = True
     uses_curvature: bool = False
-    #: () ↦ the same as a differentiable torch function (probabilities, labels) ↦ scalar: an engine for
-    #: training on a device. Without one, :func:`hcal.objective.torch_loss.as_loss` makes it of
-    #: ``value_and_grad``.
     torch_loss: Callable[[], Any] | None = None

@@ -35,6 +35,12 @@ def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Calla
 
     The bar shows at once if ``verbose``; else after three seconds, and only on a terminal.
 
+    Parameters
+    ----------
+    title : str
+    total : int
+    verbose : bool
+
     Examples
     --------
     >>> with progress("fit", 2) as advance:

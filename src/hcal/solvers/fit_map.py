@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -69,6 +68,102 @@ def _parts(map: Map, objective: Objective, x: Float64) -> list[tuple[int, int]]:
     return [(first, min(first + step, len(x))) for first in range(0, len(x), step)]
 
 
+def loss_of(
+    map: Map,
+    objective: Objective,
+    x: Float64,
+    y: IntArray,
+    weight: Float64 | None = None,
+    penalty: Ridge | None = None,
+) -> Loss:
+    """Return θ ↦ (objective of the map's probabilities + penalty, gradient in θ).
+
+    Parameters
+    ----------
+    map : Map
+    objective : Objective
+    x : array of shape (N, ·)
+        The scores that the map takes.
+    y : array of shape (N,)
+    weight : array of shape (N,), optional
+    penalty : Ridge, optional
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> from hcal.maps import scaling
+    >>> from hcal.objective import proper
+    >>> loss = loss_of(scaling.temperature(), proper.log_loss(), np.array([[0.0, 0.0]]), np.array([0]))
+    >>> round(loss(np.zeros(1))[0], 4)
+    0.6931
+    """
+    w = unit_weight(weight, len(x))
+    rows = _rows(map, x) if objective.by_rows else len(x)
+
+    parts = _parts(map, objective, x)
+
+    def loss(theta: Float64) -> tuple[float, Float64]:
+        def over(part: tuple[int, int]) -> tuple[float, Float64]:
+            (first, last), value, gradient = part, 0.0, np.zeros_like(theta)
+            for start in range(first, last, rows):
+                block = slice(start, min(start + rows, last))
+                log_probs, pullback = map.vjp(theta, x[block])
+                own, slope = objective.value_and_grad(log_probs, y[block], w[block])
+                value += own
+                gradient += pullback(slope)
+            return value, gradient
+
+        value, gradient = (0.0, np.zeros_like(theta)) if penalty is None else penalty.value_and_grad(theta)
+        for own, slope in each(over, parts, events=x.size):
+            value += own
+            gradient += slope
+        return value, gradient
+
+    return loss
+
+
+def hessian_of(
+    map: Map, x: Float64, weight: Float64 | None = None, penalty: Ridge | None = None
+) -> Callable[[Float64], Float64]:
+    """Return θ ↦ second derivative of mean NLL + penalty, for maps that have a ``curvature``.
+
+    Parameters
+    ----------
+    map : Map
+    x : array of shape (N, ·)
+    weight : array of shape (N,), optional
+    penalty : Ridge, optional
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> from hcal.maps import scaling
+    >>> hessian_of(scaling.vector(2), np.zeros((1, 2)))(scaling.vector(2).start)[2:, 2:]
+    array([[ 0.25, -0.25],
+           [-0.25,  0.25]])
+    """
+    curvature = map.curvature
+    if curvature is None:
+        raise ValueError(f"the map {map.name!r} has no curvature: use L-BFGS")
+    w = unit_weight(weight, len(x))
+
+    def hessian(theta: Float64) -> Float64:
+        rows = max(1, 4_000_000 // len(theta))
+        blocks = (slice(start, start + rows) for start in range(0, len(x), rows))
+        total = sum((curvature(theta, x[b], w[b]) for b in blocks), np.zeros((len(theta), len(theta))))
+        if penalty is not None:
+            total[np.diag_indices_from(total)] += 2 * penalty.strength
+        return total
+
+    return hessian
+
+
 @dataclass(frozen=True)
 class Problem:
     """What a solver is given: all of a fit but how to do it.
@@ -82,14 +177,14 @@ class Problem:
     y : array of shape (N,)
     weight : array of shape (N,), optional
     penalty : Ridge, optional
-    start : array of shape (P,), optional
-        Default: the start of the map.
+    start : array of shape (P,)
 
     Examples
     --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
-    >>> problem = Problem(scaling.temperature(), proper.log_loss(), np.zeros((1, 2)), np.array([0]))
+    >>> map = scaling.temperature()
+    >>> problem = Problem(map, proper.log_loss(), np.zeros((1, 2)), np.array([0]), None, None, map.start)
     >>> round(problem.loss()(problem.start)[0], 4)
     0.6931
     """
@@ -98,79 +193,27 @@ class Problem:
     objective: Objective
     x: Float64
     y: IntArray
-    weight: Float64 | None = None
-    penalty: Ridge | None = None
-    start: Any = None
-
-    def __post_init__(self) -> None:
-        if self.start is None:
-            object.__setattr__(self, "start", self.map.start)
+    weight: Float64 | None
+    penalty: Ridge | None
+    start: Float64
 
     def loss(self) -> Loss:
-        """Return θ ↦ (objective of the map's probabilities + penalty, gradient in θ)."""
-        map, objective, x, y = self.map, self.objective, self.x, self.y
-        w = unit_weight(self.weight, len(x))
-        rows = _rows(map, x) if objective.by_rows else len(x)
-        parts = _parts(map, objective, x)
-
-        def loss(theta: Float64) -> tuple[float, Float64]:
-            def over(part: tuple[int, int]) -> tuple[float, Float64]:
-                (first, last), value, gradient = part, 0.0, np.zeros_like(theta)
-                for start in range(first, last, rows):
-                    block = slice(start, min(start + rows, last))
-                    log_probs, pullback = map.vjp(theta, x[block])
-                    own, slope = objective.value_and_grad(log_probs, y[block], w[block])
-                    value += own
-                    gradient += pullback(slope)
-                return value, gradient
-
-            value, gradient = 0.0, np.zeros_like(theta)
-            if self.penalty is not None:
-                value, gradient = self.penalty.value_and_grad(theta)
-            for own, slope in each(over, parts, events=x.size):
-                value += own
-                gradient += slope
-            return value, gradient
-
-        return loss
+        """Return θ ↦ (value, gradient)."""
+        return loss_of(self.map, self.objective, self.x, self.y, self.weight, self.penalty)
 
     def has_hessian(self) -> bool:
         """Whether the second derivative is known: the map's curvature is that of the objective."""
         return self.objective.uses_curvature and self.map.curvature is not None
 
     def hessian(self) -> Callable[[Float64], Float64]:
-        """Return θ ↦ second derivative (P, P) of mean NLL + penalty."""
+        """Return θ ↦ second derivative (P, P)."""
         if not self.objective.uses_curvature:
             raise ValueError(f"the objective {self.objective.name!r} has no second derivative: use L-BFGS")
-        curvature, x = self.map.curvature, self.x
-        if curvature is None:
-            raise ValueError(f"the map {self.map.name!r} has no curvature: use L-BFGS")
-        w = unit_weight(self.weight, len(x))
-
-        def hessian(theta: Float64) -> Float64:
-            rows = max(1, 4_000_000 // len(theta))
-            blocks = (slice(start, start + rows) for start in range(0, len(x), rows))
-            total = sum((curvature(theta, x[b], w[b]) for b in blocks), np.zeros((len(theta), len(theta))))
-            if self.penalty is not None:
-                total[np.diag_indices_from(total)] += 2 * self.penalty.strength
-            return total
-
-        return hessian
+        return hessian_of(self.map, self.x, self.weight, self.penalty)
 
     def units(self) -> Float64 | None:
         """Return 1/√(diagonal of the second derivative of NLL at the start), where the map knows it."""
-        diagonal, theta, x = self.map.diagonal, self.start, self.x
-        if diagonal is None:
-            return None
-        w, rows = unit_weight(self.weight, len(x)), _rows(self.map, x)
-        total = np.zeros_like(theta) if self.penalty is None else 2 * self.penalty.strength
-        for start in range(0, len(x), rows):
-            block = slice(start, start + rows)
-            total = total + diagonal(theta, x[block], w[block])
-        if not total.max() > 0:  # one class, or saturated throughout: nothing to measure units by
-            return None
-        units: Float64 = 1 / np.sqrt(np.maximum(total, 1e-8 * total.max()))
-        return units
+        return _units(self.map, self.start, self.x, self.weight, self.penalty)
 
 
 #: How a problem is solved: :mod:`hcal.solvers.methods`, :class:`hcal.solvers.adam.Adam`, or your own.
@@ -192,6 +235,8 @@ def fit_map(
 
     Parameters
     ----------
+    map : Map
+    objective : Objective
     solver : callable
         Problem ↦ Solution: ``Newton``, ``Lbfgs``, ``NewtonOrLbfgs``, ``Proximal`` of
         :mod:`hcal.solvers.methods` or ``Adam`` of :mod:`hcal.solvers.adam`.
@@ -199,8 +244,13 @@ def fit_map(
         The scores that the map takes: log-softmax of the logits for the maps that are torch modules.
     y : array of shape (N,)
     weight : array of shape (N,), optional
+    penalty : Ridge, optional
     start : array of shape (P,), optional
         Default: the start of the map.
+
+    Returns
+    -------
+    Solution
 
     Examples
     --------
@@ -212,4 +262,23 @@ def fit_map(
     >>> np.exp(scaling.temperature().log_probs(solved.theta, x[:1])).round(4)
     array([[0.25, 0.75]])
     """
-    return solver(Problem(map, objective, x, y, weight, penalty, start))
+    first = map.start if start is None else start
+    return solver(Problem(map, objective, x, y, weight, penalty, first))
+
+
+def _units(
+    map: Map, theta: Float64, x: Float64, weight: Float64 | None, penalty: Ridge | None
+) -> Float64 | None:
+    """Return 1/√(diagonal of the second derivative at the start), where the map knows it."""
+    diagonal = map.diagonal
+    if diagonal is None:
+        return None
+    w, rows = unit_weight(weight, len(x)), _rows(map, x)
+    total = np.zeros_like(theta) if penalty is None else 2 * penalty.strength
+    for start in range(0, len(x), rows):
+        block = slice(start, start + rows)
+        total = total + diagonal(theta, x[block], w[block])
+    if not total.max() > 0:  # one class, or saturated throughout: nothing to measure units by
+        return None
+    units: Float64 = 1 / np.sqrt(np.maximum(total, 1e-8 * total.max()))
+    return units

@@ -50,7 +50,14 @@ def logit_scale(logits: FloatArray) -> float:
     """Return the mean distance of the logits to the top one of their row; 0 when all rows are constant.
 
     A mean below 1e-280 counts as none: no file could hold an inverse temperature for it.
-    Shapes: logits (N, K).
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+
+    Returns
+    -------
+    float
 
     Examples
     --------
@@ -77,6 +84,10 @@ def nll_derivatives(
     weight : array of shape (N,), or None
     unit : float
         The logits are measured in this unit (β in its inverse), so that squares cannot overflow.
+
+    Returns
+    -------
+    callable
 
     Examples
     --------
@@ -106,10 +117,41 @@ def nll_derivatives(
     return derivatives
 
 
+def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callable[[float], float]:
+    """Return d(mean NLL of softmax(β z))/dβ as a function of β: mean of E_p[z] − z_y, increasing in β.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    y : array of shape (N,)
+    weight : array of shape (N,), or None
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> slope = nll_slope(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), None)
+    >>> abs(slope(0.0)) < 1e-12
+    True
+    """
+    derivatives = nll_derivatives(logits, y, weight)
+    return lambda beta: derivatives(beta)[0]
+
+
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
     """Return the NLL of every row under softmax(β z), and its derivative in β.
 
-    Shapes: logits (N, K), y (N,) → (N,), (N,).
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    y : array of shape (N,)
+    beta : float
+
+    Returns
+    -------
+    array of shape (N,), array of shape (N,)
 
     Examples
     --------
@@ -128,7 +170,16 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
 
 
 def top_probability(logits: FloatArray, beta: float) -> Float64:
-    """Return the largest softmax(β z) of every row; logits (N, K) → (N,).
+    """Return the largest softmax(β z) of every row.
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    beta : float
+
+    Returns
+    -------
+    array of shape (N,)
 
     Examples
     --------
@@ -144,7 +195,14 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
 def confidence_of_beta(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
     """Return β ↦ mean over rows of the largest softmax(β z): increasing in β, from 1/K.
 
-    Shapes: logits (N, K), weight (N,), or None.
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    weight : array of shape (N,), or None
+
+    Returns
+    -------
+    callable
 
     Examples
     --------
@@ -167,6 +225,10 @@ def solve_increasing(
     slope : callable of β
     bounds : (float, float)
         The bracket, in log β.
+
+    Returns
+    -------
+    Temperature
 
     Examples
     --------
@@ -195,7 +257,16 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     - uniform probabilities (T at its upper bound) when the scores say nothing or the opposite of the labels;
     - when every label has the top score, the T whose mean confidence is (N+1)/(N+2) (the rule of
       succession), or T = 1 where the scores are surer than that already.
-    Shapes: logits (N, K), y (N,), weight (N,).
+
+    Parameters
+    ----------
+    logits : array of shape (N, K)
+    y : array of shape (N,)
+    weight : array of shape (N,), optional
+
+    Returns
+    -------
+    Temperature
 
     Examples
     --------
