@@ -22,17 +22,8 @@ class DirichletCalibration(FoldMatrices):
 
     Parameters
     ----------
-    penalty : (float, float), optional
-        A fixed (λ, μ) instead of the choice from the grid.
-    grid : {"decades", "published"}
-        Decades from 1e-5 (1e-2 from 100 classes on) to 10, or the published grid to 1e6, nine times as many.
-    folds : int
-        1, with a fixed penalty, fits all rows once.
-    random_state : int
-        Of the folds.
-    max_iterations : int
-        Of L-BFGS, used above 23 classes.
-    input : {"logits", "probs", "log_probs"}
+    penalty, grid, folds, random_state, max_iterations, input
+        As in :class:`hcal.calibrators.matrix_scaling.MatrixScaling`.
 
     Examples
     --------

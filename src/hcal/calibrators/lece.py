@@ -87,14 +87,8 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
 
     Parameters
     ----------
-    fraction : float, optional
-        Share of the calibration rows that are neighbours, in (0, 1].
-    threshold : float, optional
-        Probabilities at or below it, before or after the subtraction, stay; 1 leaves everything as it is.
-    folds : int
-    random_state : int
-        Seed of the folds.
-    input : {"logits", "probs", "log_probs"}
+    fraction, threshold, folds, random_state, input
+        As in :class:`LocallyEqualErrors`.
 
     Examples
     --------
