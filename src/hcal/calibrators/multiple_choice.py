@@ -52,7 +52,7 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
     converged_, scores_, info_
         As every calibrator has them.
 
-    ``scores`` are a list of N sequences or an array of shape (N, K); ``mask`` (N, K) says which options exist.
+    ``scores`` are a list of N sequences or an array (N, K); ``mask`` (N, K) says which options exist.
     It is saved, loaded, exported (with ``method="ts"``) and reported like every calibrator.
 
     Examples
