@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hcal.calibrators._odir import FoldMatrices, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators._shared import EPS, clipped_log_probs
 from hcal.calibrators.base import Fitted
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 from hcal.runtime.ops import Ops
 
 
@@ -36,7 +33,7 @@ class DirichletCalibration(FoldMatrices):
     name = "dir"
     title = "Dirichlet calibration"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return fit_matrix(clipped_log_probs(logits), y, sample_weight, self)
 
     def _predict(self, logits: FloatArray) -> FloatArray:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._shared import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.temperature import confidence_of_beta, logit_scale, solve_increasing
 
 
@@ -43,7 +42,7 @@ class ExpectationConsistency(OneTemperature):
     bracket: tuple[float, float] = (0.01, 10.0)
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         low, high = self.bracket
         if not 0 < low < high:
             raise ValueError(f"bracket must be two increasing positive temperatures, got {self.bracket}")

@@ -6,7 +6,6 @@ import numpy as np
 
 from hcal.calibrators._one_vs_rest import CurvePerClass, FitCurve, step
 from hcal.calibrators.declared import parameters
-from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -39,8 +38,6 @@ class HistogramBinning(CurvePerClass):
     look_up = step
 
     bins: int = 10
-    floor: float | None = None
-    input: InputKind = "logits"
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         edges = _edges(self.bins)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from hcal.calibrators._log_odds import log_odds
@@ -62,7 +61,7 @@ class IMaxBinning(Calibrator):
     floor: float | None = None
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if int(self.bins) != self.bins or self.bins < 2:
             raise ValueError(f"bins must be an integer of at least 2, got {self.bins!r}")
         odds = _pooled_log_odds(logits)

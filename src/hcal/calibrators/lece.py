@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._neighbours import Neighbours, subtract_error
 from hcal.calibrators._one_vs_rest import MOST
@@ -72,7 +71,7 @@ class LocallyEqualErrors(Calibrator):
     random_state: int = 0
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         choice = _choose(logits, y, self)
         return Fitted(_memory(logits, y, choice), info=choice.info())
 
@@ -101,7 +100,7 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
     title = "Temperature scaling, then locally equal errors"
     state_specs = (_MEMORY + StateSpec((BETA,)),)
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         solved = solve_temperature(logits, y)
         scaled = logits * solved.beta
         choice = _choose(scaled, y, self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from hcal.calibrators._logistic import logistic
@@ -63,7 +62,7 @@ class ScalingBinning(Calibrator):
     floor: float | None = None
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         bins = _bins(self.bins, *logits.shape)
         probs = probabilities(logits)
         present = np.bincount(y, minlength=logits.shape[1]) > 0

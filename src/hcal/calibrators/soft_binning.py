@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._normal_form import by_rank, to_fit
 from hcal.calibrators._shared import OneTemperature, top_hits
@@ -11,7 +10,7 @@ from hcal.calibrators.base import Fitted
 from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
 from hcal.objective.soft_binned import soft_binned_error
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.scan import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
@@ -49,7 +48,7 @@ class SoftBinning(OneTemperature):
     bins: int = 15
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.tau <= 0 or self.bins < 1:
             raise ValueError(f"tau must be positive and bins at least 1, got {self.tau} and {self.bins}")
         # Brent compares values that differ by rounding alone: let it see the same numbers every time.

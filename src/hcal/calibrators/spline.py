@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
 from hcal.calibrators._normal_form import average_ties
@@ -77,7 +76,7 @@ class SplineCalibration(Calibrator):
     floor: float | None = None
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if int(self.knots) != self.knots or self.knots < 2:
             raise ValueError(f"knots must be an integer of at least 2, got {self.knots!r}")
         probs = probabilities(logits)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.calibrators._log_odds import events, log_odds
@@ -80,7 +79,7 @@ class VennAbers(Calibrator):
     random_state: int = 0
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.folds < 1:
             raise ValueError(f"folds must be at least 1, got {self.folds!r}")
         dealt = fold_parts(logits, y, sample_weight, self.folds, random_state=self.random_state)

@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.metrics.bins import check_bins
 from hcal.metrics.documented import documented_metric
 from hcal.metrics.kmeans import cluster_columns
 from hcal.metrics.sample import Entries, Sample, Vector, as_sample
-from hcal.runtime.numerics import IntArray
+from hcal.runtime.numerics import Float64, IntArray
 
 
 @dataclass(frozen=True)
 class CellSums:
     """Weight and Σ w·(p − [y = k]) of every (class, bin), each of shape (K, bins)."""
 
-    weight: NDArray[np.float64]
-    gap: NDArray[np.float64]
+    weight: Float64
+    gap: Float64
 
     def errors(self, total: Any, order: float = 1) -> Vector:
         """Return the error of every class, (Σ_b (n_b/N)|gap_b/n_b|^r)^(1/r), shape (K,)."""
