@@ -11,7 +11,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums, softmax
 
 _EPS = float(np.finfo(np.float64).eps)
 _ITERATIONS = 200
@@ -148,8 +148,7 @@ def maximise_information(odds: Float64, representatives: Float64) -> Float64:
     >>> maximise_information(np.array([-2.0, -2.0, 2.0, 2.0]), np.array([-1.0, 1.0])).round(6) + 0.0
     array([0.])
     """
-    mass = np.zeros(odds.size + 1)
-    np.cumsum(expit(odds), out=mass[1:])
+    mass = prefix_sums(expit(odds))
     overall = mass[-1] / odds.size
     edges = _edges(representatives)
     for _ in range(_ITERATIONS):

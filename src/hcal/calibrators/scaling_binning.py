@@ -21,7 +21,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums
 from hcal.solvers.lbfgs import Solution
 
 _CLIP = 1e-12
@@ -127,5 +127,5 @@ def _discretise(score: Float64, bins: int) -> Curve:
     stops[-1] = len(score)
     mass = np.diff(stops, prepend=0)
     filled = mass > 0
-    total = np.diff(np.concatenate([[0.0], np.cumsum(score)])[stops], prepend=0.0)
+    total = np.diff(prefix_sums(score)[stops], prepend=0.0)
     return upper[filled], total[filled] / mass[filled]

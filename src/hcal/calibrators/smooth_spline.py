@@ -15,7 +15,7 @@ from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.lookup import through_knots
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 #: Rows enter the fit as at most so many groups of neighbours: the curve cannot tell more apart.
 _GROUPS = 512
@@ -159,7 +159,7 @@ def _grouped(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64
         return x, mass, hits
     before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
     group = np.minimum((before * _GROUPS * (1 + 1e-12)).astype(np.int64), _GROUPS - 1)
-    first = np.flatnonzero(np.concatenate([[True], group[1:] > group[:-1]]))
+    first = run_starts(group)
     total = np.add.reduceat(mass, first)
     return np.add.reduceat(x * mass, first) / total, total, np.add.reduceat(hits, first)
 

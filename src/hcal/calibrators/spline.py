@@ -22,7 +22,7 @@ from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 
 @parameters
@@ -137,6 +137,6 @@ class _CumulativeSpline:
         gap = np.cumsum(hit[order] - score) / len(score)
         value = score + self.slope @ (self.solve @ gap)
         # Equal scores get one value, their mean: otherwise the order of rows would decide.
-        first = np.flatnonzero(np.concatenate([[True], score[1:] > score[:-1]]))
+        first = run_starts(score)
         mean = np.add.reduceat(value, first) / np.diff(first, append=len(score))
         return score[first], mean

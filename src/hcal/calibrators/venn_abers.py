@@ -17,7 +17,7 @@ from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums, run_starts, softmax
 
 
 def _whole(name: str, size: str) -> Callable[[StateArrays, Sizes], bool]:
@@ -141,7 +141,7 @@ def _steps(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64, 
     p0 of a score is that of the greatest x below or at it, p1 that of the smallest above or at it.
     """
     low, high = _added(mass, hits, 0.0), _added(mass, hits, 1.0)
-    starts = np.flatnonzero(np.concatenate([[True], low[1:] != low[:-1]]))
+    starts = run_starts(low)
     ends = np.flatnonzero(np.concatenate([high[1:] != high[:-1], [True]]))
     return x[starts], low[starts], x[ends], high[ends]
 
@@ -154,7 +154,7 @@ def _added(mass: Float64, hits: Float64, label: float) -> Float64:
     points from j on, moved by the row; both hulls are chains that do not depend on j, and all bridges are
     walked at once.
     """
-    w, s = np.concatenate([[0.0], np.cumsum(mass)]), np.concatenate([[0.0], np.cumsum(hits)])
+    w, s = prefix_sums(mass), prefix_sums(hits)
     before, after = _chain(w, s), len(w) - 1 - _chain(-w[::-1], s[::-1])[::-1]
     left, right = np.arange(len(mass)), np.arange(1, len(w))
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import Vector
+from hcal.runtime.numerics import prefix_sums, run_starts
 
 #: Bins of a stream: each power of two below ½, and its mirror image above, has this many.
 PER_OCTAVE = 64
@@ -43,28 +44,22 @@ class EventTable:
     @cached_property
     def ends(self) -> Vector:
         """Rows up to each group's end, from 0, shape (G + 1,)."""
-        return _cumulated(self.count)
+        return prefix_sums(self.count)
 
     @cached_property
     def gaps(self) -> Vector:
         """Prefix sums of p − c, from 0, shape (G + 1,)."""
-        return _cumulated(self.claimed - self.happened)
+        return prefix_sums(self.claimed - self.happened)
 
     @cached_property
     def prefix(self) -> tuple[Vector, Vector]:
         """Prefix sums of p and of c, from 0."""
-        return _cumulated(self.claimed), _cumulated(self.happened)
+        return prefix_sums(self.claimed), prefix_sums(self.happened)
 
     @property
     def exact(self) -> bool:
         """Whether every group is one value."""
         return bool((self.low == self.high).all())
-
-
-def _cumulated(x: Vector) -> Vector:
-    out = np.zeros(len(x) + 1)
-    np.cumsum(x, out=out[1:])
-    return out
 
 
 def table_of_rows(p: Vector, c: Vector) -> EventTable:
@@ -84,7 +79,7 @@ def table_of_rows(p: Vector, c: Vector) -> EventTable:
     """
     order = np.argsort(p)
     value = p[order].astype(np.float64)
-    first = np.flatnonzero(np.concatenate([[True], value[1:] != value[:-1]]))
+    first = run_starts(value)
     count = np.diff(np.append(first, len(value))).astype(np.float64)
     happened = np.add.reduceat(c[order].astype(np.float64), first)
     value = value[first]

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hcal.objective.settings import EVEN, ObjectiveSettings
 from hcal.objective.weights import window_weights
-from hcal.runtime.numerics import Float64, FloatArray
+from hcal.runtime.numerics import Float64, FloatArray, prefix_sums
 
 
 def families_loss(
@@ -80,6 +80,6 @@ def sliding_means(values: ArrayLike, window: int) -> Float64:
     """
     x = np.asarray(values, dtype=np.float64)
     m = min(window, len(x))
-    prefix: Float64 = np.concatenate([[0.0], np.cumsum(x)])
+    prefix = prefix_sums(x)
     means: Float64 = (prefix[m:] - prefix[:-m]) / m
     return means

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcal.objective.settings import HALF_WAY
-from hcal.runtime.numerics import Float64
+from hcal.runtime.numerics import Float64, prefix_sums
 
 
 def kmeans_ranges(
@@ -37,7 +37,7 @@ def kmeans_ranges(
     (array([0.05, 0.95]), array([0, 2, 4]))
     """
     x = np.asarray(values, dtype=np.float64)
-    prefix = np.concatenate([[0.0], np.cumsum(x)])
+    prefix = prefix_sums(x)
     centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
     for _ in range(iterations):
         edges = ranges_of(x, centres)

@@ -122,3 +122,27 @@ def looks_like_probs(x: FloatArray) -> bool:
         return False
     sums = x.sum(axis=1, dtype=np.float64)
     return bool((np.abs(sums - 1) <= reach).all() and (x != np.rint(x)).any())
+
+
+def prefix_sums(x: Float64) -> Float64:
+    """Return the sums of the first 0, 1, … n values; x (n,) → (n + 1,).
+
+    Examples
+    --------
+    >>> prefix_sums(np.array([1.0, 2.0]))
+    array([0., 1., 3.])
+    """
+    out = np.zeros(len(x) + 1)
+    np.cumsum(x, out=out[1:])
+    return out
+
+
+def run_starts(x: NDArray[Any]) -> IntArray:
+    """Return where each run of equal values begins; x (n,), n ≥ 1.
+
+    Examples
+    --------
+    >>> run_starts(np.array([3, 3, 5]))
+    array([0, 2])
+    """
+    return np.flatnonzero(np.concatenate([[True], x[1:] != x[:-1]]))
