@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.sample import BLOCK, Sample, Vector
-from hcal.runtime.numerics import prefix_sums
+from hcal.metrics.sample import BLOCK, Sample, Vector, _cumulate
 
 _STOP = 1e-5  # published: stop when the mean distance to the nearest centre changes by no more
 
@@ -50,8 +49,8 @@ def _kmeans(
     else:
         order = np.argsort(x, kind="stable")
         x, weight = x[order], weight[order]
-        counts = prefix_sums(weight)
-    sums = prefix_sums(np.diff(counts) * x)
+        counts = _cumulate(weight)
+    sums = _cumulate(np.diff(counts) * x)
     centres = _starts(x, counts, clusters, restarts, rng)
     distance = np.full(restarts, np.inf)
     running = np.ones(restarts, dtype=bool)

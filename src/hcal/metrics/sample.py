@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.runtime.numerics import FloatArray, IntArray, prefix_sums
+from hcal.runtime.numerics import FloatArray, IntArray
 
 Vector = NDArray[np.float64]
 
@@ -269,7 +269,7 @@ class Sample:
     def prefix(self) -> tuple[Vector, Vector, Vector]:
         """Prefix sums, from 0, of weight, weight·conf and weight·hit in the order of the confidences."""
         w, d = self.w_sorted, self.data
-        return prefix_sums(w), prefix_sums(w * d.conf_sorted), prefix_sums(w * d.hit_sorted)
+        return _cumulate(w), _cumulate(w * d.conf_sorted), _cumulate(w * d.hit_sorted)
 
     @cached_property
     def column_sums(self) -> Vector:
@@ -297,6 +297,12 @@ class Sample:
                 f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}, and may to at "
                 f"most {MOST_COPIES:.0e}"
             )
+
+
+def _cumulate(x: Vector) -> Vector:
+    out = np.zeros(len(x) + 1)
+    np.cumsum(x, out=out[1:])
+    return out
 
 
 def drawn_hits(conf: Vector, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
