@@ -33,7 +33,6 @@ class BetaCalibration(Calibrator):
     ----------
     max_iterations : int
         Of L-BFGS-B.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

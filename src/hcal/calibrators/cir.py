@@ -23,7 +23,6 @@ class CenteredIsotonicRegression(CurvePerClass):
     ----------
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -47,7 +47,6 @@ class DecisionCalibration(Calibrator):
         Least probability of a class, before rows are normalised: 1/(N·K) by default, 1e-7 as published.
     random_state : int
         Of the critics' starts and of the held-out fifth.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -68,7 +68,6 @@ class DiagonalOrderPreserving(Calibrator):
         Of L-BFGS.
     max_events : int
         Rows are thinned evenly to at most this many logits for the fit.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -35,7 +35,6 @@ class EnsembleTemperatureScaling(Calibrator):
     ----------
     objective : {"brier", "nll"}
         What both stages minimise; the squared error is the authors' default.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

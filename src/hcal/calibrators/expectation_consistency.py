@@ -27,7 +27,6 @@ class ExpectationConsistency(OneTemperature):
     ----------
     bracket : (float, float)
         Temperatures to search between, before widening.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -47,7 +47,6 @@ class GaussianProcessCalibration(Calibrator):
         Of L-BFGS.
     max_events : int
         Rows are thinned evenly to at most this many logits for the fit.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

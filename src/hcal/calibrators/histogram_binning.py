@@ -23,7 +23,6 @@ class HistogramBinning(CurvePerClass):
     bins : int
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

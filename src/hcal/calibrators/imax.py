@@ -34,7 +34,6 @@ class IMaxBinning(Calibrator):
         Seed of the start; the default is the published one.
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -52,7 +52,6 @@ class LocallyEqualErrors(Calibrator):
     folds : int
     random_state : int
         Seed of the folds.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

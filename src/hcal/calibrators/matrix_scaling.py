@@ -45,7 +45,6 @@ class MatrixScaling(FoldMatrices):
         Of the folds.
     max_iterations : int
         Of L-BFGS, used above 23 classes.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

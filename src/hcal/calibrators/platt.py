@@ -31,7 +31,6 @@ class PlattScaling(Calibrator):
     ----------
     smooth : bool
         Platt's targets, (n₊ + 1)/(n₊ + 2) and 1/(n₋ + 2), in place of 1 and 0.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

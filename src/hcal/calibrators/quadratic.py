@@ -25,10 +25,6 @@ class QuadraticScaling(Calibrator):
     Berta, Holzmüller, Jordan, Bach: Structured Matrix Scaling for Multi-Class Calibration, 2025, motivate the
     quadratic; the bounds and the tangents are ours.
 
-    Parameters
-    ----------
-    input : {"logits", "probs", "log_probs"}
-
     Examples
     --------
     >>> rng = np.random.default_rng(0)

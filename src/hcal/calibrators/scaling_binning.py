@@ -44,7 +44,6 @@ class ScalingBinning(Calibrator):
         few bins they share one, classes tie, and accuracy falls (decision 031).
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -25,10 +25,6 @@ class ScaledClassLosses(OneTemperature):
 
     Jung, Seo, Jeong, Choi: Scaling of Class-wise Training Losses for Post-hoc Calibration, ICML 2023.
 
-    Parameters
-    ----------
-    input : {"logits", "probs", "log_probs"}
-
     Examples
     --------
     >>> cal = ScaledClassLosses().fit([[0.0, 2.0], [2.0, 0.0]] * 4, [1, 0, 1, 0, 1, 0, 0, 1])

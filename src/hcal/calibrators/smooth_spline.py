@@ -59,7 +59,6 @@ class SmoothSpline(Calibrator):
     ----------
     knots : int
         At most so many, at quantiles of the log-odds.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

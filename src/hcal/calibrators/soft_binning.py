@@ -32,7 +32,6 @@ class SoftBinning(OneTemperature):
         Softness of the bins. 0.01 is smooth; the published table is nearest to 0.001, which is known only
         from its test result and therefore not the default.
     bins : int
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -39,7 +39,6 @@ class SplineCalibration(Calibrator):
         Equally spaced knots of the natural cubic spline, at least 2.
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-20 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

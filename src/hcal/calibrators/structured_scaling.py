@@ -35,7 +35,6 @@ class StructuredVectorScaling(Calibrator):
     penalty : {"ridge", "lasso", "mcp"}
         The last two by accelerated proximal gradient.
     max_iterations : int
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -91,7 +90,6 @@ class StructuredMatrixScaling(Calibrator):
     max_iterations : int
         Above 300 classes at most 30 are made, until one gains less than 1e-6: each costs two products with a
         K×K matrix.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

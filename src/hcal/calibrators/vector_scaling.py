@@ -41,7 +41,6 @@ class VectorScaling(Calibrator):
     ----------
     max_iterations : int
         Of L-BFGS.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -43,7 +43,6 @@ class VennAbers(Calibrator):
         merged by geometric means; smoother, without the guarantee.
     random_state : int
         Deals the rows into folds.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
