@@ -9,7 +9,7 @@ import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.certificates import Certificate, Monitor, refuse_scores_of_the_fit
-from hcal.cli.evaluate import own_probs
+from hcal.cli.evaluate import own_probs, text_names
 from hcal.cli.report import class_number, same_file
 from hcal.data import DataFile
 from hcal.evaluation import learned_from
@@ -43,6 +43,7 @@ def certify_file(
     y = inputs.check_labels(data.labels(), *raw.shape)
     number = class_number(positive, data.classes)
     options: dict[str, Any] = {"level": level, "groups": data.groups, "assume": assume, "positive": number}
+    options["classes"] = text_names(data)
     if calibrator is None:
         return hcal.certify(raw, y, **options)
     told = learned_from(calibrator, data.values) + same_file(calibrator, data)

@@ -133,15 +133,16 @@ def gather(
     k = raw.shape[1]
     if names is not None and len(names) != k:
         raise ValueError(f"{len(names)} class names for {k} classes")
+    names = None if names is None else tuple(map(str, names))
     wanted, left_out = _affordable(len(raw), k)
     told = [*notes, *([f"left out at this size: {', '.join(left_out)}"] if left_out else [])]
     return Content(
         source=source or Source(),
         y=y,
         counts=np.bincount(y, minlength=k).astype(np.int64),
-        names=tuple(names) if names is not None else tuple(f"class {i}" for i in range(k)),
-        before=_side(raw, y, None, wanted, ci, positive, groups),
-        after=None if probs is None else _side(probs, y, raw, wanted, ci, positive, groups),
+        names=names or tuple(f"class {i}" for i in range(k)),
+        before=_side(raw, y, None, wanted, ci, positive, groups, names),
+        after=None if probs is None else _side(probs, y, raw, wanted, ci, positive, groups, names),
         calibrator=calibrator,
         changed=0 if probs is None else int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum()),
         notes=tuple(told),
@@ -168,10 +169,13 @@ def _side(
     ci: float,
     positive: int,
     groups: Any,
+    names: Sequence[str] | None,
 ) -> ReportSide:
     return ReportSide(
         probs=probs,
-        headline=evaluate(probs, y, HEADLINE, ci, baseline=raw, groups=groups, positive=positive),
+        headline=evaluate(
+            probs, y, HEADLINE, ci, baseline=raw, groups=groups, positive=positive, classes=names
+        ),
         metrics=evaluate(probs, y, wanted, baseline=raw),
         by_width=reliability(probs, y, level="top-label", ci=ci),
         by_mass=reliability(probs, y, level="top-label", binning="equal-mass", ci=ci),
