@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 import hcal
 from hcal import inputs
 from hcal.cli.app import app
+from hcal.data import Columns, read_data
 from hcal.runtime import extras
 from helpers import ROOT, synthetic
 
@@ -68,6 +69,38 @@ def test_a_table_with_ids_and_names_from_fit_to_certificate(tmp_path: Path) -> N
     assert "eel" in page.read_text(encoding="utf-8")
     certified = run("certify", test, *columns, "--model", model, "--group", "site", "--json")
     assert certified.exit_code == 0, certified.output
+    proven = json.loads(certified.stdout)
+    assert proven["classes"]["names"] == NAMES
+    assert any(f"class {name}" in line for line in proven["sentences"] for name in NAMES)
+    assert not any(re.search(r"class \d", line) for line in proven["sentences"])
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".feather", ".jsonl", ".xlsx"])
+def test_apply_writes_every_table_that_is_read(tmp_path: Path, ending: str) -> None:
+    cal, model = _table(tmp_path / "cal.csv", 2, rows=60), tmp_path / "m.hcal"
+    columns = ("--scores", "logit_*", "--label", "target", "--id", "id")
+    fitted = run("fit", cal, *columns, "--method", "ts", "-o", model)  # an id is no score, here as elsewhere
+    assert fitted.exit_code == 0, fitted.output
+    odd = cal.read_text().replace("r0000,", "=1+1,").replace("r0001,", "é “x”,")
+    cal.write_text(odd)  # no formula, no other letters
+    out = tmp_path / f"p{ending}"
+    assert run("apply", model, cal, *columns, "-o", out).exit_code == 0
+    back = read_data(out, columns=Columns(id="id"))
+    expected = hcal.load(model).predict_proba(synthetic(60, seed=2)[0])
+    exact = 1e-15 if ending == ".xlsx" else 0  # a sheet keeps 16 digits, a double has 17
+    np.testing.assert_allclose(back.values, expected, rtol=exact)
+    assert (back.kind, list(back.classes or ())) == ("probs", NAMES)
+    assert back.ids is not None
+    assert back.ids[:3].tolist() == ["=1+1", "é “x”", "r0002"]
+    np.testing.assert_array_equal(back.labels(), synthetic(60, seed=2)[1])
+
+
+def test_groups_with_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    logits, y = synthetic(50, seed=5)
+    np.savez(tmp_path / "a.npz", logits=logits, y=y, w=np.arange(50) % 3, site=np.arange(50) % 2)
+    result = run("evaluate", tmp_path / "a.npz", "--weight", "w", "--group", "site")
+    assert result.exit_code == 1
+    assert "leave the weights out, or evaluate the rows of each group" in result.stderr
 
 
 def test_the_id_that_was_a_class(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def fit(
     score: OptionScoreOpt = "sum",
     scores: ScoresOpt = None,
     label: LabelOpt = None,
+    id: IdOpt = None,
     weight: WeightOpt = None,
     classes: ClassesOpt = None,
     preserve: Annotated[
@@ -90,7 +91,7 @@ def fit(
 
         check_output(output, *file, labels)
         params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
-        ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes, score=score)
+        ask = Ask(file, input, labels, scores, label, id, weight=weight, classes=classes, score=score)
         data = ask.read(part="cal")
         calibrator = opening.new_calibrator(method, data, params)
         method = calibrator.name
@@ -168,6 +169,7 @@ def evaluate(
     score: OptionScoreOpt = "sum",
     scores: ScoresOpt = None,
     label: LabelOpt = None,
+    id: IdOpt = None,
     group: GroupOpt = None,
     weight: WeightOpt = None,
     classes: ClassesOpt = None,
@@ -182,7 +184,7 @@ def evaluate(
         from hcal.evaluation import learned_from
 
         ask = Ask(
-            file, input, labels, scores, label, group=group, weight=weight, classes=classes, score=score
+            file, input, labels, scores, label, id, group=group, weight=weight, classes=classes, score=score
         )
         calibrator, data = calibrator_and_data(model, ask)
         with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):

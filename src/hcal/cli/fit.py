@@ -33,7 +33,8 @@ def _is_binary(data: DataFile) -> bool:
 
 def _written(data: DataFile) -> str:
     """Return the type of the next output: that of the input where it can be written."""
-    return data.path.suffix if data.path.suffix in (".csv", ".parquet") else ".npz"
+    tables = (".csv", ".parquet", ".feather", ".jsonl", ".xlsx")
+    return data.path.suffix if data.path.suffix in tables and not data.questions else ".npz"
 
 
 #: Fewer rows than this, or fewer of the rarer of two classes, are met with a sentence.

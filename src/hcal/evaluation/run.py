@@ -130,7 +130,10 @@ def _proof(
 ) -> dict[str, Any]:
     """The tests, the certificate and what they add up to; nothing for weighted rows."""
     if groups is not None and s.weight is not None:
-        raise ValueError("groups are certified row by row: they take no sample_weight")
+        raise ValueError(
+            "groups are certified from independent rows, which weighted ones are not: leave the weights out, "
+            "or evaluate the rows of each group by themselves"
+        )
     wanted = wanted and s.weight is None and s.n > 1
     if not wanted and groups is None:
         return {}
