@@ -22,6 +22,8 @@ from hcal.runtime.numerics import FloatArray, IntArray
 HEADLINE = ("ece_ew", "nll", "brier", "accuracy")
 #: The canonical metrics compare all pairs of rows; beyond this many products they are left out and named.
 _PAIR_PRODUCTS = 2e11
+#: Events drawn for the band of a curve without bins; with many rows the band is as thin as its line.
+_DRAWN_EVENTS = 1e7
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class ReportSide:
     metrics: Evaluation
     by_width: Reliability
     by_mass: Reliability
+    isotonic: Reliability
+    smooth: Reliability
     by_class: Reliability
 
     @property
@@ -171,6 +175,7 @@ def _side(
     groups: Any,
     names: Sequence[str] | None,
 ) -> ReportSide:
+    drawn = int(np.clip(_DRAWN_EVENTS / len(y), 50, 100))
     return ReportSide(
         probs=probs,
         headline=evaluate(
@@ -179,6 +184,8 @@ def _side(
         metrics=evaluate(probs, y, wanted, baseline=raw),
         by_width=reliability(probs, y, level="top-label", ci=ci),
         by_mass=reliability(probs, y, level="top-label", binning="equal-mass", ci=ci),
+        isotonic=reliability(probs, y, level="top-label", binning="corp", ci=ci, resamples=drawn),
+        smooth=reliability(probs, y, level="top-label", binning="smooth", ci=ci, resamples=drawn),
         by_class=reliability(probs, y, level="class-wise", ci=ci),
     )
 
