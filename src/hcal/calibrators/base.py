@@ -177,7 +177,12 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         -------
         array of shape (N, K)
         """
+        from hcal.calibrators.on_device import predict_on_device
+
         self._check_fitted()
+        there = predict_on_device(self, logits)
+        if there is not None:
+            return there
         x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
         return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
 
