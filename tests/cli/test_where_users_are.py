@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 import hcal
 from hcal import inputs
+from hcal.cli import warm
 from hcal.cli.app import app
 from hcal.data import Columns, read_data
 from hcal.runtime import extras
@@ -38,6 +39,25 @@ def _table(path: Path, seed: int, rows: int = 400) -> Path:
         lines.append(",".join(cells))
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def test_warm_compiles_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    ran: list[str] = []
+    parts = {name: lambda name=name: ran.append(name) for name in warm._PARTS}
+    parts["certificates"] = warm._PARTS["certificates"]  # one of them for real: all take a while
+    monkeypatch.setattr(warm, "_PARTS", parts)
+    result = run("warm")
+    assert result.exit_code == 0, result.output
+    assert ran == ["prediction", "objective", "maps"]
+    assert "kept in" in result.stdout
+    found = json.loads(run("warm", "--json").stdout)
+    assert found["kept"]
+    assert Path(found["folder"]).is_dir()
+    monkeypatch.setattr("hcal.runtime.jit.compiled", lambda: False)
+    result = run("warm")
+    assert result.exit_code == 1
+    assert "compiled kernels need numba: pip install" in result.stderr
 
 
 # -- the command line on tables -------------------------------------------------------------------

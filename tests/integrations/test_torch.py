@@ -49,7 +49,6 @@ RUNS = {
     "plain": (lambda head, x: head(x), True),
     "no gradient": (torch.no_grad()(lambda head, x: head(x)), True),
     "gradient": (lambda head, x: head(x.clone().requires_grad_()).detach(), False),
-    "exported": (lambda head, x: torch.export.export(head, (x,)).module()(x), False),
     "batched": (lambda head, x: torch.func.vmap(lambda row: head(row[None])[0])(x), False),
     "recorded": (lambda head, x: make_fx(head)(x)(x), False),
     "one NaN": (lambda head, x: head(torch.cat([x, x[:1] * torch.nan]))[:-1], False),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hcal._version import __version__
-from hcal.cli import bench, console, opening
+from hcal.cli import bench, console, opening, warm
 from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, read_for, shape_of
 from hcal.cli.options import (
     ClassesOpt,
@@ -393,4 +393,5 @@ def demo(
         run_demo(output, method=method or "h", random_state=seed, quiet=quiet, json=json)
 
 
+app.command(epilog=_examples("hcal warm"))(warm.warm)
 app.add_typer(bench.app, name="bench")

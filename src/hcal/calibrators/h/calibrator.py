@@ -12,7 +12,6 @@ from hcal.calibrators.base import PRIOR, CalibrationWarning, Calibrator, Fitted,
 from hcal.calibrators.h.state import STATES
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
-from hcal.runtime.jit import compiled
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.ops import Ops
 
@@ -164,7 +163,9 @@ class HCalibrator(Calibrator):
         return out
 
     def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
-        if self.preserves == "order" or not compiled():
+        from hcal.calibrators.h.fit import is_fused
+
+        if self.preserves == "order" or not is_fused(self.state_, x):
             super()._predict_into(x, out)
         else:  # keeps the argmax while the row is at hand
             self._predict_default(x, out)

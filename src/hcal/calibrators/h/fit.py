@@ -32,6 +32,7 @@ from hcal.calibrators.h.model import (
     Model,
     fit_refined,
     from_state,
+    kernel_at_hand,
     no_curve,
     predict_into,
     predict_plain,
@@ -40,6 +41,7 @@ from hcal.calibrators.h.model import (
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.rows import Float64
 from hcal.calibrators.row_order import are_discrete, deal
+from hcal.runtime.jit import compiled
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.runtime.progress import progress
@@ -271,6 +273,11 @@ def predict_default(
     # Compiled exponentials are good to 2 ulp and may invert two neighbours; numpy's segments may not.
     predict = predict_plain if preserve == "order" else predict_into
     predict(from_state(state), logits, out)
+
+
+def is_fused(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> bool:
+    """Return whether one compiled pass predicts these logits, the argmax kept."""
+    return compiled() if is_table(state) else kernel_at_hand(from_state(state), logits)
 
 
 def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
