@@ -246,6 +246,14 @@ def test_the_site_is_searched_from_the_disk_and_shows_whole_lines() -> None:
     assert "pre-wrap" in (ROOT / "docs" / sheet).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_report_is_shown_where_people_look_first(page: str) -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    shown = [(ROOT / page).parent / picture for picture in pictures if "report" in picture]
+    assert shown
+    assert all(picture.stat().st_size > 10_000 for picture in shown)
+
+
 def test_every_extra_is_in_the_readme() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

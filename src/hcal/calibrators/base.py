@@ -22,6 +22,7 @@ from sklearn.exceptions import NotFittedError
 from hcal import inputs
 from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
+from hcal.calibrators.on_device import predict_on_device
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
 from hcal.data.class_names import ClassName, encode, names_of_fit
@@ -177,11 +178,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         -------
         array of shape (N, K)
         """
-        from hcal.calibrators.on_device import predict_on_device
-
         self._check_fitted()
-        there = predict_on_device(self, logits)
-        if there is not None:
+        if (there := predict_on_device(self, logits)) is not None:
             return there
         x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
         return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)

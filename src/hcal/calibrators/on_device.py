@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hcal.calibrators.program import is_portable, program
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -66,6 +64,7 @@ def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
     """
     import torch
 
+    from hcal.calibrators.program import program
     from hcal.runtime.halves import HALVES, narrow
     from hcal.runtime.torch_ops import WIDTHS, DeviceOps
 
@@ -89,6 +88,8 @@ def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
 def _is_admitted(calibrator: Calibrator, scores: Tensor) -> bool:
     """Whether scores are plain logits that need no word from the door: finite, and no probabilities."""
     import torch
+
+    from hcal.calibrators.program import is_portable
 
     if calibrator.input != "logits" or not is_portable(calibrator) or not scores.is_floating_point():
         return False
