@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hcal.evaluation.diagram import ReliabilityCurve
 
 # The look of the HTML report (reporting/style.css): filled dots in their band, rings outside it.
-_BLUE, _FILL, _GREY = "#1d5fae", "#bcd6f2", "#c3c9d2"
+_BLUE, _FILL, _GREY, _RED = "#1d5fae", "#bcd6f2", "#c3c9d2", "#a3201d"
 
 
 def _pyplot() -> Any:
