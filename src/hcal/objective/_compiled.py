@@ -53,7 +53,6 @@ def family_loss(
     ----------
     p : contiguous array of shape (n,), float32 or float64, in [0, 2)
     marks : bool array of shape (n,)
-    s : ObjectiveSettings
     grad : array of shape (n,), or None
     """
     if p.dtype == np.float32 and _by_rank.suits(len(p), int(np.count_nonzero(marks)), s):
