@@ -52,7 +52,7 @@ def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Ax
     ax.plot(x, seen, color=_BLUE, linewidth=1.6 if curve.binning == "smooth" else 1)
     size = 1.5 if curve.binning == "smooth" else 4
     ax.plot(x[~out], seen[~out], "o", color=_BLUE, markersize=size, label="inside the band")
-    ring = {"markerfacecolor": "white", "markeredgecolor": _BLUE, "markeredgewidth": size / 3}
+    ring: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": _BLUE, "markeredgewidth": size / 3}
     ax.plot(x[out], seen[out], "o", markersize=size, label="outside: more than chance", **ring)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed frequency")
     ax.set_title(f"{curve.title}: error {curve.error:.4f}", fontsize=10)

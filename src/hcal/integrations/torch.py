@@ -174,7 +174,7 @@ def is_recorded(x: Tensor) -> bool:
     >>> is_recorded(torch.zeros(1))
     False
     """
-    if type(x) is not Tensor or torch.jit.is_tracing() or torch.jit.is_scripting():
+    if type(x) is not Tensor or torch._C._get_tracing_state() is not None:
         return True
     if torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
         return True

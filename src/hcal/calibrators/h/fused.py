@@ -129,3 +129,6 @@ def stages(model: Model, dtype: Any) -> Stages:
         last_classes=last.classes,
         lowest=scalar(-FLOOR),
     )
+
+
+__all__ = ["PATIENCE", "is_worth_it", "predict_fused", "predict_rows", "stages"]
