@@ -27,8 +27,8 @@ def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
     run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
 
 
-#: Events that a process predicts by numpy, at about ten softmaxes, before it compiles a kernel that is not on
-#: disk: by then numpy has cost about what the compiler will. See docs/decisions/149-numpy-until-ready.md.
+#: Events that a process predicts by numpy before it compiles a kernel that is not on disk: numpy has then
+#: cost about two seconds. See docs/decisions/149-numpy-until-ready.md.
 PATIENCE = 1 << 24
 
 
