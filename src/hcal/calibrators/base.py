@@ -193,15 +193,12 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         array of shape (N, K)
         """
         self._check_fitted()
-<<<<<<< HEAD
-        if (there := predict_on_device(self, logits)) is not None:
-            return there
-=======
         if isinstance(logits, TopK):
             from hcal.calibrators.top_k import predict_top_k
 
             return predict_top_k(self, logits)
->>>>>>> bigfit
+        if (there := predict_on_device(self, logits)) is not None:
+            return there
         x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
         return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
 
