@@ -222,6 +222,20 @@ def test_two_classes_keep_the_ranking_and_not_the_crossing() -> None:
     np.testing.assert_array_equal(at_half.argmax(axis=1), fresh.argmax(axis=1))
 
 
+def test_the_fit_says_how_many_predictions_change_side(capfd: pytest.CaptureFixture[str]) -> None:
+    z, y = biased(300)
+    cal = hcal.HCalibrator(verbose=True).fit(z, y)
+    changed = int((cal.predict(z) != z.argmax(axis=1)).sum())
+    turn = 100 / (1 + np.exp(-cal.info_["crossing"]))
+    words = f"{changed} of 300 predictions change side: class 1 is now the likelier from {turn:.1f} % on"
+    assert changed > 10
+    assert cal.info_["notes"] == [f"{words} instead of 50 %"]
+    assert words in capfd.readouterr().err
+    quietly = hcal.HCalibrator().fit(z, y)
+    assert quietly.info_["notes"] == cal.info_["notes"]
+    assert capfd.readouterr().err == ""
+
+
 def test_exchanging_two_classes_mirrors_the_map() -> None:
     z, y = biased(800)
     one = hcal.HCalibrator().fit(z, y).predict_proba(z)

@@ -413,19 +413,39 @@ def fit_two(
     table, share, solved = fit_table(u, y, weight, np.zeros((0, len(y))) if held is None else held)
     if crossing:
         table = crossing_kept(table, max(solved.beta, _FLATTEST / _moments(u, weight)[1]))
-    moved = (look_up(table, u) > 0) != (u > 0)
+    moved = float(weight @ ((look_up(table, u) > 0) != (u > 0)))
+    turn = float(np.interp(0.0, table.values, table.knots))
     info = {
         "protocol": "default",
         "map": "pool",
         "candidates": share,
         "promise": "accuracy" if crossing else "ranking",
-        "changed_sides": float(weight @ moved),
-        "crossing": float(np.interp(0.0, table.values, table.knots)),
+        "changed_sides": moved,
+        "crossing": turn,
+        "notes": [sides_told(moved, float(weight.sum()), turn)],
         "warnings": one_class(np.bincount(y, weights=weight, minlength=2)),
         "absent_classes": np.flatnonzero(np.bincount(y, minlength=2) == 0).tolist(),
     }
     state = {"table.knots": table.knots, "table.values": table.values}
     return Fitted(state, solved.converged, solved.message, info)
+
+
+def sides_told(changed: float, total: float, turn: float) -> str:
+    """Return a sentence on how many predictions of two classes change, and from which log-odds on.
+
+    Examples
+    --------
+    >>> sides_told(12.0, 300.0, -0.8)
+    '12 of 300 predictions change side: class 1 is now the likelier from 31.0 % on instead of 50 %'
+    >>> sides_told(0.0, 300.0, 0.0)
+    'no prediction of 300 changes side'
+    """
+    if changed == 0:
+        return f"no prediction of {total:,.0f} changes side"
+    return (
+        f"{changed:,.0f} of {total:,.0f} predictions change side: class 1 is now the likelier from "
+        f"{100 * expit(turn):.1f} % on instead of 50 %"
+    )
 
 
 def one_class(mass: NDArray[Any]) -> list[str]:
