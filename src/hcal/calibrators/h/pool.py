@@ -37,7 +37,8 @@ class Caution(NamedTuple):
     price : float
         Nats of held-out likelihood that a unit of weight on another candidate has to earn.
     idle : tuple of int
-        Candidates that start without a share of their own.
+        Candidates that start without a share of their own; the safe one, if it is among them, does not
+        weigh more than the doubt.
     """
 
     safe: int
@@ -53,7 +54,7 @@ def doubt(total: float, errors: float) -> float:
     Examples
     --------
     >>> doubt(1000.0, 49.0), round(doubt(100.0, 49.0), 2), round(doubt(30.0, 5.0), 2)
-    (0.0, 0.26, 0.82)
+    (0.0, 0.45, 0.91)
     """
     lack = (few(total, errors) - 1.0) ** 2
     return lack / (lack + _HALF_DOUBT**2)
@@ -114,4 +115,6 @@ def log_linear_weights(
         return value / total, (gradient + 2 * ridge * (a - center) + price) / total
 
     bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * n_candidates
+    if caution is not None and caution.safe in caution.idle:
+        bounds[caution.safe] = (0.0, caution.doubt)
     return lbfgs(loss, center, bounds=bounds, max_iterations=100, tolerance=1e-9).theta

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq
 
 from hcal.calibrators.h.rows import Float64, few
 from hcal.runtime.numerics import FloatArray, IntArray
@@ -18,6 +18,8 @@ from hcal.solvers.temperature import Temperature, label_derivatives, solve_tempe
 
 #: Nats that a factor e in temperature has to be worth, where rows are few.
 _PRICE = 2.0
+#: Places between the T of least NLL and T = 1 that are looked at.
+_LOOKS = 17
 
 
 def careful_temperature(logits: FloatArray, y: IntArray, weight: Float64) -> Temperature:
@@ -31,8 +33,8 @@ def careful_temperature(logits: FloatArray, y: IntArray, weight: Float64) -> Tem
     Examples
     --------
     >>> z, y = np.array([[0.0, 2.0]] * 8), np.array([1] * 6 + [0] * 2)
-    >>> careful_temperature(z, y, np.ones(8)).beta, round(solve_temperature(z, y).beta, 3)
-    (1.0, 0.549)
+    >>> round(careful_temperature(z, y, np.ones(8)).beta, 3), round(solve_temperature(z, y).beta, 3)
+    (0.98, 0.549)
     >>> round(careful_temperature(z, y, 1000 * np.ones(8)).beta, 3)
     0.549
     """
@@ -43,10 +45,18 @@ def careful_temperature(logits: FloatArray, y: IntArray, weight: Float64) -> Tem
     if price == 0 or abs(best) < 1e-9:
         return solved
 
-    def loss(log_beta: float) -> float:
-        own = label_derivatives(logits, y, float(np.exp(log_beta)))[0]
-        return float(weight @ own) + price * abs(log_beta)
+    def of(log_beta: float) -> tuple[float, float]:
+        """Return the priced loss, and how much more than its price a step towards ``best`` gains there."""
+        beta = float(np.exp(log_beta))
+        own, slope = label_derivatives(logits, y, beta)
+        gain = float(np.sign(-best)) * beta * float(weight @ slope)
+        return float(weight @ own) + price * abs(log_beta), gain - price
 
-    ends = (min(best, 0.0), max(best, 0.0))
-    found = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6})
-    return replace(solved, beta=1.0 if loss(0.0) <= found.fun else float(np.exp(found.x)))
+    # Scores in a tiny unit gain nothing near T = 1, and all far from it: seen from the far end, where the
+    # gain is 0, the first place that is worth its price is the one.
+    at = np.linspace(best, 0.0, _LOOKS)
+    worth = next((i for i, t in enumerate(at) if of(float(t))[1] > 0), None)
+    if worth is None:
+        return replace(solved, beta=1.0)
+    found = float(brentq(lambda t: of(t)[1], at[worth - 1], at[worth], xtol=1e-12))
+    return replace(solved, beta=1.0 if of(0.0)[0] <= of(found)[0] else float(np.exp(found)))
