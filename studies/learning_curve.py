@@ -131,7 +131,7 @@ def ratios(rows: Sequence[Row], method: str = "h") -> dict[tuple[str, str, int],
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Return the table of the groups as Markdown: median over tasks, how many are above 1.01, and the worst."""
+    """Return the table of the groups as Markdown: median over tasks, those above 1.01, and the worst."""
     by = {method: ratios(rows, method) for method in ("h", "ts", "uncal")}
     kinds = list(dict.fromkeys(at[0] for at in by["h"]))
     head = ["tasks", "rows", "number of tasks", "`h`", "above 1.01", "worst", "`ts`", "above 1.01", "worst"]
