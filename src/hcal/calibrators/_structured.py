@@ -71,11 +71,6 @@ def second_stage(
     weight : array of shape (N,), optional
     strength : array of shape (P,)
     penalty : {"ridge", "lasso", "mcp", "group_lasso"}
-    max_iterations : int
-
-    Returns
-    -------
-    Solution
     """
     if penalty == "ridge":
         ridge = Ridge(strength, family.start)

@@ -15,6 +15,7 @@ from hcal.calibrators._shared import (
     present_classes,
 )
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
@@ -27,6 +28,7 @@ from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs
 from hcal.solvers.temperature import solve_temperature
 
 
+@parameters
 class VectorScaling(Calibrator):
     """softmax(w ⊙ log p + b), w and b free, of least mean NLL; convex, no penalty.
 
@@ -39,7 +41,6 @@ class VectorScaling(Calibrator):
     ----------
     max_iterations : int
         Of L-BFGS.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -60,9 +61,8 @@ class VectorScaling(Calibrator):
         ),
     )
 
-    def __init__(self, *, max_iterations: int = 60, input: InputKind = "logits") -> None:
-        self.max_iterations = max_iterations
-        self.input = input
+    max_iterations: int = 60
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         present = present_classes(y, sample_weight, logits.shape[1])
