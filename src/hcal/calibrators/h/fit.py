@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from hcal.calibrators.base import Fitted, Preserves
-from hcal.calibrators.h.binary import fit_two, is_table, one_class, predict_two
+from hcal.calibrators.h.binary import fit_two, is_table, predict_two
 from hcal.calibrators.h.blend import split_top, top_class
 from hcal.calibrators.h.candidates import (
     Candidates,
@@ -38,6 +38,7 @@ from hcal.calibrators.h.model import (
 )
 from hcal.calibrators.h.pool import Caution, doubt, log_linear_weights
 from hcal.calibrators.h.rows import Float64, few
+from hcal.calibrators.h.sentences import one_class
 from hcal.calibrators.row_order import are_discrete, deal
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
