@@ -182,7 +182,7 @@ def figure(rows: Sequence[Row]) -> str:
     parts.append(_curve(frame, median, "median"))
     parts.append(svg.text(frame.left + frame.width / 2, frame.top + frame.height + 34, "calibration rows"))
     style = (
-        "text{font:12px sans-serif;fill:#777;text-anchor:middle}.grid{stroke:#8884}.one{stroke:#777}"
+        "text{font:12px sans-serif;fill:#777}.grid{stroke:#8884}.one{stroke:#777}"
         ".task{fill:none;stroke:#4477aa66}.median{fill:none;stroke:#cc3311;stroke-width:3}"
     )
     words = "NLL over the better of uncalibrated and temperature scaling, against calibration rows"
