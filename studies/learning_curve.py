@@ -52,9 +52,9 @@ Row = dict[str, Any]
 
 def load(task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, str]:
     """Return calibration scores and labels, test scores and labels, and what the scores are."""
-    if task in joint.TASKS:
-        return *joint.load(task), "logits"
-    return *tabular_board.load(task), "probs"
+    network = task in joint.TASKS
+    cal, y_cal, test, y_test = joint.load(task) if network else tabular_board.load(task)
+    return cal, y_cal, test, y_test, "logits" if network else "probs"
 
 
 def kind(task: str, k: int) -> str:
