@@ -60,6 +60,7 @@ pages: $(STAMP)-test  ## write the pages of docs that are made from results/*.cs
 	$(ONE) $(BIN)/python -m studies page results/shared.csv --published results/published.csv \
 		--ablations results/ablations.csv
 	$(ONE) $(BIN)/python -m studies.joint page results/joint.csv
+	$(ONE) $(BIN)/python -m studies.learning_curve page
 
 theory: $(STAMP)-test  ## check the theorems by experiment again and write the page (minutes)
 	$(ONE) $(BIN)/python -m studies theory

@@ -19,6 +19,8 @@ def show_fit(calibrator: Calibrator, data: DataFile, output: Path) -> None:
     title = console.name(f"{calibrator.title} on {shape_of(data)}")
     note = "the rows it learned from; judge it on others"
     out.print(console.before_after(scores["before"], scores["after"], title=f"{title} [dim]({note})[/]"))
+    for note in calibrator.info_.get("notes", []):
+        out.print(f"\n{console.name(note)}")
     model = console.name(output)
     out.print(f"\nwrote [bold]{model}[/]")
     if data.part:
