@@ -14,7 +14,7 @@ SEED    ?= 0
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types unit test-browser readme pages theory slow fuzz hashes licences audit test-oldest package docs clean
+.PHONY: help demo test lint types unit test-browser readme pages theory slow fuzz hashes licences audit test-oldest package examples-fresh test-evaluators docs clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,6 +60,7 @@ pages: $(STAMP)-test  ## write the pages of docs that are made from results/*.cs
 	$(ONE) $(BIN)/python -m studies page results/shared.csv --published results/published.csv \
 		--ablations results/ablations.csv
 	$(ONE) $(BIN)/python -m studies.joint page results/joint.csv
+	$(ONE) $(BIN)/python -m studies.learning_curve page
 
 theory: $(STAMP)-test  ## check the theorems by experiment again and write the page (minutes)
 	$(ONE) $(BIN)/python -m studies theory
@@ -91,6 +92,20 @@ package:  ## build wheel and sdist, check them, list what is in the wheel
 	$(PYTHON) -m venv .venv-package
 	.venv-package/bin/python -m pip install --quiet build twine
 	.venv-package/bin/python tools/package.py
+
+examples-fresh:  ## every example in an empty venv with the wheel and what its error names; hcal[all] (minutes)
+	$(PYTHON) -m venv .venv-package
+	.venv-package/bin/python -m pip install --quiet build
+	.venv-package/bin/python tools/fresh.py
+
+test-evaluators: $(STAMP)-test  ## Lightning and CatBoost, too large for every run, in a venv of their own
+	$(PYTHON) -m venv .venv-evaluators
+	.venv-evaluators/bin/python -m pip install --quiet -c constraints.txt \
+		torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	.venv-evaluators/bin/python -m pip install --quiet -c constraints.txt \
+		-e '.[plot,frames,fast,torchmetrics]' pytest hypothesis psutil pytorch-ignite lightning catboost
+	$(ONE) .venv-evaluators/bin/python -m pytest -q -k "catboost or lightning" \
+		tests/integrations/test_boosters.py tests/integrations/test_evaluators.py
 
 docs: $(STAMP)-test  ## build the documentation into site/, offline; a warning is an error
 	$(PIP) install -c constraints.txt -e '.[docs]'

@@ -31,6 +31,7 @@ import psutil
 import torch
 
 import hcal
+from hcal.integrations.torch import CalibrationHead
 from hcal.maps import build_map
 from hcal.objective.kernels import loss_and_grad
 from hcal.runtime.numerics import log_softmax, softmax
@@ -226,10 +227,21 @@ def predict_rows(size: str) -> Iterator[Row]:
     logits, y = problem(n, k)
     cal = hcal.HCalibrator().fit(logits[:3000], y[:3000])
     tensor = torch.from_numpy(logits)
-    calls = (lambda: softmax(logits), lambda: torch.softmax(tensor, dim=1), lambda: cal.predict_proba(logits))
-    *bases, seconds = in_turns(repeats_for(n, k), *calls)
-    for name, base in zip(("numpy's softmax", "torch.softmax"), bases, strict=True):
-        yield Row("e", size, "predict_proba", seconds, name, base)
+    module = CalibrationHead(cal)
+    calls = (
+        lambda: softmax(logits),
+        lambda: torch.softmax(tensor, dim=1),
+        lambda: cal.predict_proba(logits),
+        lambda: module(tensor),
+    )
+    *bases, seconds, in_torch = in_turns(repeats_for(n, k), *calls)
+    for what, time_of in (("predict_proba", seconds), ("CalibratedModule", in_torch)):
+        for name, base in zip(("numpy's softmax", "torch.softmax"), bases, strict=True):
+            yield Row("e", size, what, time_of, name, base)
+    if n * k <= 5_000_000:  # numpy's path, in float64
+        order = hcal.HCalibrator(preserve="order").fit(logits[:3000], y[:3000])
+        kept, base = in_turns(repeats_for(n, k), lambda: order.predict_proba(logits), calls[0])
+        yield Row("e", size, 'predict_proba, "order"', kept, "numpy's softmax", base)
     if n * k > 1_000_000:
         beyond = peak_mb(calls[2]) - logits.nbytes / 1e6
         print(f"    peak memory beyond the result: {max(beyond, 0.0):.0f} MB of {logits.nbytes / 1e6:.0f}")

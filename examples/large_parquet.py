@@ -14,10 +14,15 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet as pq
 
 import hcal
+from hcal.runtime.extras import missing
+
+try:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+except ImportError:
+    raise missing("this example", "pyarrow", "frames") from None
 
 CLASSES = ["cat", "dog", "eel", "fox"]
 SCORES = [f"logit_{name}" for name in CLASSES]

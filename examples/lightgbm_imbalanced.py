@@ -10,11 +10,15 @@ Run: python examples/lightgbm_imbalanced.py
 from __future__ import annotations
 
 import numpy as np
-from lightgbm import LGBMClassifier
 from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
 
 from hcal.integrations.sklearn import HCalibratedClassifier, Scorer
+
+try:
+    from lightgbm import LGBMClassifier
+except ImportError:
+    raise ImportError("this example needs LightGBM: pip install lightgbm") from None
 
 
 def main() -> dict[str, dict[str, float]]:

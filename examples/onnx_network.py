@@ -9,12 +9,18 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import torch
 from torch import nn
 
 import hcal
 from hcal.integrations.torch import collect_logits
+
+try:
+    import onnxruntime
+    import onnxscript  # noqa: F401  (PyTorch's exporter needs it)
+except ImportError:
+    needed = "onnxruntime and PyTorch's onnxscript"
+    raise ImportError(f"this example needs {needed}: pip install onnxruntime onnxscript") from None
 
 
 def make_rows(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

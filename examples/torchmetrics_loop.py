@@ -9,7 +9,6 @@ Run: python examples/torchmetrics_loop.py
 from __future__ import annotations
 
 import torch
-from torchmetrics import MetricCollection
 
 import hcal
 from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
@@ -25,6 +24,8 @@ def batches(n: int, size: int = 256) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def main() -> dict[str, float]:
     """Go through 20,000 rows, and compare with the whole at once."""
+    from torchmetrics import MetricCollection  # here, so that what is missing is said by hcal
+
     metrics = MetricCollection(
         {
             "ece": CalibrationScore(num_classes=10, metric="ece_ew", input="logits"),

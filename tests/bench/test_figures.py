@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,14 @@ def test_no_text_is_cut_off(results: Results) -> None:
         assert box.width < 12  # inches: fits a page once scaled, nothing runs away
         for axes in figure.axes:
             assert axes.get_title(loc="left") or axes.get_title()
+
+
+def test_the_names_around_the_radar_do_not_lie_on_each_other(results: Results) -> None:
+    figure = figures.radar(results)
+    figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels() if label.get_text()]
+    assert len(boxes) == len(PAPER_METRICS)
+    assert not [1 for a, b in combinations(boxes, 2) if a.overlaps(b)]
 
 
 def test_bad_requests_are_refused(results: Results, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_sample_that_holds_all_rows_is_the_fit_in_memory() -> None:
 
 
 def test_the_default_learns_its_candidates_by_sums() -> None:
-    x, y = synthetic(700, 3)
+    x, y = synthetic(1000, 3)
     whole = hcal.HCalibrator().fit(x, y)
     found = fit_batches(hcal.HCalibrator(), cut(x, y, step=400), exact=True, run=elsewhere)
     # Not 1e-6: its L-BFGS stops at a gain of 1e-9, and where depends on the last bits of the sums.
@@ -138,6 +138,8 @@ def test_the_default_learns_its_candidates_by_sums() -> None:
     assert found.info_["batches"]["from_sample"] == ["folds", "weights of the pool", "where curves bend"]
     with pytest.raises(ValueError, match="'h' cannot be fitted by sums here"):
         fit_batches(hcal.HCalibrator(), cut(*synthetic(50, 2)), exact=True)
+    with pytest.raises(ValueError, match="'h' cannot be fitted by sums here"):
+        fit_batches(hcal.HCalibrator(), cut(x[:900], y[:900]), exact=True)  # few rows lean on T = 1
 
 
 def with_nan(batch: Batch) -> Batch:

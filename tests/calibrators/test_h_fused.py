@@ -148,3 +148,27 @@ def test_without_numba_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hcal.calibrators.h.model.compiled", lambda: False)
     monkeypatch.setattr("hcal.calibrators.h.calibrator.compiled", lambda: False)
     np.testing.assert_allclose(cal.predict_proba(z.astype(np.float32)), fused, atol=TOLERANCE["float32"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numpy_predicts_until_the_kernel_is_ready(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hcal.calibrators.h import fused
+
+    logits, y = synthetic(300, 4)
+    cal, x = hcal.HCalibrator().fit(logits, y), logits.astype(dtype)
+    expected = cal.predict_proba(x)
+    by_kernel = []
+    inner = fused.predict_fused
+    monkeypatch.setattr(fused, "predict_fused", lambda *a: by_kernel.append(1) or inner(*a))
+    monkeypatch.setattr(fused, "is_ready", lambda *a: False)
+    monkeypatch.setattr(fused, "PATIENCE", 6 * x.size)
+    monkeypatch.setattr(fused._Waited, "events", 0)
+    monkeypatch.setattr(fused._Waited, "over", set())
+    cold = cal.predict_proba(x)
+    assert not by_kernel
+    np.testing.assert_allclose(cold, expected, atol=TOLERANCE[dtype], rtol=0)
+    np.testing.assert_array_equal(cold.argmax(axis=1), x.argmax(axis=1))
+    for _ in range(6):
+        warm = cal.predict_proba(x)
+    assert by_kernel  # waited for long enough
+    np.testing.assert_array_equal(warm, expected)

@@ -11,7 +11,9 @@ import pytest
 
 import hcal
 from hcal.calibrators.h.judge import Verdict
+from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.numerics import softmax
+from hcal.solvers.temperature import solve_temperature
 from helpers import load_task, synthetic
 
 
@@ -220,6 +222,67 @@ def test_two_classes_keep_the_ranking_and_not_the_crossing() -> None:
     for p in (probs, at_half):
         assert (np.diff(p[order, 1]) > 0).all()  # nothing that was not tied is tied
     np.testing.assert_array_equal(at_half.argmax(axis=1), fresh.argmax(axis=1))
+
+
+def test_the_fit_says_how_many_predictions_change_side(capfd: pytest.CaptureFixture[str]) -> None:
+    z, y = biased(300)
+    cal = hcal.HCalibrator(verbose=True).fit(z, y)
+    changed = int((cal.predict(z) != z.argmax(axis=1)).sum())
+    turn = 100 / (1 + np.exp(-cal.info_["crossing"]))
+    words = f"{changed} of 300 predictions change side: class 1 is now the likelier from {turn:.1f} % on"
+    assert changed > 10
+    assert cal.info_["notes"] == [f"{words} instead of 50 %"]
+    assert words in capfd.readouterr().err
+    quietly = hcal.HCalibrator().fit(z, y)
+    assert quietly.info_["notes"] == cal.info_["notes"]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_ranking_by_either_column_is_that_of_the_log_odds() -> None:
+    """Naive Bayes: P(class 1) rounds to 1 where P(class 0) still tells rows apart, and so do we."""
+    z, y = biased(400)
+    far = 30 * (z[:, 1] - z[:, 1].min())
+    probs = np.stack([1 / (1 + np.exp(far)), 1 / (1 + np.exp(-far))], axis=1)
+    assert len(np.unique(probs[:, 1])) < 50 < len(np.unique(probs[:, 0])) == 400
+    order = np.argsort(far)
+    after = quiet(probs, y, input="probs").predict_proba(probs)[order]
+    assert (np.diff(after[:, 1]) > 0).all()
+    assert (np.diff(after[:, 0]) < 0).all()
+
+
+# -- few rows -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_few_rows_of_a_calibrated_model_leave_it_all_but_alone(k: int) -> None:
+    """Thirty rows of chance: the median fit may cost 1 %, and no fit more than a tenth."""
+    fresh, y_fresh = synthetic(2000, k, scale=1.0, seed=99)
+    before = hcal.metrics.nll(softmax(fresh), y_fresh)
+    cost = []
+    for seed in range(5):
+        z, y = synthetic(30, k, scale=1.0, seed=seed)
+        cost.append(hcal.metrics.nll(quiet(z, y).predict_proba(fresh), y_fresh) / before)
+    assert np.median(cost) <= 1.01
+    assert max(cost) <= 1.1
+
+
+def test_few_rows_of_a_model_far_off_still_mend_it() -> None:
+    fresh, y_fresh = synthetic(4000, 4, scale=6.0, seed=99)
+    z, y = synthetic(30, 4, scale=6.0, seed=1)
+    after = hcal.metrics.nll(quiet(z, y).predict_proba(fresh), y_fresh)
+    assert after < 0.5 * hcal.metrics.nll(softmax(fresh), y_fresh)
+    assert after < 1.02 * hcal.metrics.nll(hcal.make_calibrator("ts").fit(z, y).predict_proba(fresh), y_fresh)
+
+
+def test_enough_rows_and_errors_have_the_temperature_of_least_nll() -> None:
+    z, y = synthetic(1000, 4, scale=2.5)
+    weight = np.ones(1000)
+    exact = solve_temperature(z, y, weight).beta
+    assert careful_temperature(z, y, weight).beta == exact
+    less = careful_temperature(z[:60], y[:60], weight[:60]).beta
+    assert solve_temperature(z[:60], y[:60], weight[:60]).beta < less < 1
+    # Scores in another unit are far from T = 1 and pay for it once, not by their unit.
+    assert abs(np.log(careful_temperature(1e-4 * z[:60], y[:60], weight[:60]).beta / (1e4 * less))) < 0.2
 
 
 def test_exchanging_two_classes_mirrors_the_map() -> None:

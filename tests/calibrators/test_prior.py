@@ -9,7 +9,7 @@ import pytest
 
 import hcal
 from hcal.calibrators.prior import estimate_frequencies
-from hcal.integrations._program import program
+from hcal.calibrators.program import program
 from hcal.runtime.ops import NumpyOps
 from helpers import load_task
 

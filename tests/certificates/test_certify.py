@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.certificates import RowsOfTheFitError, certify_event
+from hcal.certificates import CertificateStream, RowsOfTheFitError, certify_event, sentences
 from hcal.certificates.classes import ClassBins, certify_classes, class_tables
 from hcal.certificates.table import bin_of, table_of_rows
 from hcal.certificates.windows import find_windows, variance_bound
+from hcal.evaluation.standing import within_tolerance
 from hcal.metrics import Sample
 from helpers import synthetic
 from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table
@@ -210,6 +211,30 @@ def test_any_set_of_classes_is_an_event() -> None:
 
 
 # -- gain and groups ----------------------------------------------------------------------------------
+
+
+def test_classes_are_called_by_their_names() -> None:
+    rng, names = np.random.default_rng(0), ["well", "sick", "McIntosh"]
+    p = rng.dirichlet([1, 1, 1], size=3000)
+    y = (p[:, [1, 2, 0]].cumsum(1) > rng.random((3000, 1))).argmax(1)  # every class is proven wrong
+    found = hcal.certify(
+        p, np.array(names)[y], classes=names, events=["class-wise", "sick", ["well", "sick"]]
+    )
+    plain = hcal.certify(p, y, events=["class-wise", 1, [0, 1]])
+    assert list(found.events) == ["class sick", "classes well, sick"]
+    numbered = [line.replace("0, 1", "well, sick") for line in plain.sentences]
+    for k, name in enumerate(names):
+        numbered = [line.replace(f"lass {k}", f"lass {name}") for line in numbered]
+    assert found.sentences == numbered  # the same proof, word for word
+    assert [row[0] for row in sentences.table(found)][-3:] != [row[0] for row in sentences.table(plain)][-3:]
+    streamed = CertificateStream(3).update(p, y).certify(classes=names)
+    assert "class McIntosh" in str(streamed)
+    judged = within_tolerance(hcal.certify(p, y, events="class-wise", classes=names))
+    assert any(f"Class {name}:" in judged.words for name in names)
+    with pytest.raises(ValueError, match="classes has 2 names for 3"):
+        hcal.certify(p, y, classes=names[:2])
+    with pytest.raises(ValueError, match="or one of their names, got 'ill'"):
+        hcal.certify(p[:, :2] / p[:, :2].sum(1, keepdims=True), y % 2, classes=names[:2], positive="ill")
 
 
 def test_the_gain_over_a_baseline() -> None:

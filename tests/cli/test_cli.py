@@ -115,6 +115,44 @@ def test_fit_json(task: Path) -> None:
     assert found["scores"]["after"]["nll"] < found["scores"]["before"]["nll"]
 
 
+def test_fit_and_report_say_how_many_predictions_of_two_classes_change_side(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    odds = 2 * rng.normal(size=(2, 300))
+    y = (rng.random((2, 300)) < 1 / (1 + np.exp(-odds))).astype(np.int64)
+    z = np.stack([np.zeros((2, 300)), odds + 2], axis=2)  # biased: the crossing has to move
+    task, model, page = (tmp_path / name for name in ("two.npz", "m.hcal", "r.html"))
+    np.savez(task, logits_cal=z[0], y_cal=y[0], logits_test=z[1], y_test=y[1])
+    told = run("fit", task, "-o", model)
+    cal = hcal.load(model)
+    moved, fresh = (int((cal.predict(part) != part.argmax(axis=1)).sum()) for part in z)
+    assert min(moved, fresh) > 10
+    assert f"{moved} of 300 predictions change side" in told.output
+    info = json.loads(run("fit", task, "-o", model, "--json").stdout)["info"]
+    assert info["changed_sides"] == moved
+    assert info["notes"][0].startswith(f"{moved} of 300 predictions change side")
+    assert run("report", task, "--model", model, "-o", page).exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert f"{fresh} of 300 predictions changed side" in text
+    assert "the ranking of the rows" in text
+
+
+def test_apply_for_other_class_frequencies(task: Path, model: Path) -> None:
+    path, cal = task.with_name("shifted.npz"), hcal.load(model)
+    with np.load(task) as f:
+        logits = f["logits_test"]
+    known = cal.with_prior([0.1, 0.2, 0.3, 0.4])
+    for option, expected in (("0.1,0.2,0.3,0.4", known), ("estimate", cal.with_prior_from(logits))):
+        assert run("apply", model, task, "-o", path, "--prior", option).exit_code == 0
+        with np.load(path) as got:
+            np.testing.assert_array_equal(got["probs"], expected.predict_proba(logits))
+            assert abs(got["probs"] - cal.predict_proba(logits)).max() > 1e-3
+    for option, words in (("0.5,0.5", "4"), ("often", "numbers with commas, or 'estimate', got 'often'")):
+        refused = run("apply", model, task, "-o", task.with_name("none.npz"), "--prior", option)
+        assert refused.exit_code == 1
+        assert words in refused.output
+        assert not task.with_name("none.npz").exists()
+
+
 def test_bare_arrays_with_labels_in_a_second_file(tmp_path: Path) -> None:
     logits, y = synthetic()
     np.save(tmp_path / "z.npy", logits)

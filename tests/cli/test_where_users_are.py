@@ -16,7 +16,9 @@ from typer.testing import CliRunner, Result
 
 import hcal
 from hcal import inputs
+from hcal.cli import warm
 from hcal.cli.app import app
+from hcal.data import Columns, read_data
 from hcal.runtime import extras
 from helpers import ROOT, synthetic
 
@@ -37,6 +39,25 @@ def _table(path: Path, seed: int, rows: int = 400) -> Path:
         lines.append(",".join(cells))
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def test_warm_compiles_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    ran: list[str] = []
+    parts = {name: lambda name=name: ran.append(name) for name in warm._PARTS}
+    parts["certificates"] = warm._PARTS["certificates"]  # one of them for real: all take a while
+    monkeypatch.setattr(warm, "_PARTS", parts)
+    result = run("warm")
+    assert result.exit_code == 0, result.output
+    assert ran == ["prediction", "objective", "maps"]
+    assert "kept in" in result.stdout
+    found = json.loads(run("warm", "--json").stdout)
+    assert found["kept"]
+    assert Path(found["folder"]).is_dir()
+    monkeypatch.setattr("hcal.runtime.jit.compiled", lambda: False)
+    result = run("warm")
+    assert result.exit_code == 1
+    assert "compiled kernels need numba: pip install" in result.stderr
 
 
 # -- the command line on tables -------------------------------------------------------------------
@@ -68,6 +89,38 @@ def test_a_table_with_ids_and_names_from_fit_to_certificate(tmp_path: Path) -> N
     assert "eel" in page.read_text(encoding="utf-8")
     certified = run("certify", test, *columns, "--model", model, "--group", "site", "--json")
     assert certified.exit_code == 0, certified.output
+    proven = json.loads(certified.stdout)
+    assert proven["classes"]["names"] == NAMES
+    assert any(f"class {name}" in line for line in proven["sentences"] for name in NAMES)
+    assert not any(re.search(r"class \d", line) for line in proven["sentences"])
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".feather", ".jsonl", ".xlsx"])
+def test_apply_writes_every_table_that_is_read(tmp_path: Path, ending: str) -> None:
+    cal, model = _table(tmp_path / "cal.csv", 2, rows=60), tmp_path / "m.hcal"
+    columns = ("--scores", "logit_*", "--label", "target", "--id", "id")
+    fitted = run("fit", cal, *columns, "--method", "ts", "-o", model)  # an id is no score, here as elsewhere
+    assert fitted.exit_code == 0, fitted.output
+    odd = cal.read_text().replace("r0000,", "=1+1,").replace("r0001,", "é “x”,")
+    cal.write_text(odd)  # no formula, no other letters
+    out = tmp_path / f"p{ending}"
+    assert run("apply", model, cal, *columns, "-o", out).exit_code == 0
+    back = read_data(out, columns=Columns(id="id"))
+    expected = hcal.load(model).predict_proba(synthetic(60, seed=2)[0])
+    exact = 1e-15 if ending == ".xlsx" else 0  # a sheet keeps 16 digits, a double has 17
+    np.testing.assert_allclose(back.values, expected, rtol=exact)
+    assert (back.kind, list(back.classes or ())) == ("probs", NAMES)
+    assert back.ids is not None
+    assert back.ids[:3].tolist() == ["=1+1", "é “x”", "r0002"]
+    np.testing.assert_array_equal(back.labels(), synthetic(60, seed=2)[1])
+
+
+def test_groups_with_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    logits, y = synthetic(50, seed=5)
+    np.savez(tmp_path / "a.npz", logits=logits, y=y, w=np.arange(50) % 3, site=np.arange(50) % 2)
+    result = run("evaluate", tmp_path / "a.npz", "--weight", "w", "--group", "site")
+    assert result.exit_code == 1
+    assert "leave the weights out, or evaluate the rows of each group" in result.stderr
 
 
 def test_the_id_that_was_a_class(tmp_path: Path) -> None:
@@ -191,6 +244,14 @@ def test_the_site_is_searched_from_the_disk_and_shows_whole_lines() -> None:
     assert "\n  - offline\n" in config
     (sheet,) = re.findall(r"extra_css: \[(.+)\]", config)
     assert "pre-wrap" in (ROOT / "docs" / sheet).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_report_is_shown_where_people_look_first(page: str) -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / page).read_text(encoding="utf-8"))
+    shown = [(ROOT / page).parent / picture for picture in pictures if "report" in picture]
+    assert shown
+    assert all(picture.stat().st_size > 10_000 for picture in shown)
 
 
 def test_every_extra_is_in_the_readme() -> None:

@@ -289,7 +289,7 @@ def test_groups_are_certified_worst_first() -> None:
     assert [(g.name, g.proven) for g in found.groups] == [("bad", "over"), ("good", "")]
     assert "Group bad (1,500 rows) is over-confident by at least" in " ".join(str(found).split())
     assert json.loads(found.to_json())["groups"][0]["group"] == "bad"
-    with pytest.raises(ValueError, match="no sample_weight"):
+    with pytest.raises(ValueError, match="leave the weights out"):
         hcal.evaluate(p, y, ["ece_ew"], groups=group, sample_weight=np.ones(6000))
 
 

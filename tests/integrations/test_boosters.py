@@ -43,7 +43,12 @@ def xgboost_classifier(**options):
     return xgboost.XGBClassifier(n_estimators=15, n_jobs=1, **options)
 
 
-@pytest.mark.parametrize("make", [lightgbm_classifier, xgboost_classifier])
+def catboost_classifier(**options):
+    catboost = pytest.importorskip("catboost", reason="90 MB: `make test-evaluators` installs it")
+    return catboost.CatBoostClassifier(iterations=15, verbose=0, allow_writing_files=False, **options)
+
+
+@pytest.mark.parametrize("make", [lightgbm_classifier, xgboost_classifier, catboost_classifier])
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_margins_are_the_logits_behind_the_probabilities(make, n_classes: int) -> None:
     y = CODES if n_classes == 3 else (CODES == 2).astype(int)
@@ -51,8 +56,19 @@ def test_margins_are_the_logits_behind_the_probabilities(make, n_classes: int) -
     margins = raw_margins(model, X)
     assert margins.shape == (900, n_classes)
     np.testing.assert_allclose(hcal.softmax(margins), model.predict_proba(X), atol=1e-5)
-    bare = model.booster_ if hasattr(model, "booster_") else model.get_booster()
-    np.testing.assert_allclose(raw_margins(bare, X), margins, atol=1e-5)
+    bare = next((m for m in ("booster_", "get_booster") if hasattr(model, m)), None)
+    if bare is not None:  # CatBoost has no other object inside
+        inner = getattr(model, bare)
+        np.testing.assert_allclose(raw_margins(inner() if callable(inner) else inner, X), margins, atol=1e-5)
+
+
+def test_the_wrapper_finds_the_margins_of_catboost() -> None:
+    model = catboost_classifier().fit(X[:500], NAMES[:500])
+    wrapped = HCalibratedClassifier(model, method="ts", cv="prefit").fit(X[500:], NAMES[500:])
+    assert wrapped._response(wrapped.estimator_) == "margins"
+    expected = wrapped.calibrator_.predict_proba(raw_margins(model, X))
+    np.testing.assert_allclose(wrapped.predict_proba(X), expected, rtol=1e-12)
+    assert set(wrapped.predict(X)) <= set(NAMES)
 
 
 @pytest.mark.parametrize("wrap", ["alone", "pipeline", "frozen", "cross-validated"])

@@ -107,6 +107,46 @@ def test_ignite_keeps_it_by_epoch() -> None:
     assert state.metrics["hcal/nll"] == pytest.approx(hcal.metrics.nll(P, Y), rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore")  # Lightning's own, of workers and loggers
+def test_lightning_logs_the_whole_epoch(tmp_path) -> None:
+    lightning = pytest.importorskip("lightning", reason="`make test-evaluators` installs it")
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from hcal.integrations.torchmetrics import CalibrationMetrics, CalibrationScore
+
+    class Model(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4).double()
+            self.ece = CalibrationScore(4, input="logits")
+            self.every = CalibrationMetrics(4, ["nll", "brier"], input="logits")
+
+        def training_step(self, batch, _):
+            return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+        def validation_step(self, batch, _) -> None:
+            self.ece.update(batch[0], batch[1])
+            self.every.update(batch[0], batch[1])
+            self.log("val_ece", self.ece)
+
+        def on_validation_epoch_end(self) -> None:
+            self.log_dict({f"val_{name}": value for name, value in self.every.compute().items()})
+            self.every.reset()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    rows = DataLoader(TensorDataset(torch.from_numpy(LOGITS), torch.from_numpy(Y)), batch_size=128)
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(Model(), rows, rows)
+    found = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    expected = hcal.evaluate(P, Y, ["ece_ew", "nll", "brier"]).to_dict()
+    assert found == pytest.approx({f"val_{k.removesuffix('_ew')}": v for k, v in expected.items()}, rel=1e-6)
+
+
 # -- Hugging Face ------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import hcal
+from hcal.calibrators import on_device
+from hcal.calibrators.on_device import predict_tensor
 from hcal.integrations import dense
 from hcal.integrations.torch import CalibratedModule, CalibrationHead, collect_logits, scores_of
 from helpers import synthetic
@@ -34,6 +37,62 @@ def test_dtype_and_device_go_through_and_the_argmax_stays(dtype, device, ts) -> 
     reference = ts.predict_proba(x.double().cpu().numpy())
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
     np.testing.assert_allclose(out.double().cpu().numpy(), reference, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def default():
+    return hcal.HCalibrator().fit(*synthetic(600, 4))
+
+
+#: How a module is run -> whether the kernels of predict_proba do the work.
+RUNS = {
+    "plain": (lambda head, x: head(x), True),
+    "no gradient": (torch.no_grad()(lambda head, x: head(x)), True),
+    "gradient": (lambda head, x: head(x.clone().requires_grad_()).detach(), False),
+    "batched": (lambda head, x: torch.func.vmap(lambda row: head(row[None])[0])(x), False),
+    "recorded": (lambda head, x: make_fx(head)(x)(x), False),
+    "one NaN": (lambda head, x: head(torch.cat([x, x[:1] * torch.nan]))[:-1], False),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_module_runs_the_kernels_where_only_numbers_are_asked_for(name, default, monkeypatch) -> None:
+    run, by_kernels = RUNS[name]
+    head, called = CalibrationHead(default), []
+    inner = head._by_kernels
+    monkeypatch.setattr(head, "_by_kernels", lambda rows: called.append(1) or inner(rows))
+    x = torch.from_numpy(synthetic(500, 4, seed=3)[0]).float()
+    got = run(head, x)
+    assert bool(called) == by_kernels
+    expected = default.predict_proba(x)
+    assert torch.equal(got, expected) if by_kernels else torch.allclose(got, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("output", ["probs", "log_probs"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("graph", [False, True])
+def test_halves_keep_every_argmax_of_the_default(dtype, output, graph, default) -> None:
+    x = (torch.randn(5000, 4, generator=torch.Generator().manual_seed(1)) / 50).to(dtype)  # nearly tied
+    out = CalibrationHead(default, output)(x.clone().requires_grad_(graph)).detach()
+    np.testing.assert_array_equal(out.double().numpy().argmax(1), x.double().numpy().argmax(1))
+    there = predict_tensor(default, x)
+    assert there is not None
+    np.testing.assert_array_equal(there.double().numpy().argmax(1), x.double().numpy().argmax(1))
+
+
+def test_a_tensor_of_an_accelerator_stays_there(default, monkeypatch) -> None:
+    answer = torch.ones(2, 4, device="meta")
+    monkeypatch.setattr(on_device, "predict_tensor", lambda calibrator, scores: answer)
+    assert default.predict_proba(torch.zeros(2, 4, device="meta")) is answer
+    assert default.predict_proba(torch.zeros(2, 4)) is not answer
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, 1e20, None])
+def test_what_the_door_speaks_of_goes_through_the_host(odd, default) -> None:
+    x = torch.full((3, 4), 0.25) if odd is None else torch.tensor([[odd, 0.0, 1.0, 2.0]])
+    assert predict_tensor(default, x) is None
+    assert predict_tensor(default, x[:, :3]) is None
+    assert predict_tensor(default, torch.ones(3, 4, dtype=torch.int64) * 2) is None
 
 
 def test_half_rounds_the_model_but_not_the_map(ts) -> None:

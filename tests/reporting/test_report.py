@@ -19,6 +19,7 @@ import hcal
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.cli.app import app
 from hcal.reporting import Content, Source, build_report, measure_report
+from hcal.reporting.charts import percent
 from hcal.reporting.page import render
 from hcal.reporting.verdict import judge_report
 from helpers import synthetic
@@ -113,6 +114,16 @@ def test_the_policy_admits_the_pages_own_script_and_style_and_nothing_else() -> 
 )
 def test_every_part_is_there(part: str) -> None:
     assert f'<section id="{part}"' in page()
+
+
+def test_the_curves_without_bins_are_the_librarys() -> None:
+    content, html = measured(), page()
+    assert content.after is not None
+    parts = hcal.reliability(content.after.probs, content.y, level="top-label", binning="corp")[0].parts
+    assert parts is not None
+    assert f"{parts.miscalibration:.4f} (miscalibration) − {parts.discrimination:.4f}" in html
+    smooth = percent(hcal.metrics.smece(content.after.probs, content.y), 2)
+    assert f"After: the smooth calibration error is {smooth}." in html
 
 
 def test_the_numbers_are_the_librarys() -> None:

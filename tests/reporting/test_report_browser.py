@@ -120,12 +120,12 @@ def test_dark_follows_the_system_and_the_button_overrules_it(driver: Any, report
 def test_the_bins_can_be_switched(driver: Any, report: Path) -> None:
     _open(driver, report)
     assert driver.find_element("id", "by_width").is_displayed()
-    driver.find_element("css selector", '[data-view="by_mass"]').click()
-    assert not driver.find_element("id", "by_width").is_displayed()
-    assert driver.find_element("id", "by_mass").is_displayed()
-    assert (
-        driver.find_element("css selector", '[data-view="by_mass"]').get_attribute("aria-pressed") == "true"
-    )
+    views = ("by_width", "by_mass", "isotonic", "smooth")
+    for chosen in views[1:]:
+        button = driver.find_element("css selector", f'[data-view="{chosen}"]')
+        button.click()
+        assert [v for v in views if driver.find_element("id", v).is_displayed()] == [chosen]
+        assert button.get_attribute("aria-pressed") == "true"
 
 
 def test_classes_can_be_found_ordered_and_shown(driver: Any, report: Path) -> None:

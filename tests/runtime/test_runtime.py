@@ -56,6 +56,20 @@ def test_kernels_are_kept_in_the_folder_that_the_user_names(fresh: Path) -> None
 
 
 @needs_numba
+def test_a_kernel_is_ready_once_it_is_compiled_or_on_disk(fresh: Path) -> None:
+    first = jit_module.jit()(doubled)
+    assert not jit_module.is_ready(first, 1.0)
+    first(1.0)
+    assert jit_module.is_ready(first, 1.0)
+    again = jit_module.jit()(doubled)  # as another process sees it
+    assert jit_module.is_ready(again, 1.0)
+    assert not jit_module.is_ready(again, np.zeros(2))
+    folder = jit_module.cache_folder(first)
+    assert folder is not None
+    assert fresh in folder.parents
+
+
+@needs_numba
 @posix
 def test_kernels_are_not_kept_where_others_can_write(fresh: Path) -> None:
     """The cache is pickle: a file that somebody else put there would be run."""

@@ -23,6 +23,7 @@ from hcal import inputs
 from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.argmax import keep_argmax
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
+from hcal.calibrators.on_device import predict_on_device
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
 from hcal.data.class_names import ClassName, encode, names_of_fit
@@ -196,6 +197,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             from hcal.calibrators.top_k import predict_top_k
 
             return predict_top_k(self, logits)
+        if (there := predict_on_device(self, logits)) is not None:
+            return there
         x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
         return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
 

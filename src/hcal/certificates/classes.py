@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -44,6 +44,8 @@ class ClassCertificates:
         By class, for those with one.
     kept : dict of EventCertificate
         The full certificates of the classes that are furthest off.
+    names : sequence of K str or int, or None
+        Of all classes, by their number.
     """
 
     classes: IntArray
@@ -58,6 +60,11 @@ class ClassCertificates:
     refutations: dict[int, Refutation]
     kept: dict[int, EventCertificate]
     needed: int | None
+    names: Sequence[str | int] | None = None
+
+    def title(self, k: int) -> str:
+        """Return what sentences call a class: by its name, or by its number."""
+        return class_title(k, self.names)
 
     @property
     def worst(self) -> int:
@@ -75,6 +82,7 @@ class ClassCertificates:
         columns: dict[str, Any] = {name: getattr(self, name).tolist() for name in names}
         return {
             "classes": self.classes.tolist(),
+            "names": None if self.names is None else [self.names[k] for k in self.classes.tolist()],
             **columns,
             "exactly_calibrated_refuted": self.exact_refuted.astype(bool).tolist(),
             "refuted": {str(k): vars(r) for k, r in self.refutations.items()},
@@ -82,6 +90,17 @@ class ClassCertificates:
             "smooth_at_most": float(self.smooth.max()),
             "mean_smooth_at_most": float(self.smooth.mean()),
         }
+
+
+def class_title(k: int, names: Sequence[str | int] | None) -> str:
+    """Return what sentences call a class.
+
+    Examples
+    --------
+    >>> class_title(1, None), class_title(1, ["well", "sick"])
+    ('class 1', 'class sick')
+    """
+    return f"class {k if names is None else names[k]}"
 
 
 def class_tolerance(frequency: Vector, tolerance: float) -> Vector:
@@ -117,6 +136,7 @@ def certify_classes(
     tolerance: float,
     keep: int = 16,
     assume: str | None = None,
+    names: Sequence[str | int] | None = None,
 ) -> ClassCertificates:
     """Certify every class from its table.
 
@@ -131,6 +151,7 @@ def certify_classes(
         Rows needed are counted for this tolerance, see :func:`class_tolerance`.
     keep : int
         Full certificates of so many classes, those furthest off, are kept.
+    names : sequence of K str or int, optional
 
     Returns
     -------
@@ -141,7 +162,7 @@ def certify_classes(
     refutations: dict[int, Refutation] = {}
     hardest: tuple[float, float, EventCertificate | None] = (0.0, 0.0, None)
     for k, table in zip(classes.tolist(), tables, strict=True):
-        found = certify_event(f"class {k}", table, failure=failure / len(classes), assume=assume)
+        found = certify_event(class_title(k, names), table, failure=failure / len(classes), assume=assume)
         base = float(table.prefix[1][-1] / table.n)
         limit = float(class_tolerance(np.array(base), tolerance))
         hardest = max(hardest, (found.smooth / limit, limit, found), key=lambda h: h[0])
@@ -155,7 +176,7 @@ def certify_classes(
     frequency, stated, low, high, smooth, reach, at_least, refuted = np.asarray(rows, dtype=np.float64).T
     return ClassCertificates(
         classes, frequency, stated, low, high, smooth, reach, at_least, refuted, refutations, kept,
-        _needed(*hardest),
+        _needed(*hardest), names,
     )  # fmt: skip
 
 

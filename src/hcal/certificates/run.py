@@ -15,6 +15,7 @@ from hcal.certificates.event import EventCertificate, certify_event
 from hcal.certificates.gain import Gain, certify_gain
 from hcal.certificates.groups import certify_groups
 from hcal.certificates.result import Certificate
+from hcal.data.class_names import ClassName, check_classes, encode
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.scores import brier_rows
 from hcal.runtime.numerics import IntArray, softmax
@@ -22,7 +23,8 @@ from hcal.runtime.ragged import is_ragged, pad_options
 
 #: What counts as close enough: five points of probability.
 TOLERANCE = 0.05
-Event = str | int | Sequence[int]
+Event = str | int | Sequence[int | str]
+Names = tuple[ClassName, ...] | None
 
 REFUSED = (
     "the ECE of a continuous predictor, h at a single prediction, and the error of the whole vector: each "
@@ -44,10 +46,11 @@ def certify(
     baseline: Any = None,
     events: str | int | Sequence[Event] = ("top-label", "class-wise"),
     groups: Any = None,
+    classes: Any = None,
     assume: str | None = None,
     input: inputs.InputKind = "probs",
     tolerance: float = TOLERANCE,
-    positive: int = 1,
+    positive: int | str = 1,
     calibrator: Any = None,
     scores: Any = None,
     out_of_fold: bool = False,
@@ -62,23 +65,26 @@ def certify(
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem; or a Sample
     y : array-like of shape (N,)
-        Integer labels 0..K−1.
+        Integer labels 0..K−1, or names among ``classes``.
     level : float
     baseline : array-like of shape (N, K), optional
         Other predictions for the same rows: adds the certified gain in Brier score.
-    events : sequence of {"top-label", "class-wise", class index, set of class indices}
+    events : sequence of {"top-label", "class-wise", class, set of classes}
+        A class is its number, or its name among ``classes``.
         The failure is shared equally among them, the groups and the gain.
     groups : array-like of shape (N,), optional
         A group of each row: every group is certified, the worst first. The event is the top label, or the
         positive class where there are two classes.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns: sentences and tables use them.
     assume : {"monotone"}, optional
         Adds what follows if the truth does not fall as the claim rises.
     input : {"probs", "logits", "log_probs"}
         What ``probs`` and ``baseline`` hold.
     tolerance : float
         What counts as close enough where rows needed are counted.
-    positive : int
-        Of two classes, the one whose probability is certified.
+    positive : int or str
+        Of two classes, the one, by number or name, whose probability is certified.
     calibrator : Calibrator, optional
         What made the probabilities; with ``scores``, its input, rows of its fit are recognised exactly.
         Without it, outputs of every calibrator fitted in this process are recognised.
@@ -105,26 +111,30 @@ def certify(
     >>> certificate = certify(p, y, events="top-label")
     >>> print(certificate.sentences[2])
     No eighth of your predictions is off by more than 4.8 points.
+    >>> print(certify(p, y, events="sick", classes=["well", "sick"]).sentences[1])
+    Class sick: 75.1 % is stated on average; the truth lies between 74.6 % and 76.3 %.
     """
     failure = check_level(level)
     if assume not in (None, "monotone"):
         raise ValueError(f"assume must be 'monotone' or None, got {assume!r}")
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
-    sample = _sample(probs, y, input)
-    wanted = _events(events, sample.k)
+    names = None if classes is None else check_classes(classes, len(classes))
+    sample = _sample(probs, y if y is None or names is None else encode(y, names), input)
+    names = None if names is None else check_classes(names, sample.k)
+    wanted = _events(events, sample.k, names)
     if not out_of_fold:
         _refuse_rows_of_the_fit(probs, sample, calibrator, scores, input)
     share = failure / (len(wanted) + (groups is not None) + (baseline is not None))
     data = sample.data
-    positive = _positive(positive, sample.k)
-    classes = None
+    positive = _positive(positive, sample.k, names)
+    every = None
     if "class-wise" in wanted:
         chosen = np.arange(sample.k) if sample.k > 2 else np.array([positive])
-        classes = certify_classes(
-            class_tables(data, chosen), chosen, share, tolerance=tolerance, assume=assume
+        every = certify_classes(
+            class_tables(data, chosen), chosen, share, tolerance=tolerance, assume=assume, names=names
         )
-    pairs = _marks(sample, wanted)
+    pairs = _marks(sample, wanted, names)
     grouped = () if groups is None else certify_groups(*_group_event(sample, positive), groups, share)
     gain = None if baseline is None else _gain(sample, baseline, input, share, random_state)
     return Certificate(
@@ -134,7 +144,7 @@ def certify(
         events={
             name: certify_event(name, p, c, failure=share, assume=assume) for name, (p, c) in pairs.items()
         },
-        classes=classes,
+        classes=every,
         gain=gain,
         groups=grouped,
         tolerance=tolerance,
@@ -156,7 +166,7 @@ def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
     return Sample(probs, y)
 
 
-def _events(events: Any, k: int) -> list[Any]:
+def _events(events: Any, k: int, names: Names) -> list[Any]:
     """Return the events asked for, each once: names, and sorted tuples of classes."""
     listed = [events] if isinstance(events, str | int | np.integer) else list(events)
     if not listed:
@@ -164,24 +174,32 @@ def _events(events: Any, k: int) -> list[Any]:
     found: list[Any] = []
     for event in listed:
         if isinstance(event, str):
-            if event not in ("top-label", "class-wise"):
+            if event in ("top-label", "class-wise"):
+                found.append(event)
+                continue
+            if event not in (names or ()):
                 raise ValueError(f"events are 'top-label', 'class-wise' or classes, got {event!r}")
-            found.append(event)
-            continue
-        members = {event} if isinstance(event, int | np.integer) else set(event)
+        listed_members = [event] if isinstance(event, str | int | np.integer) else event
+        members = {_number(m, names) for m in listed_members}
         if not members or not all(isinstance(m, int | np.integer) and 0 <= m < k for m in members):
             raise ValueError(f"an event is a class of 0..{k - 1} or a set of them, got {event!r}")
         found.append(tuple(sorted(int(m) for m in members)))
     return list(dict.fromkeys(found))
 
 
-def _positive(positive: int, k: int) -> int:
-    if k == 2 and positive not in (0, 1):
-        raise ValueError(f"positive must be class 0 or 1, got {positive!r}")
-    return int(positive)
+def _positive(positive: int | str, k: int, names: Names) -> int:
+    number = _number(positive, names)
+    if isinstance(number, str) or (k == 2 and number not in (0, 1)):
+        raise ValueError(f"positive must be class 0 or 1, or one of their names, got {positive!r}")
+    return int(number)
 
 
-def _marks(sample: Sample, wanted: list[Any]) -> dict[str, tuple[Vector, Vector]]:
+def _number(name: Any, names: Names) -> Any:
+    """Return the number of a class that is called by its name; anything else as it is."""
+    return names.index(name) if names is not None and name in names else name
+
+
+def _marks(sample: Sample, wanted: list[Any], names: Names) -> dict[str, tuple[Vector, Vector]]:
     """Claims and marks of every event but the class-wise family."""
     data = sample.data
     pairs: dict[str, tuple[Vector, Vector]] = {}
@@ -189,7 +207,8 @@ def _marks(sample: Sample, wanted: list[Any]) -> dict[str, tuple[Vector, Vector]
         if event == "top-label":
             pairs["top label"] = data.conf, data.hit
         elif event != "class-wise":
-            name = f"class {event[0]}" if len(event) == 1 else f"classes {', '.join(map(str, event))}"
+            shown = [str(m if names is None else names[m]) for m in event]
+            name = f"{'class' if len(event) == 1 else 'classes'} {', '.join(shown)}"
             p = data.probs[:, list(event)].sum(axis=1, dtype=np.float64)
             pairs[name] = np.minimum(p, 1.0), np.isin(data.y, event).astype(np.float64)
     return pairs

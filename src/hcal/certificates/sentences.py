@@ -26,6 +26,17 @@ def points(value: float) -> str:
     return f"{100 * value:.1f} points" if value >= 0.005 else f"{100 * value:.2g} points"
 
 
+def capital(text: str) -> str:
+    """Return a text as a sentence begins: its first letter large, names inside it untouched.
+
+    Examples
+    --------
+    >>> capital("class McIntosh")
+    'Class McIntosh'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def share(value: float) -> str:
     """Write a probability in per cent.
 
@@ -59,7 +70,7 @@ def event_sentences(event: EventCertificate, tolerance: float) -> list[str]:
     """Return what is proven about one event."""
     low, high = event.overall
     stated = event.table.prefix[0][-1] / event.table.n
-    title = event.name[0].upper() + event.name[1:]
+    title = capital(event.name)
     lines = [
         f"{title}: {share(stated)} is stated on average; the truth lies between "
         f"{share(max(stated - high, 0.0))} and {share(min(stated - low, 1.0))}.",
@@ -135,24 +146,28 @@ def assumed_sentence(event: EventCertificate) -> str:
 def class_sentences(classes: ClassCertificates, n: int) -> list[str]:
     """Return the worst class, the mean, and the classes that are proven wrong."""
     if len(classes.classes) == 1:
-        k = int(classes.classes[0])
         lines = [
-            f"Class {k} (the positive one, {share(float(classes.frequency[0]))} of rows): its smooth "
+            f"{_title(classes, int(classes.classes[0]))} (the positive one, "
+            f"{share(float(classes.frequency[0]))} of rows): its smooth "
             f"calibration error is at most {points(float(classes.smooth[0]))}."
         ]
     else:
         lines = [
             f"Every class: no smooth calibration error exceeds {points(float(classes.smooth.max()))} "
-            f"(class {classes.worst}); the mean bound is {points(float(classes.smooth.mean()))}."
+            f"({classes.title(classes.worst)}); the mean bound is {points(float(classes.smooth.mean()))}."
         ]
     wrong = sorted(classes.refutations, key=lambda k: -classes.refutations[k].at_least)
     if not wrong:
         return [*lines, "No class is proven wrong."] if len(classes.classes) > 1 else lines
-    named = ", ".join(f"{k} ({_direction(classes.refutations[k])})" for k in wrong[:_SHOWN])
+    named = ", ".join(f"{classes.title(k)} ({_direction(classes.refutations[k])})" for k in wrong[:_SHOWN])
     more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-    lines.append(f"Proven wrong: class {named}{more}.")
-    lines.append(f"Class {wrong[0]}: {_window(classes.refutations[wrong[0]], f'class {wrong[0]}')}.")
+    lines.append(f"Proven wrong: {named}{more}.")
+    lines.append(f"{_title(classes, wrong[0])}: {_window(classes.refutations[wrong[0]], 'class')}.")
     return lines
+
+
+def _title(classes: ClassCertificates, k: int) -> str:
+    return capital(classes.title(k))
 
 
 def _direction(found: Refutation) -> str:
@@ -209,8 +224,8 @@ def table(certificate: Certificate) -> list[list[str]]:
         order = sorted(range(len(c.classes)), key=lambda i: (-c.at_least[i], -c.smooth[i]))
         for i in order[:_SHOWN]:
             most = max(abs(c.low[i]), abs(c.high[i]))
-            rows.append([f"class {c.classes[i]}", f"{certificate.n:,}", f"{c.at_least[i]:.4f}", f"{most:.4f}",
-                         f"{c.smooth[i]:.4f}", ""])  # fmt: skip
+            name, *cells = c.title(int(c.classes[i])), f"{certificate.n:,}", f"{c.at_least[i]:.4f}"
+            rows.append([name, *cells, f"{most:.4f}", f"{c.smooth[i]:.4f}", ""])
         if len(order) > _SHOWN:
             rows.append([f"  … {len(order) - _SHOWN} more classes", "", "", "", "", ""])
     for g in certificate.groups:

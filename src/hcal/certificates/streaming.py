@@ -19,6 +19,7 @@ from hcal.certificates.groups import GroupCertificate, group_names, worst_first
 from hcal.certificates.result import Certificate
 from hcal.certificates.run import REFUSED, TOLERANCE
 from hcal.certificates.table import BINS, bin_of, table_of_bins
+from hcal.data.class_names import check_classes
 from hcal.metrics.sample import Vector
 from hcal.runtime.numerics import FloatArray, IntArray
 
@@ -138,7 +139,12 @@ class CertificateStream:
         return made
 
     def certify(
-        self, *, level: float = 0.95, assume: str | None = None, tolerance: float = TOLERANCE
+        self,
+        *,
+        level: float = 0.95,
+        assume: str | None = None,
+        tolerance: float = TOLERANCE,
+        classes: Any = None,
     ) -> Certificate:
         """Return the certificate of everything seen so far.
 
@@ -147,6 +153,8 @@ class CertificateStream:
         level : float
         assume : {"monotone"}, optional
         tolerance : float
+        classes : sequence of K str or int, optional
+            Names of the classes: sentences and tables use them.
 
         Returns
         -------
@@ -154,6 +162,7 @@ class CertificateStream:
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")
+        names = None if classes is None else check_classes(classes, self.n_classes)
         share = check_level(level) / (2 + bool(self._groups))
         chosen = np.arange(self.n_classes) if self.n_classes > 2 else np.array([self.positive])
         tables = (self._classes.table(k) for k in chosen.tolist())
@@ -168,7 +177,7 @@ class CertificateStream:
             n=self.n,
             k=self.n_classes,
             events={"top label": top},
-            classes=certify_classes(tables, chosen, share, tolerance=tolerance, assume=assume),
+            classes=certify_classes(tables, chosen, share, tolerance=tolerance, assume=assume, names=names),
             groups=worst_first(grouped),
             tolerance=tolerance,
             refused=(*REFUSED, _GAIN),

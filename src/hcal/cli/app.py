@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hcal._version import __version__
-from hcal.cli import bench, console
+from hcal.cli import bench, console, warm
 from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, shape_of
 from hcal.cli.options import (
     BatchRowsOpt,
@@ -74,6 +74,7 @@ def fit(
     score: OptionScoreOpt = "sum",
     scores: ScoresOpt = None,
     label: LabelOpt = None,
+    id: IdOpt = None,
     weight: WeightOpt = None,
     classes: ClassesOpt = None,
     preserve: Annotated[
@@ -95,7 +96,7 @@ def fit(
 
         check_output(output, *file, labels)
         params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
-        ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes, score=score)
+        ask = Ask(file, input, labels, scores, label, id, weight=weight, classes=classes, score=score)
         scale = Scale(batch_rows, workers, scheduler)
         done = run_fit(method, ask, params, scale, output, quiet=quiet or json)
         if json:
@@ -155,6 +156,7 @@ def evaluate(
     score: OptionScoreOpt = "sum",
     scores: ScoresOpt = None,
     label: LabelOpt = None,
+    id: IdOpt = None,
     group: GroupOpt = None,
     weight: WeightOpt = None,
     classes: ClassesOpt = None,
@@ -171,7 +173,7 @@ def evaluate(
         from hcal.cli.scale import Scale
 
         ask = Ask(
-            file, input, labels, scores, label, group=group, weight=weight, classes=classes, score=score
+            file, input, labels, scores, label, id, group=group, weight=weight, classes=classes, score=score
         )
         scale = Scale(batch_rows, workers, scheduler)
         measured, notes = run_evaluate(model, ask, names_of(metrics), ci, scale, quiet=quiet or json)
@@ -382,4 +384,5 @@ def demo(
         run_demo(output, method=method or "h", random_state=seed, quiet=quiet, json=json)
 
 
+app.command(epilog=_examples("hcal warm"))(warm.warm)
 app.add_typer(bench.app, name="bench")

@@ -11,7 +11,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import load
 from hcal.certificates import Certificate, Monitor, refuse_scores_of_the_fit
 from hcal.cli import console
-from hcal.cli.evaluate import TIMES, own_probs
+from hcal.cli.evaluate import TIMES, own_probs, text_names
 from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
 from hcal.cli.scale import Scale, describe, open_batches
@@ -47,6 +47,7 @@ def certify_file(
     y = inputs.check_labels(data.labels(), *raw.shape)
     number = class_number(positive, data.classes)
     options: dict[str, Any] = {"level": level, "groups": data.groups, "assume": assume, "positive": number}
+    options["classes"] = text_names(data)
     if calibrator is None:
         return hcal.certify(raw, y, **options)
     told = learned_from(calibrator, data.values) + same_file(calibrator, data)

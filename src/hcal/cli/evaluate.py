@@ -108,6 +108,11 @@ def own_probs(data: DataFile) -> FloatArray:
     return to_probs(data.values, data.kind)
 
 
+def text_names(data: DataFile) -> list[str] | None:
+    """Return the names of a file's classes as text: its labels are positions, and must not be looked up."""
+    return None if data.classes is None else [str(name) for name in data.classes]
+
+
 def measure(
     data: DataFile,
     calibrator: Calibrator | None = None,
@@ -132,6 +137,7 @@ def measure(
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
     options: dict[str, Any] = {"sample_weight": data.weight, "groups": data.groups}
+    options["classes"] = text_names(data)
     before = hcal.evaluate(raw, y, metrics, ci, **options)
     if calibrator is None:
         return Measured(data, raw, raw, y, None, before, None)

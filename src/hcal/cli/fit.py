@@ -62,6 +62,8 @@ class FitDone:
         title = console.name(f"{self.calibrator.title} on {self.what}")
         note = "the rows it learned from; judge it on others"
         out.print(console.before_after(scores["before"], scores["after"], title=f"{title} [dim]({note})[/]"))
+        for note in self.calibrator.info_.get("notes", []):
+            out.print(f"\n{console.name(note)}")
         if by_blocks := self.calibrator.info_.get("batches"):
             out.print(f"\n{by_blocks['words']}", markup=False)
         model = console.name(self.output)
@@ -128,7 +130,8 @@ def _is_binary(data: DataFile) -> bool:
 
 def _written(data: DataFile) -> str:
     """Return the type of the next output: that of the input where it can be written."""
-    return data.path.suffix if data.path.suffix in (".csv", ".parquet") else ".npz"
+    tables = (".csv", ".parquet", ".feather", ".jsonl", ".xlsx")
+    return data.path.suffix if data.path.suffix in tables and not data.questions else ".npz"
 
 
 #: Fewer rows than this, or fewer of the rarer of two classes, are met with a sentence.

@@ -48,7 +48,7 @@ ScoresOpt = Annotated[
 ]
 LabelOpt = Annotated[str | None, typer.Option("--label", help="the column of labels, numbers or names")]
 IdOpt = Annotated[
-    str | None, typer.Option("--id", help="a column that names the rows: carried to the output")
+    str | None, typer.Option("--id", help="a column that names the rows: no score; apply carries it along")
 ]
 GroupOpt = Annotated[str | None, typer.Option("--group", help="a column of the file: judge every group")]
 WeightOpt = Annotated[str | None, typer.Option("--weight", help="a column of weights: 2 is the row twice")]

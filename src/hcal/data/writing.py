@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +15,9 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays
 from hcal.data.columns import CLASSES
 from hcal.runtime.extras import missing
+
+#: Rows, the first one for names, and columns of a sheet.
+_SHEET: Final = (1_048_576, 16_384)
 
 
 def write_probs(
@@ -28,7 +33,8 @@ def write_probs(
     Parameters
     ----------
     path : path-like
-        ``.npz .npy .csv .parquet`` or ``.safetensors``; ``.npy`` holds the probabilities only.
+        ``.npz .npy .csv .parquet .feather .jsonl .xlsx`` or ``.safetensors``; ``.npy`` holds the
+        probabilities only.
     probs : array of shape (N, K)
     y : array of shape (N,), optional
     classes : sequence of K str, optional
@@ -93,13 +99,49 @@ def _write_csv(path: Path, arrays: Arrays) -> None:
         writer.writerows(zip(*(c.tolist() for c in columns.values()), strict=True))
 
 
-def _write_parquet(path: Path, arrays: Arrays) -> None:
+def _write_jsonl(path: Path, arrays: Arrays) -> None:
+    columns = to_columns(arrays)
+    with path.open("w", newline="\n", encoding="utf-8") as f:
+        for row in zip(*(c.tolist() for c in columns.values()), strict=True):
+            f.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+
+
+def _write_xlsx(path: Path, arrays: Arrays) -> None:
+    try:
+        from openpyxl import Workbook
+        from openpyxl.cell import WriteOnlyCell
+        from openpyxl.utils.exceptions import IllegalCharacterError
+    except ImportError:
+        raise missing("writing .xlsx", "openpyxl", "excel") from None
+    columns = to_columns(arrays)
+    if len(columns) > _SHEET[1] or len(arrays["probs"]) >= _SHEET[0]:
+        raise ValueError(f".xlsx holds {_SHEET[0]:,} rows and {_SHEET[1]:,} columns: write .parquet or .csv")
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet("probs")
+
+    def cell(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        made = WriteOnlyCell(sheet, value)
+        made.data_type = "s"  # a text that begins with '=' is a name, and no formula
+        return made
+
+    try:
+        for row in ((*columns,), *zip(*(c.tolist() for c in columns.values()), strict=True)):
+            sheet.append([cell(value) for value in row])
+    except IllegalCharacterError:
+        raise ValueError(".xlsx cannot hold a text with control characters: write .csv or .jsonl") from None
+    book.save(path)
+
+
+def _write_arrow(path: Path, arrays: Arrays, *, kind: str) -> None:
     try:
         import pyarrow as pa
-        from pyarrow import parquet as pq
+        from pyarrow import feather, parquet
     except ImportError:
-        raise missing("writing .parquet", "pyarrow", "frames") from None
-    pq.write_table(pa.table(to_columns(arrays)), path)
+        raise missing(f"writing {kind}", "pyarrow", "frames") from None
+    table = pa.table(to_columns(arrays))
+    (parquet.write_table if kind == ".parquet" else feather.write_feather)(table, path)
 
 
 def _write_safetensors(path: Path, arrays: Arrays) -> None:
@@ -127,6 +169,9 @@ _WRITERS: Final[dict[str, Callable[[Path, Arrays], Any]]] = {
     ".npz": lambda path, arrays: np.savez_compressed(path, **arrays),  # type: ignore[arg-type]
     ".npy": lambda path, arrays: np.save(path, arrays["probs"]),
     ".csv": _write_csv,
-    ".parquet": _write_parquet,
+    ".parquet": partial(_write_arrow, kind=".parquet"),
+    ".feather": partial(_write_arrow, kind=".feather"),
+    ".jsonl": _write_jsonl,
+    ".xlsx": _write_xlsx,
     ".safetensors": _write_safetensors,
 }

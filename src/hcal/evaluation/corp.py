@@ -123,7 +123,9 @@ def isotonic_band(
     """
     place = np.clip(np.searchsorted(pooled.p, at, side="right") - 1, 0, len(pooled.p) - 1)
     counts = np.maximum(np.rint(pooled.weight), 1).astype(np.int64)
-    drawn = rng.binomial(counts, np.clip(pooled.p, 0, 1), size=(resamples, len(counts))) / counts
+    p = np.clip(pooled.p, 0, 1)
+    # one draw at a time: all of them together would be as many copies of the rows
+    drawn = (rng.binomial(counts, p) / counts for _ in range(resamples))
     fits = np.stack([isotonic_regression(rate, weights=pooled.weight).x[place] for rate in drawn])
     low, high = np.quantile(fits, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return np.minimum(low, at), np.maximum(high, at)

@@ -74,6 +74,11 @@ class ReliabilityCurve:
     parts: Parts | None = None
 
     @property
+    def along(self) -> bool:
+        """Whether the band runs along the curve, as there are no bins that somebody chose."""
+        return self.binning in ("corp", "smooth")
+
+    @property
     def outside(self) -> NDArray[np.bool_]:
         """Which bins lie outside their consistency band."""
         with np.errstate(invalid="ignore"):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from hcal.evaluation.diagram import ReliabilityCurve
 
-_BLUE, _RED, _GREY = "#2166ac", "#b2182b", "#bbbbbb"
+# The look of the HTML report (reporting/style.css): filled dots in their band, rings outside it.
+_BLUE, _FILL, _GREY, _RED = "#1d5fae", "#bcd6f2", "#c3c9d2", "#a3201d"
 
 
 def _pyplot() -> Any:
@@ -38,20 +39,21 @@ def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Ax
         share,
         width,
         align="edge",
-        color="#e8eef5",
+        color=_FILL,
         edgecolor="white",
         label="share of rows",
     )
     ax.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle=":")
     out, band = curve.outside[full], f"{ci:.0%} if calibrated"
-    if curve.binning in ("corp", "smooth"):  # a band along the curve, as there are many points
+    if curve.along:  # a band along the curve, as there are many points
         ax.fill_between(x, curve.low[full], curve.high[full], color=_GREY, alpha=0.6, linewidth=0, label=band)
     else:
         ax.vlines(x, curve.low[full], curve.high[full], color=_GREY, linewidth=5, label=band)
     ax.plot(x, seen, color=_BLUE, linewidth=1.6 if curve.binning == "smooth" else 1)
     size = 1.5 if curve.binning == "smooth" else 4
-    ax.plot(x[~out], seen[~out], "o", color=_BLUE, markersize=size, label="observed, in the band")
-    ax.plot(x[out], seen[out], "o", color=_RED, markersize=size, label="observed, outside")
+    ax.plot(x[~out], seen[~out], "o", color=_BLUE, markersize=size, label="inside the band")
+    ring: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": _BLUE, "markeredgewidth": size / 3}
+    ax.plot(x[out], seen[out], "o", markersize=size, label="outside: more than chance", **ring)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="observed frequency")
     ax.set_title(f"{curve.title}: error {curve.error:.4f}", fontsize=10)
     ax.set_aspect("equal")

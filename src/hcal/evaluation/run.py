@@ -79,7 +79,7 @@ def evaluate(
     positive : int
         Of two classes, the one whose probability is certified.
     classes : sequence of K str or int, optional
-        Names of the classes in the order of the columns, where ``y`` holds names.
+        Names of the classes in the order of the columns: ``y`` may hold them, and what is proven uses them.
 
     Returns
     -------
@@ -93,7 +93,8 @@ def evaluate(
     """
     _check_options(ci, interval, n_resamples)
     names, chosen = _names(metrics)
-    y = y if classes is None else encode(y, check_classes(classes, len(classes)))
+    named = None if classes is None else check_classes(classes, len(classes))
+    y = y if named is None else encode(y, named)
     s = _sample(probs, y, sample_weight, input)
     notes = _coincidence(probs, calibration)
     values, left_out = _values(s, names, chosen)
@@ -106,7 +107,7 @@ def evaluate(
     if other is not None and other.k != s.k:
         raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
     wanted = ci is not None and s.data.complete if test is None else test
-    proof = _proof(s, wanted, ci, groups, positive, random_state)
+    proof = _proof(s, wanted, ci, groups, positive, named, random_state)
     summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
     return Evaluation(
         results={n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()},
@@ -127,15 +128,18 @@ def evaluate(
 
 
 def _proof(
-    s: Sample, wanted: bool, ci: float | None, groups: Any, positive: int, random_state: int
+    s: Sample, wanted: bool, ci: float | None, groups: Any, positive: int, names: Any, random_state: int
 ) -> dict[str, Any]:
     """The tests, the certificate and what they add up to; nothing for weighted rows."""
     if groups is not None and s.weight is not None:
-        raise ValueError("groups are certified row by row: they take no sample_weight")
+        raise ValueError(
+            "groups are certified from independent rows, which weighted ones are not: leave the weights out, "
+            "or evaluate the rows of each group by themselves"
+        )
     wanted = wanted and s.weight is None and s.n > 1
     if not wanted and groups is None:
         return {}
-    certificate = certify(s, level=ci or 0.95, groups=groups, positive=positive)
+    certificate = certify(s, level=ci or 0.95, groups=groups, positive=positive, classes=names)
     if not wanted:
         return {"certificate": certificate}
     tested, vector = calibration_test(s, random_state=random_state), vector_test(s, random_state)

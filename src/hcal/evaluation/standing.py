@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal.certificates import Certificate, class_tolerance
-from hcal.certificates.sentences import points, share
+from hcal.certificates.sentences import capital, points, share
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test
@@ -124,13 +124,13 @@ def _refuted(certificate: Certificate) -> str:
     found = [(e.at_least, e.name, e.refutation) for e in certificate.events.values()]
     c = certificate.classes
     if c is not None:
-        found += [(r.at_least, f"class {k}", r) for k, r in c.refutations.items()]
+        found += [(r.at_least, c.title(k), r) for k, r in c.refutations.items()]
     worst = max(found, key=lambda f: f[0], default=(0.0, "", None))
     if worst[0] > x and worst[2] is not None:
         r = worst[2]
         side, end = ("at most", r.high) if r.direction == "over" else ("at least", r.low)
         return (
-            f"{worst[1][0].upper() + worst[1][1:]}: {r.rows:,} neighbouring rows state {share(r.stated)} on "
+            f"{capital(worst[1])}: {r.rows:,} neighbouring rows state {share(r.stated)} on "
             f"average, and the truth is {side} {share(end)}."
         )
     if c is not None:
@@ -139,7 +139,7 @@ def _refuted(certificate: Certificate) -> str:
         i = int((gap / limit).argmax())
         if gap[i] > limit[i]:
             return (
-                f"Class {c.classes[i]}: {share(float(c.stated[i]))} is stated on average, "
+                f"{capital(c.title(int(c.classes[i])))}: {share(float(c.stated[i]))} is stated on average, "
                 f"{share(float(c.frequency[i]))} is seen; its tolerance is {points(float(limit[i]))}."
             )
     return ""
@@ -156,7 +156,7 @@ def _missing(certificate: Certificate) -> str:
         beyond = c.smooth > class_tolerance(c.frequency, x)
         if beyond.any():
             many = f"{int(beyond.sum())} of {len(c.classes)} classes"
-            which = f"class {c.classes[0]}" if len(c.classes) == 1 else many
+            which = c.title(int(c.classes[0])) if len(c.classes) == 1 else many
             parts.append(f"{which} not shown to be within its tolerance")
     return "; ".join(parts)
 

@@ -15,6 +15,7 @@ import numpy as np
 from hcal.evaluation import evaluate
 from hcal.inputs import InputKind, to_numpy
 from hcal.metrics.registry import get_metric
+from hcal.runtime.extras import missing
 
 __all__ = ["HEADLINE", "compute_metrics", "load"]
 
@@ -90,7 +91,7 @@ def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
         import evaluate as huggingface
         from datasets import Features, Sequence, Value
     except ImportError:
-        raise ImportError("load needs evaluate: pip install 'hcal[evaluate]'") from None
+        raise missing("load", "evaluate", "evaluate") from None
     metric = get_metric(name)
 
     class Module(huggingface.Metric):  # type: ignore[misc]

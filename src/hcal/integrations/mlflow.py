@@ -13,6 +13,7 @@ from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import load, save
 from hcal.evaluation import Evaluation
+from hcal.runtime.extras import missing
 
 __all__ = ["CalibratorModel", "log_evaluation", "log_model"]
 
@@ -23,7 +24,7 @@ def _mlflow() -> Any:
     try:
         import mlflow.pyfunc
     except ImportError:
-        raise ImportError("hcal.integrations.mlflow needs MLflow: pip install 'hcal[mlflow]'") from None
+        raise missing("this integration", "MLflow", "mlflow") from None
     return mlflow
 
 

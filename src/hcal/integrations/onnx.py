@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.program import portable, program
 from hcal.data.atomic import atomic_path
-from hcal.integrations._program import portable, program
 from hcal.runtime.extras import missing
 from hcal.runtime.ops import Ops
 

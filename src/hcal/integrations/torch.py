@@ -13,100 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from hcal.calibrators.base import Calibrator
-from hcal.integrations._program import is_portable, program
+from hcal.calibrators.program import is_portable, program
 from hcal.integrations._signature import AsModel
 from hcal.integrations._stored import from_bytes, to_bytes
 from hcal.runtime.halves import HALVES, narrow
-from hcal.runtime.ops import Ops
+from hcal.runtime.torch_ops import WIDTHS, TorchOps
 
 Output = Literal["probs", "log_probs"]
-
-#: Spacing at 1, and what a probability of 0 becomes.
-_WIDTHS = {
-    dtype: (torch.finfo(dtype).eps, float(np.finfo(base).smallest_subnormal))
-    for dtype, base in ((torch.float64, np.float64), (torch.float32, np.float32))
-}
-
-
-class TorchOps(Ops):
-    """The operations of :mod:`hcal.runtime.ops` on tensors. Constants come from a list, in order of use.
-
-    Parameters
-    ----------
-    constants : list of Tensor
-        Filled while ``recording``, read otherwise: a module keeps them as buffers, so that they move with it.
-    dtype : torch.dtype
-        The float width of the output.
-
-    Examples
-    --------
-    >>> TorchOps([], torch.float32, recording=True).softmax(torch.zeros(1, 2))
-    tensor([[0.5000, 0.5000]])
-    """
-
-    def __init__(self, constants: list[Tensor], dtype: torch.dtype, *, recording: bool = False) -> None:
-        self.constants, self.dtype, self.recording = constants, dtype, recording
-        self._next = 0
-
-    def const(self, value: ArrayLike) -> Tensor:
-        """Return a float64 constant."""
-        if self.recording:
-            self.constants.append(torch.from_numpy(np.array(value, dtype=np.float64)))
-            return self.constants[-1]
-        self._next += 1
-        return self.constants[self._next - 1]
-
-    def exp(self, x: Tensor) -> Tensor:
-        """Return e^x."""
-        return torch.exp(x)
-
-    def log(self, x: Tensor) -> Tensor:
-        """Return ln x."""
-        return torch.log(x)
-
-    def max(self, x: Tensor) -> Tensor:
-        """Return the largest value of each row."""
-        return x.amax(dim=-1, keepdim=True)
-
-    def sum(self, x: Tensor) -> Tensor:
-        """Return the sum of each row."""
-        return x.sum(dim=-1, keepdim=True)
-
-    def maximum(self, x: Tensor, y: Tensor | float) -> Tensor:
-        """Return the larger of two values."""
-        return torch.maximum(x, y) if isinstance(y, Tensor) else x.clamp_min(y)
-
-    def where(self, condition: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
-        """Return x where the condition holds, y elsewhere."""
-        return torch.where(condition, x, y)
-
-    def matmul(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """Return x @ matrix."""
-        return x @ matrix
-
-    def top(self, x: Tensor) -> Tensor:
-        """Return a mask of the first largest value of each row."""
-        # torch.argmax may return any of several equal maxima; numpy and ONNX return the first.
-        is_max = x == x.amax(dim=-1, keepdim=True)
-        return is_max & (is_max.cumsum(dim=-1) == 1)
-
-    def rounded(self, x: Tensor) -> Tensor:
-        """Return x rounded to the float width of the output; the gradient passes through."""
-        return x.to(self.dtype).to(x.dtype)
-
-    def bucket(self, x: Tensor, edges: NDArray[np.float64]) -> Tensor:
-        """Return how many edges are ≤ x."""
-        return torch.bucketize(x.detach().contiguous(), self.const(edges), right=True)
-
-    def take(self, table: NDArray[np.float64], index: Tensor) -> Tensor:
-        """Return table[index]."""
-        return self.const(table)[index]
 
 
 class CalibrationHead(nn.Module):
@@ -159,7 +76,9 @@ class CalibrationHead(nn.Module):
         dtype = rows.dtype if rows.dtype.is_floating_point else torch.float64
         half = dtype in HALVES
         wide = torch.float32 if half else dtype  # halves are computed in float32, and narrowed at the end
-        if self.in_torch:
+        if self.in_torch and self._is_plain(rows):
+            probs = self._by_kernels(rows.to(wide))
+        elif self.in_torch:
             ops = TorchOps([getattr(self, f"c{i}") for i in range(self.n_constants)], wide)
             probs = self._run(ops, rows.to(torch.float64), wide)
         else:
@@ -171,8 +90,22 @@ class CalibrationHead(nn.Module):
             return narrow(probs, rows, dtype, self.calibrator.preserves).movedim(-1, 1)
         return probs.to(dtype).movedim(-1, 1)
 
+    def _is_plain(self, rows: Tensor) -> bool:
+        """Whether numbers are asked for and nothing else: no gradient, no graph, finite logits in memory."""
+        if rows.device.type != "cpu" or self.calibrator.input != "logits" or not rows.numel():
+            return False
+        if (rows.requires_grad and torch.is_grad_enabled()) or is_recorded(rows):
+            return False
+        low, high = torch.aminmax(rows.detach())  # a NaN, too, comes out
+        return bool(torch.isfinite(low)) and bool(torch.isfinite(high))
+
+    def _by_kernels(self, rows: Tensor) -> Tensor:
+        """Return what ``predict_proba`` does: the graph makes a pass over memory an operation."""
+        flat = rows.detach().reshape(-1, rows.shape[-1]).contiguous()
+        return torch.from_numpy(self.calibrator._predict_blocks(flat.numpy())).reshape(rows.shape)
+
     def _run(self, ops: TorchOps, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        eps, smallest = _WIDTHS[dtype]
+        eps, smallest = WIDTHS[dtype]
         probs: Tensor = program(self.calibrator, ops, rows, eps=eps, smallest=smallest)
         return probs
 
@@ -223,6 +156,32 @@ class CalibrationHead(nn.Module):
             if buffer is not None:
                 self._buffers[name] = buffer.to(fn(buffer).device)
         return self
+
+
+def is_recorded(x: Tensor) -> bool:
+    """Whether operations on a tensor are being traced, compiled, exported, batched or watched.
+
+    Parameters
+    ----------
+    x : Tensor
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> is_recorded(torch.zeros(1))
+    False
+    """
+    if type(x) is not Tensor or torch._C._get_tracing_state() is not None:
+        return True
+    if torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
+        return True
+    # not public, and the only way to ask: vmap and grad of torch.func, and modes such as make_fx
+    wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)
+    modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    return bool(wrapped is not None and wrapped(x)) or bool(modes is not None and modes() > 0)
 
 
 class CalibratedModule(nn.Module):

@@ -15,9 +15,9 @@ import torch
 try:
     from torchmetrics import Metric
 except ImportError:
-    raise ImportError(
-        "hcal.integrations.torchmetrics needs torchmetrics: pip install 'hcal[torchmetrics]'"
-    ) from None
+    from hcal.runtime.extras import missing
+
+    raise missing("this integration", "torchmetrics", "torchmetrics") from None
 
 from hcal.data.probabilities import to_probs
 from hcal.inputs import INPUT_KINDS, InputKind

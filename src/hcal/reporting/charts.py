@@ -54,9 +54,14 @@ def reliability_chart(curve: ReliabilityCurve, side: str, *, event: str = "right
     full = np.flatnonzero(curve.weight > 0)
     total = float(curve.weight.sum())
     tallest = float(curve.weight.max()) / total
+    if curve.along:
+        parts.append(_band(frame, curve, full))
     parts.append(
         svg.polyline(
-            [(frame.x(curve.predicted[b]), frame.y(curve.observed[b])) for b in _steady(curve)],
+            [
+                (frame.x(curve.predicted[b]), frame.y(curve.observed[b]))
+                for b in (full if curve.along else _steady(curve))
+            ],
             f"line {side}",
         )
     )
@@ -65,13 +70,22 @@ def reliability_chart(curve: ReliabilityCurve, side: str, *, event: str = "right
     parts.append(
         svg.text(bars.left, bars.top + 12, f"share of rows (tallest {percent(tallest, 0)})", anchor="start")
     )
+    kind = {"corp": "steps", "smooth": "points"}.get(curve.binning, "bins")
+    gap = "smooth calibration error" if curve.binning == "smooth" else "mean gap"
     description = (
-        f"{len(full)} bins, {int(curve.outside.sum())} outside their consistency band; mean gap "
+        f"{len(full)} {kind}, {int(curve.outside.sum())} outside their consistency band; {gap} "
         f"{percent(curve.error, 2)}. The numbers are in the table below."
     )
     return svg.drawing(
         356, 402, parts, title=f"Reliability diagram, {side} calibration", description=description
     )
+
+
+def _band(frame: Frame, curve: ReliabilityCurve, full: NDArray[np.intp]) -> str:
+    """The consistency band of a curve without bins: an area along the diagonal."""
+    upper = [(frame.x(curve.predicted[b]), frame.y(curve.high[b])) for b in full]
+    lower = [(frame.x(curve.predicted[b]), frame.y(curve.low[b])) for b in full[::-1]]
+    return svg.polygon([*upper, *lower], "band")
 
 
 def _steady(curve: ReliabilityCurve) -> NDArray[np.intp]:
@@ -120,16 +134,27 @@ def _bin(
     )
     parts = [
         svg.tag("title", words),
-        svg.tag("rect", x=x - 5, y=high, width=10, height=max(low - high, 1.5), class_="band", rx=2),
-        svg.line(x, frame.y(said), x, frame.y(seen), f"gap {side}"),
-        svg.tag("circle", cx=x, cy=frame.y(seen), r=5 if curve.weight[b] >= _ENOUGH else 3,
-                class_=f"dot {side}{' outside' if outside else ''}"),
+        "" if curve.along else svg.tag("rect", x=x - 5, y=high, width=10, height=max(low - high, 1.5),
+                                       class_="band", rx=2),
+        "" if curve.along else svg.line(x, frame.y(said), x, frame.y(seen), f"gap {side}"),
+        svg.tag("circle", cx=x, cy=frame.y(seen), r=_radius(curve, b),
+                class_=" ".join(["dot", side, *(["outside"] if outside else []), *_kind(curve)])),
         svg.tag(
             "rect", x=left + 0.5, y=bars.top + bars.height - height, width=max(right - left - 1, 1),
             height=height, class_=f"bar {side}",
         ),
     ]  # fmt: skip
     return svg.group(parts, class_="bin")
+
+
+def _kind(curve: ReliabilityCurve) -> list[str]:
+    return ["point"] if curve.binning == "smooth" else []  # many, and close to each other
+
+
+def _radius(curve: ReliabilityCurve, b: int) -> float:
+    if curve.binning == "smooth":
+        return 2
+    return 5 if curve.weight[b] >= _ENOUGH else 3
 
 
 # -- confidence -----------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from hcal.runtime.numerics import FloatArray, IntArray
 HEADLINE = ("ece_ew", "nll", "brier", "accuracy")
 #: The canonical metrics compare all pairs of rows; beyond this many products they are left out and named.
 _PAIR_PRODUCTS = 2e11
+#: Events drawn for the band of a curve without bins; with many rows the band is as thin as its line.
+_DRAWN_EVENTS = 1e7
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class ReportSide:
     metrics: Evaluation
     by_width: Reliability
     by_mass: Reliability
+    isotonic: Reliability
+    smooth: Reliability
     by_class: Reliability
 
     @property
@@ -133,15 +137,16 @@ def gather(
     k = raw.shape[1]
     if names is not None and len(names) != k:
         raise ValueError(f"{len(names)} class names for {k} classes")
+    names = None if names is None else tuple(map(str, names))
     wanted, left_out = _affordable(len(raw), k)
     told = [*notes, *([f"left out at this size: {', '.join(left_out)}"] if left_out else [])]
     return Content(
         source=source or Source(),
         y=y,
         counts=np.bincount(y, minlength=k).astype(np.int64),
-        names=tuple(names) if names is not None else tuple(f"class {i}" for i in range(k)),
-        before=_side(raw, y, None, wanted, ci, positive, groups),
-        after=None if probs is None else _side(probs, y, raw, wanted, ci, positive, groups),
+        names=names or tuple(f"class {i}" for i in range(k)),
+        before=_side(raw, y, None, wanted, ci, positive, groups, names),
+        after=None if probs is None else _side(probs, y, raw, wanted, ci, positive, groups, names),
         calibrator=calibrator,
         changed=0 if probs is None else int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum()),
         notes=tuple(told),
@@ -168,13 +173,19 @@ def _side(
     ci: float,
     positive: int,
     groups: Any,
+    names: Sequence[str] | None,
 ) -> ReportSide:
+    drawn = int(np.clip(_DRAWN_EVENTS / len(y), 50, 100))
     return ReportSide(
         probs=probs,
-        headline=evaluate(probs, y, HEADLINE, ci, baseline=raw, groups=groups, positive=positive),
+        headline=evaluate(
+            probs, y, HEADLINE, ci, baseline=raw, groups=groups, positive=positive, classes=names
+        ),
         metrics=evaluate(probs, y, wanted, baseline=raw),
         by_width=reliability(probs, y, level="top-label", ci=ci),
         by_mass=reliability(probs, y, level="top-label", binning="equal-mass", ci=ci),
+        isotonic=reliability(probs, y, level="top-label", binning="corp", ci=ci, resamples=drawn),
+        smooth=reliability(probs, y, level="top-label", binning="smooth", ci=ci, resamples=drawn),
         by_class=reliability(probs, y, level="class-wise", ci=ci),
     )
 

@@ -24,6 +24,19 @@ _SHOWN = 15  # small multiples before "show all"
 _TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
 
 
+#: The four ways to look at the predicted class: in words, and on the button.
+_VIEWS = {
+    "by_width": ("equal-width bins", "Equal width"),
+    "by_mass": ("equal-mass bins", "Equal mass"),
+    "isotonic": ("steps of the isotonic fit", "Isotonic"),
+    "smooth": ("points of the smooth curve", "Smooth"),
+}
+_EXPLAINED = {
+    "isotonic": "The best increasing fit of what happened (CORP): its steps are the bins, nobody chose them.",
+    "smooth": "A kernel regression of what happened, as wide as the smooth calibration error itself.",
+}
+
+
 def render(content: Content) -> str:
     """Write the page.
 
@@ -178,11 +191,11 @@ def _interval(side: ReportSide, name: str, share: bool) -> str:
 def _reliability(content: Content) -> str:
     lead = (
         "Each dot is a bin of rows: how confident the model was, and how often it was right. On the diagonal "
-        "the two agree. The grey bar is the consistency band: where the dot lies in "
+        "the two agree. Grey is the consistency band: where the dot lies in "
         f"{charts.percent(content.ci, 0)} of the cases if the model is calibrated."
     )
     views = []
-    for view, label in (("by_width", "equal-width bins"), ("by_mass", "equal-mass bins")):
+    for view, (label, _) in _VIEWS.items():
         figures = "".join(
             _figure(charts.reliability_chart(getattr(s, view)[0], side), side, len(sides(content)))
             for side, s in sides(content)
@@ -191,13 +204,15 @@ def _reliability(content: Content) -> str:
         hidden = "" if view == "by_width" else " hidden"
         views.append(
             f'<div class="view" id="{view}"{hidden}><div class="pair">{figures}</div>'
+            f"{_words(content, view)}"
             f"<details><summary>The numbers ({label})</summary>{tables}</details></div>"
         )
-    control = (
-        '<div class="switch" role="group" aria-label="Bins">'
-        '<button type="button" data-view="by_width" aria-pressed="true">Equal width</button>'
-        '<button type="button" data-view="by_mass" aria-pressed="false">Equal mass</button></div>'
+    buttons = "".join(
+        f'<button type="button" data-view="{view}" '
+        f'aria-pressed="{"true" if view == "by_width" else "false"}">{button}</button>'
+        for view, (_, button) in _VIEWS.items()
     )
+    control = f'<div class="switch" role="group" aria-label="Bins or curve">{buttons}</div>'
     legend = (
         '<p class="legend"><span><i class="key-dot"></i>inside the band</span>'
         '<span><i class="key-ring"></i>outside: more than chance</span>'
@@ -205,6 +220,24 @@ def _reliability(content: Content) -> str:
         '<span><i class="key-band"></i>consistency band</span></p>'
     )
     return section("reliability", "Does it mean what it says?", lead, control + legend + "".join(views))
+
+
+def _words(content: Content, view: str) -> str:
+    """What a curve without bins shows, and its number on each side."""
+    if view not in _EXPLAINED:
+        return ""
+    told = []
+    for side, s in sides(content):
+        curve = getattr(s, view)[0]
+        value = f"the smooth calibration error is {charts.percent(curve.error, 2)}"
+        if curve.parts is not None:
+            p = curve.parts
+            value = (
+                f"the predicted class's Brier score is {p.miscalibration:.4f} (miscalibration) − "
+                f"{p.discrimination:.4f} (discrimination) + {p.uncertainty:.4f} (uncertainty)"
+            )
+        told.append(f"{side.capitalize()}: {value}" if len(sides(content)) == 2 else value)
+    return f'<p class="fine">{_EXPLAINED[view]} {escape(". ".join(told))}.</p>'
 
 
 def _figure(drawing: str, side: str, sides: int) -> str:

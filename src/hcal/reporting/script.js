@@ -15,7 +15,7 @@
   });
   byId("print").addEventListener("click", () => print());
 
-  // Equal-width or equal-mass bins.
+  // Bins of equal width or mass, or a curve without bins.
   const switches = [...document.querySelectorAll("[data-view]")];
   for (const button of switches) {
     button.addEventListener("click", () => {

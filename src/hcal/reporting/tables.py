@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hcal.calibrators.base import Calibrator
 from hcal.metrics.registry import LEVELS
 from hcal.reporting import charts
 from hcal.reporting.content import Content
@@ -88,10 +89,7 @@ def method(content: Content) -> str:
         c = content.calibrator
         facts |= {
             "Method": f"{c.title} ({c.name})",
-            "Preserves": {
-                "order": "the order of classes in every row",
-                "accuracy": "the predicted class",
-            }.get(str(c.preserves), "nothing is promised"),
+            "Preserves": _kept(c),
             "Converged": "yes" if c.converged_ else "NO",
         }
         facts |= {f"Parameter {k}": _plain(v) for k, v in c.get_params(deep=False).items()}
@@ -102,6 +100,13 @@ def method(content: Content) -> str:
     )
     title = "Method and versions" if content.calibrator is not None else "Versions"
     return section("method", title, "Enough to do it again.", _facts(facts))
+
+
+def _kept(calibrator: Calibrator) -> str:
+    if calibrator.preserves is None and calibrator.info_.get("promise") == "ranking":
+        return "the ranking of the rows"
+    kept = {"order": "the order of classes in every row", "accuracy": "the predicted class"}
+    return kept.get(str(calibrator.preserves), "nothing is promised")
 
 
 def _is_short(value: Any) -> bool:

@@ -134,7 +134,8 @@ def _change(content: Content, after: ReportSide) -> str:
     verb = "fell" if after_error < before_error else "rose"
     if content.changed:
         share = percent(content.changed / after.metrics.n, 2)
-        kept = f"{content.changed:,} predicted classes changed ({share})"
+        what = "predictions changed side" if len(content.names) == 2 else "predicted classes changed"
+        kept = f"{content.changed:,} of {after.metrics.n:,} {what} ({share})"
     else:
         kept = f"not one of the {after.metrics.n:,} predicted classes changed"
     return (

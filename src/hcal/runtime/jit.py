@@ -61,6 +61,50 @@ def jit(**options: Any) -> Callable[[Kernel], Kernel]:
     return decorate
 
 
+def is_ready(kernel: Any, *arguments: Any) -> bool:
+    """Return whether a kernel can run on arguments of these types without being compiled first.
+
+    Parameters
+    ----------
+    kernel : what ``jit`` made
+    *arguments
+        As it will be called.
+
+    Returns
+    -------
+    bool
+        True if it is compiled in this process, lies on disk, or cannot be asked (another numba).
+
+    Examples
+    --------
+    >>> is_ready(len, [])
+    True
+    """
+    if not hasattr(kernel, "overloads"):  # not compiled at all: NUMBA_DISABLE_JIT
+        return True
+    try:
+        types = tuple(kernel.typeof_pyval(value) for value in arguments)
+        if types in kernel.overloads:
+            return True
+        kept = getattr(kernel._cache, "_cache_file", None)  # none where nothing may be kept on disk
+        return kept is not None and (
+            kernel._cache._index_key(types, kernel.targetctx.codegen()) in kept._load_index()
+        )
+    except (AttributeError, TypeError, OSError):
+        return True
+
+
+def cache_folder(kernel: Any) -> Path | None:
+    """Return the folder that a kernel is kept in; None where it is not kept.
+
+    Examples
+    --------
+    >>> cache_folder(len)
+    """
+    found = getattr(getattr(kernel, "stats", None), "cache_path", None)
+    return None if found is None else Path(found)
+
+
 def _keep_on_disk(kernel: Any) -> str:
     """Turn numba's cache on; return why it must stay off, or nothing."""
     try:

@@ -18,10 +18,12 @@ from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.h.blend import FLOOR
-from hcal.calibrators.h.pool import log_linear_weights
+from hcal.calibrators.h.pool import Caution, doubt, log_linear_weights
 from hcal.calibrators.h.rows import Float64
+from hcal.calibrators.h.sentences import one_class, sides_told
+from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.numerics import FloatArray, IntArray
-from hcal.solvers.temperature import Temperature, solve_temperature
+from hcal.solvers.temperature import Temperature
 
 #: Distinct log-odds that are kept apart; beyond so many, neighbours are counted together.
 _PLACES = 4096
@@ -33,6 +35,8 @@ _LEAST_RISE, _FLATTEST = 1e-3, 1e-2
 _NEWTON = 60
 #: How near 0, as a share of the range, a kept crossing is passed.
 _NEAR = 1e-5
+#: Leaning on temperature scaling where rows are few: its worth a row, and the nats that others have to earn.
+_CAUTION_RIDGE, _CAUTION_PRICE = 1.0, 6.0
 #: Log-odds beyond this are this.
 _HIGHEST = 600.0
 
@@ -54,6 +58,12 @@ class Counts(NamedTuple):
     def total(self) -> Float64:
         """Mass at each place, (G,)."""
         return np.asarray(self.mass.sum(axis=0))
+
+    @property
+    def errors(self) -> float:
+        """Mass on the side of the other class; of what lies between, half."""
+        side = 0.5 + 0.5 * np.sign(self.u)
+        return float(self.mass[0] @ side + self.mass[1] @ (1.0 - side))
 
 
 def places(u: Float64, weight: Float64) -> tuple[Float64, IntArray]:
@@ -158,7 +168,7 @@ def _temperature(counts: Counts) -> Temperature:
     weight = counts.mass.ravel()
     some = weight > 0
     logits = np.stack([-0.5 * u, 0.5 * u], axis=1)
-    return solve_temperature(logits[some], y[some], weight[some])
+    return careful_temperature(logits[some], y[some], weight[some])
 
 
 Design = Callable[[Float64, Line], Float64]
@@ -267,6 +277,7 @@ def _nothing(t: Float64, line: Line) -> Float64:
 
 #: Few and stiff, many and loose: what the rows can bear, the pool finds out.
 CANDIDATES = (
+    Regression("temperature", _nothing, (1.0,)),
     Regression("identity", _nothing, (1.0,), by_temperature=False),
     Regression("affine", _affine, (3.0, 3.0)),
     Regression("beta", _beta, (3.0, 3.0)),
@@ -317,7 +328,8 @@ def fit_table(
         tested.append(out.mass)
     if not seen:
         return _with_ends(knots, rising(line.at, line), solved.beta), {"temperature": 1.0}, solved
-    share = _shares(np.concatenate(seen, axis=1), np.concatenate(tested, axis=1))
+    little = doubt(float(weight.sum()), everything.errors)
+    share = _shares(np.concatenate(seen, axis=1), np.concatenate(tested, axis=1), little)
     values = share @ np.stack([rising(candidate(line), line) for candidate in CANDIDATES])
     names = [candidate.name for candidate in CANDIDATES]
     table = _with_ends(knots, values + line.least, solved.beta)
@@ -385,14 +397,18 @@ def _less(mass: Float64, held: Float64) -> Float64:
     return np.where(left > 1e-9 * mass, left, 0.0)
 
 
-def _shares(odds: Float64, mass: Float64) -> Float64:
-    """Return the weights (J,) of candidates with held-out log-odds (J, G) where mass (2, G) lies."""
+def _shares(odds: Float64, mass: Float64, little: float) -> Float64:
+    """Return the weights (J,) of candidates with held-out log-odds (J, G) where mass (2, G) lies.
+
+    With ``little`` to learn from they lean on the first, temperature scaling.
+    """
     odds = np.clip(odds, -FLOOR, FLOOR)
     both = np.stack([-0.5 * odds, 0.5 * odds], axis=2)
     y, weight = np.repeat([0, 1], odds.shape[1]), mass.ravel()
     some = weight > 0
     held = np.concatenate([both, both], axis=1)[:, some]
-    return log_linear_weights(held, y[some], weight[some], safe=(0,))
+    caution = Caution(0, little, _CAUTION_RIDGE, _CAUTION_PRICE, idle=(0, 1))
+    return log_linear_weights(held, y[some], weight[some], caution=caution)
 
 
 def fit_two(
@@ -413,33 +429,21 @@ def fit_two(
     table, share, solved = fit_table(u, y, weight, np.zeros((0, len(y))) if held is None else held)
     if crossing:
         table = crossing_kept(table, max(solved.beta, _FLATTEST / _moments(u, weight)[1]))
-    moved = (look_up(table, u) > 0) != (u > 0)
+    moved = float(weight @ ((look_up(table, u) > 0) != (u > 0)))
+    turn = float(np.interp(0.0, table.values, table.knots))
     info = {
         "protocol": "default",
         "map": "pool",
         "candidates": share,
         "promise": "accuracy" if crossing else "ranking",
-        "changed_sides": float(weight @ moved),
-        "crossing": float(np.interp(0.0, table.values, table.knots)),
+        "changed_sides": moved,
+        "crossing": turn,
+        "notes": [sides_told(moved, float(weight.sum()), turn)],
         "warnings": one_class(np.bincount(y, weights=weight, minlength=2)),
         "absent_classes": np.flatnonzero(np.bincount(y, minlength=2) == 0).tolist(),
     }
     state = {"table.knots": table.knots, "table.values": table.values}
     return Fitted(state, solved.converged, solved.message, info)
-
-
-def one_class(mass: NDArray[Any]) -> list[str]:
-    """Return a sentence where all labels are one class (mass of every class, (K,)).
-
-    Examples
-    --------
-    >>> one_class(np.array([0.0, 5.0]))
-    ['every label is class 1: nothing can be learned of the other classes']
-    """
-    present = np.flatnonzero(mass)
-    if len(present) != 1:
-        return []
-    return [f"every label is class {present[0]}: nothing can be learned of the other classes"]
 
 
 def _odds(logits: FloatArray) -> Float64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any, Literal
 
@@ -12,7 +13,6 @@ from hcal.calibrators.base import PRIOR, CalibrationWarning, Calibrator, Fitted,
 from hcal.calibrators.h.state import STATES
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
-from hcal.runtime.jit import compiled
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.ops import Ops
 from hcal.solvers.rows import ArrayRows, FitRows
@@ -47,7 +47,8 @@ class HCalibrator(Calibrator):
         the CPU, in threads.
     random_state : int
     verbose : bool
-        Show a progress bar from the start; long fits on a terminal show one anyway.
+        Show a progress bar from the start (long fits on a terminal show one anyway), and say on stderr how
+        many predictions of two classes change side.
     loss : {"paper", "published"}
         Of the paper protocol: its own loss, or the published code's variant (slow; for comparison).
     batch_size : int, optional
@@ -56,7 +57,8 @@ class HCalibrator(Calibrator):
     Attributes
     ----------
     info_ : dict
-        The chosen map, every candidate's score, and the loss curve of the winner.
+        The chosen map, every candidate's score, and the loss curve of the winner; with two classes
+        ``changed_sides`` and, in ``notes``, the sentence on it that the command and ``verbose`` print.
 
     Examples
     --------
@@ -141,6 +143,9 @@ class HCalibrator(Calibrator):
         super()._warn(fitted)
         for words in fitted.info.get("warnings", []):
             warnings.warn(f"{self.name}: {words}", CalibrationWarning, stacklevel=3)
+        if self.verbose:
+            for words in fitted.info.get("notes", []):
+                print(f"{self.name}: {words}", file=sys.stderr)
 
     def _fit_paper(
         self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None
@@ -174,7 +179,9 @@ class HCalibrator(Calibrator):
         return out
 
     def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
-        if self.preserves == "order" or not compiled():
+        from hcal.calibrators.h.fit import is_fused
+
+        if self.preserves == "order" or not is_fused(self.state_, x):
             super()._predict_into(x, out)
         else:  # keeps the argmax while the row is at hand
             self._predict_default(x, out)

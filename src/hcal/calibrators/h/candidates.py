@@ -12,7 +12,7 @@ from hcal.calibrators.h.blend import FLOOR, Blend, event_scores, top_class
 from hcal.calibrators.h.events import top_odds
 from hcal.calibrators.h.model import Model, fit_events, fit_refined, see
 from hcal.calibrators.h.refine import Refined, refine
-from hcal.calibrators.h.rows import Float64, blocks, look
+from hcal.calibrators.h.rows import ENOUGH_ROWS, Float64, blocks, look
 from hcal.maps import scaling
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.threads import each
@@ -32,7 +32,8 @@ class Setting(NamedTuple):
     classes : bool
         Whether single classes may be told apart; if not, the order of all classes is kept.
     cap : float
-        Temperature-scaled margins beyond this count as this in linear candidates: ln(K(N + 1)).
+        Temperature-scaled margins beyond this count as this in linear candidates: ln(K(N + 1)), with at
+        least a thousand for N, because few rows are no reason to doubt sure scores.
     prefer : array of shape (K,)
         The mass of every class in labels and scores, which decides between classes that tie on top.
     """
@@ -70,7 +71,8 @@ def new_setting(logits: FloatArray, y: IntArray, weight: Float64, *, classes: bo
     mass = np.bincount(y, weights=weight, minlength=k)
     parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks(n, k), events=logits.size)
     prefer = np.round(mass + np.sum(parts, axis=0), 9)  # sums of other orders differ in their last digits
-    return Setting(classes, float(np.log(k * (weight.sum() + 1.0))), prefer)
+    rows = max(float(weight.sum()), ENOUGH_ROWS)
+    return Setting(classes, float(np.log(k * (rows + 1.0))), prefer)
 
 
 class Candidates(NamedTuple):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from hcal.calibrators.base import Fitted, Preserves
-from hcal.calibrators.h.binary import fit_two, is_table, one_class, predict_two
+from hcal.calibrators.h.binary import fit_two, is_table, predict_two
 from hcal.calibrators.h.blend import split_top, top_class
 from hcal.calibrators.h.candidates import (
     Candidates,
@@ -31,14 +31,17 @@ from hcal.calibrators.h.model import (
     Model,
     fit_refined,
     from_state,
+    kernel_at_hand,
     no_curve,
     predict_into,
     predict_plain,
     to_state,
 )
-from hcal.calibrators.h.pool import log_linear_weights
-from hcal.calibrators.h.rows import Float64
+from hcal.calibrators.h.pool import Caution, doubt, log_linear_weights
+from hcal.calibrators.h.rows import Float64, few
+from hcal.calibrators.h.sentences import one_class
 from hcal.calibrators.row_order import are_discrete, deal
+from hcal.runtime.jit import compiled
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.runtime.progress import progress
@@ -53,6 +56,8 @@ _HELD_EVENTS, _WEIGHED_EVENTS = 5_000_000, 1_000_000
 _SHARED_ROWS = 3000
 #: Rows below which the curve of the pooled top-label event is drawn to none.
 _ENOUGH = 5000.0
+#: What leaning on temperature scaling is worth a row, where rows or errors are few.
+_CAUTION_RIDGE = 0.25
 #: How the argmax may be kept, the first of equals: see :mod:`hcal.calibrators.h.keep`.
 LIFTS = (0.0, 0.5, 1.0)
 
@@ -126,14 +131,18 @@ def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, A
     Pool, dict
         The second: what was seen, for the user.
     """
-    share = _weigh(held, lean=not free)
+    wrong = float(held.weight @ (top_class(held.logits, setting.prefer) != held.y))
+    share = _weigh(held, setting, wrong, lean=not free)
     pooled = np.tensordot(share, held.scores, 1)
     top = pooled.argmax(axis=1) if free else top_class(held.logits, setting.prefer)
     odds, rest = split_top(pooled, top)
     hit = (top == held.y).astype(np.float64)
     none, k = np.zeros((len(top), 0)), held.logits.shape[1]
     told_apart = setting.classes and not free
-    last = fit_curve(odds, none, top, hit, held.weight, k, classes=told_apart, enough=_ENOUGH)
+    last = _faded(
+        fit_curve(odds, none, top, hit, held.weight, k, classes=told_apart, enough=_ENOUGH),
+        1.0 / few(float(held.weight.sum()), wrong),
+    )
     q = expit(last(odds, none, top))
     base = judge(softmax(held.logits), held.y, held.weight)
     lifts: tuple[float | None, ...] = (None,) if free else LIFTS
@@ -151,11 +160,21 @@ def _first_of_equals(criteria: list[float], slack: float = 0.02) -> int:
     return next(i for i, value in enumerate(criteria) if value <= min(criteria) + slack)
 
 
-def _weigh(held: Held, *, lean: bool) -> Float64:
-    """Weigh the candidates; where the argmax is kept, events are leant on: they are made for it."""
+def _faded(curve: Curve, share: float) -> Curve:
+    """Return a share of the curve's correction; few rows fit it to chance."""
+    return curve._replace(weights=share * curve.weights, classes=share * curve.classes)
+
+
+def _weigh(held: Held, setting: Setting, wrong: float, *, lean: bool) -> Float64:
+    """Weigh the candidates; where the argmax is kept, events are leant on: they are made for it.
+
+    Where rows or errors (``wrong``) are few, all lean on temperature scaling.
+    """
+    little = doubt(float(held.weight.sum()), wrong)
+    caution = Caution(setting.names.index("temperature"), little, _CAUTION_RIDGE, 0.0)
     step = -(-held.scores[0].size // _WEIGHED_EVENTS)
     part = np.ascontiguousarray(held.scores[:, ::step])
-    return log_linear_weights(part, held.y[::step], held.weight[::step], lean=lean)
+    return log_linear_weights(part, held.y[::step], held.weight[::step], lean=lean, caution=caution)
 
 
 def _facts(
@@ -279,6 +298,11 @@ def predict_default(
     # Compiled exponentials are good to 2 ulp and may invert two neighbours; numpy's segments may not.
     predict = predict_plain if preserve == "order" else predict_into
     predict(from_state(state), logits, out)
+
+
+def is_fused(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> bool:
+    """Return whether one compiled pass predicts these logits, the argmax kept."""
+    return compiled() if is_table(state) else kernel_at_hand(from_state(state), logits)
 
 
 def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from hcal.calibrators.h.blend import FLOOR, no_blend
 from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.refine import KNOTS
 from hcal.calibrators.h.rows import FAR, N_FEATURES, TINY, narrowed
+from hcal.runtime.jit import is_ready
 from hcal.runtime.numerics import FloatArray
 from hcal.runtime.threads import run_parts, split
 
@@ -24,6 +25,33 @@ def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
     form = stages(model, logits.dtype)
     parts = split(len(logits), grain=logits.shape[1])
     run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
+
+
+#: Events that a process predicts by numpy before it compiles a kernel that is not on disk: numpy has then
+#: cost about two seconds. See docs/decisions/149-numpy-until-ready.md.
+PATIENCE = 1 << 24
+
+
+class _Waited:
+    """How many events this process has predicted while the kernel was not there."""
+
+    events = 0
+    #: Kinds of arguments whose kernel is there; to ask numba costs half a millisecond.
+    over: ClassVar[set[tuple[Any, ...]]] = set()
+
+
+def is_worth_it(model: Model, logits: FloatArray) -> bool:
+    """Return whether the kernel is at hand for such logits, or has been missed long enough to be compiled."""
+    kind = (logits.dtype, logits.flags.writeable, model.rest.bias.flags.writeable)
+    if kind in _Waited.over:
+        return True
+    one = np.ascontiguousarray(logits[:1])
+    found = is_ready(predict_rows, one, stages(model, logits.dtype), 0, 0, np.empty_like(one))
+    if found or _Waited.events + logits.size > PATIENCE:
+        _Waited.over.add(kind)
+        return True
+    _Waited.events += logits.size
+    return False
 
 
 def _check_shapes(model: Model, logits: FloatArray, out: FloatArray) -> None:
@@ -101,3 +129,6 @@ def stages(model: Model, dtype: Any) -> Stages:
         last_classes=last.classes,
         lowest=scalar(-FLOOR),
     )
+
+
+__all__ = ["PATIENCE", "is_worth_it", "predict_fused", "predict_rows", "stages"]

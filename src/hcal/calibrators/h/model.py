@@ -81,11 +81,26 @@ def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
     >>> out
     array([[0.5, 0.5]])
     """
-    if not compiled():
+    if not kernel_at_hand(model, logits):
         return predict_plain(model, logits, out)
     from hcal.calibrators.h.fused import predict_fused
 
     return predict_fused(model, np.ascontiguousarray(logits), out)
+
+
+def kernel_at_hand(model: Model, logits: FloatArray) -> bool:
+    """Return whether the compiled kernel is to predict these logits, or numpy.
+
+    Examples
+    --------
+    >>> isinstance(kernel_at_hand(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]])), bool)
+    True
+    """
+    if not compiled():
+        return False
+    from hcal.calibrators.h.fused import is_worth_it
+
+    return is_worth_it(model, logits)
 
 
 def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
@@ -274,6 +289,7 @@ __all__ = [
     "fit_refined",
     "from_state",
     "identity_refined",
+    "kernel_at_hand",
     "no_curve",
     "plain_model",
     "pooled_scores",

@@ -7,11 +7,11 @@ that are linear in the scores is one such map.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from hcal.calibrators.h.rows import Float64
+from hcal.calibrators.h.rows import Float64, few
 from hcal.runtime.numerics import IntArray
 from hcal.solvers.lbfgs import lbfgs
 
@@ -19,18 +19,55 @@ from hcal.solvers.lbfgs import lbfgs
 _PSEUDO_ROWS = 1.0
 #: Leaning on the first candidate: half-way at so many rows, and by one pseudo-row more for so many.
 _HALFWAY, _ROWS_A_PSEUDO_ROW = 2000.0, 200.0
-#: Rows at which safe candidates are leant on half-way, and how many of the rows that is worth.
-_LITTLE, _LITTLE_RIDGE = 60.0, 4.0
+#: How many times fewer rows, or errors, than are enough leave half the doubt.
+_HALF_DOUBT = 10.0
+
+
+class Caution(NamedTuple):
+    """How a pool leans on a candidate that learns next to nothing.
+
+    Attributes
+    ----------
+    safe : int
+        The candidate.
+    doubt : float
+        In [0, 1]: 0 leans on nothing, 1 starts from the safe candidate alone.
+    ridge : float
+        What the leaning is worth, as a share of the rows.
+    price : float
+        Nats of held-out likelihood that a unit of weight on another candidate has to earn.
+    idle : tuple of int
+        Candidates that start without a share of their own; the safe one, if it is among them, does not
+        weigh more than the doubt.
+    """
+
+    safe: int
+    doubt: float
+    ridge: float
+    price: float
+    idle: tuple[int, ...] = ()
+
+
+def doubt(total: float, errors: float) -> float:
+    """Return how little so many rows with so many errors say: 1 of none, exactly 0 of enough.
+
+    Examples
+    --------
+    >>> doubt(1000.0, 49.0), round(doubt(100.0, 49.0), 2), round(doubt(30.0, 5.0), 2)
+    (0.0, 0.45, 0.91)
+    """
+    lack = (few(total, errors) - 1.0) ** 2
+    return lack / (lack + _HALF_DOUBT**2)
 
 
 def log_linear_weights(
-    log_p: Float64, y: IntArray, weight: Float64, *, lean: bool = False, safe: Sequence[int] = ()
+    log_p: Float64, y: IntArray, weight: Float64, *, lean: bool = False, caution: Caution | None = None
 ) -> Float64:
     """Return the weights (J,), each at least 0, of the log-linear pool of best held-out likelihood.
 
     With few rows they are nearly equal; with ``lean`` the first candidate is preferred the more, the more
-    rows there are, and others must earn their weight by more than a hair of likelihood. With very few rows
-    the ``safe`` candidates, which learn next to nothing, are preferred.
+    rows there are, and others must earn their weight by more than a hair of likelihood. With ``caution``
+    the safe candidate is preferred, in doubt.
 
     Parameters
     ----------
@@ -38,7 +75,7 @@ def log_linear_weights(
         What every candidate says of held-out rows; a constant may be missing in each row.
     y, weight : arrays of shape (N,)
     lean : bool
-    safe : sequence of int
+    caution : Caution, optional
 
     Examples
     --------
@@ -54,10 +91,15 @@ def log_linear_weights(
         first = total / (total + _HALFWAY)
         center = (1.0 - first) * center + first * (np.arange(n_candidates) == 0)
         ridge += total / _ROWS_A_PSEUDO_ROW
-    if safe:
-        little, chosen = 1.0 / (1.0 + (total / _LITTLE) ** 2), np.isin(np.arange(n_candidates), safe)
-        center = np.where(chosen, little / len(safe), (1.0 - little) / (n_candidates - len(safe)))
-        ridge += little * total / _LITTLE_RIDGE
+    price = np.zeros(n_candidates)
+    if caution is not None:
+        index = np.arange(n_candidates)
+        safe, idle = index == caution.safe, np.isin(index, caution.idle)
+        if idle.any():
+            center = np.where(idle, 0.0, center / center[~idle].sum())
+        center = (1.0 - caution.doubt) * center + caution.doubt * safe
+        ridge += caution.doubt * caution.ridge * total
+        price = np.where(safe, 0.0, caution.doubt * caution.price)
 
     def loss(a: Float64) -> tuple[float, Float64]:
         s = np.tensordot(a, log_p, 1)
@@ -66,10 +108,13 @@ def log_linear_weights(
         p = np.exp(s, out=s)
         mass = p.sum(axis=1)
         value = float(weight @ (np.log(mass) - own)) + ridge * float(((a - center) ** 2).sum())
+        value += float(price @ a)
         p *= (weight / mass)[:, None]
         p[rows, y] -= weight
         gradient = log_p.reshape(n_candidates, -1) @ p.ravel()
-        return value / total, (gradient + 2 * ridge * (a - center)) / total
+        return value / total, (gradient + 2 * ridge * (a - center) + price) / total
 
     bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * n_candidates
+    if caution is not None and caution.safe in caution.idle:
+        bounds[caution.safe] = (0.0, caution.doubt)
     return lbfgs(loss, center, bounds=bounds, max_iterations=100, tolerance=1e-9).theta

@@ -14,11 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hcal.calibrators.h.rows import N_FEATURES, Float64, Rows, Scaler, blocks, few, fit_scaler, look
+from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.rows import FitRows
-from hcal.solvers.temperature import Temperature, solve_temperature, temperature_of
+from hcal.solvers.temperature import Temperature, temperature_of
 
 #: Knots of g, in temperature-scaled margins: dense where probability mass is.
 KNOTS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32], dtype=np.float64)
@@ -144,7 +145,7 @@ def fit_refined(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Refin
     >>> good, (1 / np.exp(-margin).sum(axis=1)).round(2)
     (True, array([0.75]))
     """
-    solved = solve_temperature(logits, y, weight)
+    solved = careful_temperature(logits, y, weight)
     seen, label, counts, feature = _compress(logits, y, solved.beta)
     scaler = fit_scaler(feature, weight)
     parts = _problem_blocks(seen, label, counts, scaler(feature), weight)

@@ -20,8 +20,8 @@ FAR = 700.0
 #: Added inside logarithms of quantities that may be 0: below this they make no difference to a probability.
 TINY = 1e-4
 N_FEATURES = 6
-#: Errors below which ridges grow.
-_ENOUGH_ERRORS = 50.0
+#: Rows, and errors, below which ridges grow.
+ENOUGH_ROWS, _ENOUGH_ERRORS = 1000.0, 50.0
 
 
 class Rows(NamedTuple):
@@ -197,7 +197,7 @@ def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
-def few(total: float, errors: float = np.inf, enough: float = 1000.0) -> float:
+def few(total: float, errors: float = np.inf, enough: float = ENOUGH_ROWS) -> float:
     """Return how much stronger ridges are where there is little to learn from: few rows, or few errors.
 
     Rows that a classifier gets right say little of the shape of a curve; without any error nothing stops it

@@ -39,7 +39,7 @@ from hcal.calibrators.h.events import (
 from hcal.calibrators.h.fit import assemble, counted, enough_rows, out_of_fold, pool
 from hcal.calibrators.h.model import Model, see, to_state
 from hcal.calibrators.h.refine import Refined, fit_refined_rows, refine
-from hcal.calibrators.h.rows import Float64, look
+from hcal.calibrators.h.rows import Float64, few, look
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.solvers.rows import ArrayRows, FitRows
 
@@ -59,13 +59,14 @@ def fit_default_rows(rows: FitRows, sample: ArrayRows, *, preserve: Preserves) -
 
     Returns
     -------
-    Fitted, or None where the sample is too small for folds
+    Fitted, or None where the sample is too small for folds, or rows or errors so few that fits lean on T = 1
     """
     k, weight = len(rows.mass), counted(sample.x, sample.y, sample.weight)
-    if not enough_rows(weight):
+    setting = _setting(rows, classes=preserve != "order")
+    _, errors = rows.sum(partial(_hits, setting.prefer))
+    if not enough_rows(weight) or few(rows.total, errors) > 1:
         return None
     sample = replace(sample, weight=weight)
-    setting = _setting(rows, classes=preserve != "order")
     held = out_of_fold(sample.x, sample.y, weight, setting)
     chosen, info = pool(held, setting, free=preserve is None)
     info["warnings"] = one_class(rows.mass)

@@ -1,0 +1,132 @@
+"""``hcal warm``: compile every kernel once, so that nobody waits for one later."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hcal.cli import console
+from hcal.cli.options import JsonOpt, QuietOpt
+
+
+def warm(
+    quiet: QuietOpt = False,
+    json: JsonOpt = False,
+) -> None:
+    """Compile all kernels and keep them on disk: in an image, after an install, before a benchmark."""
+    with console.friendly():
+        with console.working("compiling", quiet=quiet or json):
+            seconds, folder, why = warm_kernels()
+        if json:
+            found = {"seconds": seconds, "folder": folder, "kept": not why, "why_not": why or None}
+            console.print_json(found)
+        elif not quiet:
+            told = ", ".join(f"{name} {spent:.1f} s" for name, spent in seconds.items())
+            console.out().print(f"compiled or found on disk: {told}", markup=False)
+            if folder:
+                console.out().print(f"kept in [bold]{console.name(folder)}[/]", soft_wrap=True)
+        if why:
+            console.say("warning", "yellow", why)
+
+
+def warm_kernels() -> tuple[dict[str, float], str, str]:
+    """Run every kernel on a handful of rows, in both float widths.
+
+    Returns
+    -------
+    seconds : dict of float
+        By part: what compiling took, or loading from disk.
+    folder : str
+        Where the kernels of the default are kept; empty if nowhere.
+    why : str
+        Why they are not kept; empty if they are.
+    """
+    from hcal.runtime.extras import missing
+    from hcal.runtime.jit import compiled
+
+    if not compiled():
+        raise missing("compiled kernels", "numba", "fast")
+    spent: dict[str, float] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name, run in _PARTS.items():
+            start = time.perf_counter()
+            run()
+            spent[name] = round(time.perf_counter() - start, 2)
+    why = next((str(w.message) for w in caught if "not kept on disk" in str(w.message)), "")
+    return spent, "" if why else _folder(), why
+
+
+def _folder() -> str:
+    from hcal.calibrators.h.fused import predict_rows
+    from hcal.runtime.jit import cache_folder
+
+    found = cache_folder(predict_rows)
+    return "" if found is None else os.environ.get("NUMBA_CACHE_DIR") or str(found)
+
+
+def _rows(dtype: str, n_classes: int = 4) -> tuple[Any, Any]:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 200)
+    return (2 * rng.normal(size=(200, n_classes)) + 3 * np.eye(n_classes)[y]).astype(dtype), y
+
+
+def _prediction() -> None:
+    import hcal
+    from hcal.calibrators.h import fused
+
+    patience, fused.PATIENCE = fused.PATIENCE, 0  # now is when it is compiled
+    try:
+        fitted = hcal.HCalibrator().fit(*_rows("float64"))
+        with tempfile.TemporaryDirectory() as folder:
+            hcal.save(fitted, Path(folder) / "m.hcal")
+            for model in (fitted, hcal.load(Path(folder) / "m.hcal")):  # arrays of a file may be read-only
+                for dtype in ("float32", "float64"):
+                    model.predict_proba(_rows(dtype)[0])
+    finally:
+        fused.PATIENCE = patience
+
+
+def _objective() -> None:
+    import torch
+
+    import hcal
+
+    # many classes in float32 have a way of their own, by rank
+    for dtype, n_classes in (("float32", 4), ("float64", 4), ("float32", 6000)):
+        scores, y = (torch.from_numpy(v) for v in _rows(dtype, n_classes))
+        hcal.HCalibrationLoss()(scores.softmax(dim=1).requires_grad_(), y).backward()
+
+
+def _maps() -> None:
+    import torch
+
+    from hcal.maps import build_map
+
+    x = torch.log_softmax(torch.from_numpy(_rows("float32")[0]), dim=1)
+    for name in ("piecewise-10", "monotonic-5", "ensemble-2"):
+        build_map(name, x)(x).sum().backward()
+
+
+def _certificates() -> None:
+    import hcal
+    from hcal.certificates import CertificateStream
+
+    for dtype in ("float32", "float64"):
+        scores, y = _rows(dtype)
+        CertificateStream(4).update(hcal.softmax(scores), y)
+
+
+_PARTS: dict[str, Callable[[], None]] = {
+    "prediction": _prediction,
+    "objective": _objective,
+    "maps": _maps,
+    "certificates": _certificates,
+}
