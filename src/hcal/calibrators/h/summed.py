@@ -15,7 +15,6 @@ import numpy as np
 
 from hcal.calibrators._structured import second_stage
 from hcal.calibrators.base import Fitted, Preserves
-from hcal.calibrators.h.binary import one_class
 from hcal.calibrators.h.blend import top_class
 from hcal.calibrators.h.candidates import (
     ITERATIONS,
@@ -40,6 +39,7 @@ from hcal.calibrators.h.fit import assemble, counted, enough_rows, out_of_fold, 
 from hcal.calibrators.h.model import Model, see, to_state
 from hcal.calibrators.h.refine import Refined, fit_refined_rows, refine
 from hcal.calibrators.h.rows import Float64, few, look
+from hcal.calibrators.h.sentences import one_class
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.solvers.rows import ArrayRows, FitRows
 
