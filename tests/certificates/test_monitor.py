@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -113,13 +114,14 @@ def test_merging_multiplies_the_evidence_of_independent_streams() -> None:
 
 def test_monitors_merge_into_one_that_saw_nothing_and_by_a_tree() -> None:
     """An alarm that only the product reaches names the strongest stream, whoever holds the capital now."""
-    streams = [hcal.Monitor().update(*_stream(40, 3, "T=2", seed)) for seed in (1, 2, 3)]
+    watch = partial(hcal.Monitor, 0.01)
+    streams = [watch().update(*_stream(40, 3, "T=2", seed)) for seed in (1, 2, 3)]
     capitals = [m.log_evidence for m in streams]
-    assert max(capitals) < np.log(20) < sum(capitals)
+    assert max(capitals) < np.log(100) < sum(capitals)
     assert all(m.alarm is None for m in streams)
-    flat = merged(streams, hcal.Monitor)
-    tree = merged([merged(streams[:2], hcal.Monitor), merged(streams[2:], hcal.Monitor)], hcal.Monitor)
-    back = hcal.Monitor.from_state(json.loads(json.dumps(merged(streams[:2], hcal.Monitor).state)))
+    flat = merged(streams, watch)
+    tree = merged([merged(streams[:2], watch), merged(streams[2:], watch)], watch)
+    back = hcal.Monitor.from_state(json.loads(json.dumps(merged(streams[:2], watch).state)))
     for whole in (flat, tree, back.merge(streams[2])):
         assert whole.log_evidence == pytest.approx(sum(capitals), rel=1e-12)
         assert whole.alarm is not None
