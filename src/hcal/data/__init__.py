@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from hcal.data.arrays import Arrays, Wish
+from hcal.data.batching import Batch, Batches, batches, read_piece
 from hcal.data.class_names import UnnamedClassesError
 from hcal.data.columns import Columns
 from hcal.data.limits import max_bytes
+from hcal.data.pieces import Piece
 from hcal.data.plan import Part, UnknownKindError
 from hcal.data.reading import (
     DataFile,
@@ -20,19 +22,24 @@ from hcal.data.writing import can_write, write_probs
 
 __all__ = [
     "Arrays",
+    "Batch",
+    "Batches",
     "Columns",
     "DataFile",
     "MissingLabelsError",
     "OtherColumnError",
     "Part",
+    "Piece",
     "UnknownKindError",
     "UnnamedClassesError",
     "Wish",
+    "batches",
     "can_write",
     "checksum",
     "max_bytes",
     "read_arrays",
     "read_data",
     "read_names",
+    "read_piece",
     "write_probs",
 ]

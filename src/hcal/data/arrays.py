@@ -60,7 +60,7 @@ def read_npy(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     -------
     dict of arrays
     """
-    shape, fortran, dtype = _header(file, text=wish.labels)
+    shape, fortran, dtype = read_header(file, text=wish.labels)
     wanted, held = math.prod(shape) * dtype.itemsize, size_of(file)
     if wanted > held - file.tell():
         raise ValueError(f"its header claims {wanted:,} bytes of numbers, the file has fewer")
@@ -80,27 +80,43 @@ def read_npz(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     -------
     dict of arrays
     """
+    archive, entries = entries_of(file)
+    with archive:
+        chosen = {key: entries[key] for key in wish.choose(list(entries))}
+        for entry in chosen.values():
+            check_entry(entry)
+        check_bytes(name, sum(e.file_size for e in chosen.values()), size_of(file))
+        return {
+            key: _read_entry(archive, entry, text=may_be_text(key, labels=wish.labels))
+            for key, entry in chosen.items()
+        }
+
+
+def entries_of(file: BinaryIO) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
+    """Open an ``.npz`` archive; return it and its entries by the names of their arrays.
+
+    Parameters
+    ----------
+    file : binary file
+
+    Returns
+    -------
+    zipfile.ZipFile, dict of zipfile.ZipInfo
+    """
     start = file.read(len(_MAGIC))
     if start == _MAGIC:
         raise ValueError("it is a single .npy array: rename it to .npy")
     if not start.startswith(b"PK"):
         raise ValueError("it is no .npz archive: " + _what_instead(start + file.read(1000)))
     file.seek(0)
-    with zipfile.ZipFile(file) as archive:
-        entries: dict[str, zipfile.ZipInfo] = {}
-        for entry in archive.infolist():
-            key = entry.filename.removesuffix(".npy")
-            if key in entries:
-                raise ValueError(f"it holds two arrays named {key!r}")
-            entries[key] = entry
-        chosen = {key: entries[key] for key in wish.choose(list(entries))}
-        for entry in chosen.values():
-            _check_entry(entry)
-        check_bytes(name, sum(e.file_size for e in chosen.values()), size_of(file))
-        return {
-            key: _read_entry(archive, entry, text=may_be_text(key, labels=wish.labels))
-            for key, entry in chosen.items()
-        }
+    archive = zipfile.ZipFile(file)
+    entries: dict[str, zipfile.ZipInfo] = {}
+    for entry in archive.infolist():
+        key = entry.filename.removesuffix(".npy")
+        if key in entries:
+            raise ValueError(f"it holds two arrays named {key!r}")
+        entries[key] = entry
+    return archive, entries
 
 
 def _what_instead(start: bytes) -> str:
@@ -115,7 +131,8 @@ def _what_instead(start: bytes) -> str:
     return "it is text; if it is a table, rename it to .csv" if plain else "write it with numpy.savez"
 
 
-def _check_entry(entry: zipfile.ZipInfo) -> None:
+def check_entry(entry: zipfile.ZipInfo) -> None:
+    """Refuse an entry that is encrypted, or compressed in a way that numpy does not write."""
     if entry.flag_bits & 1:
         raise ValueError(f"{entry.filename!r} is encrypted")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -124,13 +141,13 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
 
 def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, *, text: bool) -> NDArray[Any]:
     with archive.open(entry) as file:
-        shape, fortran, dtype = _header(file, text=text)
+        shape, fortran, dtype = read_header(file, text=text)
         if file.tell() + math.prod(shape) * dtype.itemsize != entry.file_size:
             raise ValueError(f"the header of {entry.filename!r} does not fit its {entry.file_size:,} bytes")
         return fill(file, shape, dtype, fortran=fortran)
 
 
-def _header(file: Any, *, text: bool = False) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_header(file: Any, *, text: bool = False) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, Fortran order and dtype; only plain numbers pass, and text where it is meant."""
     version = npy.read_magic(file)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -11,6 +14,7 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import BARE, may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
+from hcal.data.rows import Span, gathered_spans
 from hcal.data.tables import columns_by_name, one_axis, refuse_identifiers, refuse_other_columns, typed
 from hcal.runtime.extras import missing
 
@@ -28,23 +32,134 @@ def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     dict of arrays
         A column of lists is a matrix.
     """
-    try:
-        from pyarrow import ArrowException
-        from pyarrow import parquet as pq
-    except ImportError:
-        raise missing("reading .parquet", "pyarrow", "frames") from None
-    try:
-        with pq.ParquetFile(file, pre_buffer=False) as source:
-            schema = source.schema_arrow
-            chosen = _choose(schema, wish)
-            wanted = _all(chosen)
-            texts = _check_types(schema, chosen, wish)
-            check_bytes(name, _bytes_of(source, schema, wanted, texts), size_of(file))
-            table = source.read(columns=wanted, use_pandas_metadata=False)
-            arrays = {key: _stack(key, table, cs) for key, cs in chosen.items()}
-    except (ArrowException, OSError) as error:
-        raise ValueError(one_line(error)) from None
-    return _checked(arrays, chosen, wish)
+    with _one_line():
+        rows = ParquetRows(file, name, wish)
+        check_bytes(name, rows.n_bytes, size_of(file))
+        table = rows.source.read(columns=_all(rows.chosen), use_pandas_metadata=False)
+        return _arrays(table, rows.chosen, wish)
+
+
+class ParquetRows:
+    """Rows of the wanted columns of a parquet file; a span is some row groups.
+
+    Parameters
+    ----------
+    file, name, wish
+        As for :func:`hcal.data.tables.read_csv`.
+    """
+
+    random = False
+
+    def __init__(self, file: BinaryIO, name: str, wish: Wish) -> None:
+        try:
+            from pyarrow import parquet as pq
+        except ImportError:
+            raise missing("reading .parquet", "pyarrow", "frames") from None
+        self._file, self._name, self._wish = file, name, wish
+        with _one_line():
+            # Pages are read as they are needed: a row group may be the whole file.
+            self.source = pq.ParquetFile(file, pre_buffer=False, buffer_size=2**16)
+            schema = self.source.schema_arrow
+            self.chosen = _choose(schema, wish)
+            texts = _check_types(schema, self.chosen, wish)
+            self.n_rows: int = self.source.metadata.num_rows
+            self.n_bytes = _bytes_of(self.source, schema, _all(self.chosen), texts)
+
+    def _groups(self) -> list[int]:
+        metadata = self.source.metadata
+        return [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+
+    def spans(self, step: int) -> list[Span]:
+        """Cut between row groups."""
+        return gathered_spans(self._groups(), step)
+
+    def blocks(
+        self, span: Span, size: int, *, judged: bool = False, known: Collection[str] = ()
+    ) -> Iterator[Arrays]:
+        """Yield the rows of a span."""
+        check_bytes(self._name, self.n_bytes * min(size, self.n_rows) // self.n_rows, size_of(self._file))
+        ends = np.cumsum(self._groups())
+        groups = list(range(span.place, int(np.searchsorted(ends, span.stop)) + 1))
+        with _one_line():
+            found = self.source.iter_batches(size, row_groups=groups, columns=_all(self.chosen))
+            for batch in found:
+                yield _arrays(_table([batch]), self.chosen, self._wish, judged=judged, known=known)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.source.close()
+        self._file.close()
+
+
+class IpcRows:
+    """Rows of the wanted columns of a feather or Arrow IPC file; a span is some record batches.
+
+    Parameters
+    ----------
+    file, name, wish
+        As for :func:`hcal.data.tables.read_csv`.
+    """
+
+    random = False
+
+    def __init__(self, file: BinaryIO, name: str, wish: Wish) -> None:
+        try:
+            from pyarrow import ipc
+        except ImportError:
+            raise missing("reading .feather", "pyarrow", "frames") from None
+        self._file, self._name, self._wish = file, name, wish
+        with _one_line():
+            with ipc.open_file(file) as source:
+                self._schema = source.schema
+            self.chosen = _choose(self._schema, wish)
+            _check_types(self._schema, self.chosen, wish)
+            self.source = self._only(_all(self.chosen))
+
+    def _only(self, columns: list[str]) -> Any:
+        from pyarrow import ipc
+
+        self._file.seek(0)
+        fields = [self._schema.names.index(c) for c in columns]
+        return ipc.open_file(self._file, options=ipc.IpcReadOptions(included_fields=fields))
+
+    @cached_property
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Rows and bytes of each record batch: what is compressed says them only when it is read."""
+        with _one_line():
+            count = self.source.num_record_batches
+            return [(b.num_rows, b.nbytes) for b in map(self.source.get_batch, range(count))]
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return sum(rows for rows, _ in self._sizes)
+
+    @property
+    def n_bytes(self) -> int:
+        """What the wanted columns take."""
+        return sum(held for _, held in self._sizes)
+
+    def spans(self, step: int) -> list[Span]:
+        """Cut between record batches."""
+        return gathered_spans([rows for rows, _ in self._sizes], step)
+
+    def blocks(
+        self, span: Span, size: int, *, judged: bool = False, known: Collection[str] = ()
+    ) -> Iterator[Arrays]:
+        """Yield the rows of a span."""
+        left, number = span.stop - span.start, span.place
+        with _one_line():
+            while left > 0:
+                batch = self.source.get_batch(number)
+                check_bytes(self._name, batch.nbytes, size_of(self._file))
+                for a in range(0, batch.num_rows, size):
+                    table = _table([batch.slice(a, size)])
+                    yield _arrays(table, self.chosen, self._wish, judged=judged, known=known)
+                left, number = left - batch.num_rows, number + 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def read_feather(file: BinaryIO, name: str, wish: Wish) -> Arrays:
@@ -59,30 +174,34 @@ def read_feather(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     -------
     dict of arrays
     """
-    try:
-        import pyarrow as pa
-        from pyarrow import ipc
-    except ImportError:
-        raise missing("reading .feather", "pyarrow", "frames") from None
-    try:
-        with ipc.open_file(file) as source:
-            schema = source.schema
-        chosen = _choose(schema, wish)
-        _check_types(schema, chosen, wish)
-        wanted = _all(chosen)
-        options = ipc.IpcReadOptions(included_fields=[schema.names.index(c) for c in wanted])
-        file.seek(0)
+    with _one_line():
+        rows = IpcRows(file, name, wish)
         batches, total = [], 0
-        with ipc.open_file(file, options=options) as source:
-            for number in range(source.num_record_batches):
-                batches.append(source.get_batch(number))
-                total += batches[-1].nbytes
-                check_bytes(name, total, size_of(file))  # what is compressed says its size only here
-            table = pa.Table.from_batches(batches, schema=source.schema if not batches else None)
-        arrays = {key: _stack(key, table, cs) for key, cs in chosen.items()}
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(one_line(error)) from None
-    return _checked(arrays, chosen, wish)
+        for number in range(rows.source.num_record_batches):
+            batches.append(rows.source.get_batch(number))
+            total += batches[-1].nbytes
+            check_bytes(name, total, size_of(file))  # what is compressed says its size only here
+        table = _table(batches, None if batches else rows.source.schema)
+        return _arrays(table, rows.chosen, wish)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn what Arrow raises into one line."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        if type(error).__module__.startswith("pyarrow") or isinstance(error, OSError):
+            raise ValueError(one_line(error)) from None
+        raise
+
+
+def _table(batches: list[Any], schema: Any = None) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches, schema=schema)
 
 
 def _choose(schema: Any, wish: Wish) -> dict[str, list[str]]:
@@ -97,8 +216,12 @@ def _all(chosen: dict[str, list[str]]) -> list[str]:
     return list(dict.fromkeys(c for cs in chosen.values() for c in cs))
 
 
-def _checked(arrays: Arrays, chosen: dict[str, list[str]], wish: Wish) -> Arrays:
-    if BARE in arrays and not wish.labels:
+def _arrays(
+    table: Any, chosen: dict[str, list[str]], wish: Wish, *, judged: bool = False, known: Collection[str] = ()
+) -> Arrays:
+    """Return the chosen columns of a table, of all rows or of some; the rest as for ``parse_csv``."""
+    arrays = {key: _stack(key, table, cs, text=key in known) for key, cs in chosen.items()}
+    if BARE in arrays and not wish.labels and not judged:
         refuse_identifiers(arrays[BARE], chosen[BARE])
     return {key: one_axis(key, array, chosen[key]) for key, array in arrays.items()}
 
@@ -175,9 +298,9 @@ def _values_of(source: Any, column: str) -> int:
     return int(max(sum(counts), metadata.num_rows))
 
 
-def _stack(key: str, table: Any, columns: list[str]) -> NDArray[Any]:
+def _stack(key: str, table: Any, columns: list[str], *, text: bool) -> NDArray[Any]:
     """Return columns side by side, (N, K); one column of lists, or named as the array, as it is."""
-    arrays = [_column(table[c], c) for c in columns]
+    arrays = [_column(table[c], c, text=text) for c in columns]
     if len(arrays) == 1 and (arrays[0].ndim == 2 or columns == [key]):
         return arrays[0]
     if any(a.ndim == 2 for a in arrays):
@@ -185,11 +308,11 @@ def _stack(key: str, table: Any, columns: list[str]) -> NDArray[Any]:
     return np.stack(arrays, axis=1)
 
 
-def _column(column: Any, name: str) -> NDArray[Any]:
+def _column(column: Any, name: str, *, text: bool) -> NDArray[Any]:
     if column.null_count:
         raise ValueError(f"column {name!r} has {column.null_count} missing values")
     if _is_string(getattr(column.type, "value_type", column.type)):
-        return typed(name, column.to_pylist())
+        return typed(name, column.to_pylist(), text=text)
     flat = column.combine_chunks()
     if not hasattr(flat, "flatten") or not hasattr(flat.type, "value_type"):
         return np.asarray(column.to_numpy())

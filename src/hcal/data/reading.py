@@ -7,7 +7,8 @@ A file *says* what it holds (the key ``logits``, ``probs`` or ``log_probs``); wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -169,8 +170,31 @@ def read_data(
         raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
     plan = ReadingPlan(path, part, kind, columns or Columns(), own_labels=labels is None)
     arrays = read_arrays(path, Wish(plan.choose, columns=plan.columns))
+    y = None if labels is None else _read_labels(Path(labels))
+    return data_of_arrays(plan, arrays, y, classes)
+
+
+def data_of_arrays(
+    plan: ReadingPlan, arrays: Arrays, y: NDArray[Any] | None, classes: Sequence[str] | None
+) -> DataFile:
+    """Return arrays that a plan chose, of all rows or of some, by the parts they play.
+
+    Parameters
+    ----------
+    plan : ReadingPlan
+        That has chosen.
+    arrays : dict of arrays
+    y : array of shape (N,), or None
+        Labels of another file; None where those of this file count.
+    classes : sequence of K str, or None
+
+    Returns
+    -------
+    DataFile
+    """
+    path = plan.path
     found: dict[str, Any] = {role: arrays[name] for role, name in plan.names.items()}
-    y = found.get("label") if labels is None else _read_labels(Path(labels))
+    y = found.get("label") if y is None else y
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     values = found["scores"]
@@ -197,14 +221,20 @@ def _names_in_file(path: Path, said: Sequence[str] | None, n_classes: int) -> tu
 
 
 def _read_labels(path: Path) -> NDArray[Any]:
+    (y,) = read_arrays(path, wish_for_labels(path)).values()
+    return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
+
+
+def wish_for_labels(path: Path) -> Wish:
+    """Return what is wanted of a file of labels: its ``y``, or the one array that it holds."""
+
     def choose(names: Collection[str]) -> list[str]:
         for name in ("y", BARE):
             if name in names:
                 return [name]
         raise ValueError(f"{path.name} has no 'y'; it holds: {one_line(', '.join(sorted(names)), 120)}")
 
-    (y,) = read_arrays(path, Wish(choose, labels=True)).values()
-    return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
+    return Wish(choose, labels=True)
 
 
 def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
@@ -225,20 +255,39 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
     >>> read_arrays(Path("a.doc"))
     Traceback (most recent call last):
     ...
-    ValueError: cannot read a.doc: the types are .csv, .feather, .jsonl, .npy, .npz, .p, .parquet, .pkl, ...
+    ValueError: cannot read a.doc: the types are .arrow, .csv, .feather, .ipc, .jsonl, .npy, .npz, .p, ...
     """
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise ValueError(f"cannot read {path.name}: the types are {', '.join(sorted(_READERS))}")
-    with open_regular(path) as file:
-        try:
-            return reader(file, path.name, wish or Wish(list))
-        except UnknownKindError:
-            raise
-        except OtherColumnError as error:
-            raise OtherColumnError(_sentence(path.name, error)) from None
-        except BROKEN as error:
-            raise ValueError(_sentence(path.name, error)) from None
+        raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
+    with open_regular(path) as file, explained(path.name):
+        return reader(file, path.name, wish or Wish(list))
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn what a parser of a foreign format raises into one sentence that names the file.
+
+    Parameters
+    ----------
+    name : str
+
+    Examples
+    --------
+    >>> with explained("a.npz"):
+    ...     raise EOFError
+    Traceback (most recent call last):
+    ...
+    ValueError: cannot read a.npz: EOFError
+    """
+    try:
+        yield
+    except UnknownKindError:
+        raise
+    except OtherColumnError as error:
+        raise OtherColumnError(_sentence(name, error)) from None
+    except BROKEN as error:
+        raise ValueError(_sentence(name, error)) from None
 
 
 def _sentence(name: str, error: Exception) -> str:
@@ -317,6 +366,8 @@ _READERS: Final[dict[str, Callable[[BinaryIO, str, Wish], Arrays]]] = {
     ".csv": read_csv,
     ".parquet": read_parquet,
     ".feather": read_feather,
+    ".arrow": read_feather,
+    ".ipc": read_feather,
     ".jsonl": read_jsonl,
     ".xlsx": read_xlsx,
     ".safetensors": read_safetensors,
@@ -324,6 +375,10 @@ _READERS: Final[dict[str, Callable[[BinaryIO, str, Wish], Arrays]]] = {
     ".p": _read_benchmark,
     ".pkl": _read_benchmark,
 }
+
+
+#: The types that can be read.
+TYPES: Final = tuple(sorted(_READERS))
 
 
 def checksum(path: str | Path) -> str:

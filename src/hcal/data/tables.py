@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -30,7 +30,7 @@ _NOT_SCORES: Final = re.compile(
     re.IGNORECASE,
 )
 #: A float takes this many times the bytes of the shortest cell, ``0,``.
-_WIDEST: Final = 4
+WIDEST: Final = 4
 
 
 class OtherColumnError(ValueError):
@@ -198,12 +198,35 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     -------
     dict of arrays
     """
-    check_bytes(name, _WIDEST * size_of(file), size_of(file))
-    text = _text(file)
+    check_bytes(name, WIDEST * size_of(file), size_of(file))
+    return parse_csv(csv_text(file.read()), wish)
+
+
+def parse_csv(text: str, wish: Wish, *, judged: bool = False, known: Collection[str] = ()) -> Arrays:
+    """Return the wanted arrays of a table's text: of a whole file, or of some rows under its first line.
+
+    Parameters
+    ----------
+    text : str
+    wish : Wish
+    judged : bool
+        Whether other rows have shown that the free columns are scores: a few may all be whole numbers.
+    known : collection of str
+        Arrays that other rows have shown to hold text.
+
+    Returns
+    -------
+    dict of arrays
+
+    Examples
+    --------
+    >>> parse_csv("probs_0,probs_1\\n0.25,0.75\\n", Wish(list))
+    {'probs': array([[0.25, 0.75]])}
+    """
     head = next(csv.reader(io.StringIO(text, newline="")), [])
     if not text.strip() or not head:
         raise ValueError("it is empty")
-    bare = all(_is_number(cell) for cell in head)
+    bare = all(is_number(cell) for cell in head)
     if not bare and any("\n" in cell or "\r" in cell for cell in head):
         raise ValueError("a column name with a line break")
     head = [cell.strip() for cell in head]
@@ -218,8 +241,8 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     chosen = {key: columns[key] for key in wish.choose(columns)}
     if BARE in chosen and not wish.labels:
         refuse_other_columns(() if bare else chosen[BARE])
-    values = _columns_of(text, names, chosen, wish, skip=0 if bare else 1)
-    if BARE in chosen and not wish.labels:
+    values = _columns_of(text, names, chosen, wish, known, skip=0 if bare else 1)
+    if BARE in chosen and not wish.labels and not judged:
         refuse_identifiers(values[BARE], chosen[BARE])
     return {key: one_axis(key, array, chosen[key]) for key, array in values.items()}
 
@@ -237,7 +260,13 @@ def one_axis(key: str, array: NDArray[Any], columns: Sequence[str]) -> NDArray[A
 
 
 def _columns_of(
-    text: str, names: Sequence[str], chosen: dict[str, list[str]], wish: Wish, *, skip: int
+    text: str,
+    names: Sequence[str],
+    chosen: dict[str, list[str]],
+    wish: Wish,
+    known: Collection[str],
+    *,
+    skip: int,
 ) -> Arrays:
     """Return the chosen columns, (N, columns) each; text where that is allowed and there is some."""
     place = {column: i for i, column in enumerate(names)}
@@ -247,23 +276,31 @@ def _columns_of(
     except ValueError:
         if not textual and {c for cs in chosen.values() for c in cs} == set(names):
             raise
-        return _mixed(text, place, chosen, textual, skip=skip)
+        return _mixed(text, place, chosen, textual, known, skip=skip)
     if table.shape[1] != len(names):
         raise ValueError(f"{len(names)} column names for {table.shape[1]} columns")
-    if role_key("id") in chosen:  # 0017 is an id, 17 another
-        return _mixed(text, place, chosen, textual, skip=skip)
+    if role_key("id") in chosen or not chosen.keys().isdisjoint(known):  # 0017 is an id, 17 another
+        return _mixed(text, place, chosen, textual, known, skip=skip)
     return {key: table[:, [place[c] for c in cs]] for key, cs in chosen.items()}
 
 
 def _mixed(
-    text: str, place: dict[str, int], chosen: dict[str, list[str]], textual: list[str], *, skip: int
+    text: str,
+    place: dict[str, int],
+    chosen: dict[str, list[str]],
+    textual: list[str],
+    known: Collection[str],
+    *,
+    skip: int,
 ) -> Arrays:
     wanted = [place[c] for key in chosen if key not in textual for c in chosen[key]]
     table = _numbers(text, skip=skip, columns=wanted) if wanted else np.empty((0, 0))
     cells = _cells(text, [place[chosen[key][0]] for key in textual], len(place), skip=skip)
     if wanted and len(table) != len(cells[0] if cells else table):
         raise ValueError("a line break inside a cell")
-    arrays: Arrays = {key: typed(key, found) for key, found in zip(textual, cells, strict=True)}
+    arrays: Arrays = {
+        key: typed(key, found, text=key in known) for key, found in zip(textual, cells, strict=True)
+    }
     start = 0
     for key in (k for k in chosen if k not in textual):
         arrays[key] = table[:, start : start + len(chosen[key])]
@@ -284,7 +321,7 @@ def _cells(text: str, places: list[int], width: int, *, skip: int) -> list[list[
     return found
 
 
-def typed(key: str, cells: Sequence[Any]) -> NDArray[Any]:
+def typed(key: str, cells: Sequence[Any], *, text: bool = False) -> NDArray[Any]:
     """Return cells as integers where all are, labels also as other numbers, else as text.
 
     Parameters
@@ -292,6 +329,8 @@ def typed(key: str, cells: Sequence[Any]) -> NDArray[Any]:
     key : str
         Which part of the table they are; only an id may be empty.
     cells : sequence of str, int, float, bool or None
+    text : bool
+        Whether other cells have shown that they are text, whatever these look like.
 
     Examples
     --------
@@ -302,16 +341,25 @@ def typed(key: str, cells: Sequence[Any]) -> NDArray[Any]:
     if empty and key != role_key("id"):
         raise ValueError(f"{key.removeprefix('@')}: {len(empty)} missing values, first in row {empty[0]}")
     texts = ["" if cell is None else str(cell) for cell in cells]
+    if text:
+        return np.array(texts, dtype=np.str_)
     if all(t.lstrip("-").isdecimal() and len(t) < 19 and str(int(t)) == t for t in texts):
         return np.array([int(t) for t in texts], dtype=np.int64)
-    if key != role_key("id") and all(map(_is_number, texts)):
+    if key != role_key("id") and all(map(is_number, texts)):
         return np.array([float(t) for t in texts])
     return np.array(texts, dtype=np.str_)
 
 
-def _text(file: BinaryIO) -> str:
+def csv_text(raw: bytes) -> str:
+    """Return the text of a table, or say that it is none.
+
+    Examples
+    --------
+    >>> csv_text(b"a,b")
+    'a,b'
+    """
     try:
-        text = file.read().decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
     if "\0" in text:
@@ -319,7 +367,8 @@ def _text(file: BinaryIO) -> str:
     return text
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number."""
     try:
         float(cell)
     except ValueError:
