@@ -33,10 +33,10 @@ def cluster_crew(address: str, timeout_s: float) -> Iterator[ClusterCrew]:
     ------
     ClusterCrew
     """
-    from hcal.integrations.dask import Driver
+    from hcal.integrations.dask import driver
 
-    with Driver(address) as driver:
-        crew = ClusterCrew(driver, timeout_s)
+    with driver(address) as run:
+        crew = ClusterCrew(run, timeout_s)
         try:
             yield crew
         finally:
@@ -48,7 +48,7 @@ class ClusterCrew:
 
     Parameters
     ----------
-    driver : hcal.integrations.dask.Driver
+    driver : hcal.integrations.dask.DaskDriver
     timeout_s : float
         A job that takes longer is given up.
     """

@@ -15,9 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.fit_batches import fit_batches
 from hcal.certificates.result import Certificate
 from hcal.certificates.run import TOLERANCE
 from hcal.certificates.streaming import CertificateStream
+from hcal.data.batching import Batch
+from hcal.data.class_names import check_classes
 from hcal.data.probabilities import to_probs
 from hcal.inputs import InputKind
 from hcal.metrics.streaming import StreamingMetrics
@@ -32,13 +35,14 @@ try:
 except ImportError as error:
     raise missing("hcal.integrations.dask", error.name or "dask", "dask") from None
 
-__all__ = ["Driver", "certify", "evaluate", "predict_proba"]
+__all__ = ["DaskDriver", "certify", "driver", "evaluate", "fit", "predict_proba"]
 
 #: Parts that one task merges: few tasks, and no worker holds many parts at once.
 _FAN_IN = 8
 #: Pieces a thread of the cluster has waiting: it never starves, and what is not yet used stays small.
 _AHEAD = 2
 
+Method = TypeVar("Method", bound=Calibrator)
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -238,11 +242,14 @@ def _aligned(scores: Any, **columns: Any) -> tuple[Any, dict[str, Any]]:
     return whole, given
 
 
-def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
-    """Return, delayed, what all blocks add up to: a tree of merges in the order of the blocks."""
+def _per_block(function: Callable[..., Any], scores: Any, columns: dict[str, Any]) -> list[Any]:
+    """Return, delayed, what ``function(scores, **columns, number=)`` makes of every block, each in a box.
+
+    A dask array of objects: one layer, fused with what the blocks are made by.
+    """
     given = [c if c.ndim == scores.ndim else c[:, None] for c in columns.values()]
-    parts = dask.array.map_blocks(
-        partial(_part, empty, input, tuple(columns)),
+    made = dask.array.map_blocks(
+        partial(_in_box, function, tuple(columns)),
         scores,
         *given,
         drop_axis=1 if scores.ndim == 2 else None,
@@ -250,27 +257,34 @@ def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, column
         dtype=object,
         meta=np.empty(0, object),
     )
-    merge = dask.delayed(_merge, pure=False)
-    level = list(parts.to_delayed().ravel())
-    while len(level) > 1:
-        level = [merge(level[at : at + _FAN_IN], empty) for at in range(0, len(level), _FAN_IN)]
-    return level[0]
+    return list(made.to_delayed().ravel())
 
 
-def _part(
-    empty: Callable[[], Any],
-    input: InputKind,
+def _in_box(
+    function: Callable[..., Any],
     names: Sequence[str],
     scores: Any,
     *columns: Any,
     block_id: tuple[int, ...] = (0,),
 ) -> Any:
-    """Return the part of one block, as an array of one object: what Dask's arrays are made of."""
+    rows = {name: column.ravel() for name, column in zip(names, columns, strict=True)}
+    return _boxed(function(scores, number=block_id[0], **rows))
+
+
+def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
+    """Return, delayed, what all blocks add up to: a tree of merges in the order of the blocks."""
+    merge = dask.delayed(_merge, pure=False)
+    level = _per_block(partial(_part, empty, input), scores, columns)
+    while len(level) > 1:
+        level = [merge(level[at : at + _FAN_IN], empty) for at in range(0, len(level), _FAN_IN)]
+    return level[0]
+
+
+def _part(empty: Callable[[], Any], input: InputKind, scores: Any, *, number: int, **rows: Any) -> Any:
     made = empty()
     if len(scores):
-        rows = {name: column.ravel() for name, column in zip(names, columns, strict=True)}
-        _said_where(lambda p: made.update(to_probs(p, input), **rows), "block", block_id[0], scores)
-    return _boxed(made)
+        _said_where(lambda p: made.update(to_probs(p, input), **rows), "block", number, scores)
+    return made
 
 
 def _merge(parts: Iterable[Any], empty: Callable[[], Partial]) -> Any:
@@ -283,10 +297,101 @@ def _boxed(part: Any) -> Any:
     return box
 
 
+# -- fits ------------------------------------------------------------------------------------------------
+
+
+def fit(
+    calibrator: Method, scores: Any, y: Any, *, sample_weight: Any = None, classes: Any = None, **options: Any
+) -> Method:
+    """Fit a calibrator on blocks where they are: sums come back, never rows, unless the method needs a sample.
+
+    A method that is fitted by sums passes over the blocks many times: ``persist()`` them where the workers can
+    hold them, else each pass makes them anew.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    scores : dask Array of shape (N, K), or (N,) for a binary score; or dask DataFrame of K columns
+        What the calibrator's ``input`` says.
+    y : dask Array or Series of shape (N,)
+        Integer labels 0..K−1.
+    sample_weight : dask Array or Series of shape (N,), optional
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns.
+    **options
+        Of :func:`hcal.fit_batches`: ``exact``, ``sample_rows``, ``random_state``.
+
+    Returns
+    -------
+    Calibrator
+        The same object, fitted.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> z = dask.array.from_array(np.tile([0.0, 2.0], (4, 1)), chunks=(2, 2))
+    >>> cal = fit(hcal.make_calibrator("ts"), z, dask.array.from_array(np.array([1, 1, 1, 0])))
+    >>> cal.predict_proba([[0.0, 2.0]]).round(6)
+    array([[0.25, 0.75]])
+    """
+    whole, columns = _aligned(scores, y=y, weight=sample_weight)
+    sizes = np.nan_to_num(np.array(whole.chunks[0], dtype=float), nan=2.0**32)  # a start nobody else has
+    starts = np.concatenate([[0.0], np.cumsum(sizes)])[:-1].astype(np.int64)
+    pieces = _per_block(partial(_batch, calibrator.input, starts), whole, columns)
+    names = None if classes is None else check_classes(classes, _classes_of(whole))
+    made = fit_batches(calibrator, pieces, run=_over_blocks, **options)
+    if names is not None:
+        made.class_names_ = names
+    return made
+
+
+def _batch(kind: InputKind, starts: Any, scores: Any, *, number: int, **rows: Any) -> Batch:
+    return Batch(np.asarray(scores), kind, rows["y"], int(starts[number]), weight=rows.get("weight"))
+
+
+def _over_blocks(function: Callable[[Any], T], pieces: Iterable[Any]) -> Iterator[T]:
+    """Yield what a function makes of every delayed block, in their order: a pass."""
+    work = dask.delayed(_unboxed, pure=False)
+    found: tuple[T, ...] = dask.compute(*(work(function, piece) for piece in pieces))
+    yield from found
+
+
+def _unboxed(function: Callable[[Any], T], box: Any) -> T:
+    return function(box[0])
+
+
 # -- pieces of work --------------------------------------------------------------------------------------
 
 
-class Driver:
+def driver(scheduler: str | distributed.Client) -> DaskDriver:
+    """Return what runs pieces of work on a cluster: for ``--scheduler`` and for whoever takes a driver.
+
+    Parameters
+    ----------
+    scheduler : str or distributed.Client
+        The address of a scheduler, such as ``"tcp://10.0.0.1:8786"``, or a client of it.
+
+    Returns
+    -------
+    DaskDriver
+        Called with a function and pieces; also a context that disconnects at its end.
+
+    Examples
+    --------
+    >>> with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+    ...     with driver(cluster.scheduler_address) as run:
+    ...         list(run(abs, [-1, 2, -3]))
+    [1, 2, 3]
+    """
+    if not isinstance(scheduler, str):
+        return DaskDriver(scheduler)
+    try:
+        return DaskDriver(distributed.Client(scheduler), own=True)
+    except (OSError, ValueError) as error:
+        raise OSError(f"no Dask scheduler answers at {scheduler!r}: {error}") from None
+
+
+class DaskDriver:
     """Run pieces of work on the workers of a Dask cluster, results in the order of the pieces.
 
     A piece whose worker dies is run again elsewhere, by Dask. A piece must therefore be harmless to run
@@ -294,20 +399,13 @@ class Driver:
 
     Parameters
     ----------
-    scheduler : str or distributed.Client
-        The address of a scheduler, such as ``"tcp://10.0.0.1:8786"``, or a client of it.
-
-    Examples
-    --------
-    >>> with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
-    ...     with Driver(cluster.scheduler_address) as run:
-    ...         list(run(abs, [-1, 2, -3]))
-    [1, 2, 3]
+    client : distributed.Client
+    own : bool
+        Whether to close the client at the end of a ``with``.
     """
 
-    def __init__(self, scheduler: str | distributed.Client) -> None:
-        self._own = isinstance(scheduler, str)
-        self.client = _connect(scheduler) if isinstance(scheduler, str) else scheduler
+    def __init__(self, client: distributed.Client, *, own: bool = False) -> None:
+        self.client, self._own = client, own
 
     def __call__(self, function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
         """Yield ``function(piece)`` of every piece; a few more than there are threads are on their way.
@@ -337,16 +435,9 @@ class Driver:
         """How many pieces the cluster runs at once, as of now."""
         return sum(self.client.nthreads().values())
 
-    def __enter__(self) -> Driver:
+    def __enter__(self) -> DaskDriver:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._own:
             self.client.close()
-
-
-def _connect(address: str) -> distributed.Client:
-    try:
-        return distributed.Client(address)
-    except (OSError, ValueError) as error:
-        raise OSError(f"no Dask scheduler answers at {address!r}: {error}") from None

@@ -1,0 +1,183 @@
+"""Dask on four worker processes: the answers of one process, whatever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import hcal
+from hcal.bench.methods import resolve_methods
+from hcal.bench.run import Plan
+from hcal.bench.run import run as run_plan
+from hcal.bench.store import read_results
+from hcal.bench.tasks import find_tasks
+from hcal.metrics import METRICS, StreamingMetrics
+from helpers import synthetic
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("distributed")
+
+import dask.array as da  # noqa: E402
+import dask.dataframe as dd  # noqa: E402
+
+import hcal.integrations.dask as on_dask  # noqa: E402
+
+ROWS, CLASSES = 3000, 4
+LOGITS, Y = synthetic(ROWS, CLASSES)
+CAL = hcal.make_calibrator("vs").fit(*synthetic(1000, CLASSES, seed=1))
+PROBS = CAL.predict_proba(LOGITS)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    # Workers are forked from a process that has the imports: four times torch would be most of the test.
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        from distributed.utils import get_mp_context
+
+        get_mp_context().set_forkserver_preload(["hcal.integrations.dask", "hcal.bench.cell", "torch"])
+        with (
+            distributed.LocalCluster(
+                n_workers=4, threads_per_worker=1, dashboard_address=None, memory_limit=0
+            ) as cluster,
+            distributed.Client(cluster) as made,
+        ):
+            yield made
+
+
+def _die_once(block: Any, mark: str, number: int, block_id: tuple[int, ...] = (0,)) -> Any:
+    """Pass a block on; at one of them the process is killed, the first time that it is seen."""
+    if block_id[0] == number:
+        try:
+            Path(mark).touch(exist_ok=False)
+        except FileExistsError:
+            return block
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block
+
+
+def _arrays() -> tuple[Any, Any]:
+    return da.from_array(LOGITS, chunks=(400, 2)), da.from_array(Y, chunks=700)
+
+
+# -- predictions -----------------------------------------------------------------------------------------
+
+
+def test_predictions_are_lazy_and_those_of_one_process(client: Any, tmp_path: Path) -> None:
+    x = _arrays()[0].rechunk((400, -1))
+    p = on_dask.predict_proba(CAL, x)
+    assert len(p.dask.layers) == len(x.dask.layers) + 1
+    assert (p.shape, p.chunks, p.dtype) == (x.shape, x.chunks, x.dtype)
+    np.testing.assert_array_equal(p, PROBS)
+    fragile = x.map_blocks(_die_once, str(tmp_path / "mark"), 3, dtype=x.dtype)
+    np.testing.assert_array_equal(on_dask.predict_proba(CAL, fragile), PROBS)
+    assert (tmp_path / "mark").exists()
+    narrow = on_dask.predict_proba(CAL, x.astype(np.float32))
+    assert narrow.dtype == narrow.compute().dtype == np.float32
+
+
+def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> None:
+    frame = pd.DataFrame(LOGITS, columns=list("abcd"), index=pd.Index(np.arange(ROWS) + 7, name="id"))
+    x = dd.from_pandas(frame, npartitions=5)
+    found = on_dask.predict_proba(CAL, x)
+    assert (found.npartitions, found.divisions) == (5, x.divisions)
+    pd.testing.assert_frame_equal(found.compute(), CAL.predict_proba(frame))
+    named = hcal.make_calibrator("ts").fit(LOGITS, Y, classes=["north", "east", "south", "west"])
+    few = on_dask.predict_proba(named, x[x.a > 3.5])  # some partitions may be empty
+    assert list(few.columns) == ["north", "east", "south", "west"]
+    pd.testing.assert_frame_equal(
+        few.compute(), few._meta_nonempty.iloc[:0], check_index_type=False
+    ) if not len(few) else None
+    assert few.compute().index.tolist() == frame.index[frame.a > 3.5].tolist()
+
+
+# -- sums --------------------------------------------------------------------------------------------------
+
+
+def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
+    x, y = _arrays()
+    p = on_dask.predict_proba(CAL, x)
+    found = on_dask.evaluate(p, y)
+    streamed = StreamingMetrics(CLASSES)
+    for at in range(0, ROWS, 333):
+        streamed.update(PROBS[at : at + 333], Y[at : at + 333])
+    bounds = found.bounds()
+    for name, value in found.result().items():
+        assert value == pytest.approx(streamed.result()[name], abs=1e-12)
+        assert value == pytest.approx(METRICS[name].function(PROBS, Y), abs=1e-12 + bounds[name]), name
+    with dask.config.set(scheduler="synchronous"):
+        assert on_dask.evaluate(p, y).result() == found.result()  # to the last bit
+    fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
+    assert on_dask.evaluate(p, fragile).result() == found.result()
+    assert (tmp_path / "mark").exists()
+    groups = da.from_array(np.where(Y > 1, "high", "low"), chunks=1000)
+    proof = on_dask.certify(p, y, groups=groups)
+    assert proof.to_dict() == on_dask.certify(p.rechunk((999, -1)), y, groups=groups).to_dict()
+    assert proof.n == ROWS
+    assert {g.name for g in proof.groups} == {"high", "low"}
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x, y: on_dask.predict_proba(CAL, x[:, :2]), "2 classes .* fitted on 4"),
+        (lambda x, y: on_dask.predict_proba(CAL, np.zeros((2, 4))), "must be a dask Array"),
+        (lambda x, y: on_dask.evaluate(x, y[:-1], input="logits"), "y has 2999 rows, scores has 3000"),
+        (lambda x, y: on_dask.evaluate(x, y + 1, input="logits"), "block 0: "),
+        (lambda x, y: on_dask.predict_proba(CAL, x * np.nan).compute(), r"block \d: logits contains NaN"),
+        (lambda x, y: on_dask.driver("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
+    ],
+)
+def test_errors_are_one_line(call: Any, said: str) -> None:
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises((ValueError, TypeError, OSError), match=said),
+    ):
+        call(*_arrays())
+
+
+def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    run = on_dask.driver(client)
+    work = [(n, mark, 6, (n,)) for n in range(20)]
+    assert list(run(lambda piece: _die_once(*piece), work)) == list(range(20))
+    begun = run(str, iter(range(10**9)))  # endless, as far as the cluster can see
+    assert next(begun) == "0"
+    begun.close()
+
+
+# -- the benchmark -------------------------------------------------------------------------------------------
+
+TASKS = [f"synthetic:temperature-k3-n300-s{i}" for i in range(4)]
+
+
+def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> None:
+    address, path = client.scheduler.address, tmp_path / "r.csv"
+    command = ["-m", "hcal", "bench", "run", "--tasks", ",".join(TASKS), "-o", str(path), "--methods", "ts"]
+    child = subprocess.Popen([sys.executable, *command, "--metrics", "nll", "--scheduler", address])
+    deadline = time.monotonic() + 300  # a loaded machine takes its time to start a process
+    while time.monotonic() < deadline and (not path.exists() or len(read_results(path).cells) < 2):
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    survived = set(read_results(path).cells)
+    assert survived
+    plan = Plan(find_tasks(TASKS)[0], resolve_methods("ts"), ("nll",))
+    seen: list[int] = []
+    continued = run_plan(
+        Plan(plan.tasks, plan.methods, plan.metrics, scheduler=address),
+        path,
+        lambda done, *_: seen.append(done),
+    )
+    assert seen[0] == len(survived)
+    assert len(continued.good) == 8
+    np.testing.assert_array_equal(continued.table("nll"), run_plan(plan, tmp_path / "here.csv").table("nll"))
