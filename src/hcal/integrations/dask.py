@@ -8,7 +8,7 @@ worker and a hundred give the same bits. Code and files must be within reach of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from hcal.data.batching import Batch
 from hcal.data.class_names import check_classes
 from hcal.data.probabilities import to_probs
 from hcal.inputs import InputKind
+from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.runtime.extras import missing
 from hcal.runtime.partial import Partial, merged
@@ -74,7 +75,7 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
         _check_classes(len(scores.columns), k)
         meta = _frame_meta(calibrator, scores._meta)
         return scores.map_partitions(partial(_frame_block, calibrator, meta), meta=meta)
-    array = _rows_in_chunks(scores, "scores")
+    array = rows_in_chunks(scores, "scores")
     _check_classes(2 if array.ndim == 1 else array.shape[1], k)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
     new = {"new_axis": 1} if array.ndim == 1 else {}
@@ -92,23 +93,12 @@ def _check_classes(found: Any, k: int) -> None:
         raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
 
 
-def _rows_in_chunks(x: Any, what: str) -> Any:
-    """Return a dask array of whole rows."""
-    if isinstance(x, dask.dataframe.DataFrame | dask.dataframe.Series):
-        x = x.to_dask_array()
-    if not isinstance(x, dask.array.Array):
-        raise TypeError(f"{what} must be a dask Array, DataFrame or Series, got {type(x).__name__}")
-    if x.ndim not in (1, 2):
-        raise ValueError(f"{what} must have one or two axes, got shape {x.shape}")
-    return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
-
-
 def _array_block(
     calibrator: Calibrator, dtype: Any, block: Any, block_id: tuple[int, ...] | None = None
 ) -> Any:
     if not len(block):
         return np.empty((0, calibrator.n_classes_), dtype)
-    return _said_where(calibrator.predict_proba, "block", block_id[0] if block_id else None, block)
+    return said_where(calibrator.predict_proba, "block", block_id[0] if block_id else None, block)
 
 
 def _frame_meta(calibrator: Calibrator, meta: Any) -> Any:
@@ -123,15 +113,7 @@ def _frame_block(calibrator: Calibrator, meta: Any, block: Any, partition_info: 
     if not len(block):
         return meta
     number = partition_info["number"] if partition_info else None
-    return _said_where(calibrator.predict_proba, "partition", number, block).set_axis(meta.columns, axis=1)
-
-
-def _said_where(function: Callable[..., T], kind: str, number: int | None, *block: Any) -> T:
-    """Call the function; rows that its complaint names are those of a block, so the block is named too."""
-    try:
-        return function(*block)
-    except ValueError as error:
-        raise ValueError(f"{kind} {number}: {error}" if number is not None else str(error)) from None
+    return said_where(calibrator.predict_proba, "partition", number, block).set_axis(meta.columns, axis=1)
 
 
 # -- what is added up ----------------------------------------------------------------------------------
@@ -170,8 +152,8 @@ def evaluate(
     >>> {name: round(value, 3) for name, value in evaluate(p, y, ["brier", "ece_ew"]).result().items()}
     {'brier': 0.08, 'ece_ew': 0.2}
     """
-    whole, columns = _aligned(probs, y=y, sample_weight=sample_weight)
-    empty = partial(StreamingMetrics, _classes_of(whole), None if metrics is None else tuple(metrics))
+    whole, columns = aligned(probs, y=y, sample_weight=sample_weight)
+    empty = partial(StreamingMetrics, classes_of(whole), None if metrics is None else tuple(metrics))
     found: StreamingMetrics = _reduced(empty, input, whole, columns).compute()[0]
     return found
 
@@ -208,73 +190,16 @@ def certify(
     >>> certify(p, dask.array.ones(600, dtype=int)).refuted
     True
     """
-    whole, columns = _aligned(probs, y=y, groups=groups)
-    empty = partial(CertificateStream, _classes_of(whole), positive=positive)
+    whole, columns = aligned(probs, y=y, groups=groups)
+    empty = partial(CertificateStream, classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns).compute()[0]
     return stream.certify(level=level, assume=assume, tolerance=tolerance)
-
-
-def _classes_of(probs: Any) -> int:
-    if probs.ndim == 1:
-        return 2
-    if probs.shape[1] != probs.shape[1]:
-        raise ValueError("the number of columns is not known: call compute_chunk_sizes() first")
-    return int(probs.shape[1])
-
-
-def _aligned(scores: Any, **columns: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the scores as a dask array of whole rows, and the columns that were given in its blocks."""
-    whole = _rows_in_chunks(scores, "scores")
-    given = {n: _rows_in_chunks(c, n) for n, c in columns.items() if c is not None}
-    for name, column in given.items():
-        if column.chunks[0] == whole.chunks[0]:
-            continue
-        if np.isnan(whole.shape[0]) or np.isnan(column.shape[0]):
-            if column.numblocks[0] != whole.numblocks[0]:
-                raise ValueError(
-                    f"{name} has {column.numblocks[0]} blocks of unknown sizes, scores has "
-                    f"{whole.numblocks[0]}: call compute_chunk_sizes() on both first"
-                )
-            continue
-        if column.shape[0] != whole.shape[0]:
-            raise ValueError(f"{name} has {column.shape[0]} rows, scores has {whole.shape[0]}")
-        given[name] = column.rechunk((whole.chunks[0],))
-    return whole, given
-
-
-def _per_block(function: Callable[..., Any], scores: Any, columns: dict[str, Any]) -> list[Any]:
-    """Return, delayed, what ``function(scores, **columns, number=)`` makes of every block, each in a box.
-
-    A dask array of objects: one layer, fused with what the blocks are made by.
-    """
-    given = [c if c.ndim == scores.ndim else c[:, None] for c in columns.values()]
-    made = dask.array.map_blocks(
-        partial(_in_box, function, tuple(columns)),
-        scores,
-        *given,
-        drop_axis=1 if scores.ndim == 2 else None,
-        chunks=((1,) * scores.numblocks[0],),
-        dtype=object,
-        meta=np.empty(0, object),
-    )
-    return list(made.to_delayed().ravel())
-
-
-def _in_box(
-    function: Callable[..., Any],
-    names: Sequence[str],
-    scores: Any,
-    *columns: Any,
-    block_id: tuple[int, ...] = (0,),
-) -> Any:
-    rows = {name: column.ravel() for name, column in zip(names, columns, strict=True)}
-    return _boxed(function(scores, number=block_id[0], **rows))
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
     """Return, delayed, what all blocks add up to: a tree of merges in the order of the blocks."""
     merge = dask.delayed(_merge, pure=False)
-    level = _per_block(partial(_part, empty, input), scores, columns)
+    level = per_block(partial(_part, empty, input), scores, columns)
     while len(level) > 1:
         level = [merge(level[at : at + _FAN_IN], empty) for at in range(0, len(level), _FAN_IN)]
     return level[0]
@@ -283,18 +208,12 @@ def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, column
 def _part(empty: Callable[[], Any], input: InputKind, scores: Any, *, number: int, **rows: Any) -> Any:
     made = empty()
     if len(scores):
-        _said_where(lambda p: made.update(to_probs(p, input), **rows), "block", number, scores)
+        said_where(lambda p: made.update(to_probs(p, input), **rows), "block", number, scores)
     return made
 
 
 def _merge(parts: Iterable[Any], empty: Callable[[], Partial]) -> Any:
-    return _boxed(merged((part[0] for part in parts), empty))
-
-
-def _boxed(part: Any) -> Any:
-    box = np.empty(1, object)
-    box[0] = part
-    return box
+    return boxed(merged((part[0] for part in parts), empty))
 
 
 # -- fits ------------------------------------------------------------------------------------------------
@@ -303,10 +222,10 @@ def _boxed(part: Any) -> Any:
 def fit(
     calibrator: Method, scores: Any, y: Any, *, sample_weight: Any = None, classes: Any = None, **options: Any
 ) -> Method:
-    """Fit a calibrator on blocks where they are: sums come back, never rows, unless the method needs a sample.
+    """Fit a calibrator on blocks where they are: sums come back, or the rows of a sample.
 
-    A method that is fitted by sums passes over the blocks many times: ``persist()`` them where the workers can
-    hold them, else each pass makes them anew.
+    A method that is fitted by sums passes over the blocks many times: ``persist()`` them where the workers
+    can hold them, else each pass makes them anew.
 
     Parameters
     ----------
@@ -334,11 +253,11 @@ def fit(
     >>> cal.predict_proba([[0.0, 2.0]]).round(6)
     array([[0.25, 0.75]])
     """
-    whole, columns = _aligned(scores, y=y, weight=sample_weight)
+    whole, columns = aligned(scores, y=y, weight=sample_weight)
     sizes = np.nan_to_num(np.array(whole.chunks[0], dtype=float), nan=2.0**32)  # a start nobody else has
     starts = np.concatenate([[0.0], np.cumsum(sizes)])[:-1].astype(np.int64)
-    pieces = _per_block(partial(_batch, calibrator.input, starts), whole, columns)
-    names = None if classes is None else check_classes(classes, _classes_of(whole))
+    pieces = per_block(partial(_batch, calibrator.input, starts), whole, columns)
+    names = None if classes is None else check_classes(classes, classes_of(whole))
     made = fit_batches(calibrator, pieces, run=_over_blocks, **options)
     if names is not None:
         made.class_names_ = names
