@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from hcal.bench.run import Plan
 from hcal.bench.run import run as run_plan
 from hcal.bench.store import read_results
 from hcal.bench.tasks import find_tasks
+from hcal.calibrators.batched import apply_batches
+from hcal.certificates.streaming import CertificateStream
+from hcal.data import batches
 from hcal.metrics import METRICS, StreamingMetrics
 from helpers import synthetic
 
@@ -92,12 +97,10 @@ def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> No
     assert (found.npartitions, found.divisions) == (5, x.divisions)
     pd.testing.assert_frame_equal(found.compute(), CAL.predict_proba(frame))
     named = hcal.make_calibrator("ts").fit(LOGITS, Y, classes=["north", "east", "south", "west"])
-    few = on_dask.predict_proba(named, x[x.a > 3.5])  # some partitions may be empty
-    assert list(few.columns) == ["north", "east", "south", "west"]
-    pd.testing.assert_frame_equal(
-        few.compute(), few._meta_nonempty.iloc[:0], check_index_type=False
-    ) if not len(few) else None
-    assert few.compute().index.tolist() == frame.index[frame.a > 3.5].tolist()
+    rare = float(frame.a.nlargest(2).iloc[-1])
+    few = on_dask.predict_proba(named, x[x.a >= rare])  # most partitions have no rows
+    assert list(few.columns) == list(few.compute().columns) == ["north", "east", "south", "west"]
+    assert few.compute().index.tolist() == frame.index[frame.a >= rare].tolist()
 
 
 # -- sums --------------------------------------------------------------------------------------------------
@@ -119,11 +122,57 @@ def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
     fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
     assert on_dask.evaluate(p, fragile).result() == found.result()
     assert (tmp_path / "mark").exists()
-    groups = da.from_array(np.where(Y > 1, "high", "low"), chunks=1000)
-    proof = on_dask.certify(p, y, groups=groups)
-    assert proof.to_dict() == on_dask.certify(p.rechunk((999, -1)), y, groups=groups).to_dict()
-    assert proof.n == ROWS
-    assert {g.name for g in proof.groups} == {"high", "low"}
+    half = np.where(Y > 1, "high", "low")
+    proof = on_dask.certify(p, y, groups=da.from_array(half, chunks=1000)).to_dict()
+    here = CertificateStream(CLASSES).update(PROBS, Y, half).certify().to_dict()
+    assert proof["smooth_at_most"] == pytest.approx(here["smooth_at_most"], abs=1e-12)
+    assert [g["group"] for g in proof["groups"]] == [g["group"] for g in here["groups"]]
+
+
+# -- fits and files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["vs", "iso"])
+def test_a_fit_on_blocks_is_the_fit_in_memory(method: str, client: Any, tmp_path: Path) -> None:
+    x, y = _arrays()
+    fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
+    found = on_dask.fit(hcal.make_calibrator(method), x, fragile, classes=list("nesw"))
+    here = hcal.make_calibrator(method).fit(LOGITS, Y)
+    np.testing.assert_allclose(found.predict_proba(LOGITS), here.predict_proba(LOGITS), atol=1e-6)
+    assert found.classes_.tolist() == list("nesw")
+    assert (tmp_path / "mark").exists()
+
+
+def _fatal(function: Any, marks: str, numbered: Any) -> Any:
+    """Do a piece; one dies before its file has its name, another when all is done but nobody knows."""
+    number = numbered[0]
+    if number in (1, 3) and not (mark := Path(marks) / str(number)).exists():
+        mark.touch()
+        if number == 1:
+            os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        function(numbered)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return function(numbered)
+
+
+def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "scores.npy", LOGITS)
+    source = batches(tmp_path / "scores.npy", kind="logits", rows=500)
+    run = on_dask.driver(client)
+    (tmp_path / "marks").mkdir()
+
+    def fragile(function: Any, pieces: Any) -> Any:
+        return run(partial(_fatal, function, str(tmp_path / "marks")), pieces)
+
+    applied = apply_batches(CAL, source, tmp_path / "out", driver=fragile)
+    assert (applied.rows, applied.parts) == (ROWS, 6)
+    assert sorted(p.name for p in (tmp_path / "marks").iterdir()) == ["1", "3"]
+    parts = sorted((tmp_path / "out").iterdir())
+    assert [p.name for p in parts] == [f"part-{n:05d}.npy" for n in range(6)]
+    np.testing.assert_array_equal(np.concatenate([np.load(p) for p in parts]), PROBS)
+    assert apply_batches(CAL, source, tmp_path / "probs.npy", driver=run) == replace(applied, parts=1)
+    np.testing.assert_array_equal(np.load(tmp_path / "probs.npy"), PROBS)
+    assert not [p for p in tmp_path.rglob("*") if "hcal-tmp" in p.name]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +181,7 @@ def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
         (lambda x, y: on_dask.predict_proba(CAL, x[:, :2]), "2 classes .* fitted on 4"),
         (lambda x, y: on_dask.predict_proba(CAL, np.zeros((2, 4))), "must be a dask Array"),
         (lambda x, y: on_dask.evaluate(x, y[:-1], input="logits"), "y has 2999 rows, scores has 3000"),
-        (lambda x, y: on_dask.evaluate(x, y + 1, input="logits"), "block 0: "),
+        (lambda x, y: on_dask.evaluate(x, y + 1, input="logits"), r"block \d: y must lie in 0..3"),
         (lambda x, y: on_dask.predict_proba(CAL, x * np.nan).compute(), r"block \d: logits contains NaN"),
         (lambda x, y: on_dask.driver("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
     ],
