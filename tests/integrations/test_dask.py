@@ -49,7 +49,9 @@ def client() -> Iterator[Any]:
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         from distributed.utils import get_mp_context
 
-        get_mp_context().set_forkserver_preload(["hcal.integrations.dask", "hcal.bench.cell", "torch"])
+        get_mp_context().set_forkserver_preload(
+            ["hcal.integrations.dask", "hcal.bench.cell", "hcal.certificates._compiled"]
+        )
         with (
             distributed.LocalCluster(
                 n_workers=4, threads_per_worker=1, dashboard_address=None, memory_limit=0
@@ -158,7 +160,7 @@ def _fatal(function: Any, marks: str, numbered: Any) -> Any:
 def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "scores.npy", LOGITS)
     source = batches(tmp_path / "scores.npy", kind="logits", rows=500)
-    run = on_dask.driver(client)
+    run = on_dask.Driver(client)
     (tmp_path / "marks").mkdir()
 
     def fragile(function: Any, pieces: Any) -> Any:
@@ -183,7 +185,7 @@ def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) ->
         (lambda x, y: on_dask.evaluate(x, y[:-1], input="logits"), "y has 2999 rows, scores has 3000"),
         (lambda x, y: on_dask.evaluate(x, y + 1, input="logits"), r"block \d: y must lie in 0..3"),
         (lambda x, y: on_dask.predict_proba(CAL, x * np.nan).compute(), r"block \d: logits contains NaN"),
-        (lambda x, y: on_dask.driver("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
+        (lambda x, y: on_dask.Driver("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
     ],
 )
 def test_errors_are_one_line(call: Any, said: str) -> None:
@@ -196,7 +198,7 @@ def test_errors_are_one_line(call: Any, said: str) -> None:
 
 def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
-    run = on_dask.driver(client)
+    run = on_dask.Driver(client)
     work = [(n, mark, 6, (n,)) for n in range(20)]
     assert list(run(lambda piece: _die_once(*piece), work)) == list(range(20))
     begun = run(str, iter(range(10**9)))  # endless, as far as the cluster can see

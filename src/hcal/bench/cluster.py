@@ -33,9 +33,9 @@ def cluster_crew(address: str, timeout_s: float) -> Iterator[ClusterCrew]:
     ------
     ClusterCrew
     """
-    from hcal.integrations.dask import driver
+    from hcal.integrations.dask import Driver
 
-    with driver(address) as run:
+    with Driver(address) as run:
         crew = ClusterCrew(run, timeout_s)
         try:
             yield crew
@@ -48,7 +48,7 @@ class ClusterCrew:
 
     Parameters
     ----------
-    driver : hcal.integrations.dask.DaskDriver
+    driver : hcal.integrations.dask.Driver
     timeout_s : float
         A job that takes longer is given up.
     """

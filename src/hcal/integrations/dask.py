@@ -36,7 +36,7 @@ try:
 except ImportError as error:
     raise missing("hcal.integrations.dask", error.name or "dask", "dask") from None
 
-__all__ = ["DaskDriver", "certify", "driver", "evaluate", "fit", "predict_proba"]
+__all__ = ["Driver", "certify", "evaluate", "fit", "predict_proba"]
 
 #: Parts that one task merges: few tasks, and no worker holds many parts at once.
 _FAN_IN = 8
@@ -282,49 +282,31 @@ def _unboxed(function: Callable[[Any], T], box: Any) -> T:
 # -- pieces of work --------------------------------------------------------------------------------------
 
 
-def driver(scheduler: str | distributed.Client) -> DaskDriver:
-    """Return what runs pieces of work on a cluster: for ``--scheduler`` and for whoever takes a driver.
-
-    Parameters
-    ----------
-    scheduler : str or distributed.Client
-        The address of a scheduler, such as ``"tcp://10.0.0.1:8786"``, or a client of it.
-
-    Returns
-    -------
-    DaskDriver
-        Called with a function and pieces; also a context that disconnects at its end.
-
-    Examples
-    --------
-    >>> with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
-    ...     with driver(cluster.scheduler_address) as run:
-    ...         list(run(abs, [-1, 2, -3]))
-    [1, 2, 3]
-    """
-    if not isinstance(scheduler, str):
-        return DaskDriver(scheduler)
-    try:
-        return DaskDriver(distributed.Client(scheduler), own=True)
-    except (OSError, ValueError) as error:
-        raise OSError(f"no Dask scheduler answers at {scheduler!r}: {error}") from None
-
-
-class DaskDriver:
-    """Run pieces of work on the workers of a Dask cluster, results in the order of the pieces.
+class Driver:
+    """Run pieces of work on the workers of a cluster, answers in the order of the pieces: ``--scheduler``.
 
     A piece whose worker dies is run again elsewhere, by Dask. A piece must therefore be harmless to run
     twice: what writes a file does so atomically, under a name that follows from the piece.
 
     Parameters
     ----------
-    client : distributed.Client
-    own : bool
-        Whether to close the client at the end of a ``with``.
+    scheduler : str or distributed.Client
+        The address of a scheduler, such as ``"tcp://10.0.0.1:8786"``, or a client of it.
+
+    Examples
+    --------
+    >>> with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+    ...     with Driver(cluster.scheduler_address) as run:
+    ...         list(run(abs, [-1, 2, -3]))
+    [1, 2, 3]
     """
 
-    def __init__(self, client: distributed.Client, *, own: bool = False) -> None:
-        self.client, self._own = client, own
+    def __init__(self, scheduler: str | distributed.Client) -> None:
+        self._own = isinstance(scheduler, str)
+        try:
+            self.client = distributed.Client(scheduler) if isinstance(scheduler, str) else scheduler
+        except (OSError, ValueError) as error:
+            raise OSError(f"no Dask scheduler answers at {scheduler!r}: {error}") from None
 
     def __call__(self, function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
         """Yield ``function(piece)`` of every piece; a few more than there are threads are on their way.
@@ -354,7 +336,7 @@ class DaskDriver:
         """How many pieces the cluster runs at once, as of now."""
         return sum(self.client.nthreads().values())
 
-    def __enter__(self) -> DaskDriver:
+    def __enter__(self) -> Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
