@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any, TypeVar
 
@@ -325,9 +326,9 @@ class Driver:
             for piece in pieces:
                 waiting.append(self.client.submit(function, piece, pure=False))
                 if len(waiting) >= max(1, _AHEAD * self.threads()):
-                    yield waiting.popleft().result()
+                    yield _answer(waiting.popleft())
             while waiting:
-                yield waiting.popleft().result()
+                yield _answer(waiting.popleft())
         finally:
             for future in waiting:
                 future.cancel()
@@ -342,3 +343,12 @@ class Driver:
     def __exit__(self, *_: object) -> None:
         if self._own:
             self.client.close()
+
+
+def _answer(future: Any) -> Any:
+    try:
+        return future.result()
+    except distributed.KilledWorker as error:
+        raise OSError(f"workers died one after the other on one piece, out of memory? {error}") from None
+    except CancelledError:
+        raise OSError("the scheduler has gone, and the work with it") from None
