@@ -14,7 +14,8 @@ try:
     import dask.array
     import dask.dataframe
 except ImportError as error:
-    raise missing("hcal.integrations.dask", error.name or "dask", "dask") from None
+    package = (error.name or "dask").partition(".")[0]
+    raise missing("hcal.integrations.dask", package, "dask") from None
 
 T = TypeVar("T")
 

@@ -35,7 +35,8 @@ try:
     import dask.dataframe
     import distributed
 except ImportError as error:
-    raise missing("hcal.integrations.dask", error.name or "dask", "dask") from None
+    package = (error.name or "dask").partition(".")[0]
+    raise missing("hcal.integrations.dask", package, "dask") from None
 
 __all__ = ["Driver", "certify", "evaluate", "fit", "predict_proba"]
 
