@@ -232,3 +232,5 @@ def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> 
     assert seen[0] == len(survived)
     assert len(continued.good) == 8
     np.testing.assert_array_equal(continued.table("nll"), run_plan(plan, tmp_path / "here.csv").table("nll"))
+    late = Plan(plan.tasks[:1], plan.methods, plan.metrics, scheduler=address, timeout_s=0.0)
+    assert "longer than 0 s" in run_plan(late, tmp_path / "late.csv").failures()[0].error
