@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 
 import hcal
+from hcal.bench.cell import run_job
 from hcal.bench.methods import resolve_methods
 from hcal.bench.run import Plan
 from hcal.bench.run import run as run_plan
@@ -208,7 +209,7 @@ def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: P
 
 # -- the benchmark -------------------------------------------------------------------------------------------
 
-TASKS = [f"synthetic:temperature-k3-n300-s{i}" for i in range(4)]
+TASKS = [f"synthetic:temperature-k3-n300-s{i}" for i in range(3)]
 
 
 def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> None:
@@ -222,15 +223,18 @@ def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> 
     child.wait()
     survived = set(read_results(path).cells)
     assert survived
-    plan = Plan(find_tasks(TASKS)[0], resolve_methods("ts"), ("nll",))
+    plan = Plan(find_tasks(TASKS)[0], resolve_methods("ts"), ("nll",), scheduler=address)
     seen: list[int] = []
-    continued = run_plan(
-        Plan(plan.tasks, plan.methods, plan.metrics, scheduler=address),
-        path,
-        lambda done, *_: seen.append(done),
-    )
+    continued = run_plan(plan, path, lambda done, *_: seen.append(done))
     assert seen[0] == len(survived)
-    assert len(continued.good) == 8
-    np.testing.assert_array_equal(continued.table("nll"), run_plan(plan, tmp_path / "here.csv").table("nll"))
-    late = Plan(plan.tasks[:1], plan.methods, plan.metrics, scheduler=address, timeout_s=0.0)
-    assert "longer than 0 s" in run_plan(late, tmp_path / "late.csv").failures()[0].error
+    assert len(continued.good) == 6
+    for job in plan.all_jobs():
+        [cell] = run_job(job)
+        assert cell.post["nll"] == continued.good[cell.key].post["nll"]
+
+
+def test_a_cell_that_takes_too_long_is_given_up(client: Any, tmp_path: Path) -> None:
+    plan = Plan(find_tasks(TASKS[:1])[0], resolve_methods("ts"), ("nll",), scheduler=client.scheduler.address)
+    late = run_plan(replace(plan, timeout_s=0.0), tmp_path / "late.csv")
+    assert "longer than 0 s" in late.failures()[0].error
+    assert len(run_plan(replace(plan, retry_failed=True), tmp_path / "late.csv").good) == 2

@@ -104,7 +104,7 @@ class ClusterCrew:
         with contextlib.suppress(
             Exception
         ):  # a worker without a nanny cannot be restarted: it goes on in vain
-            client.restart_workers(stuck, raise_for_error=False)
+            client.restart_workers(stuck, timeout=_PATIENCE, raise_for_error=False)
         return [failed_cell(key, f"took longer than {self._timeout_s:g} s") for key in job.keys]
 
     def stop(self) -> None:
