@@ -230,7 +230,8 @@ def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> 
     assert len(continued.good) == 6
     for job in plan.all_jobs():
         [cell] = run_job(job)
-        assert cell.post["nll"] == continued.good[cell.key].post["nll"]
+        stored = continued.good[cell.key].post["nll"]
+        assert cell.post["nll"] == pytest.approx(stored, rel=1e-9)  # the file holds ten digits
 
 
 def test_a_cell_that_takes_too_long_is_given_up(client: Any, tmp_path: Path) -> None:
