@@ -59,7 +59,7 @@ class ClusterCrew:
 
     def free(self) -> bool:
         """Whether a thread of the cluster waits for work; workers may come and go."""
-        return len(self._running) < max(1, self._driver.threads())
+        return bool(len(self._running) < max(1, self._driver.threads()))
 
     def start(self, job: Job) -> None:
         """Send a job to the cluster."""
