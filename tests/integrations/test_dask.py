@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import hcal
 from hcal.bench.cell import run_job
@@ -26,6 +27,7 @@ from hcal.bench.store import read_results
 from hcal.bench.tasks import find_tasks
 from hcal.calibrators.batched import apply_batches
 from hcal.certificates.streaming import CertificateStream
+from hcal.cli.app import app
 from hcal.data import batches
 from hcal.metrics import METRICS, StreamingMetrics
 from helpers import synthetic
@@ -176,6 +178,28 @@ def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) ->
     assert apply_batches(CAL, source, tmp_path / "probs.npy", driver=run) == replace(applied, parts=1)
     np.testing.assert_array_equal(np.load(tmp_path / "probs.npy"), PROBS)
     assert not [p for p in tmp_path.rglob("*") if "hcal-tmp" in p.name]
+
+
+def test_commands_on_a_cluster_say_what_they_say_here(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are relative, and the workers stand in another folder."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("scores.npz", logits=LOGITS, y=Y)
+    hcal.save(CAL, "model.hcal")
+    runner = CliRunner()
+    for command in (
+        ["evaluate", "scores.npz", "--model", "model.hcal", "--json"],
+        ["apply", "model.hcal", "scores.npz", "-o", "probs.npz"],
+    ):
+        said = []
+        for where in (["--scheduler", client.scheduler.address], []):
+            done = runner.invoke(app, [*command, "--batch-rows", "700", *where])
+            assert done.exit_code == 0, done.output
+            said.append(done.stdout)
+        assert said[0] == said[1]
+    with np.load("probs.npz") as written:
+        np.testing.assert_array_equal(written["probs"], PROBS)
 
 
 @pytest.mark.parametrize(
