@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# What is imported is compiled then: compiling all of torch at once would take a minute.
+INSTALL := $(PIP) install --no-compile
 STAMP  := $(VENV)/.stamp
 WORKERS ?= 2
 TRITON  ?= triton==3.9.0
@@ -19,16 +21,16 @@ help:  ## list the commands
 
 $(STAMP)-run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(PIP) install -c constraints.txt -e '.[plot,frames,fast]'
+	$(INSTALL) -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(INSTALL) -c constraints.txt -e '.[plot,frames,fast]'
 	@touch $@
 
 $(STAMP)-test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(PIP) install -c constraints.txt -e '.[all,test]'
+	$(INSTALL) -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(INSTALL) -c constraints.txt -e '.[all,test]'
 	# The GPU kernels run in Triton's interpreter here; a CUDA build of torch brings a Triton of its own.
-	@$(BIN)/python -c "import triton" 2>/dev/null || [ "$$(uname)" != Linux ] || $(PIP) install $(TRITON)
+	@$(BIN)/python -c "import triton" 2>/dev/null || [ "$$(uname)" != Linux ] || $(INSTALL) $(TRITON)
 	@touch $@
 
 demo: $(STAMP)-run  ## train a network, calibrate it, show before and after

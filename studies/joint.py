@@ -244,7 +244,14 @@ def paired(a: dict[str, np.ndarray], b: dict[str, np.ndarray], rng: np.random.Ge
     """
     tasks = sorted(set(a) & set(b))
     diffs = [a[t][: len(b[t])] - b[t][: len(a[t])] for t in tasks]
-    means = [np.mean([d[rng.integers(0, len(d), len(d))].mean() for d in diffs]) for _ in range(2000)]
+    if len({len(d) for d in diffs}) == 1:  # one draw for all: the same numbers from the stream, much sooner
+        table, size = np.stack(diffs), len(diffs[0])
+        draws = rng.integers(0, size, (2000, len(diffs), size))
+        means = table[np.arange(len(diffs))[:, None], draws].mean(axis=2).mean(axis=1)
+    else:
+        means = np.array(
+            [np.mean([d[rng.integers(0, len(d), len(d))].mean() for d in diffs]) for _ in range(2000)]
+        )
     low, high = np.quantile(means, [0.025, 0.975])
     return float(np.mean([d.mean() for d in diffs])), float(low), float(high)
 

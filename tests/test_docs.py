@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import numpy as np
 import pytest
 
 from helpers import synthetic, wait_for_release
+from warm_process import warm_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -71,7 +73,13 @@ def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
     return out.getvalue()
 
 
-def run_bash(block: Block, folder: Path) -> str:
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with warm_folder(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
+
+
+def run_bash(block: Block, folder: Path, *first: Path) -> str:
     lines = []
     for line in block.body.splitlines():
         target = re.match(r"make ([a-z-]+)", line)
@@ -80,7 +88,7 @@ def run_bash(block: Block, folder: Path) -> str:
         elif not re.match(r"(python3? -m )?pip |git clone ", line):
             lines.append(line)
     env = dict(os.environ, NO_COLOR="1", COLUMNS="100", TERM="dumb", MPLBACKEND="Agg")
-    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    env["PATH"] = os.pathsep.join(map(str, [*first, Path(sys.executable).parent, env["PATH"]]))
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
         cwd=folder,
@@ -97,7 +105,9 @@ def tidy(output: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_code_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path, monkeypatch) -> None:
+def test_code_runs_and_prints_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     for seed, name in enumerate(("cal", "test")):
@@ -113,7 +123,9 @@ def test_code_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path, mon
         if block.exempt or block.language not in RUN:
             continue
         printed = tidy(
-            run_python(block, page, namespace) if block.language == "python" else run_bash(block, tmp_path)
+            run_python(block, page, namespace)
+            if block.language == "python"
+            else run_bash(block, tmp_path, warm)
         )
         if block.expected is None:
             continue

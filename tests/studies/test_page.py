@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from hcal.bench.catalog import GROUPS, PAPER_METHODS
 from hcal.bench.store import Cell, Key, Results, export_results, read_results
 from studies import findings
+from studies.__main__ import app
 from studies.ablations import ablation_methods
-from studies.page import page_text, write_page
+from studies.page import page_text
 from studies.published import PAPER_H, printed_rows, read_published
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,19 +143,19 @@ def test_rank_table_uses_the_selector_of_the_level(results: Results, paper: Resu
 
 
 def test_page_is_written_with_its_figures(
-    results: Results, ablations: Results, paper: Results, tmp_path: Path
+    results: Results, ablations: Results, paper: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
     for name, r in (("main", renamed(results)), ("abl", ablations), ("paper", paper)):
         export_results(r, tmp_path / f"{name}.csv")
-    written = write_page(
-        tmp_path / "main.csv",
-        tmp_path / "page.md",
-        published=tmp_path / "paper.csv",
-        ablations=tmp_path / "abl.csv",
-    )
-    text = written[0].read_text()
-    assert all(p.exists() for p in written)
+    monkeypatch.chdir(tmp_path)  # by the command that `make pages` calls; figures cost the time
+    asked = ["page", "main.csv", "-o", "page.md", "--published", "paper.csv", "--ablations", "abl.csv"]
+    made = CliRunner().invoke(app, asked)
+    assert made.exit_code == 0, made.output
+    written = made.stdout.split()
+    text = Path(written[0]).read_text()
+    assert text.startswith("# The paper, reproduced")
+    assert all(Path(p).exists() for p in written)
     for picture in re.findall(r"\]\((assets/[^)]+)\)", text):
         assert (tmp_path / picture).exists()
     for section in ("own task", "Does the h objective", "Near-uniform", "piecewise map inverts", "CARS rows"):

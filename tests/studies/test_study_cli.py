@@ -7,19 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hcal.bench.store import Results, export_results, read_results
+from hcal.bench.store import read_results
 from helpers import ROOT, SHARED
 from studies.__main__ import app
 
 RUN = CliRunner()
-
-
-def test_page(results: Results, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    export_results(results, tmp_path / "results.csv")
-    made = RUN.invoke(app, ["page", str(tmp_path / "results.csv"), "-o", str(tmp_path / "page.md")])
-    assert made.exit_code == 0, made.output
-    assert (tmp_path / "page.md").read_text().startswith("# The paper, reproduced")
 
 
 def test_published_numbers_are_those_that_are_kept(tmp_path: Path) -> None:
