@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from hcal.calibrators import list_calibrators, make_calibrator, register
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.files import load, save
+    from hcal.calibrators.fit_batches import fit_batches
     from hcal.calibrators.h import HCalibrator
     from hcal.certificates import Certificate, Monitor, certify
+    from hcal.data.top_k import TopK
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.integrations.onnx import export_onnx
@@ -36,6 +38,7 @@ _LAZY = {
     "HCalibrator": "hcal.calibrators.h",
     "HCalibrationLoss": "hcal.objective.loss",
     "CalibrationWarning": "hcal.calibrators.base",
+    "TopK": "hcal.data.top_k",
     "make_calibrator": "hcal.calibrators",
     "list_calibrators": "hcal.calibrators",
     "register": "hcal.calibrators",
@@ -47,6 +50,7 @@ _LAZY = {
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
+    "fit_batches": "hcal.calibrators.fit_batches",
     "save": "hcal.calibrators.files",
     "load": "hcal.calibrators.files",
     "export_onnx": "hcal.integrations.onnx",
@@ -70,12 +74,14 @@ __all__ = [
     "HCalibrationLoss",
     "HCalibrator",
     "Monitor",
+    "TopK",
     "__version__",
     "bench",
     "certify",
     "compare",
     "evaluate",
     "export_onnx",
+    "fit_batches",
     "integrations",
     "list_calibrators",
     "list_metrics",

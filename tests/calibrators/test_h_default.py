@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from hcal.calibrators.h.judge import judge
 from hcal.calibrators.h.keep import join
 from hcal.calibrators.h.model import from_state, pooled_scores, to_state
 from hcal.calibrators.h.pool import log_linear_weights
-from hcal.calibrators.h.refine import _compress, _Problem, apply_refined, fit_refined
+from hcal.calibrators.h.refine import _compress, _Problem, _sum_rows, apply_refined, fit_refined
 from hcal.calibrators.h.rows import fit_scaler
 from hcal.runtime.numerics import softmax
 from helpers import TASKS, load_task, synthetic
@@ -75,8 +76,9 @@ def test_the_trap_is_real() -> None:
 def test_the_gradient_of_stage_one_is_the_derivative() -> None:
     z, y = synthetic(60, 40)
     weight = np.linspace(0.5, 2, 60)
-    seen, label, counts, feature = _compress(z, y, 0.7)
-    problem = _Problem(seen, label, counts, fit_scaler(feature, weight)(feature), weight)
+    scaler = fit_scaler(_compress(z, y, 0.7)[3], weight)
+    sums = partial(_sum_rows, 0.7, scaler, logits=z, y=y, weight=weight)
+    problem = _Problem(sums, float(weight.sum()), 20.0)
     theta = np.random.default_rng(0).normal(0, 0.2, problem.size)
     numeric = approx_fprime(theta, lambda t: problem(t)[0], 1e-6)
     np.testing.assert_allclose(problem(theta)[1], numeric, atol=1e-5)

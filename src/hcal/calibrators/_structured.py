@@ -7,14 +7,15 @@ from typing import Literal
 
 import numpy as np
 
-from hcal.maps.protocol import Map
 from hcal.objective import proper
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.solvers.fit_map import Ridge, fit_map
+from hcal.runtime.numerics import Float64, FloatArray, softmax
+from hcal.solvers.fit_map import Ridge
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs, Proximal
 from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox
-from hcal.solvers.temperature import Temperature, solve_temperature
+from hcal.solvers.rows import FitRows
+from hcal.solvers.summed import MakeMap, fit_rows
+from hcal.solvers.temperature import Temperature, temperature_of
 
 Penalty = Literal["ridge", "lasso", "mcp", "group_lasso"]
 
@@ -37,38 +38,30 @@ class FirstStage:
         return np.maximum(probs, _LOG_FLOOR, out=probs)
 
 
-def first_stage(logits: FloatArray, y: IntArray, weight: Float64 | None) -> tuple[FirstStage, Temperature]:
+def first_stage(rows: FitRows) -> tuple[FirstStage, Temperature]:
     """Fit the temperature; ε = 1/(N + 1).
 
     Examples
     --------
-    >>> stage, _ = first_stage(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]), None)
+    >>> from hcal.solvers.rows import array_rows
+    >>> stage, _ = first_stage(array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])))
     >>> stage.epsilon
     0.2
     """
-    solved = solve_temperature(logits, y, weight)
-    rows = float(len(y)) if weight is None else float(weight.sum())
-    return FirstStage(solved.beta, 1 / (rows + 1)), solved
+    solved = temperature_of(rows)
+    return FirstStage(solved.beta, 1 / (rows.total + 1)), solved
 
 
 def second_stage(
-    family: Map,
-    x: Float64,
-    y: IntArray,
-    weight: Float64 | None,
-    strength: Float64,
-    penalty: Penalty,
-    max_iterations: int,
+    make_map: MakeMap, rows: FitRows, strength: Float64, penalty: Penalty, max_iterations: int
 ) -> Solution:
     """Minimise mean NLL + penalty of the distance to the identity map, parameter by parameter.
 
     Parameters
     ----------
-    family : Map
-        Starts at the identity, which is the centre of the penalty.
-    x : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
+    make_map : callable
+        Makes a map that starts at the identity, which is the centre of the penalty.
+    rows : FitRows
     strength : array of shape (P,)
     penalty : {"ridge", "lasso", "mcp", "group_lasso"}
     max_iterations : int
@@ -77,14 +70,15 @@ def second_stage(
     -------
     Solution
     """
+    n_classes = len(rows.mass)
     if penalty == "ridge":
-        ridge = Ridge(strength, family.start)
+        ridge = Ridge(strength, make_map().start)
         # Large problems stop at what no test set could tell apart.
-        gain = 1e-12 if x.shape[1] <= 300 else 1e-6
+        gain = 1e-12 if n_classes <= 300 else 1e-6
         solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, gain=gain))
-        return fit_map(family, proper.log_loss(), solver, x, y, weight, penalty=ridge)
-    proximal = Proximal(_prox(penalty, strength, x.shape[1]), max_iterations)
-    return fit_map(family, proper.log_loss(), proximal, x, y, weight)
+        return fit_rows(make_map, proper.log_loss, solver, rows, penalty=ridge)
+    proximal = Proximal(_prox(penalty, strength, n_classes), max_iterations)
+    return fit_rows(make_map, proper.log_loss, proximal, rows)
 
 
 def _prox(penalty: Penalty, strength: Float64, n_classes: int) -> Prox:

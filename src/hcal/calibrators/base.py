@@ -21,11 +21,13 @@ from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
 from hcal.calibrators import calibration_rows, prior
+from hcal.calibrators.argmax import keep_argmax
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
 from hcal.data.class_names import ClassName, encode, names_of_fit
 from hcal.data.provenance import fingerprint
+from hcal.data.top_k import TopK
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
 
@@ -127,7 +129,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Parameters
         ----------
-        logits : array-like of shape (N, K), or (N,) for a binary score
+        logits : array-like of shape (N, K), or (N,) for a binary score, or TopK
             Logits, probabilities or log-probabilities, as the parameter ``input`` says.
         y : array-like of shape (N,)
             Integer labels 0..K−1, or the names that ``classes`` lists.
@@ -141,6 +143,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         -------
         self
         """
+        if isinstance(logits, TopK):
+            from hcal.calibrators.top_k import fit_top_k
+
+            return fit_top_k(self, logits, y, sample_weight)
         self._forget()
         x, origin = inputs.check_logits(logits, input=self.input)
         names = names_of_fit(classes, y, origin.columns, x.shape[1])
@@ -178,6 +184,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         array of shape (N, K)
         """
         self._check_fitted()
+        if isinstance(logits, TopK):
+            from hcal.calibrators.top_k import predict_top_k
+
+            return predict_top_k(self, logits)
         x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
         return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
 
@@ -193,6 +203,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         array of shape (N,)
         """
         self._check_fitted()
+        if isinstance(logits, TopK):
+            return np.asarray(self.predict_proba(logits).top()[0])
         x, _ = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
         top = np.asarray(self._predict_blocks(x).argmax(axis=1), dtype=np.int64)
         return top if self.class_names_ is None else self.classes_[top]
@@ -306,7 +318,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Write the probabilities of a block into ``out``, with the argmax kept where that is promised."""
         out[...] = self._predict(self._working(bounded(x)))
         if self.preserves is not None:
-            _keep_argmax(out, x)
+            keep_argmax(out, x)
 
     def _predict_blocks(self, x: FloatArray) -> FloatArray:
         rows = max(1, _BLOCK_EVENTS // x.shape[1])
@@ -383,15 +395,3 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:  # a calibrator is not a sequence; without this, np.asarray would try
         raise TypeError(f"{type(self).__name__} is not iterable")
-
-
-def _keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
-    """Where rounding made the top class tie with an earlier one, lift it by one unit in the last place.
-
-    A strictly increasing map cannot change the argmax; a float can: two logits one ulp apart may get equal
-    probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.runtime.halves`.
-    """
-    top = logits.argmax(axis=1)
-    rows = np.flatnonzero(probs.argmax(axis=1) != top)
-    if rows.size:
-        probs[rows, top[rows]] = np.nextafter(probs[rows].max(axis=1), probs.dtype.type(2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -104,6 +104,102 @@ def sketch(x: FloatArray, y: IntArray) -> tuple[dict[str, Any], NDArray[np.intp]
     return found, single
 
 
+class RowSketch:
+    """The sketch of rows that come block by block: a partial result (:mod:`hcal.runtime.partial`).
+
+    It keeps the smallest hashes with how often each came; of those that came once the first ``KEPT`` are
+    those of :func:`sketch`, and their share stands for that of all.
+
+    Examples
+    --------
+    >>> x, y = np.random.default_rng(0).normal(size=(100, 3)), np.arange(100) % 3
+    >>> parts = RowSketch().update(x[:30], y[:30]).merge(RowSketch().update(x[30:], y[30:]))
+    >>> parts.result() == sketch(x, y)[0]
+    True
+    """
+
+    _WIDTH = 4 * KEPT
+
+    def __init__(self) -> None:
+        self.n, self._sum = 0, np.uint64(0)
+        self.hashes, self._times = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+
+    def update(self, x: FloatArray, y: IntArray) -> Self:
+        """Add a block of checked logits (B, K) with labels (B,)."""
+        hashes = hash_rows(_centred(x))
+        found, times = np.unique(hashes, return_counts=True)
+        return self._add(len(x), np.uint64(_digest(hashes, y)), found, times)
+
+    def merge(self, other: RowSketch) -> Self:
+        """Add what another has seen."""
+        return self._add(other.n, other._sum, other.hashes, other._times)
+
+    def _add(self, n: int, digest: np.uint64, found: Hashes, times: NDArray[np.int64]) -> Self:
+        both, place = np.unique(np.concatenate([self.hashes, found]), return_inverse=True)
+        counts = np.bincount(place, weights=np.concatenate([self._times, times])).astype(np.int64)
+        # A hash among the smallest of all is among the smallest of every part: its count is whole.
+        self.hashes, self._times = both[: self._WIDTH], counts[: self._WIDTH]
+        with np.errstate(over="ignore"):
+            self.n, self._sum = self.n + n, self._sum + digest
+        return self
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What was seen."""
+        return {"n": self.n, "sum": self._sum, "hashes": self.hashes, "times": self._times}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Go on from a state."""
+        return cls()._add(state["n"], state["sum"], state["hashes"], state["times"])
+
+    @property
+    def kept(self) -> Hashes:
+        """The smallest hashes that came once."""
+        return np.asarray(self.hashes[self._times == 1][:KEPT])
+
+    def result(self, outputs: Hashes | None = None) -> dict[str, Any]:
+        """Return the sketch, with the hashes of what becomes of the kept rows where they are known."""
+        made = np.empty(0, dtype=np.uint64) if outputs is None else _came_once(outputs)
+        whole = len(self.hashes) < self._WIDTH
+        unique = float(self._times[self._times == 1].sum() / (self.n if whole else self._times.sum()))
+        return {
+            "n": self.n,
+            "scores": _packed(self.kept),
+            "unique": unique,
+            "outputs": _packed(made),
+            "unique_outputs": unique * len(made) / max(len(self.kept), 1),
+            "all": str(int(self._sum)),
+        }
+
+
+def outputs_of(x: FloatArray, probs: FloatArray, kept: Hashes) -> Hashes:
+    """Return the hashes of the outputs (B, K) of those rows (B, K) whose hashes were kept.
+
+    Parameters
+    ----------
+    x, probs : arrays of shape (B, K)
+    kept : array of uint64
+
+    Returns
+    -------
+    array of uint64
+    """
+    return hash_rows(_shown(probs[np.isin(hash_rows(_centred(x)), kept)]))
+
+
+def keep_sketch(calibrator: Calibrator, found: dict[str, Any]) -> None:
+    """Add a sketch to a calibrator that has just learned from its rows."""
+    calibrator.info_ = calibrator.info_ | {KEY: found}
+    with _lock:
+        _fitted.add(calibrator)
+
+
+def _came_once(hashes: Hashes) -> Hashes:
+    found, times = np.unique(hashes, return_counts=True)
+    return np.asarray(found[times == 1])
+
+
 def remember(calibrator: Calibrator, x: FloatArray, y: IntArray) -> None:
     """Add the sketch of the calibration rows to a calibrator that has just learned from them.
 
@@ -119,16 +215,13 @@ def remember(calibrator: Calibrator, x: FloatArray, y: IntArray) -> None:
     outputs = _outputs(calibrator, x, single)
     found["outputs"] = _packed(outputs)
     found["unique_outputs"] = found["unique"] * len(outputs) / max(len(single), 1)
-    calibrator.info_ = calibrator.info_ | {KEY: found}
-    with _lock:
-        _fitted.add(calibrator)
+    keep_sketch(calibrator, found)
 
 
 def _outputs(calibrator: Calibrator, x: FloatArray, rows: NDArray[np.intp]) -> Hashes:
     if not len(rows):
         return np.empty(0, dtype=np.uint64)
-    found, times = np.unique(hash_rows(_shown(calibrator._predict_blocks(x[rows]))), return_counts=True)
-    return np.asarray(found[times == 1])
+    return _came_once(hash_rows(_shown(calibrator._predict_blocks(x[rows]))))
 
 
 def _shown(probs: FloatArray) -> FloatArray:
@@ -175,13 +268,67 @@ def share_seen(calibrator: Calibrator, scores: FloatArray, y: IntArray) -> float
     >>> share_seen(cal, x[:50], y[:50]) > 0.3, share_seen(cal, x + 1e-3 * x**2, y)
     (True, 0.0)
     """
-    kept = calibrator.info_.get(KEY)
-    if kept is None:
-        return 0.0
-    hashes = hash_rows(_centred(scores))
-    if len(hashes) == kept["n"] >= _FEWEST and str(_digest(hashes, y)) == kept["all"]:
-        return 1.0
-    return _share(hashes, kept["scores"], kept["unique"], kept["n"])
+    return SeenRows(calibrator.info_.get(KEY)).update(scores, y).result()
+
+
+class SeenRows:
+    """Which rows of a fit are among others: a partial result (:mod:`hcal.runtime.partial`).
+
+    Parameters
+    ----------
+    kept : dict or None
+        What the calibrator remembers, under ``KEY`` of its ``info_``; nothing is found where that is nothing.
+
+    Examples
+    --------
+    >>> SeenRows(None).update(np.eye(3), np.arange(3)).result()
+    0.0
+    """
+
+    def __init__(self, kept: dict[str, Any] | None) -> None:
+        self._kept = kept
+        self._remembered = _unpacked(kept["scores"] if kept else "")
+        self._found = np.zeros(len(self._remembered), dtype=bool)
+        self._rows, self._sum = 0, 0
+
+    def update(self, scores: FloatArray, y: IntArray) -> Self:
+        """Look at more rows: checked logits (N, K), and labels (N,)."""
+        if self._kept is not None:
+            hashes = hash_rows(_centred(scores))
+            self._found |= np.isin(self._remembered, hashes)
+            self._add(len(hashes), _digest(hashes, y))
+        return self
+
+    def merge(self, other: SeenRows) -> Self:
+        """Add what another has found of the same fit."""
+        self._found |= other._found
+        self._add(other._rows, other._sum)
+        return self
+
+    def _add(self, rows: int, digest: int) -> None:
+        self._rows, self._sum = self._rows + rows, (self._sum + digest) % 2**64
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What was found so far."""
+        return {"kept": self._kept, "found": self._found, "rows": self._rows, "sum": str(self._sum)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """Go on from a state."""
+        made = cls(state["kept"])
+        made._found = np.array(state["found"], dtype=bool)
+        made._add(int(state["rows"]), int(state["sum"]))
+        return made
+
+    def result(self) -> float:
+        """Return the share of the fit's rows that were found; see :func:`share_seen`."""
+        kept = self._kept
+        if kept is None:
+            return 0.0
+        if self._rows == kept["n"] >= _FEWEST and str(self._sum) == kept["all"]:
+            return 1.0
+        return _share(self._found, self._rows, kept["unique"], kept["n"])
 
 
 def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> dict[str, float]:
@@ -207,16 +354,16 @@ def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> di
 
 
 def _share_of_outputs(hashes: Hashes, kept: dict[str, Any]) -> float:
-    return _share(hashes, kept["outputs"], kept["unique_outputs"], kept["n"])
+    found = np.isin(_unpacked(kept["outputs"]), hashes)
+    return _share(found, len(hashes), kept["unique_outputs"], kept["n"])
 
 
-def _share(hashes: Hashes, packed: str, unique: float, n: int) -> float:
-    remembered = _unpacked(packed)
-    if len(remembered) < min(_FEWEST, n):
+def _share(found: NDArray[np.bool_], rows: int, unique: float, n: int) -> float:
+    if len(found) < min(_FEWEST, n):
         return 0.0
-    share = float(np.isin(remembered, hashes).mean())
+    share = float(found.mean())
     # Where rows of the calibration set repeat each other, fresh rows repeat them too.
-    by_chance = 3 * (1 - unique) * max(1.0, len(hashes) / n)
+    by_chance = 3 * (1 - unique) * max(1.0, rows / n)
     return share if share > max(0.05, by_chance) else 0.0
 
 

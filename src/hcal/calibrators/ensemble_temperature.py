@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import unit_weight
+from hcal.solvers.rows import array_rows
 from hcal.solvers.scan import minimise_scalar
-from hcal.solvers.temperature import solve_temperature
+from hcal.solvers.temperature import temperature_of
 
 _BLOCK_EVENTS = 65_536
 
@@ -46,6 +47,7 @@ class EnsembleTemperatureScaling(Calibrator):
     title = "Ensemble temperature scaling"
     preserves = "order"
     weighted = True
+    mixes_uniform = True
     state_specs = (
         StateSpec((BETA, Field("weights", "of softmax(z/T), softmax(z) and 1/K", (3,), 0, 1, total=1.0))),
     )
@@ -55,22 +57,30 @@ class EnsembleTemperatureScaling(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        if self.objective not in ("brier", "nll"):
-            raise ValueError(f"objective must be 'brier' or 'nll', got {self.objective!r}")
         # Brent compares values that differ by rounding alone: let it see the same numbers every time.
         logits, y = by_rank(to_fit(logits), y)
+        return self._fit_mixture(_Scores(logits, None, logits.shape[1]), y, sample_weight)
+
+    def _fit_grouped(
+        self, scores: Float64, log_sizes: Float64, y: IntArray, weight: Float64 | None, n_classes: int
+    ) -> Fitted:
+        return self._fit_mixture(_Scores(scores, log_sizes, n_classes), y, weight)
+
+    def _fit_mixture(self, scores: _Scores, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        if self.objective not in ("brier", "nll"):
+            raise ValueError(f"objective must be 'brier' or 'nll', got {self.objective!r}")
         weight = unit_weight(sample_weight, len(y))
-        start = solve_temperature(logits, y, sample_weight)
+        start = temperature_of(array_rows(scores.logits, y, sample_weight), scores.log_sizes)
         beta = start.beta
         if self.objective == "brier":
-            error = _brier_of_beta(logits, y, weight)
+            error = _brier_of_beta(scores, y, weight)
             near = float(np.log(beta))
             beta = float(
                 np.exp(minimise_scalar(lambda t: error(float(np.exp(t))), near - 3, near + 3, points=7))
             )
-        members = _members(logits, y, beta)
+        members = _members(scores, y, beta)
         mix = (
-            _brier_weights(logits, y, weight, beta)
+            _brier_weights(scores, y, weight, beta)
             if self.objective == "brier"
             else _nll_weights(members, weight)
         )
@@ -85,6 +95,11 @@ class EnsembleTemperatureScaling(Calibrator):
         probs += w[2] / logits.shape[1]
         return probs
 
+    def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
+        w, n_classes = self.state_["weights"], self.n_classes_
+        members = (grouped_softmax(scores * b, log_sizes) for b in (self.state_["beta"], 1.0))
+        return sum((w[i] * p for i, p in enumerate(members)), np.full_like(scores, w[2] / n_classes))
+
     def _graph(self, ops: Ops, x: Any) -> Any:
         w = self.state_["weights"]
         probs = ops.softmax(x * ops.const(self.state_["beta"])) * ops.const(w[0])
@@ -96,38 +111,56 @@ def _row_blocks(logits: FloatArray) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, len(logits), rows)]
 
 
-def _brier_of_beta(logits: FloatArray, y: IntArray, weight: Float64) -> Callable[[float], float]:
+class _Scores(NamedTuple):
+    """Logits (N, G), ln of how many classes each stands for (None: one), and the number of classes."""
+
+    logits: FloatArray
+    log_sizes: Float64 | None
+    n_classes: int
+
+    def probs(self, rows: slice, beta: float) -> FloatArray:
+        """Return softmax(βz) of one class of each group."""
+        scores = beta * self.logits[rows]
+        return softmax(scores) if self.log_sizes is None else grouped_softmax(scores, self.log_sizes[rows])
+
+    def dot(self, rows: slice, a: FloatArray, b: FloatArray) -> FloatArray:
+        """Return the products of two sets of probabilities, summed over classes."""
+        if self.log_sizes is not None:
+            a = a * np.exp(self.log_sizes[rows])
+        return np.asarray(np.einsum("nk,nk->n", a, b))
+
+
+def _brier_of_beta(scores: _Scores, y: IntArray, weight: Float64) -> Callable[[float], float]:
     def error(beta: float) -> float:
         total = 0.0
-        for rows in _row_blocks(logits):
-            p = softmax(beta * logits[rows])
+        for rows in _row_blocks(scores.logits):
+            p = scores.probs(rows, beta)
             label = p[np.arange(len(p)), y[rows]]
-            total += float(weight[rows] @ (np.einsum("nk,nk->n", p, p) - 2 * label))
+            total += float(weight[rows] @ (scores.dot(rows, p, p) - 2 * label))
         return total + 1
 
     return error
 
 
-def _members(logits: FloatArray, y: IntArray, beta: float) -> Float64:
+def _members(scores: _Scores, y: IntArray, beta: float) -> Float64:
     """Return the probability of the label under each of the three members, (N, 3)."""
-    out = np.full((len(y), 3), 1 / logits.shape[1])
-    for rows in _row_blocks(logits):
-        z, own = logits[rows], y[rows]
-        at = np.arange(len(own))
-        out[rows, 0] = softmax(beta * z)[at, own]
-        out[rows, 1] = softmax(z)[at, own]
+    out = np.full((len(y), 3), 1 / scores.n_classes)
+    for rows in _row_blocks(scores.logits):
+        at = np.arange(len(y[rows]))
+        out[rows, 0] = scores.probs(rows, beta)[at, y[rows]]
+        out[rows, 1] = scores.probs(rows, 1.0)[at, y[rows]]
     return out
 
 
-def _brier_weights(logits: FloatArray, y: IntArray, weight: Float64, beta: float) -> Float64:
+def _brier_weights(scores: _Scores, y: IntArray, weight: Float64, beta: float) -> Float64:
     """Return the simplex weights of least squared error: a quadratic form in three unknowns."""
-    gram, k = np.zeros((3, 3)), logits.shape[1]
-    for rows in _row_blocks(logits):
-        p, q = softmax(beta * logits[rows]), softmax(logits[rows])
+    gram, k = np.zeros((3, 3)), scores.n_classes
+    for rows in _row_blocks(scores.logits):
+        p, q = scores.probs(rows, beta), scores.probs(rows, 1.0)
         for (i, j), (a, b) in {(0, 0): (p, p), (0, 1): (p, q), (1, 1): (q, q)}.items():
-            gram[i, j] += float(weight[rows] @ np.einsum("nk,nk->n", a, b))
+            gram[i, j] += float(weight[rows] @ scores.dot(rows, a, b))
     gram[1, 0], gram[2, :], gram[:, 2] = gram[0, 1], 1 / k, 1 / k
-    label = weight @ _members(logits, y, beta)
+    label = weight @ _members(scores, y, beta)
     return simplex_quadratic(gram, label)
 
 

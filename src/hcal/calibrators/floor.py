@@ -49,12 +49,34 @@ def learn_floor(log_probs: FloatArray, weight: NDArray[np.float64] | None) -> ND
     >>> round(float(learn_floor(np.log([[1e-300, 1.0], [0.01, 0.99]]), None)), 6)
     0.005
     """
+    total = len(log_probs) if weight is None else float(weight.sum())
+    return floor_of(*least_believed(log_probs, weight), total, log_probs.shape[1])
+
+
+def least_believed(log_probs: FloatArray, weight: NDArray[np.float64] | None) -> tuple[float, bool]:
+    """Return the smallest log-probability that is not taken for a zero, and whether there are no zeros.
+
+    Examples
+    --------
+    >>> least_believed(np.array([[-1e3, 0.0]]), None)
+    (0.0, False)
+    """
     seen = log_probs if weight is None else log_probs[weight > 0]
-    total = len(seen) if weight is None else float(weight.sum())
     believed = seen >= np.log(TINY)
-    smallest = float(np.exp(np.min(seen, where=believed, initial=0.0).astype(np.float64)))
-    if believed.all():
-        smallest = min(smallest, 1 / (total * seen.shape[1])) / 2
+    return float(np.min(seen, where=believed, initial=0.0)), bool(believed.all())
+
+
+def floor_of(least: float, no_zeros: bool, total: float, n_classes: int) -> NDArray[np.float64]:
+    """Return the floor of rows of which :func:`least_believed` is known; see :func:`learn_floor`.
+
+    Examples
+    --------
+    >>> floor_of(0.0, True, 5.0, 10)
+    array(0.005)
+    """
+    smallest = float(np.exp(least))
+    if no_zeros:
+        smallest = min(smallest, 1 / (total * n_classes)) / 2
     return np.array(smallest / 2)
 
 

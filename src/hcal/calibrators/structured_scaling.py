@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +13,10 @@ from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
-from hcal.maps.protocol import Map
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
+from hcal.solvers.rows import FitRows, array_rows
+from hcal.solvers.summed import MakeMap
 
 _FIRST = StateSpec((BETA, Field("epsilon", "share of the uniform in the first stage", low=0, high=1)))
 
@@ -62,12 +64,14 @@ class StructuredVectorScaling(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        return self._fit_rows(array_rows(logits, y, sample_weight))
+
+    def _fit_rows(self, rows: FitRows) -> Fitted:
         if self.penalty not in ("ridge", "lasso", "mcp"):
             raise ValueError(f"penalty must be 'ridge', 'lasso' or 'mcp', got {self.penalty!r}")
-        k = logits.shape[1]
-        rows = _rows(y, sample_weight)
-        strength = np.full(2 * k, self.strength * k / rows)
-        return _fit_stages(self, scaling.vector(k), logits, y, sample_weight, strength)
+        k = len(rows.mass)
+        strength = np.full(2 * k, self.strength * k / rows.total)
+        return _fit_stages(self, partial(scaling.vector, k), rows, strength, self.max_iterations)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         x = _stage(self.state_).scores(logits)
@@ -125,11 +129,15 @@ class StructuredMatrixScaling(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        k = logits.shape[1]
-        one = self.strength * k / _rows(y, sample_weight)
+        return self._fit_rows(array_rows(logits, y, sample_weight))
+
+    def _fit_rows(self, rows: FitRows) -> Fitted:
+        k = len(rows.mass)
+        one = self.strength * k / rows.total
         matrix = np.where(np.eye(k, dtype=bool), one, one * (k - 1))
         strength = np.concatenate([matrix.ravel(), np.full(k, one)])
-        return _fit_stages(self, scaling.matrix(k), logits, y, sample_weight, strength)
+        limit = self.max_iterations if k <= 300 else min(self.max_iterations, 30)
+        return _fit_stages(self, partial(scaling.matrix, k), rows, strength, limit)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         k = self.n_classes_
@@ -140,10 +148,6 @@ class StructuredMatrixScaling(Calibrator):
         k, theta = self.n_classes_, self.state_["theta"]
         scores = ops.matmul(_scores_graph(self.state_, ops, x, k), ops.const(theta[: k * k].reshape(k, k).T))
         return ops.softmax(scores + ops.const(theta[k * k :]))
-
-
-def _rows(y: IntArray, weight: Float64 | None) -> float:
-    return float(len(y)) if weight is None else float(weight.sum())
 
 
 def _stage(state: State) -> FirstStage:
@@ -158,19 +162,20 @@ def _scores_graph(state: State, ops: Ops, x: Any, n_classes: int) -> Any:
 
 def _fit_stages(
     method: StructuredVectorScaling | StructuredMatrixScaling,
-    family: Map,
-    logits: FloatArray,
-    y: IntArray,
-    weight: Float64 | None,
+    make_map: MakeMap,
+    rows: FitRows,
     strength: Float64,
+    max_iterations: int,
 ) -> Fitted:
-    stage, temperature = first_stage(logits, y, weight)
-    limit = method.max_iterations
-    if family.name == "matrix" and logits.shape[1] > 300:
-        limit = min(limit, 30)
-    solved = second_stage(family, stage.scores(logits), y, weight, strength, method.penalty, limit)
+    stage, temperature = first_stage(rows)
+    scored = rows.changed(partial(_stage_scores, stage))
+    solved = second_stage(make_map, scored, strength, method.penalty, max_iterations)
     state = {"beta": np.array(stage.beta), "epsilon": np.array(stage.epsilon), "theta": solved.theta}
     info = {"temperature": 1 / stage.beta, "iterations": solved.iterations}
     # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
     message = solved.message if not solved.converged else temperature.message
     return Fitted(state, solved.converged and temperature.converged, message, info)
+
+
+def _stage_scores(stage: FirstStage, logits: FloatArray, y: IntArray) -> tuple[Float64, IntArray]:
+    return stage.scores(logits), y

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from hcal.calibrators._shared import ONE_TEMPERATURE
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.temperature import solve_temperature
+from hcal.solvers.rows import FitRows, array_rows
+from hcal.solvers.temperature import Temperature, temperature_of
 
 
 class TemperatureScaling(Calibrator):
@@ -37,12 +38,26 @@ class TemperatureScaling(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        solved = solve_temperature(logits, y, sample_weight)
-        info = {"temperature": 1 / solved.beta, "evaluations": solved.evaluations}
-        return Fitted({"beta": np.array(solved.beta)}, solved.converged, solved.message, info)
+        return self._fit_rows(array_rows(logits, y, sample_weight))
+
+    def _fit_rows(self, rows: FitRows) -> Fitted:
+        return _fitted(temperature_of(rows))
+
+    def _fit_grouped(
+        self, scores: Float64, log_sizes: Float64, y: IntArray, weight: Float64 | None, n_classes: int
+    ) -> Fitted:
+        return _fitted(temperature_of(array_rows(scores, y, weight), log_sizes))
+
+    def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
+        return grouped_softmax(scores * self.state_["beta"], log_sizes)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return softmax(logits * self.state_["beta"])
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         return ops.softmax(x * ops.const(self.state_["beta"]))
+
+
+def _fitted(solved: Temperature) -> Fitted:
+    info = {"temperature": 1 / solved.beta, "evaluations": solved.evaluations}
+    return Fitted({"beta": np.array(solved.beta)}, solved.converged, solved.message, info)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
 from hcal.runtime.ops import Ops
+from hcal.solvers.rows import FitRows
 
 
 class Uncalibrated(Calibrator):
@@ -35,6 +36,17 @@ class Uncalibrated(Calibrator):
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         return Fitted({})
+
+    def _fit_rows(self, rows: FitRows) -> Fitted:
+        return Fitted({})
+
+    def _fit_grouped(
+        self, scores: Float64, log_sizes: Float64, y: IntArray, weight: Float64 | None, n_classes: int
+    ) -> Fitted:
+        return Fitted({})
+
+    def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
+        return grouped_softmax(scores, log_sizes)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return softmax(logits)

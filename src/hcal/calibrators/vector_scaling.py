@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from hcal.calibrators._shared import (
     PRESENT_SIZE,
     clipped_log_probs,
     keep_absent,
-    present_classes,
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, StateSpec
@@ -21,10 +21,11 @@ from hcal.maps import scaling
 from hcal.objective import proper
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.fit_map import fit_map
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs
-from hcal.solvers.temperature import solve_temperature
+from hcal.solvers.rows import FitRows, array_rows
+from hcal.solvers.summed import fit_rows
+from hcal.solvers.temperature import temperature_of
 
 
 class VectorScaling(Calibrator):
@@ -65,13 +66,13 @@ class VectorScaling(Calibrator):
         self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        present = present_classes(y, sample_weight, logits.shape[1])
-        x = clipped_log_probs(logits)
-        own = y
-        if len(present) < logits.shape[1]:
-            # Rows of weight 0 may hold a class that is not present: any column does for them.
-            x, own = x[:, present], np.minimum(np.searchsorted(present, y), len(present) - 1)
-        solved, centre = _fit_vector(x, own, sample_weight, self.max_iterations)
+        return self._fit_rows(array_rows(logits, y, sample_weight))
+
+    def _fit_rows(self, rows: FitRows) -> Fitted:
+        present = np.flatnonzero(rows.mass).astype(np.int64)
+        solved, centre = _fit_vector(
+            rows.changed(partial(_scores, present)), len(present), self.max_iterations
+        )
         weights, offsets = np.split(solved.theta, 2)
         offsets = offsets - weights * centre
         state = {"weights": weights, "offsets": offsets - offsets.mean(), "present": present}
@@ -89,27 +90,43 @@ class VectorScaling(Calibrator):
         return ops.keep_absent(inner, x, present, k)
 
 
-def _fit_vector(
-    x: Float64, y: IntArray, weight: Float64 | None, max_iterations: int
-) -> tuple[Solution, Float64]:
-    """Fit (w, b) on centred scores; ``x`` is overwritten. Returns the solution and the centres.
+def _scores(present: IntArray, logits: FloatArray, y: IntArray) -> tuple[Float64, IntArray]:
+    """Return ln p of the classes that are present, and the labels' places among them."""
+    x = clipped_log_probs(logits)
+    if len(present) == logits.shape[1]:
+        return x, y
+    # Rows of weight 0 may hold a class that is not present: any column does for them.
+    return x[:, present], np.minimum(np.searchsorted(present, y), len(present) - 1)
+
+
+def _fit_vector(rows: FitRows, n_classes: int, max_iterations: int) -> tuple[Solution, Float64]:
+    """Fit (w, b) on centred scores. Returns the solution and the centres.
 
     Each column is centred where its class is in doubt (weights q(1 − q)): slope and offset of a class are
     nearly collinear otherwise, and L-BFGS needs several times the steps. The start is the best temperature.
     """
-    solved = solve_temperature(x, y, weight)
+    solved = temperature_of(rows)
     beta = solved.beta if solved.converged else 1.0
-    mass, moment = np.full(x.shape[1], 1e-300), np.zeros(x.shape[1])
+    mass, moment = rows.sum(partial(_doubt, beta))
+    centre: Float64 = moment / np.maximum(mass, 1e-300)
+    first = np.concatenate([np.full(n_classes, beta), beta * centre])
+    solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, tolerance=1e-6, gain=1e-6))
+    centred = rows.changed(partial(_less, centre))
+    return fit_rows(partial(scaling.vector, n_classes), proper.log_loss, solver, centred, start=first), centre
+
+
+def _doubt(beta: float, x: Float64, y: IntArray, weight: Float64) -> tuple[Float64, Float64]:
+    """Return the sums over rows of q(1 − q), and of that times the scores, of every class."""
+    mass, moment = np.zeros(x.shape[1]), np.zeros(x.shape[1])
     for start in range(0, len(x), 64):
         block = x[start : start + 64]
         q = softmax(beta * block)
-        q *= 1 - q
+        q *= (1 - q) * weight[start : start + 64, None]
         mass += q.sum(axis=0)
         moment += (q * block).sum(axis=0)
-    centre: Float64 = moment / mass
+    return mass, moment
+
+
+def _less(centre: Float64, x: Float64, y: IntArray) -> tuple[Float64, IntArray]:
     x -= centre
-    family = scaling.vector(x.shape[1])
-    first = np.concatenate([np.full(len(centre), beta), beta * centre])
-    solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, tolerance=1e-6, gain=1e-6))
-    fit = fit_map(family, proper.log_loss(), solver, x, y, weight, start=first)
-    return fit, centre
+    return x, y

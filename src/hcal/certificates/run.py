@@ -236,9 +236,19 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
         As the calibrator takes them.
     y : array of shape (N,)
     """
-    share = calibration_rows.share_seen(calibrator, calibration_rows.checked_rows(calibrator, scores), y)
+    rows = calibration_rows.checked_rows(calibrator, scores)
+    refuse_share(calibration_rows.share_seen(calibrator, rows, y), calibrator.name)
+
+
+def refuse_share(share: float, name: str) -> None:
+    """Raise where a share of the rows that a method learned from was found among those to certify on.
+
+    Examples
+    --------
+    >>> refuse_share(0.0, "ts")
+    """
     if share:
-        raise RowsOfTheFitError(_reason(share, calibrator.name))
+        raise RowsOfTheFitError(_reason(share, name))
 
 
 def _reason(share: float, name: str) -> str:
@@ -257,4 +267,5 @@ __all__ = [
     "RowsOfTheFitError",
     "certify",
     "refuse_scores_of_the_fit",
+    "refuse_share",
 ]

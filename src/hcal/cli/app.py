@@ -9,8 +9,9 @@ import typer
 
 from hcal._version import __version__
 from hcal.cli import bench, console, opening
-from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, read_for, shape_of
+from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, shape_of
 from hcal.cli.options import (
+    BatchRowsOpt,
     ClassesOpt,
     DataArg,
     GroupOpt,
@@ -23,8 +24,10 @@ from hcal.cli.options import (
     ModelOpt,
     OptionScoreOpt,
     QuietOpt,
+    SchedulerOpt,
     ScoresOpt,
     WeightOpt,
+    WorkersOpt,
     names_of,
 )
 
@@ -91,6 +94,7 @@ def fit(
         check_output(output, *file, labels)
         params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
         ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes, score=score)
+        ask.check_memory(opening.TIMES)
         data = ask.read(part="cal")
         calibrator = opening.new_calibrator(method, data, params)
         method = calibrator.name
@@ -126,31 +130,24 @@ def apply(
     scores: ScoresOpt = None,
     label: LabelOpt = None,
     id: IdOpt = None,
+    batch_rows: BatchRowsOpt = None,
+    workers: WorkersOpt = None,
+    scheduler: SchedulerOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Turn new scores into calibrated probabilities."""
     with console.friendly():
-        from hcal.calibrators.files import load
-        from hcal.data import can_write, write_probs
+        from hcal.cli.apply import run_apply
+        from hcal.cli.scale import Scale
 
-        can_write(output)
-        check_output(output, model, *file)
-        calibrator = load(model)
-        data = read_for(calibrator, model, Ask(file, input, None, scores, label, id, score=score))
-        with console.working(f"applying {calibrator.name} to {shape_of(data)}", quiet=quiet or json):
-            calibrator = opening.for_prior(calibrator, prior, data.values)
-            probs = calibrator.predict_proba(data.values)
-        write_probs(output, probs, data.y, classes=data.classes, ids=data.ids)
-        confidence = float(probs.max(axis=1).mean())
+        ask = Ask(file, input, None, scores, label, id, score=score)
+        scale = Scale(batch_rows, workers, scheduler)
+        written = run_apply(model, ask, output, prior, scale, quiet=quiet or json)
         if json:
-            console.print_json({"output": str(output), "rows": len(probs), "classes": probs.shape[1],
-                                "mean_confidence": confidence, "method": calibrator.name})  # fmt: skip
+            console.print_json(written.to_dict())
         elif not quiet:
-            console.out().print(
-                f"wrote [bold]{console.name(output)}[/]: probs {probs.shape[0]:,} × {probs.shape[1]}, "
-                f"mean confidence {confidence:.4f}"
-            )
+            written.show()
 
 
 @app.command(epilog=_examples("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json"))
@@ -172,22 +169,22 @@ def evaluate(
     weight: WeightOpt = None,
     classes: ClassesOpt = None,
     diagram: Annotated[bool, typer.Option(help="draw a reliability diagram in the terminal")] = True,
+    batch_rows: BatchRowsOpt = None,
+    workers: WorkersOpt = None,
+    scheduler: SchedulerOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
     with console.friendly():
-        from hcal.cli.evaluate import measure, show
-        from hcal.cli.report import same_file
-        from hcal.evaluation import learned_from
+        from hcal.cli.evaluate import run_evaluate, show
+        from hcal.cli.scale import Scale
 
         ask = Ask(
             file, input, labels, scores, label, group=group, weight=weight, classes=classes, score=score
         )
-        calibrator, data = calibrator_and_data(model, ask)
-        with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):
-            measured = measure(data, calibrator, names_of(metrics), ci)
-        notes = learned_from(calibrator, data.values) + same_file(calibrator, data)
+        scale = Scale(batch_rows, workers, scheduler)
+        measured, notes = run_evaluate(model, ask, names_of(metrics), ci, scale, quiet=quiet or json)
         for note in notes:
             console.say("warning", "yellow", note)
         if json:
@@ -263,19 +260,23 @@ def certify(
     scores: ScoresOpt = None,
     label: LabelOpt = None,
     classes: ClassesOpt = None,
+    batch_rows: BatchRowsOpt = None,
+    workers: WorkersOpt = None,
+    scheduler: SchedulerOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
     with console.friendly():
-        from hcal.cli.certify import certify_file, save_picture
+        from hcal.cli.certify import run_certify, save_picture
+        from hcal.cli.scale import Scale
 
         if plot is not None:
             check_output(plot, *file, model)
         ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
-        calibrator, data = calibrator_and_data(model, ask)
-        with console.working(f"certifying {shape_of(data)}", quiet=quiet or json):
-            certificate = certify_file(data, calibrator, level=level, assume=assume, positive=positive)
+        wanted = {"level": level, "assume": assume, "positive": positive}
+        scale = Scale(batch_rows, workers, scheduler)
+        certificate = run_certify(model, ask, wanted, scale, quiet=quiet or json)
         if plot is not None:
             save_picture(certificate.plot(), plot)
         if json:

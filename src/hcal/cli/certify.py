@@ -8,10 +8,14 @@ from typing import Any
 import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.files import load
 from hcal.certificates import Certificate, Monitor, refuse_scores_of_the_fit
-from hcal.cli.evaluate import own_probs
+from hcal.cli import console
+from hcal.cli.evaluate import TIMES, own_probs
+from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
-from hcal.data import DataFile
+from hcal.cli.scale import Scale, describe, open_batches
+from hcal.data import Batches, DataFile
 from hcal.evaluation import learned_from
 
 
@@ -53,6 +57,64 @@ def certify_file(
     return hcal.certify(
         probs, y, baseline=raw, calibrator=calibrator, scores=data.values, out_of_fold=True, **options
     )
+
+
+def certify_source(
+    source: Batches,
+    calibrator: Calibrator | None,
+    *,
+    level: float,
+    assume: str | None,
+    positive: str | None = None,
+    **told: Any,
+) -> Certificate:
+    """Certify rows that come by blocks; never on the rows of the fit.
+
+    Parameters
+    ----------
+    source : Batches
+    calibrator, level, assume, positive
+        As for :func:`certify_file`.
+    **told
+        Who works on the pieces, and who is told of it.
+
+    Returns
+    -------
+    Certificate
+    """
+    from hcal.certificates.batched import certify_batches
+
+    number = class_number(positive, source.classes)
+    return certify_batches(source, calibrator, level=level, assume=assume, positive=number, **told)
+
+
+def run_certify(
+    model: Path | None, ask: Ask, wanted: dict[str, Any], scale: Scale, *, quiet: bool
+) -> Certificate:
+    """Certify what was asked for, by blocks where that was asked for or files are many.
+
+    Parameters
+    ----------
+    model : Path, optional
+    ask : Ask
+    wanted : dict
+        Options of :func:`certify_file`.
+    scale : Scale
+    quiet : bool
+
+    Returns
+    -------
+    Certificate
+    """
+    if scale.by_blocks(ask):
+        calibrator = None if model is None else load(model)
+        source = open_batches(ask, scale, calibrator, model)
+        with scale.working(f"certifying {describe(source)}", source, quiet=quiet) as told:
+            return certify_source(source, calibrator, **wanted, **told)
+    ask.check_memory(TIMES)
+    calibrator, data = calibrator_and_data(model, ask)
+    with console.working(f"certifying {shape_of(data)}", quiet=quiet):
+        return certify_file(data, calibrator, **wanted)
 
 
 def open_monitor(state: Path | None, level: float, tolerance: float) -> Monitor:

@@ -130,6 +130,7 @@ def _sentence(error: BaseException) -> str:
 def _hint(error: BaseException) -> str:
     """Return the option that helps; the library's own words know of no options."""
     from hcal.data import MissingLabelsError, OtherColumnError, UnknownKindError, UnnamedClassesError
+    from hcal.data.limits import NeedsBlocksError
 
     if isinstance(error, UnknownKindError):
         return " (add --input logits, probs or log_probs; for some columns of a table --scores)"
@@ -137,6 +138,8 @@ def _hint(error: BaseException) -> str:
         return " (or name the column with --label, or a file of labels with --labels)"
     if isinstance(error, OtherColumnError):
         return " (or choose the columns with --scores and --label)"
+    if isinstance(error, NeedsBlocksError):
+        return " (add --batch-rows 65536)"
     if isinstance(error, UnnamedClassesError):
         return " (--classes cat,dog,…; of a single score the second is its class)"
     return ""

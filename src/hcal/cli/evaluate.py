@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from rich.table import Table
 
 import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.files import load
 from hcal.certificates.sentences import group_sentences
 from hcal.cli import console, diagram
-from hcal.data import DataFile
+from hcal.cli.files import Ask, calibrator_and_data, shape_of
+from hcal.cli.report import same_file
+from hcal.cli.scale import Scale, describe, open_batches
+from hcal.data import Batches, DataFile
 from hcal.data.probabilities import to_probs
-from hcal.evaluation import Evaluation
+from hcal.evaluation import Evaluation, learned_from
+from hcal.evaluation.batched import BatchedEvaluation, evaluate_batches
 from hcal.runtime.numerics import FloatArray, IntArray
+
+#: Peak of memory over the bytes of the scores: 14 for float32 before and after a calibrator, 7 for float64.
+TIMES: Final = 10
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,10 @@ class Measured:
     result : Evaluation
         Of ``probs``.
     calibrator : Calibrator or None
+    argmax_changed : int
+        How many rows got another most probable class.
+    streamed : BatchedEvaluation or None
+        Where rows came by blocks: then ``raw``, ``probs`` and ``y`` are a sample of them.
     """
 
     data: DataFile
@@ -43,6 +56,8 @@ class Measured:
     before: Evaluation | None
     result: Evaluation
     calibrator: Calibrator | None
+    argmax_changed: int = 0
+    streamed: BatchedEvaluation | None = None
 
     def to_dict(self, notes: Sequence[str] = ()) -> dict[str, Any]:
         """Return a JSON-able summary; ``notes`` join the warnings."""
@@ -69,13 +84,10 @@ class Measured:
                 found["before_intervals"] = _intervals(self.before)
         if self.result.standing is not None:
             found["standing"] = self.result.standing.to_dict()
+        if self.streamed is not None:
+            found |= {"how": self.streamed.how, "sample_rows": self.streamed.sample_rows}
         found |= {"accuracy": self.result.accuracy, "mean_confidence": self.result.mean_confidence}
         return found | {"collapsed": self.result.collapsed, "warnings": [*self.result.warnings, *notes]}
-
-    @property
-    def argmax_changed(self) -> int:
-        """How many rows got another most probable class."""
-        return int((self.raw.argmax(axis=1) != self.probs.argmax(axis=1)).sum())
 
 
 def _intervals(evaluation: Evaluation) -> dict[str, Any]:
@@ -125,7 +137,84 @@ def measure(
         return Measured(data, raw, raw, y, None, before, None)
     probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
     result = hcal.evaluate(probs, y, metrics, ci, baseline=raw, **options)
-    return Measured(data, raw, probs, y, before, result, calibrator)
+    changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
+    return Measured(data, raw, probs, y, before, result, calibrator, changed)
+
+
+def measure_batches(
+    source: Batches,
+    calibrator: Calibrator | None = None,
+    metrics: Sequence[str] | None = None,
+    ci: float | None = None,
+    **told: Any,
+) -> tuple[Measured, list[str]]:
+    """Measure rows that come by blocks; return also what is to be said of them.
+
+    Parameters
+    ----------
+    source : Batches
+    calibrator, metrics, ci
+        As for :func:`measure`.
+    **told
+        Who works on the pieces, and who is told of it.
+
+    Returns
+    -------
+    Measured, list of str
+    """
+    found = evaluate_batches(source, calibrator, metrics, ci, **told)
+    sample = found.sample
+    data = DataFile(
+        source.paths[0], source.kind, sample.scores, sample.y, source.part, source.classes,
+        more=source.paths[1:],
+    )  # fmt: skip
+    raw = own_probs(data)
+    probs = raw if calibrator is None else inputs.check_probs(calibrator.predict_proba(data.values))[0]
+    y = inputs.check_labels(sample.y, *raw.shape)
+    changed = found.argmax_changed
+    measured = Measured(data, raw, probs, y, found.before, found.result, calibrator, changed, found)
+    share = found.learned_from
+    note = (
+        f"about {share:.0%} of the rows that the calibrator learned from are among these: judge it on others"
+    )
+    return measured, [note] if share else []
+
+
+def run_evaluate(
+    model: Path | None,
+    ask: Ask,
+    metrics: Sequence[str] | None,
+    ci: float | None,
+    scale: Scale,
+    *,
+    quiet: bool,
+) -> tuple[Measured, list[str]]:
+    """Measure what was asked for, by blocks where that was asked for or files are many.
+
+    Parameters
+    ----------
+    model : Path, optional
+    ask : Ask
+    metrics, ci
+        As for :func:`measure`.
+    scale : Scale
+    quiet : bool
+
+    Returns
+    -------
+    Measured, list of str
+        And what is to be said of the rows.
+    """
+    if scale.by_blocks(ask):
+        calibrator = None if model is None else load(model)
+        source = open_batches(ask, scale, calibrator, model)
+        with scale.working(f"measuring {describe(source)}", source, quiet=quiet) as told:
+            return measure_batches(source, calibrator, metrics, ci, **told)
+    ask.check_memory(TIMES)
+    calibrator, data = calibrator_and_data(model, ask)
+    with console.working(f"measuring {shape_of(data)}", quiet=quiet):
+        measured = measure(data, calibrator, metrics, ci)
+    return measured, learned_from(calibrator, data.values) + same_file(calibrator, data)
 
 
 def show(measured: Measured, *, draw: bool) -> None:
@@ -144,6 +233,8 @@ def show(measured: Measured, *, draw: bool) -> None:
     if result.standing is not None:
         s = result.standing
         out.print("\n" + "\n".join(x.words for x in (s.tolerance, s.exact, s.knowledge)), markup=False)
+    if measured.streamed is not None and measured.streamed.sentences:
+        out.print("\n" + "\n".join(measured.streamed.sentences), markup=False)
     for warning in result.warnings:
         console.say("warning", "yellow", warning)
     if draw:

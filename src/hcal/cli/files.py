@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hcal.cli import console
 from hcal.cli.opening import check_score
@@ -13,7 +14,10 @@ from hcal.cli.options import names_of
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.data import DataFile, Part
+    from hcal.data import Batches, Columns, DataFile, Part
+    from hcal.inputs import InputKind
+
+T = TypeVar("T")
 
 #: What people write for values that JSON spells otherwise.
 _WORDS = {"None": None, "none": None, "True": True, "False": False}
@@ -35,14 +39,55 @@ class Ask:
     score: str = "sum"
 
     def read(self, *, part: Part = "test", kind: str | None = None) -> DataFile:
-        """Read it; ``kind`` is that of a model, where one decides."""
-        from hcal.data import Columns, read_data
+        """Read all of it; ``kind`` is that of a model, where one decides."""
+        from hcal.data import read_data
 
-        columns = Columns(self.scores, self.label, self.id, self.group, self.weight)
+        if self.several:
+            return self.batches(None, part=part, kind=kind).read_all()
         return read_data(
-            self.file, part=part, kind=kind or self.kind, labels=self.labels, columns=columns,
+            self.file, part=part, kind=kind or self.kind, labels=self.labels, columns=self.columns,
             classes=names_of(self.classes), score=check_score(self.score),
         )  # fmt: skip
+
+    @property
+    def several(self) -> bool:
+        """Whether it is a folder, a pattern or a store: read as one set of rows by blocks."""
+        from hcal.data.sources import is_many
+        from hcal.data.zarr_rows import is_zarr
+
+        together = len(self.file) > 1 and any(path.suffix.lower() != ".jsonl" for path in self.file)
+        return together or any(is_many(path) or is_zarr(path) for path in self.file)
+
+    def check_memory(self, times: int, kind: str | None = None) -> None:
+        """Raise before anything starts where all rows, at ``times`` their bytes, would not fit in memory."""
+        from contextlib import suppress
+
+        from hcal.data.limits import check_memory
+        from hcal.data.pieces import Recipe, declared_bytes
+        from hcal.data.sources import files_of
+
+        recipe, declared = Recipe(1, kind or self.kind, self.columns, self.labels), 0
+        with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
+            declared = sum(declared_bytes(path, recipe) for path in files_of(self.file) or ())
+        check_memory(self.file[0].name, times * declared)
+
+    def batches(
+        self, rows: int | None, *, part: Part = "test", kind: str | None = None, order: Any = None
+    ) -> Batches:
+        """Read it by blocks; ``kind`` and ``order`` of classes are those of a model, where one decides."""
+        from hcal.data import batches
+
+        return batches(
+            self.file, rows=rows, part=part, kind=kind or self.kind, labels=self.labels, columns=self.columns,
+            classes=names_of(self.classes), order=order,
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> Columns:
+        """What the options call the columns."""
+        from hcal.data import Columns
+
+        return Columns(self.scores, self.label, self.id, self.group, self.weight)
 
 
 def calibrator_and_data(model: Path | None, ask: Ask) -> tuple[Calibrator | None, DataFile]:
@@ -56,16 +101,21 @@ def calibrator_and_data(model: Path | None, ask: Ask) -> tuple[Calibrator | None
 
 
 def read_for(calibrator: Calibrator, model: Path, ask: Ask) -> DataFile:
+    """Read the kind of scores that the calibrator was fitted on, its classes in the order of the fit."""
+    data = as_fitted(calibrator, model, ask, lambda kind: ask.read(kind=kind))
+    return data.in_order_of(getattr(calibrator, "class_names_", None))
+
+
+def as_fitted(calibrator: Calibrator, model: Path, ask: Ask, read: Callable[[InputKind], T]) -> T:
     """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
     if ask.kind is not None and ask.kind != calibrator.input:
         raise ValueError(
             f"{model.name} was fitted on {calibrator.input}, so --input {ask.kind} cannot be right"
         )
     try:
-        data = ask.read(kind=calibrator.input)
+        return read(calibrator.input)
     except ValueError as error:
         raise type(error)(f"{error} ({model.name} was fitted on {calibrator.input})") from None
-    return data.in_order_of(getattr(calibrator, "class_names_", None))
 
 
 def parse_params(pairs: list[str]) -> dict[str, Any]:

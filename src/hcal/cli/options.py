@@ -25,8 +25,8 @@ MethodOpt = Annotated[
 DataArg = Annotated[
     list[Path],
     typer.Argument(
-        help=".npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt, a numpy pickle .p, or .jsonl "
-        "of lm-evaluation-harness (these may be several)",
+        help=".npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt, Zarr, numpy pickle .p, .jsonl "
+        "of lm-evaluation-harness (these may be several); a folder or a pattern of files",
         metavar="FILE",
     ),
 ]
@@ -55,6 +55,16 @@ WeightOpt = Annotated[str | None, typer.Option("--weight", help="a column of wei
 ClassesOpt = Annotated[
     str | None,
     typer.Option("--classes", help="names of the classes with commas, in the order of the columns"),
+]
+BatchRowsOpt = Annotated[
+    int | None,
+    typer.Option("--batch-rows", help="read so many rows at a time: for files that memory does not hold"),
+]
+WorkersOpt = Annotated[
+    int | None, typer.Option("--workers", help="processes that share the work; the answer is the same")
+]
+SchedulerOpt = Annotated[
+    str | None, typer.Option("--scheduler", help="address of a Dask scheduler whose workers share the work")
 ]
 
 

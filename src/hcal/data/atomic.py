@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -67,6 +68,63 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _writing.discard(temporary.name)
 
 
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a new folder beside ``path`` and give it that name only when all went well.
+
+    Parameters
+    ----------
+    path : path-like
+        A new name, or an empty folder.
+
+    Yields
+    ------
+    Path
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "parts"
+    >>> with atomic_folder(target) as folder:
+    ...     _ = (folder / "part-0.txt").write_text("whole")
+    >>> [file.name for file in target.iterdir()]
+    ['part-0.txt']
+    """
+    target = Path(os.path.realpath(path))
+    check_new_folder(target)
+    remove_stale(target.parent)
+    name = _new_name("")
+    temporary = target.parent / name
+    _writing.add(name)
+    try:
+        temporary.mkdir()
+        yield temporary
+        check_new_folder(target)
+        _sync_folder(temporary)
+        temporary.replace(target)
+        _sync_folder(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        _writing.discard(name)
+
+
+def check_new_folder(path: Path) -> None:
+    """Raise where a folder cannot be written because something is there.
+
+    Parameters
+    ----------
+    path : Path
+
+    Examples
+    --------
+    >>> check_new_folder(Path("new"))
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no such directory: {path.parent}")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists: name a new or an empty folder")
+
+
 def remove_stale(folder: Path) -> None:
     """Remove the temporaries that killed processes left in a folder; those of living ones stay.
 
@@ -86,7 +144,7 @@ def remove_stale(folder: Path) -> None:
     for name in names:
         with suppress(OSError):  # another process may tidy at the same time
             if _is_stale(folder / name):
-                (folder / name).unlink()
+                (shutil.rmtree if (folder / name).is_dir() else os.unlink)(folder / name)
 
 
 def _is_stale(path: Path) -> bool:
@@ -94,7 +152,7 @@ def _is_stale(path: Path) -> bool:
     if found is None or path.name in _writing:
         return False
     status = path.lstat()
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         return False
     if found[1] == _machine() and not _alive(int(found[2])):
         return True
@@ -143,13 +201,16 @@ def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
     return mode & 0o777
 
 
+def _new_name(suffix: str) -> str:
+    return f".hcal-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
+
+
 def _create(target: Path) -> tuple[Path, int]:
     """Make the empty temporary; return its name and the permissions that the umask left.
 
     The kernel applies the umask here: to ask for it is to set it, for every thread of the process.
     """
-    suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
-    name = f".hcal-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
+    name = _new_name(target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else "")
     _writing.add(name)
     try:
         handle = os.open(target.parent / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

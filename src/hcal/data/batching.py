@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.data.class_names import ClassName, check_classes, encode
+from hcal.data.class_names import ClassName, check_classes
 from hcal.data.columns import Columns
+from hcal.data.limits import check_bytes
 from hcal.data.pieces import Piece, Recipe, classes_of, count_labels, read_data_blocks, spans_of, texts_of
 from hcal.data.plan import Part, UnknownKindError
 from hcal.data.reading import DataFile
@@ -131,6 +132,8 @@ class Batches:
     n_classes : int
     classes : tuple of str, or None
         Names of the classes in the order of the columns.
+    part : str
+        ``"cal"``, ``"test"``, or ``""`` for files without parts.
     n_rows : int or None
         How many rows there are; None where only the end of an iterator will tell.
     n_bytes : int
@@ -139,10 +142,11 @@ class Batches:
 
     def __init__(self, paths: Sequence[Path], recipe: Recipe, rows: int | None) -> None:
         self.paths = tuple(paths)
-        first = self._probe(recipe)
+        self._first = first = self._probe(recipe)
         self.kind: InputKind = first.kind
         self.n_classes = classes_of(first)
         self.classes = first.classes
+        self.part = first.part
         size = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
         order = recipe.order or first.classes
         self.recipe = replace(
@@ -170,6 +174,15 @@ class Batches:
             raise ValueError(f"{labels.name} has {count_labels(labels):,} labels for {start:,} rows")
         return pieces, held
 
+    @property
+    def name(self) -> str:
+        """The name of the first file, and how many come with it."""
+        return replace(self._first, more=self.paths[1:]).name
+
+    def check_labels(self) -> None:
+        """Raise where there are no labels, or none that are classes: before a long pass, not in it."""
+        as_batch(0, replace(self._first, y=self._first.labels()))
+
     def pieces(self) -> list[Piece]:
         """Return disjoint parts of the rows, in their order, each for :func:`read_piece`.
 
@@ -194,6 +207,23 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         return chain.from_iterable(map(read_piece, self._pieces[0]))
 
+    def read_all(self) -> DataFile:
+        """Return all rows at once, as :func:`hcal.data.read_data` does for one file.
+
+        Returns
+        -------
+        DataFile
+        """
+        check_bytes(self.name, self.n_bytes, self.n_bytes)
+        found = [data for piece in self._pieces[0] for _, data in read_data_blocks(piece)]
+
+        def column(name: str) -> Any:
+            held = [getattr(data, name) for data in found]
+            return None if held[0] is None else np.concatenate(held)
+
+        columns = {name: column(name) for name in ("values", "y", "ids", "groups", "weight")}
+        return replace(self._first, path=self.paths[0], more=self.paths[1:], **columns)
+
 
 class ArrayBatches(Batches):
     """Rows that a program hands over, block by block."""
@@ -206,10 +236,12 @@ class ArrayBatches(Batches):
         classes: tuple[str, ...] | None,
     ) -> None:
         self._blocks, self.kind = blocks, kind
-        self._waiting, self._first = self._peek()
-        scores = inputs.to_numpy(_pair(self._first)[0], kind)[0]
-        self.n_classes = 2 if scores.ndim == 1 else int(scores.shape[-1])
-        self.classes = None if classes is None else check_classes(classes, self.n_classes)
+        self.paths, self.part, self.classes = (), "", classes
+        self._waiting, first = self._peek()
+        self._first = self._data(first)
+        self.n_classes = classes_of(self._first)
+        if classes is not None:
+            check_classes(classes, self.n_classes)
         self._rows = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
 
     def _peek(self) -> tuple[Iterator[Any] | None, Any]:
@@ -238,19 +270,22 @@ class ArrayBatches(Batches):
         waiting, self._waiting = self._waiting, None
         start = 0
         for block in self._blocks() if waiting is None else waiting:
-            values, labels = _pair(block)
-            scores = inputs.to_numpy(values, self.kind)[0]
-            y = None if labels is None else encode(inputs.to_numpy(labels, "y")[0], self.classes)
-            data = DataFile(Path("iterator"), self.kind, scores, y, "", self.classes)
+            data = self._data(block)
             if classes_of(data) != self.n_classes:
                 raise ValueError(f"a block has {classes_of(data)} classes, the first has {self.n_classes}")
-            if y is not None and len(y) != len(scores):
-                raise ValueError(f"y has {len(y)} labels for {len(scores)} rows")
-            for a in range(0, len(scores), self._rows):
+            if data.y is not None and len(data.y) != len(data.values):
+                raise ValueError(f"y has {len(data.y)} labels for {len(data.values)} rows")
+            for a in range(0, len(data.values), self._rows):
                 b = a + self._rows
-                part = replace(data, values=scores[a:b], y=None if y is None else y[a:b])
-                yield as_batch(start + a, part)
-            start += len(scores)
+                y = None if data.y is None else data.y[a:b]
+                yield as_batch(start + a, replace(data, values=data.values[a:b], y=y))
+            start += len(data.values)
+
+    def _data(self, block: Any) -> DataFile:
+        values, labels = _pair(block)
+        y = None if labels is None else inputs.to_numpy(labels, "y")[0]
+        scores = inputs.to_numpy(values, self.kind)[0]
+        return DataFile(Path("iterator"), self.kind, scores, y, "", self.classes)
 
 
 def _pair(block: Any) -> tuple[Any, Any]:

@@ -57,12 +57,80 @@ def _memory() -> int:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not a POSIX system
         total = 8 * 2**30
+    own = _own_limit()
+    return total if own is None else min(total, own)
+
+
+def _own_limit() -> int | None:
+    """Return the bytes that this process may map, where somebody has limited it."""
     try:
         import resource
     except ImportError:
-        return total
+        return None
     own = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return total if own == resource.RLIM_INFINITY else min(total, own)
+    return None if own == resource.RLIM_INFINITY else own
+
+
+def available_memory() -> int:
+    """Return the bytes that this process can still get: of the machine, its container and its own limit.
+
+    Examples
+    --------
+    >>> available_memory() > 0
+    True
+    """
+    found = [_memory()]
+    told = _first_number("/proc/meminfo", "MemAvailable:")
+    if told is not None:
+        found.append(1024 * told)
+    group, used = (_first_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if group is not None and used is not None:
+        found.append(group - used)
+    pages = _first_number("/proc/self/statm")
+    own = _own_limit()
+    if own is not None and pages is not None:
+        found.append(own - pages * os.sysconf("SC_PAGE_SIZE"))
+    return max(min(found), 1)
+
+
+def _first_number(path: str, key: str = "") -> int | None:
+    """Return the number that follows a key in a file of the kernel; None where there is none."""
+    try:
+        text = Path(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    words = text[text.find(key) + len(key) :].split() if key in text else []
+    return int(words[0]) if words and words[0].isdecimal() else None
+
+
+def check_memory(name: str, needed: int) -> None:
+    """Refuse, before anything starts, what would need more memory than there is.
+
+    Parameters
+    ----------
+    name : str
+        Of the file, for the message.
+    needed : int
+        Bytes that the whole work would take at its peak. Whoever has set ``HCAL_MAX_BYTES`` is not asked.
+
+    Examples
+    --------
+    >>> check_memory("a.npy", 1000)
+    >>> check_memory("a.npy", 10**18)
+    Traceback (most recent call last):
+    ...
+    hcal.data.limits.NeedsBlocksError: a.npy needs about 1000000000.0 GB of memory and there are ...
+    """
+    there = available_memory()
+    if needed > there and VARIABLE not in os.environ:
+        raise NeedsBlocksError(
+            f"{name} needs about {_gigabytes(needed)} of memory and there are {_gigabytes(there)}: "
+            "read it by blocks"
+        )
+
+
+class NeedsBlocksError(ValueError):
+    """A file that memory does not hold was to be read whole."""
 
 
 def check_bytes(name: str, wanted: int, held: int) -> None:

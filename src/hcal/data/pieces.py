@@ -221,6 +221,26 @@ def _flat(arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
 
+def declared_bytes(path: Path, recipe: Recipe) -> int:
+    """Return the bytes that the wanted arrays of a file take, as far as it tells without being read.
+
+    Parameters
+    ----------
+    path : Path
+    recipe : Recipe
+
+    Returns
+    -------
+    int
+        The size of the file where its format does not tell.
+    """
+    if path.suffix.lower() not in (".npy", ".npz", ".parquet"):
+        return path.stat().st_size if path.is_file() else 0
+    plan = plan_of(path, recipe)
+    with open_rows(path, Wish(plan.choose, columns=plan.columns)) as rows:
+        return rows.n_bytes
+
+
 def spans_of(path: Path, recipe: Recipe) -> tuple[list[Span], int, int]:
     """Return the spans of a file, how many rows it has, and how many bytes they would take.
 

@@ -49,14 +49,27 @@ def write_probs(
     from hcal.data.atomic import atomic_path
 
     can_write(path)
+    with atomic_path(path) as temporary:
+        _WRITERS[Path(path).suffix.lower()](temporary, arrays_of(probs, y, classes=classes, ids=ids))
+
+
+def arrays_of(
+    probs: NDArray[Any], y: Any = None, *, classes: Sequence[Any] | None = None, ids: Any = None
+) -> Arrays:
+    """Return what is written of some rows, by name.
+
+    Examples
+    --------
+    >>> list(arrays_of(np.array([[0.25, 0.75]]), [1], ids=[7]))
+    ['id', 'probs', 'y']
+    """
     arrays: Arrays = {} if ids is None else {"id": np.asarray(ids)}
     arrays["probs"] = probs
     if y is not None:
         arrays["y"] = np.asarray(y)
     if classes is not None:
         arrays[CLASSES] = np.array([str(name) for name in classes])
-    with atomic_path(path) as temporary:
-        _WRITERS[Path(path).suffix.lower()](temporary, arrays)
+    return arrays
 
 
 def can_write(path: str | Path) -> None:
@@ -73,7 +86,7 @@ def can_write(path: str | Path) -> None:
 
 
 def _write_csv(path: Path, arrays: Arrays) -> None:
-    columns = _to_columns(arrays)
+    columns = to_columns(arrays)
     with path.open("w", newline="", encoding="utf-8") as f:
         writer = csv.writer(f, lineterminator="\n")
         writer.writerow(columns)
@@ -86,7 +99,7 @@ def _write_parquet(path: Path, arrays: Arrays) -> None:
         from pyarrow import parquet as pq
     except ImportError:
         raise missing("writing .parquet", "pyarrow", "frames") from None
-    pq.write_table(pa.table(_to_columns(arrays)), path)
+    pq.write_table(pa.table(to_columns(arrays)), path)
 
 
 def _write_safetensors(path: Path, arrays: Arrays) -> None:
@@ -101,7 +114,8 @@ def _write_safetensors(path: Path, arrays: Arrays) -> None:
     path.write_bytes(save({k: np.ascontiguousarray(v) for k, v in held.items()}))
 
 
-def _to_columns(arrays: Arrays) -> Arrays:
+def to_columns(arrays: Arrays) -> Arrays:
+    """Return arrays as the columns of a table, in their order."""
     probs = arrays["probs"]
     names = arrays[CLASSES].tolist() if CLASSES in arrays else range(probs.shape[1])
     columns = {"id": arrays["id"]} if "id" in arrays else {}

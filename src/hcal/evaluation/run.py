@@ -13,6 +13,7 @@ from hcal import inputs
 from hcal.certificates import certify
 from hcal.data.class_names import check_classes, encode
 from hcal.data.probabilities import to_probs
+from hcal.data.top_k import TopK
 from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
@@ -48,7 +49,8 @@ def evaluate(
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
         numpy, torch (CPU or CUDA), pandas or polars. A list of rows of different lengths (questions with
-        different numbers of options) is filled up with options of probability 0.
+        different numbers of options) is filled up with options of probability 0. Or :class:`hcal.TopK`, for
+        top-label metrics and scores; tests and certificates, which look at every class, are then left out.
     y : array-like of shape (N,)
         Integer labels 0..K−1.
     metrics : str or list of str, optional
@@ -96,14 +98,14 @@ def evaluate(
     notes = _coincidence(probs, calibration)
     values, left_out = _values(s, names, chosen)
     if left_out:
-        notes.append(f"left out, because they need whole repetition counts as weights: {', '.join(left_out)}")
+        notes.append(f"left out, because {_why_not(s)}: {', '.join(left_out)}")
     found = {}
     if ci is not None:
         found = intervals(s, values, ci, method=interval, n_resamples=n_resamples, random_state=random_state)
     other = None if baseline is None else _sample(baseline, y, sample_weight, input)
     if other is not None and other.k != s.k:
         raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
-    wanted = ci is not None if test is None else test
+    wanted = ci is not None and s.data.complete if test is None else test
     proof = _proof(s, wanted, ci, groups, positive, random_state)
     summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
     return Evaluation(
@@ -166,7 +168,7 @@ def _names(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
 def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> Sample:
     if isinstance(probs, Sample):
         return probs
-    if input != "probs":
+    if input != "probs" and not isinstance(probs, TopK):
         probs = to_probs(probs, input)
     return Sample(probs, y, sample_weight)
 
@@ -178,6 +180,12 @@ def _values(s: Sample, names: list[str], chosen: bool) -> tuple[dict[str, float]
     """
     left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
     return {n: METRICS[n].function(s) for n in names if n not in left_out}, left_out
+
+
+def _why_not(s: Sample) -> str:
+    if not s.data.complete:
+        return "they look at every class and the scores hold the top ones"
+    return "they need whole repetition counts as weights"
 
 
 def _coincidence(probs: Any, calibration: Any) -> list[str]:

@@ -79,7 +79,7 @@ def to_logits(ops: Ops, x: Any, kind: InputKind, smallest: float) -> Any:
 def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
     """Where rounding to the output's width made the top class tie with an earlier one, lift it by a hair.
 
-    The counterpart of ``_keep_argmax`` in :mod:`hcal.calibrators.base`, in operations that every runtime has.
+    The counterpart of ``keep_argmax`` in :mod:`hcal.calibrators.argmax`, in operations of every runtime.
 
     Parameters
     ----------

@@ -86,7 +86,9 @@ class Metric:
         return "bootstrap" if self.ends is None else "jackknife"
 
     def takes(self, s: Sample) -> bool:
-        """Return whether it has a meaning, and an affordable one, under the weights of a sample."""
+        """Return whether it has a meaning, and an affordable one, for the scores and weights of a sample."""
+        if not s.data.complete and self.level not in ("top-label", "score"):
+            return False
         if s.weight is None or self.weights == "any":
             return True
         whole = np.array_equal(s.weight, np.rint(s.weight))

@@ -151,18 +151,7 @@ def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> NDArray[n
     >>> drawn_labels(Sample([[0.0, 1.0]], [0]), 3, np.random.default_rng(0)).ravel()
     array([1, 1, 1])
     """
-    out = np.empty((n_draws, s.n), dtype=np.int64)
-    start = 0
-    for block in s.data.row_blocks():
-        rows = np.arange(len(block))
-        cumulated = np.cumsum(block, axis=1, dtype=np.float64)
-        cumulated /= cumulated[:, -1:]
-        flat = (cumulated + rows[:, None]).ravel()
-        u = rng.random((n_draws, len(block))) + rows
-        found = np.searchsorted(flat, u, side="right") - rows * s.k
-        out[:, start : start + len(block)] = np.clip(found, 0, s.k - 1)
-        start += len(block)
-    return out
+    return s.data.drawn(n_draws, rng)
 
 
 def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator) -> dict[str, Vector]:

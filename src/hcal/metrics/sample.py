@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.data.top_k import TopK
 from hcal.runtime.numerics import FloatArray, IntArray
 
 Vector = NDArray[np.float64]
@@ -38,6 +39,9 @@ class Entries:
 
 class Data:
     """Probabilities and labels without weights; reductions are computed when first asked for."""
+
+    #: Whether the probabilities of all classes are there.
+    complete = True
 
     def __init__(self, probs: Any, y: Any) -> None:
         self.tensor: Any = None
@@ -108,7 +112,7 @@ class Data:
 
     def relabelled(self, y: IntArray) -> Data:
         """Return the same predictions with other (checked) labels; what does not depend on y is shared."""
-        other = object.__new__(Data)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         for name in ("hit", "chosen", "hit_sorted"):
             other.__dict__.pop(name, None)
@@ -117,6 +121,11 @@ class Data:
             t: Entries(e.row, e.column, e.value, y[e.row] == e.column) for t, e in self._entries.items()
         }
         return other
+
+    def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
+        """Draw labels from the predictions, shape (D, N)."""
+        blocks = [draw_columns(block, n_draws, rng) for block in self.row_blocks()]
+        return np.concatenate(blocks, axis=1)
 
     def row_blocks(self) -> list[FloatArray]:
         """Views of consecutive rows, about ``BLOCK`` numbers each."""
@@ -203,7 +212,7 @@ class Sample:
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        numpy, torch (CPU or CUDA), pandas, polars.
+        numpy, torch (CPU or CUDA), pandas, polars; or :class:`hcal.data.top_k.TopK`.
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
 
@@ -215,7 +224,12 @@ class Sample:
     """
 
     def __init__(self, probs: Any, y: Any, sample_weight: Any = None) -> None:
-        self.data = Data(probs, y)
+        if isinstance(probs, TopK):
+            from hcal.metrics.top_k import TopKData
+
+            self.data: Data = TopKData(probs, y)
+        else:
+            self.data = Data(probs, y)
         # Replicates of a bootstrap keep the k-means clusters of the sample that they were drawn from.
         self.keep_clusters = False
         self.weight = inputs.check_weight(sample_weight, self.data.n)
@@ -297,6 +311,23 @@ class Sample:
                 f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}, and may to at "
                 f"most {MOST_COPIES:.0e}"
             )
+
+
+def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
+    """Draw columns in proportion to weights (N, C): (D, N), one binary search a draw.
+
+    Examples
+    --------
+    >>> draw_columns(np.array([[0.0, 1.0]]), 3, np.random.default_rng(0)).ravel()
+    array([1, 1, 1])
+    """
+    rows = np.arange(len(weights))
+    cumulated = np.cumsum(weights, axis=1, dtype=np.float64)
+    cumulated /= cumulated[:, -1:]
+    flat = (cumulated + rows[:, None]).ravel()
+    found = np.searchsorted(flat, rng.random((n_draws, len(rows))) + rows, side="right")
+    columns = np.clip(found - rows * weights.shape[1], 0, weights.shape[1] - 1)
+    return np.asarray(columns, dtype=np.int64)
 
 
 def _cumulate(x: Vector) -> Vector:

@@ -169,6 +169,11 @@ class StreamingMetrics:
             raise ValueError("nothing to compute: no part was added yet")
         return {name: self._one(name) for name in self.metrics}
 
+    @property
+    def mean_confidence(self) -> float:
+        """The mean probability of the predicted class."""
+        return float(self._state["sums"][4] / self._total)
+
     def result(self) -> dict[str, float]:
         """Return the metrics of everything seen so far; see :meth:`compute`."""
         return self.compute()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.scores import accuracy, brier, nll
+from hcal.metrics.sample import Sample
+from hcal.metrics.scores import accuracy, brier, mean_confidence, nll
 from hcal.metrics.top_label import ece_ew
 from hcal.runtime.numerics import FloatArray, IntArray
 
@@ -29,10 +30,16 @@ def score_probs(probs: FloatArray, y: IntArray, sample_weight: NDArray[np.float6
     >>> score_probs(np.array([[0.5, 0.5]]), np.array([0]))["accuracy"]
     1.0
     """
-    return {
-        "nll": nll(probs, y, sample_weight=sample_weight),
-        "brier": brier(probs, y, sample_weight=sample_weight),
-        "accuracy": accuracy(probs, y, sample_weight=sample_weight),
-        "ece_ew": ece_ew(probs, y, sample_weight=sample_weight),
-        "mean_confidence": float(np.average(probs.max(axis=1), weights=sample_weight)),
-    }
+    return score_sample(Sample(probs, y, sample_weight))
+
+
+def score_sample(s: Sample) -> Scores:
+    """Return the same of a sample.
+
+    Examples
+    --------
+    >>> score_sample(Sample([[0.5, 0.5]], [0]))["mean_confidence"]
+    0.5
+    """
+    metrics = {"nll": nll, "brier": brier, "accuracy": accuracy, "ece_ew": ece_ew}
+    return {name: metric(s) for name, metric in metrics.items()} | {"mean_confidence": mean_confidence(s)}

@@ -30,6 +30,10 @@ class Objective:
         () ↦ the same as a differentiable torch function (probabilities, labels) ↦ scalar: an engine for
         training on a device. Without one, :func:`hcal.objective.torch_loss.as_loss` makes it of
         ``value_and_grad``.
+    table : callable, optional
+        For an objective that is no sum over rows, but a function of a table that is: (log-probabilities,
+        labels, weights) ↦ a table that adds up (``+``) and whose ``result()`` is the value and a function
+        (log-probabilities, labels, weights) ↦ gradient in the log-probabilities. Blocks then need two passes.
     """
 
     name: str
@@ -37,3 +41,4 @@ class Objective:
     by_rows: bool = True
     uses_curvature: bool = False
     torch_loss: Callable[[], Any] | None = None
+    table: Callable[[Float64, IntArray, Float64], Any] | None = None

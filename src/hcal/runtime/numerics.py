@@ -58,6 +58,29 @@ def softmax(logits: FloatArray) -> FloatArray:
     return x
 
 
+def grouped_softmax(scores: FloatArray, log_sizes: Float64) -> Float64:
+    """Return the softmax where each score stands for several classes: the probability of ONE of them.
+
+    Parameters
+    ----------
+    scores : array of shape (N, G)
+    log_sizes : array of shape (N, G)
+        ln of how many classes have the score; −inf for none.
+
+    Returns
+    -------
+    array of shape (N, G)
+
+    Examples
+    --------
+    >>> grouped_softmax(np.zeros((1, 2)), np.log([[1.0, 3.0]]))
+    array([[0.25, 0.25]])
+    """
+    x = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
+    probs: Float64 = np.exp(x) / np.exp(x + log_sizes).sum(axis=1, keepdims=True)
+    return probs
+
+
 def bounded(logits: FloatArray) -> FloatArray:
     """Return the logits, those of absurd size (beyond 1e150, in float32 1e15) cut to it.
 

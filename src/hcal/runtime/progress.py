@@ -30,7 +30,9 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
-def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Callable[[int], None]]:
+def progress(
+    title: str, total: int, *, verbose: bool = False, unit: str | None = None
+) -> Iterator[Callable[[int], None]]:
     """Yield a function that advances a bar on stderr by so many steps.
 
     The bar shows at once if ``verbose``; else after three seconds, and only on a terminal.
@@ -40,6 +42,8 @@ def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Calla
     title : str
     total : int
     verbose : bool
+    unit : str, optional
+        What a step is, such as ``"rows"``: adds how many there are a second and the time that is left.
 
     Examples
     --------
@@ -47,14 +51,32 @@ def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Calla
     ...     advance(1)
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
 
     console = Console(stderr=True)
-    columns = (
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed or 0:,.0f} {unit}/s")
+
+    columns: tuple[ProgressColumn, ...] = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn(
+            "{task.completed:,.0f}/{task.total:,.0f}" if unit else "{task.completed:.0f}/{task.total:.0f}"
+        ),
     )
+    if unit:
+        columns += (Rate(), TextColumn("left:"), TimeRemainingColumn())
     bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=not verbose)
     task = bar.add_task(title, total=total)
     start, shown, patience = time.monotonic(), False, _patience.get()

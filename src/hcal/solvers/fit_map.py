@@ -270,15 +270,38 @@ def _units(
     map: Map, theta: Float64, x: Float64, weight: Float64 | None, penalty: Ridge | None
 ) -> Float64 | None:
     """Return 1/√(diagonal of the second derivative at the start), where the map knows it."""
-    diagonal = map.diagonal
-    if diagonal is None:
+    if map.diagonal is None:
         return None
-    w, rows = unit_weight(weight, len(x)), _rows(map, x)
-    total = np.zeros_like(theta) if penalty is None else 2 * penalty.strength
+    return units_of(diagonal_of(map, theta, x, unit_weight(weight, len(x))), penalty)
+
+
+def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float64:
+    """Return the diagonal (P,) of the second derivative of the weighted sum of NLLs.
+
+    Examples
+    --------
+    >>> from hcal.maps import scaling
+    >>> diagonal_of(scaling.vector(2), scaling.vector(2).start, np.zeros((1, 2)), np.ones(1))
+    array([0.  , 0.  , 0.25, 0.25])
+    """
+    assert map.diagonal is not None
+    total, rows = np.zeros_like(theta), _rows(map, x)
     for start in range(0, len(x), rows):
         block = slice(start, start + rows)
-        total = total + diagonal(theta, x[block], w[block])
-    if not total.max() > 0:  # one class, or saturated throughout: nothing to measure units by
+        total += map.diagonal(theta, x[block], weight[block])
+    return total
+
+
+def units_of(diagonal: Float64, penalty: Ridge | None) -> Float64 | None:
+    """Return 1/√(diagonal, with the penalty's), or None where there is nothing to measure units by.
+
+    Examples
+    --------
+    >>> units_of(np.array([4.0, 1.0]), None)
+    array([0.5, 1. ])
+    """
+    total = diagonal if penalty is None else diagonal + 2 * penalty.strength
+    if not total.max() > 0:  # one class, or saturated throughout
         return None
     units: Float64 = 1 / np.sqrt(np.maximum(total, 1e-8 * total.max()))
     return units

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from hcal.runtime.numerics import Float64
-from hcal.solvers.fit_map import Problem
-from hcal.solvers.lbfgs import Solution, lbfgs
+from hcal.solvers.lbfgs import Loss, Solution, lbfgs
 from hcal.solvers.newton import newton
 from hcal.solvers.proximal import Prox, proximal_gradient
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
+
+
+class Solvable(Protocol):
+    """What these solvers ask of a problem, wherever its rows are."""
+
+    @property
+    def start(self) -> Float64:
+        """Where to begin (P,)."""
+
+    def loss(self) -> Loss:
+        """Return θ ↦ (value, gradient)."""
+
+    def has_hessian(self) -> bool:
+        """Whether the second derivative is known."""
+
+    def hessian(self) -> Callable[[Float64], Float64]:
+        """Return θ ↦ second derivative (P, P)."""
+
+    def units(self) -> Float64 | None:
+        """Return the units of the parameters (P,), where they are known."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +49,7 @@ class Newton:
 
     gain: float = 1e-12
 
-    def __call__(self, problem: Problem) -> Solution:
+    def __call__(self, problem: Solvable) -> Solution:
         """Solve it."""
         return newton(problem.loss(), problem.hessian(), problem.start, tolerance=self.gain)
 
@@ -56,7 +76,7 @@ class Lbfgs:
     gain: float = 1e-13
     watch: Callable[[Float64], bool] | None = None
 
-    def __call__(self, problem: Problem) -> Solution:
+    def __call__(self, problem: Solvable) -> Solution:
         """Solve it."""
         return lbfgs(
             problem.loss(),
@@ -92,7 +112,7 @@ class NewtonOrLbfgs:
     newton: Newton = Newton()
     lbfgs: Lbfgs = Lbfgs()
 
-    def __call__(self, problem: Problem) -> Solution:
+    def __call__(self, problem: Solvable) -> Solution:
         """Solve it."""
         small = len(problem.start) <= NEWTON_PARAMETERS
         if problem.has_hessian() and self.lbfgs.bounds is None and small:
@@ -116,7 +136,7 @@ class Proximal:
     max_iterations: int = 500
     tolerance: float = 1e-5
 
-    def __call__(self, problem: Problem) -> Solution:
+    def __call__(self, problem: Solvable) -> Solution:
         """Solve it."""
         loss, start = problem.loss(), problem.start
         found = proximal_gradient(

@@ -15,6 +15,7 @@ import numpy as np
 
 from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray
 from hcal.runtime.threads import each
+from hcal.solvers.rows import FitRows, array_rows
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
@@ -64,9 +65,18 @@ def logit_scale(logits: FloatArray) -> float:
     >>> logit_scale(np.array([[0.0, 4.0]]))
     2.0
     """
+    return _scale(*_distances(logits))
+
+
+def _distances(logits: FloatArray) -> tuple[float, int]:
+    """Return the sum over rows of the mean distance to the top, and the number of rows."""
     blocks = list(_blocks(*logits.shape))
     parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
-    scale = float(sum(parts)) / len(logits)
+    return float(sum(parts)), len(logits)
+
+
+def _scale(distances: float, n_rows: int) -> float:
+    scale = distances / n_rows
     return scale if scale > NOTHING else 0.0
 
 
@@ -95,26 +105,38 @@ def nll_derivatives(
     >>> both(0.0)
     (0.0, 0.25)
     """
-    total = float(len(logits)) if weight is None else float(weight.sum())
+    return _derivatives(array_rows(logits, y, weight), unit)
 
-    def of_block(beta: float, rows: slice) -> tuple[float, float]:
+
+def _derivatives(
+    rows: FitRows, unit: float, log_sizes: Float64 | None = None
+) -> Callable[[float], tuple[float, float]]:
+    def derivatives(beta: float) -> tuple[float, float]:
+        slope, curvature = rows.sum(partial(_derivative_sums, beta, unit, log_sizes))
+        return slope / rows.total, curvature / rows.total
+
+    return derivatives
+
+
+def _derivative_sums(
+    beta: float, unit: float, log_sizes: Float64 | None, logits: FloatArray, y: IntArray, weight: Float64
+) -> tuple[float, float]:
+    """Return the sums over rows of both derivatives of the NLL; a score may stand for several classes."""
+
+    def of_block(rows: slice) -> tuple[float, float]:
         d = _below_top(logits, rows)
         d /= unit
-        e = np.exp(beta * d)
+        e = np.exp(beta * d if log_sizes is None else beta * d + log_sizes[rows])
         mass = e.sum(axis=1)
         e *= d
         mean = e.sum(axis=1) / mass
         variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
         gap = mean - d[np.arange(len(d)), y[rows]]
-        w = 1.0 if weight is None else weight[rows]
-        return float(np.sum(w * gap)), float(np.sum(w * np.maximum(variance, 0)))
+        return float(np.sum(weight[rows] * gap)), float(np.sum(weight[rows] * np.maximum(variance, 0)))
 
-    def derivatives(beta: float) -> tuple[float, float]:
-        parts = each(partial(of_block, beta), list(_blocks(*logits.shape)), events=logits.size)
-        slope, curvature = (float(sum(column)) for column in zip(*parts, strict=True))
-        return slope / total, curvature / total
-
-    return derivatives
+    parts = each(of_block, list(_blocks(*logits.shape)), events=logits.size)
+    slope, curvature = (float(sum(column)) for column in zip(*parts, strict=True))
+    return slope, curvature
 
 
 def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callable[[float], float]:
@@ -169,13 +191,15 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
     return loss, slope
 
 
-def top_probability(logits: FloatArray, beta: float) -> Float64:
+def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None = None) -> Float64:
     """Return the largest softmax(β z) of every row.
 
     Parameters
     ----------
     logits : array of shape (N, K)
     beta : float
+    log_sizes : array of shape (N, K), optional
+        ln of how many classes each score stands for; by default each for one.
 
     Returns
     -------
@@ -188,7 +212,8 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
     """
     top = np.empty(len(logits))
     for rows in _blocks(*logits.shape):
-        top[rows] = 1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1)
+        scores = beta * _below_top(logits, rows)
+        top[rows] = 1 / np.exp(scores if log_sizes is None else scores + log_sizes[rows]).sum(axis=1)
     return top
 
 
@@ -274,28 +299,59 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     >>> round(2 * solved.beta, 6)  # log 3
     1.098612
     """
-    scale = logit_scale(logits)
+    return temperature_of(array_rows(logits, y, weight))
+
+
+def temperature_of(rows: FitRows, log_sizes: Float64 | None = None) -> Temperature:
+    """Find the temperature of least mean NLL of rows in memory or not; see :func:`solve_temperature`.
+
+    Parameters
+    ----------
+    rows : FitRows
+    log_sizes : array of shape (N, G), optional
+        ln of how many classes each score of rows in memory stands for; by default each for one.
+
+    Returns
+    -------
+    Temperature
+
+    Examples
+    --------
+    >>> rows = array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
+    >>> round(2 * temperature_of(rows).beta, 6)
+    1.098612
+    """
+    distances, n_rows, missed = rows.sum(_first_look)
+    scale = _scale(distances, n_rows)
     if scale == 0:
         return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
-    derivatives = nll_derivatives(logits, y, weight, unit=scale)
+    derivatives = _derivatives(rows, scale, log_sizes)
     if derivatives(0.0)[0] >= 0:
         message = "the scores say nothing, or the opposite of the labels: T is at its upper bound"
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
-    if _all_on_top(logits, y, weight):
-        return _succession(logits, weight, scale)
+    if not missed:
+        return _succession(rows, scale, log_sizes)
     solved = _newton(derivatives, LOG_BETA_BOUNDS)
     return Temperature(solved.beta / scale, solved.converged, solved.message, solved.evaluations)
 
 
-def _all_on_top(logits: FloatArray, y: IntArray, weight: Float64 | None) -> bool:
+def _first_look(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float, int, int]:
+    """Return what :func:`_distances` does, and how many labels do not have the top score."""
     top = logits[np.arange(len(y)), y] == logits.max(axis=1)
-    return bool(np.all(top if weight is None else top | (weight == 0)))
+    return *_distances(logits), int(np.count_nonzero(~top & (weight > 0)))
 
 
-def _succession(logits: FloatArray, weight: Float64 | None, scale: float) -> Temperature:
-    confidence = confidence_of_beta(logits, weight)
-    n = float(len(logits)) if weight is None else float(weight.sum())
-    target = (n + 1) / (n + 2)
+def _confidence_sum(
+    beta: float, log_sizes: Float64 | None, logits: FloatArray, y: IntArray, weight: Float64
+) -> tuple[float]:
+    return (float(weight @ top_probability(logits, beta, log_sizes)),)
+
+
+def _succession(rows: FitRows, scale: float, log_sizes: Float64 | None) -> Temperature:
+    def confidence(beta: float) -> float:
+        return float(rows.sum(partial(_confidence_sum, beta, log_sizes))[0]) / rows.total
+
+    target = (rows.total + 1) / (rows.total + 2)
     beta = solve_increasing(lambda b: confidence(b / scale) - target).beta / scale
     message = (
         "every label has the top score, so no finite T is best; "

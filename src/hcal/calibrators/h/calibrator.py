@@ -15,6 +15,7 @@ from hcal.maps.predict import graph_map, predict_map
 from hcal.runtime.jit import compiled
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.ops import Ops
+from hcal.solvers.rows import ArrayRows, FitRows
 
 Protocol = Literal["default", "paper"]
 Select = Literal["top-label", "class-wise", "nll"]
@@ -126,6 +127,15 @@ class HCalibrator(Calibrator):
             preserve=self._promise(logits.shape[1]),
             verbose=self.verbose,
         )
+
+    def _fit_sampled_rows(self, rows: FitRows, sample: ArrayRows) -> Fitted | None:
+        """Fit the default's candidates by sums over all rows, and pool them by a sample; None: cannot be."""
+        self._check_parameters()
+        if self.protocol == "paper" or len(rows.mass) == 2:
+            return None
+        from hcal.calibrators.h.summed import fit_default_rows
+
+        return fit_default_rows(rows, sample, preserve=self._promise(len(rows.mass)))
 
     def _warn(self, fitted: Fitted) -> None:
         super()._warn(fitted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +16,12 @@ from hcal.calibrators.h.rows import Float64, blocks, look
 from hcal.maps import scaling
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.threads import each
+from hcal.solvers.rows import array_rows
+from hcal.solvers.summed import MakeMap
 
 #: Up to so many classes vector and matrix scaling are candidates: their K² numbers need rows.
 MATRIX_CLASSES = 32
-_ITERATIONS = 200
+ITERATIONS = 200
 
 
 class Setting(NamedTuple):
@@ -112,20 +115,39 @@ def fit_candidates(
     model = fit_events(refined, seen, y, weight, classes=setting.classes)
     if not setting.linear:
         return Candidates(setting, model, np.zeros(0), np.zeros(0))
-    k, one = logits.shape[1], logits.shape[1] / float(weight.sum())
-    x = _capped(look(logits, float(refined.beta)).margin, setting.cap)
-    off_diagonal = np.where(np.eye(k, dtype=bool), one, one * (k - 1)).ravel()
+    x = capped(look(logits, float(refined.beta)).margin, setting.cap)
+    rows = array_rows(x, y, weight)
     solved = [
-        second_stage(family, x, y, weight, strength, "ridge", _ITERATIONS).theta
-        for family, strength in (
-            (scaling.vector(k), np.full(2 * k, one)),
-            (scaling.matrix(k), np.concatenate([off_diagonal, np.full(k, one)])),
-        )
+        second_stage(make_map, rows, strength, "ridge", ITERATIONS).theta
+        for make_map, strength in linear_penalties(logits.shape[1], rows.total)
     ]
     return Candidates(setting, model, *solved)
 
 
-def _capped(margin: FloatArray, cap: float) -> Float64:
+def linear_penalties(k: int, total: float) -> list[tuple[MakeMap, Float64]]:
+    """Return vector and matrix scaling, each with the strength of its ridge (P,).
+
+    Examples
+    --------
+    >>> [strength.shape for _, strength in linear_penalties(3, 100.0)]
+    [(6,), (12,)]
+    """
+    one = k / total
+    matrix = np.where(np.eye(k, dtype=bool), one, one * (k - 1)).ravel()
+    return [
+        (partial(scaling.vector, k), np.full(2 * k, one)),
+        (partial(scaling.matrix, k), np.concatenate([matrix, np.full(k, one)])),
+    ]
+
+
+def capped(margin: FloatArray, cap: float) -> Float64:
+    """Return margins below the top, none beyond the cap, as scores.
+
+    Examples
+    --------
+    >>> capped(np.array([[0.0, 9.0]]), 5.0)
+    array([[-0., -5.]])
+    """
     return -np.minimum(margin, cap).astype(np.float64)
 
 
@@ -134,7 +156,7 @@ def scores(fitted: Candidates, logits: FloatArray) -> Float64:
     setting, model = fitted.setting, fitted.model
     top = top_class(logits, setting.prefer)
     rows = look(logits, float(model.refined.beta), top)
-    x = _capped(rows.margin, setting.cap)
+    x = capped(rows.margin, setting.cap)
     refined, feature = refine(model.refined, rows)
     odds = model.final(model.curve(top_odds(refined, top), feature, top), feature[:, :0], top)
     found = [

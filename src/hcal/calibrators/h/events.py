@@ -7,6 +7,8 @@ alone, and what keeps the argmax (stage 3) does not disturb the calibration of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -103,25 +105,77 @@ def fit_curve(
     >>> bool(abs(curve(odds, none, top)).max() < 1e-2)
     True
     """
+    shape = curve_shape(odds, weight)
+    design = shape.design(odds, x)
+    sums = partial(curve_sums, odds=odds, design=design, top=top, hit=hit, weight=weight, classes=classes)
+    hits = float(weight @ hit), float(weight @ (1.0 - hit))
+    return solve_curve(shape, sums, hits, design.shape[1], n_classes, enough)
+
+
+class CurveShape(NamedTuple):
+    """Where a curve bends: what it needs of the distribution of the log-odds."""
+
+    scaler: Scaler
+    knots: Float64
+
+    def design(self, odds: Float64, x: Float64) -> Float64:
+        """Return the columns (N, P) that a curve is linear in."""
+        return _design(odds, x, self.knots, self.scaler)
+
+
+def curve_shape(odds: Float64, weight: Float64) -> CurveShape:
+    """Return the shape for log-odds (N,) with weights (N,).
+
+    Examples
+    --------
+    >>> curve_shape(np.linspace(-1, 1, 100), np.ones(100)).knots.shape
+    (8,)
+    """
     scaler = fit_scaler(odds[:, None], weight)
     knots = weighted_quantile(scaler(odds[:, None]), weight, np.linspace(0.03, 0.97, _HINGES))[:, 0]
-    design = _design(odds, x, knots, scaler)
-    total, n = float(weight.sum()), design.shape[1]
+    return CurveShape(scaler, knots)
+
+
+def curve_sums(
+    theta: Float64,
+    *,
+    odds: Float64,
+    design: Float64,
+    top: IntArray,
+    hit: Float64,
+    weight: Float64,
+    classes: bool,
+) -> tuple[float, Float64]:
+    """Return the summed NLL of hits under a curve, and its gradient; they add up over rows."""
+    n = design.shape[1]
+    eta = odds + design @ theta[:n] + theta[n:][top]
+    pull = weight * (expit(eta) - hit)
+    value = float(weight @ (np.logaddexp(0, eta) - hit * eta))
+    k = len(theta) - n
+    by_class = np.bincount(top, weights=pull, minlength=k) if classes else np.zeros(k)
+    return value, np.concatenate([design.T @ pull, by_class])
+
+
+def solve_curve(
+    shape: CurveShape,
+    sums: Callable[[Float64], tuple[float, Float64]],
+    hits: tuple[float, float],
+    width: int,
+    n_classes: int,
+    enough: float,
+) -> Curve:
+    """Return the curve of least penalised NLL, given its sums and the weights of hits and misses."""
+    total = sum(hits)
     # The constant is all but free: a small ridge stops it where every label is right, or every one wrong.
-    ridge = np.concatenate([[0.01], np.full(n - 1, _RIDGE), np.full(n_classes, _CLASS_RIDGE * n_classes)])
-    errors = min(float(weight @ hit), float(weight @ (1.0 - hit)))
-    ridge *= few(total, errors, enough) / total
+    ridge = np.concatenate([[0.01], np.full(width - 1, _RIDGE), np.full(n_classes, _CLASS_RIDGE * n_classes)])
+    ridge *= few(total, min(hits), enough) / total
 
     def loss(theta: Float64) -> tuple[float, Float64]:
-        terms = theta[n:]
-        eta = odds + design @ theta[:n] + terms[top]
-        pull = weight * (expit(eta) - hit) / total
-        value = float(weight @ (np.logaddexp(0, eta) - hit * eta)) / total + float(ridge @ theta**2)
-        by_class = np.bincount(top, weights=pull, minlength=n_classes) if classes else np.zeros(n_classes)
-        return value, np.concatenate([design.T @ pull, by_class]) + 2 * ridge * theta
+        value, gradient = sums(theta)
+        return value / total + float(ridge @ theta**2), gradient / total + 2 * ridge * theta
 
-    theta = lbfgs(loss, np.zeros(n + n_classes), max_iterations=300, tolerance=1e-7, gain=1e-11).theta
-    return Curve(knots, np.array(scaler)[:, 0], theta[:n], theta[n:])
+    theta = lbfgs(loss, np.zeros(width + n_classes), max_iterations=300, tolerance=1e-7, gain=1e-11).theta
+    return Curve(shape.knots, np.array(shape.scaler)[:, 0], theta[:width], theta[width:])
 
 
 def _design(odds: Float64, x: Float64, knots: Float64, scaler: Scaler) -> Float64:
@@ -158,23 +212,37 @@ def fit_rest(
     n, k = margin.shape
     if n == 0 or k == 2:
         return Rest(np.array(1.0), np.zeros(k))
-    rows = np.arange(n)
+    return solve_rest(
+        partial(rest_sums, margin=margin, top=top, y=y, weight=weight, classes=classes), total, k
+    )
+
+
+def rest_sums(
+    theta: Float64, *, margin: Float64, top: IntArray, y: IntArray, weight: Float64, classes: bool
+) -> tuple[float, Float64]:
+    """Return the summed NLL of the classes below the top, and its gradient; they add up over rows."""
+    rows, kappa = np.arange(len(y)), np.exp(theta[0])
+    scores = (theta[1:] if classes else 0.0) - kappa * margin
+    scores[rows, top] = -np.inf
+    scores -= scores.max(axis=1, keepdims=True)
+    own = scores[rows, y]
+    pull = np.exp(scores)
+    mass = pull.sum(axis=1)
+    value = float(weight @ (np.log(mass) - own))
+    pull *= (weight / mass)[:, None]
+    pull[rows, y] -= weight
+    by_kappa = -kappa * np.einsum("nk,nk->", pull, margin)
+    by_class = pull.sum(axis=0) if classes else np.zeros(len(theta) - 1)
+    return value, np.concatenate([[by_kappa], by_class])
+
+
+def solve_rest(sums: Callable[[Float64], tuple[float, Float64]], total: float, k: int) -> Rest:
+    """Return the shares of least penalised NLL, given its sums and the weight of all rows."""
     ridge = np.concatenate([[_RIDGE], np.full(k, _CLASS_RIDGE * k)]) * few(total) / total
 
     def loss(theta: Float64) -> tuple[float, Float64]:
-        kappa = np.exp(theta[0])
-        scores = (theta[1:] if classes else 0.0) - kappa * margin
-        scores[rows, top] = -np.inf
-        scores -= scores.max(axis=1, keepdims=True)
-        own = scores[rows, y]
-        pull = np.exp(scores)
-        mass = pull.sum(axis=1)
-        value = float(weight @ (np.log(mass) - own)) / total + float(ridge @ theta**2)
-        pull *= (weight / mass / total)[:, None]
-        pull[rows, y] -= weight / total
-        by_kappa = -kappa * np.einsum("nk,nk->", pull, margin)
-        by_class = pull.sum(axis=0) if classes else np.zeros(k)
-        return value, np.concatenate([[by_kappa], by_class]) + 2 * ridge * theta
+        value, gradient = sums(theta)
+        return value / total + float(ridge @ theta**2), gradient / total + 2 * ridge * theta
 
     theta = lbfgs(loss, np.zeros(1 + k), max_iterations=100, tolerance=1e-7, gain=1e-10).theta
     return Rest(np.exp(theta[0]), theta[1:])

@@ -203,9 +203,11 @@ def fit_default(
     verbose: bool,
 ) -> Fitted:
     """Pool the candidates out of fold, then fit each on all rows."""
-    weight = _counted(logits, y, sample_weight)
+    weight = counted(logits, y, sample_weight)
     if logits.shape[1] == 2:
-        folds = deal(y, weight, _FOLDS, discrete=are_discrete(logits, y, weight)) if _enough(weight) else None
+        folds = (
+            deal(y, weight, _FOLDS, discrete=are_discrete(logits, y, weight)) if enough_rows(weight) else None
+        )
         return fit_two(logits, y, weight, folds, crossing=preserve is not None)
     # The threads here are ours; BLAS would start as many in each.
     with (
@@ -220,7 +222,7 @@ def _fit_many(
 ) -> Fitted:
     k = logits.shape[1]
     setting = new_setting(logits, y, weight, classes=preserve != "order")
-    if _enough(weight):
+    if enough_rows(weight):
         held = out_of_fold(logits, y, weight, setting, advance)
         chosen, info = pool(held, setting, free=preserve is None)
     else:
@@ -242,11 +244,18 @@ def assemble(fitted: Candidates, chosen: Pool) -> Model:
     return fitted.model._replace(blend=blend(fitted, chosen.share), last=chosen.last, lift=chosen.lift)
 
 
-def _enough(weight: Float64) -> bool:
+def enough_rows(weight: Float64) -> bool:
+    """Return whether there are rows for folds.
+
+    Examples
+    --------
+    >>> enough_rows(np.ones(9)), enough_rows(np.ones(10))
+    (False, True)
+    """
     return len(weight) >= _FOLDS and float(weight.sum()) >= 2 * _FOLDS
 
 
-def _counted(logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> Float64:
+def counted(logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> Float64:
     """Return weights that sum to the number of rows that tell something new.
 
     A row that weighs ten, or comes ten times, is one observation and not ten, unless scores are discrete and

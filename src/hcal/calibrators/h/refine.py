@@ -7,15 +7,18 @@ s = 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from hcal.calibrators.h.rows import Float64, Rows, Scaler, blocks, few, fit_scaler, look
+from hcal.calibrators.h.rows import N_FEATURES, Float64, Rows, Scaler, blocks, few, fit_scaler, look
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
-from hcal.solvers.temperature import solve_temperature
+from hcal.solvers.rows import FitRows
+from hcal.solvers.temperature import Temperature, solve_temperature, temperature_of
 
 #: Knots of g, in temperature-scaled margins: dense where probability mass is.
 KNOTS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32], dtype=np.float64)
@@ -142,10 +145,52 @@ def fit_refined(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Refin
     (True, array([0.75]))
     """
     solved = solve_temperature(logits, y, weight)
-    beta = solved.beta
-    seen, label, counts, feature = _compress(logits, y, beta)
+    seen, label, counts, feature = _compress(logits, y, solved.beta)
     scaler = fit_scaler(feature, weight)
-    problem = _Problem(seen, label, counts, scaler(feature), weight)
+    parts = _problem_blocks(seen, label, counts, scaler(feature), weight)
+    problem = _Problem(partial(_sum_blocks, parts), float(weight.sum()), float(weight @ (label > 0)))
+    return _solve(problem, solved, scaler)
+
+
+def fit_refined_rows(rows: FitRows, logits: FloatArray, weight: Float64) -> tuple[Refined, bool, str]:
+    """Fit the first stage by NLL on rows that are not in memory.
+
+    Parameters
+    ----------
+    rows : FitRows
+    logits : array of shape (S, K)
+        A sample of them: the range of the features is what it shows.
+    weight : array of shape (S,)
+
+    Returns
+    -------
+    Refined, bool, str
+        As :func:`fit_refined`.
+    """
+    solved = temperature_of(rows)
+    feature = _compress(logits, np.zeros(len(logits), dtype=np.int64), solved.beta)[3]
+    scaler = fit_scaler(feature, weight)
+    (lost,) = rows.sum(_lost)
+
+    def sums(slope: Float64, c: Float64) -> tuple[float, Float64, Float64]:
+        value, by_slope, by_feature = rows.sum(partial(_sum_rows, solved.beta, scaler, slope, c))
+        return value, by_slope, by_feature
+
+    return _solve(_Problem(sums, rows.total, lost), solved, scaler)
+
+
+def _lost(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float]:
+    return (float(weight @ (logits[np.arange(len(y)), y] < logits.max(axis=1))),)
+
+
+def _sum_rows(
+    beta: float, scaler: Scaler, slope: Float64, c: Float64, logits: FloatArray, y: IntArray, weight: Float64
+) -> tuple[float, Float64, Float64]:
+    seen, label, counts, feature = _compress(logits, y, beta)
+    return _sum_blocks(_problem_blocks(seen, label, counts, scaler(feature), weight), slope, c)
+
+
+def _solve(problem: _Problem, solved: Temperature, scaler: Scaler) -> tuple[Refined, bool, str]:
     limit = np.where(np.arange(problem.size) < len(KNOTS) - 1, _STEEPEST, _STRONGEST)
     solution = lbfgs(
         problem,
@@ -157,7 +202,7 @@ def fit_refined(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Refin
     )
     log_slope, weights = problem.split(solution.theta)
     values = np.concatenate([[0.0], np.cumsum(np.exp(log_slope) * np.diff(KNOTS))])
-    return Refined(np.array(beta), values, weights, *scaler), solved.converged, solved.message
+    return Refined(np.array(solved.beta), values, weights, *scaler), solved.converged, solved.message
 
 
 def _compress(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64, Float64, Float64]:
@@ -205,26 +250,34 @@ def _group_edges(n_classes: int) -> IntArray:
     return np.array(edges)
 
 
+def _problem_blocks(
+    seen: Float64, label: Float64, counts: Float64, x: Float64, weight: Float64
+) -> list[_Block]:
+    """Cut rows into blocks of a fixed size: temporaries stay in the cache, and sums are the same anyhow."""
+    both = np.concatenate([seen, label[:, None]], axis=1)
+    segment = np.minimum(np.searchsorted(KNOTS, both, side="right") - 1, len(KNOTS) - 2)
+    log_counts = np.log(counts)
+    return [
+        _Block(segment[b], both[b] - KNOTS[segment[b]], log_counts, x[b], weight[b])
+        for b in blocks(len(both), both.shape[1], _ROWS_EVENTS)
+    ]
+
+
+def _sum_blocks(parts: list[_Block], slope: Float64, c: Float64) -> tuple[float, Float64, Float64]:
+    """Return the summed NLL and its gradients in the slopes and the features' weights."""
+    found = each(lambda block: block(slope, c), parts, events=sum(block.beyond.size for block in parts))
+    loss, by_slope, by_feature = zip(*found, strict=True)
+    return float(sum(loss)), np.sum(by_slope, axis=0), np.sum(by_feature, axis=0)
+
+
 class _Problem:
-    """The NLL of stage 1 with its gradient; parameters are log-slopes of g and the features' weights.
+    """The mean NLL of stage 1 with its gradient; parameters are log-slopes of g and the features' weights."""
 
-    Rows are visited in blocks of a fixed size: temporaries stay in the cache, and the sums are the same
-    however many threads there are.
-    """
+    size = len(KNOTS) - 1 + N_FEATURES
 
-    def __init__(self, seen: Float64, label: Float64, counts: Float64, x: Float64, weight: Float64) -> None:
-        both = np.concatenate([seen, label[:, None]], axis=1)
-        segment = np.minimum(np.searchsorted(KNOTS, both, side="right") - 1, len(KNOTS) - 2)
-        self.total = float(weight.sum())
-        # Margins of labels are 0 where the top class is right.
-        self.strength = few(self.total, float(weight @ (label > 0))) / self.total
-        self.size = len(KNOTS) - 1 + x.shape[1]
-        self.events = both.size
-        log_counts = np.log(counts)
-        self.blocks = [
-            _Block(segment[b], both[b] - KNOTS[segment[b]], log_counts, x[b], weight[b] / self.total)
-            for b in blocks(len(both), both.shape[1], _ROWS_EVENTS)
-        ]
+    def __init__(self, sums: Callable[..., tuple[float, Float64, Float64]], total: float, errors: float):
+        self.sums, self.total = sums, total
+        self.strength = few(total, errors) / total
 
     def split(self, theta: Float64) -> tuple[Float64, Float64]:
         return theta[: len(KNOTS) - 1], theta[len(KNOTS) - 1 :]
@@ -232,9 +285,8 @@ class _Problem:
     def __call__(self, theta: Float64) -> tuple[float, Float64]:
         log_slope, c = self.split(theta)
         slope = np.exp(log_slope)
-        parts = each(lambda block: block(slope, c), self.blocks, events=self.events)
-        loss = sum(p[0] for p in parts)
-        gradient_s, gradient_c = np.sum([p[1] for p in parts], axis=0), np.sum([p[2] for p in parts], axis=0)
+        loss, gradient_s, gradient_c = self.sums(slope, c)
+        loss, gradient_s, gradient_c = loss / self.total, gradient_s / self.total, gradient_c / self.total
         gradient_s *= slope
         step = np.diff(log_slope)
         smooth, ridge = _SMOOTH * self.strength, _RIDGE * self.strength
