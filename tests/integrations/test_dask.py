@@ -40,6 +40,9 @@ import dask.dataframe as dd  # noqa: E402
 
 import hcal.integrations.dask as on_dask  # noqa: E402
 
+# Older versions of Dask warn where a test compares the cluster with this process.
+pytestmark = pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")
+
 ROWS, CLASSES = 3000, 4
 LOGITS, Y = synthetic(ROWS, CLASSES)
 CAL = hcal.make_calibrator("vs").fit(*synthetic(1000, CLASSES, seed=1))
