@@ -226,7 +226,8 @@ def clustered(workers: int, rows: int, classes: int) -> list[dict[str, Any]]:
         works = passes(calibrator, found, Driver(client))
         client.run(warm, calibrator, classes)
         for name in ("evaluate", "fit ts"):
-            total, _, count = timed(works[name])
+            before = sum(client.run(time.process_time).values())
+            total, cpu, count = timed(works[name])
             peaks = client.run(memory, "VmHWM").values()
             lines.append(
                 {
@@ -237,6 +238,8 @@ def clustered(workers: int, rows: int, classes: int) -> list[dict[str, Any]]:
                     "seconds": total,
                     "passes": count,
                     "seconds_a_pass": total / count,
+                    "client_cpu": cpu,  # and the scheduler's, which is a thread of it
+                    "workers_cpu": sum(client.run(time.process_time).values()) - before,
                     "peak_gb": max(peaks) / 1e9,
                 }
             )
