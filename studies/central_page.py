@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hcal.bench.render import render_tables, write_text
-from hcal.bench.stats import PairedInterval, paired_over_tasks
 from hcal.bench.style import PALETTE, SUBJECT, save_figure, styled
 from hcal.bench.tables import ResultTable, Row
 from hcal.evaluation.collapse import collapse_reasons
+from studies.paired import PairedInterval, paired_over_tasks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hcal.bench.catalog import PAPER_METRICS, compared_metrics, label_of, paper_selector
+from hcal.bench.catalog import PAPER_METRICS, label_of, paper_selector
 from hcal.bench.figures import math_title
 from hcal.bench.store import Results
 from hcal.bench.style import PALETTE, SUBJECT, save_figure, styled
 from studies.ablations import ABLATIONS
+from studies.paired import compared_metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, compared_metrics, label_of, paper_selector
-from hcal.bench.stats import PairedInterval, paired_on_task, paired_over_tasks
+from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, label_of, paper_selector
 from hcal.bench.store import Key, Results
 from hcal.bench.tables import CellValue, ResultTable, Row
-from hcal.bench.tasks import SAME_AS_PAPER
 from hcal.metrics.registry import METRICS
+from studies.paired import SAME_AS_PAPER, PairedInterval, compared_metrics, paired_on_task, paired_over_tasks
 from studies.published import PAPER_H, PRINTED
 
 Array = NDArray[np.float64]

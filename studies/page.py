@@ -6,14 +6,11 @@ No number is typed here. Sentences that depend on an outcome are chosen by it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from hcal.bench.catalog import PAPER_METHODS, PAPER_METRICS, paper_selector
 from hcal.bench.figures import draw_all
-from hcal.bench.render import render_tables, write_text
+from hcal.bench.render import write_text
 from hcal.bench.store import Results, read_results
 from hcal.bench.tables import (
     ResultTable,
@@ -28,6 +25,7 @@ from hcal.bench.tables import (
 from studies import findings
 from studies.ablations import ABLATIONS
 from studies.figures import draw_ablations, robustness_value
+from studies.objectives_section import as_markdown, central_claim, figure_link
 from studies.overview import draw_overview, tasks_page
 
 PAPER_TASK = "cifar10_resnet110"
@@ -108,7 +106,7 @@ def page_text(
     """
     parts = [_head(main, sources), _on_the_papers_task(main, paper), _methods_match(main, paper)]
     if extra is not None:
-        parts += [_central_claim(extra, links), _robustness(extra, links)]
+        parts += [central_claim(extra, links), _robustness(extra, links)]
     parts += [_three_selectors(main), _near_uniform(main, extra)]
     if extra is not None:
         parts.append(_piecewise(extra))
@@ -116,14 +114,6 @@ def page_text(
         parts.append(_cars(paper))
     parts += [_all_methods(main, links), _costs(main), _AGAIN]
     return "\n".join(p for p in parts if p)
-
-
-def _figure(links: dict[str, str], name: str, words: str) -> str:
-    return f"![{words}]({links[name]})\n" if name in links else ""
-
-
-def _md(*tables: ResultTable) -> str:
-    return render_tables([t for t in tables if t.rows], "markdown")
 
 
 def _head(main: Results, sources: Sequence[Path]) -> str:
@@ -168,7 +158,7 @@ the noise on {count["inside the noise"]}. The best of many methods is partly bes
 hard comparison for h. {one} "Seeds alike": every seed chose the same map from the same start (piecewise maps
 start nowhere at random), so the seed changed nothing.
 
-{_md(table)}"""
+{as_markdown(table)}"""
 
 
 def _methods_match(main: Results, paper: Results | None) -> str:
@@ -180,117 +170,7 @@ Ratios far from 1 are where our defaults differ from the published settings on p
 the input of matrix scaling, decision calibration without a look at the test set) or where the published
 number could not be reproduced from its description; the page on methods says which.
 
-{_md(findings.match_table(main, PAPER_TASK, paper))}"""
-
-
-def _central_claim(extra: Results, links: dict[str, str]) -> str:
-    if not all(f"obj-{o}/top" in extra.methods for o in findings.OBJECTIVES):
-        return ""
-    kept = extra.select(methods=[m for m in extra.methods if m.startswith("obj-")])
-    shown = [m for m in PAPER_METRICS if m in kept.metrics]
-    relative, absolute = (sum(_h_is_best(kept, m, relative=r) for m in shown) for r in (True, False))
-    return f"""## Does the h objective beat proper scores?
-
-The paper: with equal maps and training, h is better than NLL and Brier on all its metrics by ARE. Here: the
-same maps, starts, optimiser, schedule and selectors; only the loss changes. This is a small version (three of
-the twelve maps, identity start, one seed), and its intervals are wide: one task can decide a line.
-"Inside the noise" means that these ten tasks cannot tell, not that there is nothing.
-
-{_answers(kept)}
-
-h is the best of the three on {relative} of {len(shown)} metrics by ARE, on {absolute} by AE.
-
-{_md(findings.objective_table(kept), findings.objective_metric_table(kept))}
-{_figure(links, "objectives", "Objectives compared")}
-{_undone(kept)}
-{_to_the_end(kept, extra)}"""
-
-
-def _answers(kept: Results) -> str:
-    word = {"lower": "yes", "higher": "no, worse", "noise": "no difference beyond the noise"}
-    lines = []
-    for level in findings.LEVELS:
-        for other, name in (("nll", "NLL"), ("brier", "Brier")):
-            gap, _, count = findings.objective_differences(kept, level, other)
-            if count:
-                lines.append(
-                    f"- {level}, against {name}: **{word.get(gap.verdict, 'too few tasks to say')}**"
-                )
-    return "\n".join(lines)
-
-
-def _h_is_best(kept: Results, metric: str, *, relative: bool) -> bool:
-    values = {o: float(np.nanmean(findings.errors(kept, o, metric, relative))) for o in findings.OBJECTIVES}
-    return min(values, key=lambda o: values[o]) == "h"
-
-
-def _to_the_end(kept: Results, extra: Results) -> str:
-    """Why, as far as the results tell: the same objectives trained without the early stop."""
-    patient = extra.renamed("end-", "obj-")
-    if not all(f"obj-{o}/top" in patient.methods for o in findings.OBJECTIVES):
-        return ""
-    tables = [findings.objective_table(patient), findings.tasks_table(patient, "top-label")]
-    tables = [replace(t, title=f"{t.title}, no early stop") for t in tables]
-    tables.insert(1, findings.tasks_table(kept, "top-label"))
-    return f"""The schedule is part of the reason. It watches ECE^ew and neither the loss nor a proper score:
-a network that starts with a small ECE^ew is left when its first epochs do not lower it.
-{_stopped(kept, patient)} The same objectives with a constant learning rate and no early stop, best epoch and
-map by the same selectors:
-
-{_answers(patient)}
-
-{_where(patient)}
-
-{_md(*tables)}"""
-
-
-def _where(patient: Results) -> str:
-    """Name the tasks on which the h objective has the lower top-label error, and those where clearly so."""
-    rows = findings.tasks_table(patient, "top-label").rows
-    ratio = {r.label: _number(r.values[0]) / _number(r.values[1]) for r in rows}
-    lower = [t for t, v in ratio.items() if v < 1]
-    clearly = [t for t, v in ratio.items() if v < 0.8]
-    other = [t for t, v in ratio.items() if v > 1.25]
-    return (
-        f"Against NLL, h then has the lower mean top-label error on {len(lower)} of {len(rows)} tasks, by "
-        f"more than a fifth on {', '.join(clearly) or 'none'}; NLL has it by as much on "
-        f"{', '.join(other) or 'none'}. "
-        "A map that all classes share cannot fit the top class and the rest at once: the likelihood of many "
-        "classes is mostly about the rest, while h weighs all levels of probability alike."
-    )
-
-
-def _stopped(kept: Results, patient: Results) -> str:
-    """Say when the fits that raised ECE^ew were stopped, and what they reach if they are not."""
-    words = []
-    for task in kept.tasks:
-        before, after = kept.before(task, "ece_ew"), kept.value(task, "obj-h/top", "ece_ew")
-        epochs = findings.epochs_trained(kept, task, "obj-h/top")
-        if after > before and epochs is not None:
-            end = patient.value(task, "obj-h/top", "ece_ew")
-            words.append(
-                f"On {task} the h fit stopped after {epochs} epochs at {after:.4f}; not stopped, it reaches "
-                f"{end:.4f} (before: {before:.4f})."
-            )
-    return " ".join(words)
-
-
-def _undone(kept: Results) -> str:
-    table = findings.calibrated_tasks_table(kept)
-    worse = [r.label for r in table.rows if _number(r.values[1]) > _number(r.values[0])]
-    same = [r.label for r in table.rows if _number(r.values[2]) > _number(r.values[0])]
-    words = "the h objective raised ECE^ew on " + (", ".join(worse) or "none of the tasks")
-    other = f"NLL did so on {', '.join(same)}" if same else "NLL on none"
-    return f"""Where a network is calibrated already there is little to gain and something to lose. In this
-ablation (three maps, identity start, one seed; not the paper protocol, not the default): {words};
-{other}. Maps and epochs are selected on the data they were trained on, which is why nothing stops this; the
-default calibrator judges out of fold.
-
-{_md(table)}"""
-
-
-def _number(value: float | str | None) -> float:
-    return float("nan") if value is None else float(value)
+{as_markdown(findings.match_table(main, PAPER_TASK, paper))}"""
 
 
 def _robustness(extra: Results, links: dict[str, str]) -> str:
@@ -308,8 +188,8 @@ def _robustness(extra: Results, links: dict[str, str]) -> str:
 
 One map (MonotonicNet, 10 hidden units), so that nothing but the constant changes.
 
-{_md(table)}
-{_figure(links, "robustness", "Robustness to the constants")}"""
+{as_markdown(table)}
+{figure_link(links, "robustness", "Robustness to the constants")}"""
 
 
 def _three_selectors(main: Results) -> str:
@@ -320,7 +200,7 @@ def _three_selectors(main: Results) -> str:
 The paper's tables take top-label numbers from one calibrator, class-wise and canonical ones from another and
 NLL from a third. A user has one.
 
-{_md(protocol_table(main))}"""
+{as_markdown(protocol_table(main))}"""
 
 
 def _near_uniform(main: Results, extra: Results | None) -> str:
@@ -328,7 +208,7 @@ def _near_uniform(main: Results, extra: Results | None) -> str:
     table = findings.collapse_table(main)
     tasks = sorted({r.label.split(",")[0] for r in table.rows})
     if tasks:
-        parts.append(f"In the main run a predictor collapsed on {', '.join(tasks)}.\n\n{_md(table)}")
+        parts.append(f"In the main run a predictor collapsed on {', '.join(tasks)}.\n\n{as_markdown(table)}")
     else:
         parts.append("In the main run no predictor collapsed.")
     if extra is not None and "untrained-ensemble/class" in extra.methods:
@@ -342,7 +222,7 @@ def _near_uniform(main: Results, extra: Results | None) -> str:
         ]
         columns = ["CWECE_a", "tCWECE", "ECE^ew", "NLL", "mean confidence", "accuracy"]
         shown = ResultTable("The ensemble of 128 maps after one epoch", "task, method", columns, rows)
-        parts.append(f"The same, provoked: the published start, one epoch.\n\n{_md(shown)}")
+        parts.append(f"The same, provoked: the published start, one epoch.\n\n{as_markdown(shown)}")
     body = "\n\n".join(parts)
     return f"""## Near-uniform predictions win class-wise metrics
 
@@ -365,7 +245,7 @@ Its segments do not meet once slopes differ (`studies.published_piecewise` has t
 the paper describes keeps every pair. Numbers that the paper obtained with this map are therefore not those of
 an order-preserving method.
 
-{_md(table)}"""
+{as_markdown(table)}"""
 
 
 def _cars(paper: Results) -> str:
@@ -379,24 +259,26 @@ def _cars(paper: Results) -> str:
 {verdict}; the uncalibrated column and the paper's own row are in place. Comparisons on these two tasks
 should use the values, not the print.
 
-{_md(findings.cars_table(paper))}"""
+{as_markdown(findings.cars_table(paper))}"""
 
 
 def _all_methods(main: Results, links: dict[str, str]) -> str:
     pictures = [
-        _figure(links, "overview", "Average relative error of all methods, ours and the paper's"),
-        _figure(links, "bars-relative", "Average relative error by metric"),
-        _figure(links, "bars-absolute", "Average error by metric"),
-        _figure(links, "stacked-ece_s1", "ECE^s by task"),
-        _figure(links, "stacked-tcwece", "tCWECE by task"),
-        _figure(links, "stacked-dkde_ce", "DKDE-CE by task"),
-        _figure(links, "reliability", "Reliability diagrams of all methods"),
-        _figure(links, "loss-curves", "Loss curves"),
+        figure_link(links, "overview", "Average relative error of all methods, ours and the paper's"),
+        figure_link(links, "bars-relative", "Average relative error by metric"),
+        figure_link(links, "bars-absolute", "Average error by metric"),
+        figure_link(links, "stacked-ece_s1", "ECE^s by task"),
+        figure_link(links, "stacked-tcwece", "tCWECE by task"),
+        figure_link(links, "stacked-dkde_ce", "DKDE-CE by task"),
+        figure_link(links, "reliability", "Reliability diagrams of all methods"),
+        figure_link(links, "loss-curves", "Loss curves"),
     ]
-    tables = _md(overview_table(main), overview_table(main, relative=False), rank_table(main))
+    tables = as_markdown(overview_table(main), overview_table(main, relative=False), rank_table(main))
     words = "The tables of single tasks are on [a page of their own](reproduction-tasks.md)."
     return f"## All methods on all tasks\n\n{words}\n\n{tables}\n" + "\n".join(p for p in pictures if p)
 
 
 def _costs(main: Results) -> str:
-    return "## Accuracy and cost\n\n" + _md(accuracy_table(main), cost_table(main), failure_table(main))
+    return "## Accuracy and cost\n\n" + as_markdown(
+        accuracy_table(main), cost_table(main), failure_table(main)
+    )

@@ -2,17 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain, combinations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hcal.bench.synthetic import make_synthetic
-from hcal.objective.windows import exact_statistics, sliding_means
+from hcal.objective.definition import sliding_means
 from hcal.runtime.numerics import one_hot
 from studies.theory import Check
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class WindowStatistics:
+    """T₁, T₂, T₃ of one event, interval and subset (eq:t1_definition to eq:t3_definition).
+
+    Examples
+    --------
+    >>> WindowStatistics(2.0, 1.0, 4.0).error
+    0.25
+    """
+
+    t1: float
+    t2: float
+    t3: float
+
+    @property
+    def error(self) -> float:
+        """𝒯 = |T₁ − T₂| / T₃ (eq:thm7regterm)."""
+        return abs(self.t1 - self.t2) / self.t3
+
+
+def exact_statistics(
+    p: ArrayLike, occurred: ArrayLike, interval: tuple[float, float], subset: ArrayLike | None = None
+) -> WindowStatistics:
+    """Return T₁, T₂, T₃ of Thm 7 with their boundary terms.
+
+    Parameters
+    ----------
+    p : array of shape (N,)
+        Probabilities of one event A.
+    occurred : array of shape (N,)
+        Whether Yᵢ ∈ A.
+    interval : (R₁, R₂)
+        0 ≤ R₁ < R₂ ≤ 1. Events strictly inside count twice, events on a boundary once.
+    subset : array of indices, optional
+        Q, a subset of the events inside the interval; by default all of them.
+
+    Returns
+    -------
+    WindowStatistics
+
+    Examples
+    --------
+    >>> exact_statistics([0.25, 0.5, 1.0], [False, True, True], (0.25, 0.75))
+    WindowStatistics(t1=1.0, t2=0.25, t3=3.0)
+    """
+    low, high = interval
+    if not 0 <= low < high <= 1:
+        raise ValueError(f"the interval needs 0 <= R1 < R2 <= 1, got {interval}")
+    value, mark = np.asarray(p, dtype=np.float64), np.asarray(occurred, dtype=bool)
+    inside = np.flatnonzero((low <= value) & (value <= high))
+    chosen = inside if subset is None else np.asarray(subset)
+    if not len(chosen) or not np.isin(chosen, inside).all():
+        raise ValueError("the subset must be a non-empty set of events inside the interval")
+    q, o = value[chosen], mark[chosen]
+    times = np.where((q == low) | (q == high), 1.0, 2.0)
+    return WindowStatistics(
+        float((times * (1 - q))[o].sum()), float((times * q)[~o].sum()), float(times.sum())
+    )
 
 
 def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:

@@ -12,9 +12,10 @@ from scipy.special import expit, logit
 
 import hcal
 from hcal.calibrators import enir
+from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._one_vs_rest import default_floor
 from hcal.calibrators._score_average import bic_scores, elbow_weights
-from hcal.calibrators.imax import maximise_information, one_vs_rest_log_odds, seed_centres
+from hcal.calibrators.imax import maximise_information, seed_centres
 from hcal.calibrators.isotonic import pool_equal
 from helpers import synthetic
 
@@ -170,7 +171,7 @@ def test_scabin_default_keeps_accuracy_where_the_published_bins_lose_it() -> Non
 
 def test_imax_log_odds_are_exact_where_probabilities_saturate() -> None:
     z = np.array([[800.0, 0.0, -3.0], [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
-    odds = one_vs_rest_log_odds(z)
+    odds = log_odds(z)
     np.testing.assert_allclose(odds[0, 0], 800 - np.log(1 + np.exp(-3.0)))
     np.testing.assert_allclose(odds[2], logit(hcal.softmax(z)[2]))
     np.testing.assert_allclose(odds[1], -np.log(2))
@@ -178,7 +179,7 @@ def test_imax_log_odds_are_exact_where_probabilities_saturate() -> None:
 
 def test_imax_keeps_more_information_than_equal_width_bins() -> None:
     logits, _ = synthetic(2000, 5, scale=1)
-    odds = np.sort(one_vs_rest_log_odds(logits).ravel())
+    odds = np.sort(log_odds(logits).ravel())
     edges = maximise_information(odds, seed_centres(odds, 8, 0))
 
     def information(cut: np.ndarray) -> float:
@@ -195,7 +196,7 @@ def test_imax_keeps_more_information_than_equal_width_bins() -> None:
 def test_imax_bin_value_is_the_label_frequency() -> None:
     logits, y = synthetic(300, 3)
     cal = fit("imax", logits, y, bins=6, floor=0)
-    odds = one_vs_rest_log_odds(logits)
+    odds = log_odds(logits)
     which = np.searchsorted(cal.state_["edges"], odds, side="right")
     marks = np.eye(3)[y]
     for b in np.unique(which):

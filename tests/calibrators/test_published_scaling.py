@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_published import LOOSE, TIGHT, Row, _test_scores
+from test_published import LOOSE, TIGHT, Row, check
 
 import hcal
 from helpers import load_task
@@ -44,16 +44,6 @@ LONG = [
     # 99 critics, the published choice by the Brier score of the TEST set; never chosen like that by default.
     Row("dec", (0.00813, 0.00323, 0.2358), TEN, (("critics", 99), ("floor", 1e-7))),
 ]
-
-
-def check(row: Row) -> None:
-    *scores, changed = _test_scores(row.name, row.params)
-    for metric, ours, theirs, tolerance in zip(
-        ("ece_ew", "cwece_a", "nll"), scores, row.reference, row.tolerance, strict=True
-    ):
-        assert ours == pytest.approx(theirs, rel=tolerance), metric
-    if row.changed is not None:
-        assert changed == pytest.approx(row.changed, rel=0.1, abs=2)
 
 
 @pytest.mark.data

@@ -42,6 +42,19 @@ def disturbed(name, x, seed=0):
     return new
 
 
+def with_values(new, *values):
+    """Give the parameters of a map the values of a golden file."""
+    for parameter, value in zip(new.parameters(), values, strict=True):
+        parameter.data = torch.as_tensor(np.asarray(value, dtype=np.float64)).reshape(parameter.shape)
+    return new
+
+
+def with_slopes(slopes):
+    """Return the piecewise linear map of given slopes: the smooth positive part, inverted."""
+    slopes = np.asarray(slopes)
+    return with_values(PiecewiseLinear(len(slopes)), slopes - 1e-4 / slopes)
+
+
 def stored(golden, name="mappings.json"):
     values = json.loads((golden / name).read_text())
     inputs = json.loads((golden / "mappings.json").read_text())["inputs"]
@@ -51,7 +64,7 @@ def stored(golden, name="mappings.json"):
 def test_golden_ensemble(golden):
     values, x = stored(golden)
     entry = values["ensemble_linear"]
-    new = EnsembleLinear.from_parameters(entry["a"], entry["w"])
+    new = with_values(EnsembleLinear(len(entry["a"])), entry["a"], entry["w"])
     np.testing.assert_allclose(new(torch.from_numpy(x)).detach(), entry["probs"], atol=1e-6)
     np.testing.assert_allclose(predict_map(new.export(), x), entry["probs"], atol=1e-6)
 
@@ -60,7 +73,7 @@ def test_golden_ensemble(golden):
 def test_golden_piecewise(golden, name):
     """Continuous as in the paper; the published formula agrees only where every slope in reach is 1."""
     published, x = stored(golden)
-    new = PiecewiseLinear.from_slopes(published[name]["slopes"][1:])
+    new = with_slopes(published[name]["slopes"][1:])
     got = interpolate(torch.from_numpy(x), new.values(), new.step).detach().numpy()
     correct = json.loads((golden / "piecewise_continuous.json").read_text())[name]["out_logits"]
     np.testing.assert_allclose(got, correct, atol=1e-6)
@@ -73,9 +86,8 @@ def test_golden_monotonic_net(golden):
     """1e-5 in logits, as the golden README allows for an exact integral instead of its quadrature."""
     values, x = stored(golden)
     entry = values["monotonic_2_2"]
-    new = MonotonicNet.from_weights(
-        list(entry["weights"].values()), mean=entry["mean"], std=entry["std"], lowest=float(x.min())
-    )
+    place = {"mean": entry["mean"], "std": entry["std"], "lowest": float(x.min())}
+    new = with_values(MonotonicNet(2, **place, init="published"), *entry["weights"].values())
     anchored = interpolate(torch.from_numpy(x), new.values(), new.step)
     zero = interpolate(torch.tensor([[new.mean]], dtype=torch.float64), new.values(), new.step)
     np.testing.assert_allclose((anchored - zero).detach(), entry["out_logits"], atol=1e-5)
@@ -200,7 +212,7 @@ def test_never_inverts_a_pair(name, dtype, data):
 
 def test_neighbouring_floats_across_a_knot():
     """Every float next to a knot, on both sides: rounding in the look-up may tie them, never swap them."""
-    new = PiecewiseLinear.from_slopes(np.random.default_rng(0).uniform(0.01, 9, 500))
+    new = with_slopes(np.random.default_rng(0).uniform(0.01, 9, 500))
     for dtype in (np.float32, np.float64):
         knots = (-np.arange(1, 501) * new.step).astype(dtype)
         x = np.sort(np.concatenate([np.nextafter(knots, dtype(-1e9)), knots, np.nextafter(knots, dtype(0))]))

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcal.bench.catalog import GROUPS, compared_metrics
+from hcal.bench.catalog import GROUPS
 from hcal.bench.store import Cell, Key, Results
 from studies import figures
 from studies.ablations import ABLATIONS, ablation_methods
+from studies.paired import compared_metrics
 
 plt = pytest.importorskip("matplotlib.pyplot")
 

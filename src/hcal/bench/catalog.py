@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Final
 
 from hcal.metrics.registry import LEVELS, METRICS, list_metrics
@@ -111,18 +110,6 @@ QUICK_METHODS: Final[tuple[str, ...]] = (
     "softbin",
     "h",
 )
-
-
-def compared_metrics(metrics: Container[str], level: str) -> list[str]:
-    """Return those of the metrics of a level on which the paper compares: its own, NLL and Brier.
-
-    Examples
-    --------
-    >>> compared_metrics(["hce", "skce", "nll"], "canonical")
-    ['skce']
-    """
-    kept = (*PAPER_METRICS, "nll", "brier")
-    return [m for m in GROUPS[level] if m in metrics and m in kept]
 
 
 def paper_selector(metric: str) -> str:

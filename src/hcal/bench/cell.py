@@ -31,31 +31,18 @@ _CURVE_POINTS = 60
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker process does: methods that share a fit, on one task, with one seed.
-
-    Attributes
-    ----------
-    task : TaskRef
-    methods : tuple of Method
-    seed : int
-    metrics : tuple of str
-    bootstrap : int
-        Replicates of the test rows; replicate b draws the same rows for every method of a task.
-    before : dict or None
-        The metrics of the uncalibrated test part; None for ``uncal`` itself.
-    threads : int
-    device : str or None
-        Of torch, for the methods that take one.
-    """
+    """What one worker process does: methods that share a fit, on one task, with one seed."""
 
     task: TaskRef
     methods: tuple[Method, ...]
     seed: int
     metrics: tuple[str, ...]
+    #: Replicates of the test rows; replicate b draws the same rows for every method of a task.
     bootstrap: int = 0
+    #: The metrics of the uncalibrated test part; None for ``uncal`` itself.
     before: dict[str, float] | None = None
     threads: int = 1
-    device: str | None = None
+    device: str | None = None  # of torch, for the methods that take one
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -65,10 +52,6 @@ class Job:
 
 def run_job(job: Job) -> Iterator[Cell]:
     """Fit and measure; every failure becomes a cell that says so.
-
-    Parameters
-    ----------
-    job : Job
 
     Yields
     ------
@@ -203,12 +186,6 @@ def paired_replicates(
     replicate (a paired bootstrap). A metric that costs a pass over all pairs has first-order replicates: each
     row's share of the statistic is computed once and resampled.
 
-    Parameters
-    ----------
-    sample : Sample
-    metrics : sequence of str
-    replicates : int
-
     Returns
     -------
     dict of arrays of shape (replicates,)
@@ -248,13 +225,7 @@ def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) 
 def inverted_rows(logits: Probs, probs: Probs) -> int:
     """Return in how many rows some class overtakes another that had the larger logit; ties are no inversion.
 
-    Parameters
-    ----------
-    logits, probs : arrays of shape (N, K)
-
-    Returns
-    -------
-    int
+    Shapes: logits, probs (N, K).
 
     Examples
     --------

@@ -37,15 +37,9 @@ def draw_all(results: Results, folder: Path, *, task: str | None = None, suffix:
 
     Parameters
     ----------
-    results : Results
-    folder : Path
     task : str, optional
         Of the reliability diagrams; by default the first one.
     suffix : {"png", "pdf", "svg"}
-
-    Returns
-    -------
-    list of Path
     """
     if suffix not in ("png", "pdf", "svg"):
         raise ValueError(f"format must be png, pdf or svg, got {suffix!r}")
@@ -70,13 +64,8 @@ def radar(results: Results, highlight: Sequence[str] | None = None) -> Figure:
 
     Parameters
     ----------
-    results : Results
     highlight : sequence of str, optional
         Methods in colour; by default h-calibration's and the four others with the lowest mean ARE.
-
-    Returns
-    -------
-    Figure
     """
     table = overview_table(results)
     spokes = {label_of(m) for m in PAPER_METRICS}
@@ -128,17 +117,7 @@ def _colours(methods: Sequence[str]) -> list[str]:
 
 
 def stacked_bars(results: Results, metric: str) -> Figure:
-    """Draw the relative error of every method as a bar of tasks, best method first.
-
-    Parameters
-    ----------
-    results : Results
-    metric : str
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw the relative error of every method as a bar of tasks, best method first."""
     table = metric_table(results, metric)
     tasks = [r for r in table.rows if r.kind == "task"]
     values = np.array([[np.nan if v is None else v for v in r.values] for r in tasks], dtype=np.float64)
@@ -174,17 +153,7 @@ def _dagger(collapsed: Sequence[bool]) -> str:
 
 
 def reliability_grid(results: Results, task: str) -> Figure:
-    """Draw the reliability diagram of every method on one task: accuracy against confidence in 15 bins.
-
-    Parameters
-    ----------
-    results : Results
-    task : str
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw the reliability diagram of every method on one task: accuracy against confidence in 15 bins."""
     shown = [m for m in results.methods if results.seeds(task, m)]
     if not shown:
         raise ValueError(f"no results for task {task!r}; there are: {', '.join(results.tasks)}")
@@ -241,17 +210,7 @@ def _curves(results: Results, method: str) -> dict[str, dict[str, list[float]]]:
 
 
 def loss_curves(results: Results, method: str) -> Figure:
-    """Draw the loss against the step on every task, relative to its start.
-
-    Parameters
-    ----------
-    results : Results
-    method : str
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw the loss against the step on every task, relative to its start."""
     curves = _curves(results, method)
     if not curves:
         raise ValueError(f"no loss curve of {method!r} is in these results")

@@ -16,23 +16,13 @@ PAPER_GROUP: Final = "paper protocol"
 
 @dataclass(frozen=True)
 class Method:
-    """A name in the results and how to build the calibrator behind it.
-
-    Attributes
-    ----------
-    name : str
-    calibrator : str
-        Registry name, or ``module:Class`` of a calibrator that is in no registry.
-    params : mapping
-        Parameters of the calibrator, beside ``random_state``.
-    group : str
-        Methods of one group differ only in ``select`` and share one training.
-    """
+    """A name in the results and how to build the calibrator behind it."""
 
     name: str
-    calibrator: str
+    calibrator: str  # registry name, or ``module:Class`` of a calibrator that is in no registry
+    #: Parameters of the calibrator, beside ``random_state``.
     params: Mapping[str, Any] = field(default_factory=dict)
-    group: str = ""
+    group: str = ""  # methods of one group differ only in ``select`` and share one training
 
     @property
     def seeded(self) -> bool:

@@ -22,16 +22,11 @@ def render_tables(
 
     Parameters
     ----------
-    tables : sequence of ResultTable
     format : {"terminal", "markdown", "latex", "html"}
     width : int, optional
         Columns of the terminal; a wide table is cut into parts that fit.
     colour : bool
         Use terminal colours.
-
-    Returns
-    -------
-    str
 
     Examples
     --------

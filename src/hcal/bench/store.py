@@ -56,20 +56,13 @@ class Key(NamedTuple):
 
 @dataclass
 class Cell:
-    """All that is stored of one cell.
-
-    Attributes
-    ----------
-    pre, post : dict
-        Metric or fact -> value before and after calibration.
-    notes : dict
-        Metric or fact -> decoded JSON.
-    """
+    """All that is stored of one cell."""
 
     key: Key
+    #: Metric or fact -> value before and after calibration.
     pre: dict[str, float] = field(default_factory=dict)
     post: dict[str, float] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)  # metric or fact -> decoded JSON
 
     @property
     def ok(self) -> bool:
@@ -261,10 +254,6 @@ def read_results(path: str | os.PathLike[str]) -> Results:
     ----------
     path : path-like
         ``.csv`` or ``.parquet``.
-
-    Returns
-    -------
-    Results
 
     Examples
     --------

@@ -27,19 +27,11 @@ KINDS: Final[tuple[Distortion, ...]] = get_args(Distortion)
 
 @dataclass(frozen=True)
 class SyntheticTask:
-    """Logits, labels and the true probabilities of both parts.
+    """Logits, labels and the true probabilities of both parts."""
 
-    Attributes
-    ----------
-    logits_cal, logits_test : arrays of shape (N, K)
-    y_cal, y_test : arrays of shape (N,)
-    true_cal, true_test : arrays of shape (N, K)
-        The probabilities the labels were drawn from.
-    """
-
-    logits_cal: Float64
-    y_cal: IntArray
-    true_cal: Float64
+    logits_cal: Float64  # (N, K)
+    y_cal: IntArray  # (N,)
+    true_cal: Float64  # (N, K): the probabilities the labels were drawn from
     logits_test: Float64
     y_test: IntArray
     true_test: Float64
@@ -66,11 +58,6 @@ def make_synthetic(
         Rows of the two parts.
     strength : float
         How much of the fault; 0 leaves the classifier calibrated (on the calibration prior).
-    random_state : int
-
-    Returns
-    -------
-    SyntheticTask
 
     Examples
     --------

@@ -24,26 +24,14 @@ COMPANIONS: Final = ("nll", "brier", "mean_confidence")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table.
-
-    Attributes
-    ----------
-    label : str
-    values : list of float, str or None
-    marks : list of {"", "best", "second"}
-    flags : list of bool
-        True for a collapsed predictor.
-    kind : {"task", "beside", "summary"}
-    digits : int
-        Digits after the point.
-    """
+    """One line of a table."""
 
     label: str
     values: list[CellValue]
     marks: list[Mark] = field(default_factory=list)
-    flags: list[bool] = field(default_factory=list)
+    flags: list[bool] = field(default_factory=list)  # true for a collapsed predictor
     kind: Literal["task", "beside", "summary"] = "task"
-    digits: int = 4
+    digits: int = 4  # digits after the point
 
 
 @dataclass(frozen=True)
@@ -91,15 +79,6 @@ def metric_table(results: Results, metric: str) -> ResultTable:
 
     A class-wise or canonical metric has NLL, Brier and mean confidence beside every number. Collapsed
     predictors are flagged and never marked.
-
-    Parameters
-    ----------
-    results : Results
-    metric : str
-
-    Returns
-    -------
-    ResultTable
     """
     if metric not in results.metrics:
         raise ValueError(f"{metric!r} is not in these results; there are: {', '.join(results.metrics)}")
@@ -173,13 +152,8 @@ def overview_table(results: Results, *, relative: bool = True) -> ResultTable:
 
     Parameters
     ----------
-    results : Results
     relative : bool
         ARE, the mean over tasks of the ratio to the uncalibrated error; else AE.
-
-    Returns
-    -------
-    ResultTable
     """
     metrics = [m for group in LEVELS[:-1] for m in GROUPS[group]]
     shown = [m for m in metrics if m in results.metrics]
@@ -270,15 +244,6 @@ def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROT
 
     Each metric's ARE for every method; the paper's tables show, for each metric, the selector of that
     metric's level, which is marked with a star.
-
-    Parameters
-    ----------
-    results : Results
-    methods : sequence of str
-
-    Returns
-    -------
-    ResultTable
     """
     kept = results.select(methods=[*methods])
     shown = [m for g in LEVELS[:-1] for m in GROUPS[g] if m in kept.metrics]

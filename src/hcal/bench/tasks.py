@@ -71,28 +71,17 @@ def _paper_tasks() -> dict[str, PaperTask]:
 #: The paper's tasks by the name ``paper_tables.csv`` uses; the file is ``probs_{name}_logits.p``.
 PAPER_TASKS: Final[dict[str, PaperTask]] = _paper_tasks()
 
-#: Shared files that are the paper's own task under another name.
-SAME_AS_PAPER: Final[dict[str, str]] = {"cifar10_resnet110": "resnet110_c10"}
-
 
 @dataclass(frozen=True)
 class Task:
-    """Logits and labels of both parts.
-
-    Attributes
-    ----------
-    name : str
-    logits_cal, logits_test : arrays of shape (N, K)
-    y_cal, y_test : arrays of shape (N,)
-    true_test : array of shape (N, K), or None
-        The true probabilities, where they are known.
-    """
+    """Logits and labels of both parts."""
 
     name: str
-    logits_cal: NDArray[Any]
-    y_cal: IntArray
+    logits_cal: NDArray[Any]  # (N, K)
+    y_cal: IntArray  # (N,)
     logits_test: NDArray[Any]
     y_test: IntArray
+    #: (N, K), or None: the true probabilities, where they are known.
     true_test: NDArray[np.float64] | None = None
 
     @property
@@ -271,10 +260,6 @@ def download_paper_task(name: str, *, endpoint: str | None = None, cache: str | 
         Another server than huggingface.co (also: the variable ``HF_ENDPOINT``).
     cache : str, optional
         Folder of the cache.
-
-    Returns
-    -------
-    Path
     """
     try:
         from huggingface_hub import HfApi, hf_hub_download

@@ -37,10 +37,6 @@ def critic_gain(x: Float64, residual: Float64, weight: Float64) -> Callable[[Flo
     weight : array of shape (N,)
         Sums to 1.
 
-    Returns
-    -------
-    callable
-
     Examples
     --------
     >>> gain = critic_gain(np.array([[0.5, 0.5]]), np.array([[0.5, -0.5]]), np.ones(1))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcal.maps.lookup import Cells
-from hcal.runtime.numerics import Float64, IntArray, softmax
+from hcal.runtime.numerics import Float64, IntArray, prefix_sums, softmax
 
 _JITTER = 1e-6
 _LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow
@@ -196,7 +196,7 @@ def line_centres(x: Float64, m: int, iterations: int = 100) -> Float64:
     array([0., 4.])
     """
     values = np.sort(x.ravel()[:: max(1, x.size // 1_000_000)])
-    total = np.concatenate([[0.0], np.cumsum(values)])
+    total = prefix_sums(values)
     centres = np.quantile(values, (np.arange(m) + 0.5) / m)
     for _ in range(iterations):
         cuts = np.concatenate([[0], np.searchsorted(values, (centres[1:] + centres[:-1]) / 2), [len(values)]])

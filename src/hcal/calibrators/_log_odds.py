@@ -19,15 +19,7 @@ FitEvent = Callable[[Float64, Float64, Float64 | None], tuple[Float64, bool]]
 
 
 def log_odds(logits: FloatArray) -> Float64:
-    """Return ln p_k − ln(1 − p_k) of every class, without loss where p_k is near 1.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
+    """Return ln p_k − ln(1 − p_k) of every class, without loss where p_k is near 1; logits (N, K) → (N, K).
 
     Examples
     --------
@@ -73,7 +65,6 @@ def fit_events(
     odds : array of shape (N, K)
     y : array of shape (N,)
     weight : array of shape (N,), optional
-    fit_one : callable
     identity : array of shape (P,)
         The numbers that leave the log-odds as they are.
 

@@ -37,16 +37,7 @@ def logistic(
 ) -> Solution:
     """Minimise Σ w [ln(1 + e^η) − t η] / Σ w + θᵀ penalty θ with η = design · θ.
 
-    Parameters
-    ----------
-    design : array of shape (N, P)
-    target, weight : arrays of shape (N,)
-    penalty : array of shape (P, P), optional
-    start : array of shape (P,), optional
-
-    Returns
-    -------
-    Solution
+    Shapes: design (N, P), target, weight (N,), penalty (P, P), start (P,).
 
     Examples
     --------
@@ -80,10 +71,6 @@ def increasing_logistic(design: Float64, target: Float64, weight: Float64) -> So
     design : array of shape (N, P)
         The first column is the intercept.
     target, weight : arrays of shape (N,)
-
-    Returns
-    -------
-    Solution
 
     Examples
     --------

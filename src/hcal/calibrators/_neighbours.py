@@ -97,14 +97,7 @@ def _shares(distance: Float64, row: IntArray, limit: Float64, count: int) -> Flo
 def subtract_error(queries: FloatArray, error: Float64, threshold: float) -> Float64:
     """Return queries − error, unnormalised; entries at or below the threshold, before or after, stay.
 
-    Parameters
-    ----------
-    queries, error : arrays of shape (M, K)
-    threshold : float
-
-    Returns
-    -------
-    array of shape (M, K)
+    Shapes: queries, error (M, K) → (M, K).
 
     Examples
     --------

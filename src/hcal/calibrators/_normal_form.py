@@ -15,6 +15,7 @@ from hcal.calibrators.base import State
 from hcal.calibrators.state import Field, StateSpec
 from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, centred
 from hcal.runtime.ops import Ops
+from hcal.solvers.temperature import logit_scale
 
 #: Marks states whose method was fitted on centred logits; files of hcal 0.1 lack it.
 MARK: State = {"centred": np.array(1, dtype=np.int64)}
@@ -29,14 +30,7 @@ def to_fit(logits: FloatArray) -> Float64:
 
     A search that is not convex, or stops early, ends elsewhere when its input differs by rounding; on the
     grid, rows with another constant, or other classes first, are the same numbers.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
+    Shapes: logits (N, K) → (N, K).
 
     Examples
     --------
@@ -50,6 +44,27 @@ def to_fit(logits: FloatArray) -> Float64:
     fine = np.abs(x) < unit * 2.0**60  # above, floats are coarser than the grid
     np.rint(np.divide(x, unit, out=x, where=fine), out=x, where=fine)
     return np.multiply(x, unit, out=x, where=fine)
+
+
+def ranked_units(
+    logits: FloatArray, y: IntArray, weight: Float64 | None, max_events: int, usual: float = 1.0
+) -> tuple[Float64, IntArray, Float64 | None, float]:
+    """Return thinned rows by rank in their unit, where their labels stand, their weights, and the unit.
+
+    The unit is 1 for logits of a usual scale, as published, else what brings them to the scale ``usual``.
+
+    Examples
+    --------
+    >>> ranked_units(np.array([[0.0, 3000.0]]), np.array([0]), None, 10)[3]
+    1500.0
+    """
+    every = -(-logits.size // max_events)
+    # One function for all classes: their numbers need not be known.
+    x, own = by_rank(to_fit(logits[::every]), y[::every])
+    scale = logit_scale(x)
+    unit = 1.0 if scale == 0 or 0.5 <= scale <= 100 else scale / usual
+    x /= unit
+    return x, own, None if weight is None else weight[::every], unit
 
 
 def to_predict(state: State, logits: FloatArray) -> Float64:

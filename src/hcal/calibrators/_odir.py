@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from hcal.calibrators.base import Fitted, State
+from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import STEEP, Field, StateSpec
+from hcal.inputs import InputKind
 from hcal.maps import scaling
 from hcal.objective import proper
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
@@ -21,6 +22,7 @@ from hcal.solvers.selection import select
 from hcal.solvers.temperature import logit_scale, solve_temperature
 
 Pair = tuple[float, float]
+Grid = Literal["decades", "published"]
 
 # A pass over the rows costs two products with a K×K matrix. About ten minutes on two cores, as measured.
 _MOST_WORK = 1.5e11
@@ -37,15 +39,19 @@ MATRICES = (
 )
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How a matrix is fitted and its penalty chosen."""
+@parameters
+class FoldMatrices(Calibrator):
+    """softmax(W x + b), penalised off the diagonal, averaged over folds; subclasses say what x is."""
 
-    penalty: Pair | None
-    grid: str
-    folds: int
-    random_state: int
-    max_iterations: int
+    weighted = True
+    state_specs = MATRICES
+
+    penalty: Pair | None = None
+    grid: Grid = "decades"
+    folds: int = 5
+    random_state: int = 15
+    max_iterations: int = 150
+    input: InputKind = "logits"
 
 
 def penalty_grid(name: str, n_classes: int) -> list[Pair]:
@@ -55,7 +61,6 @@ def penalty_grid(name: str, n_classes: int) -> list[Pair]:
     ----------
     name : {"decades", "published"}
         Decades up to 10, or the published 3 × 12 values of λ and 12 of μ up to 1e6.
-    n_classes : int
 
     Returns
     -------
@@ -76,30 +81,21 @@ def penalty_grid(name: str, n_classes: int) -> list[Pair]:
     raise ValueError(f"grid must be 'decades' or 'published', got {name!r}")
 
 
-def fit_matrix(x: Float64, y: IntArray, weight: Float64 | None, settings: Settings) -> Fitted:
+def fit_matrix(x: Float64, y: IntArray, weight: Float64 | None, method: FoldMatrices) -> Fitted:
     """Choose (λ, μ) by held-out NLL and return the models of the folds, whose probabilities are averaged.
 
-    Parameters
-    ----------
-    x : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-    settings : Settings
-
-    Returns
-    -------
-    Fitted
+    Shapes: x (N, K), y (N,), weight (N,).
     """
     k = x.shape[1]
-    grid = [settings.penalty] if settings.penalty is not None else penalty_grid(settings.grid, k)
-    folds = _folds(x, y, weight, settings)
-    _check_work(x, len(grid), len(folds), settings)
+    grid = [method.penalty] if method.penalty is not None else penalty_grid(method.grid, k)
+    folds = _folds(x, y, weight, method)
+    _check_work(x, len(grid), len(folds), method)
     solved = solve_temperature(x, y, weight)
     start = scaling.matrix(k).start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
 
     # The diagonal is not penalised: with few rows it runs off along features of rounding size, for gains that
     # no held-out row could show.
-    rough = Lbfgs(max_iterations=settings.max_iterations, tolerance=1e-5, gain=1e-7 if k > 24 else 1e-10)
+    rough = Lbfgs(max_iterations=method.max_iterations, tolerance=1e-5, gain=1e-7 if k > 24 else 1e-10)
     solver = NewtonOrLbfgs(Newton(gain=1e-9), rough)
 
     def fit(pair: Pair, part: WeightedRows, previous: Solution | None) -> Solution:
@@ -153,16 +149,16 @@ def _ridge(n_classes: int, lam: float, mu: float) -> Ridge:
 
 
 def _folds(
-    x: Float64, y: IntArray, weight: Float64 | None, settings: Settings
+    x: Float64, y: IntArray, weight: Float64 | None, method: FoldMatrices
 ) -> list[tuple[WeightedRows, WeightedRows]]:
-    if settings.folds < 1:
-        raise ValueError(f"folds must be at least 1, got {settings.folds}")
-    if settings.folds == 1 and settings.penalty is None and len(x) > 1:
+    if method.folds < 1:
+        raise ValueError(f"folds must be at least 1, got {method.folds}")
+    if method.folds == 1 and method.penalty is None and len(x) > 1:
         raise ValueError("folds=1 leaves nothing to choose the penalty on: pass penalty=(lambda, mu)")
-    return fold_parts(x, y, weight, settings.folds, random_state=settings.random_state)
+    return fold_parts(x, y, weight, method.folds, random_state=method.random_state)
 
 
-def _check_work(x: Float64, pairs: int, folds: int, settings: Settings) -> None:
+def _check_work(x: Float64, pairs: int, folds: int, method: FoldMatrices) -> None:
     n, k = x.shape
     work = float(n) * k * k * pairs * folds
     if work > _MOST_WORK:

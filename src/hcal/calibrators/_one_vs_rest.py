@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
@@ -122,7 +123,6 @@ def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: 
     probs : array of shape (N, K)
     y : array of shape (N,)
     weight : array of shape (N,), optional
-    fit_one : callable
 
     Returns
     -------
@@ -255,6 +255,7 @@ def line(p: Float64, knots: Float64, values: Float64) -> Float64:
     return np.interp(p, knots, values)
 
 
+@parameters
 class CurvePerClass(Calibrator):
     """A curve per class on (p_k, [y = k]): subclasses say how one is learned and looked up."""
 
@@ -262,9 +263,8 @@ class CurvePerClass(Calibrator):
     #: :func:`step` or :func:`line`.
     look_up: ClassVar[Evaluate]
 
-    def __init__(self, *, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.floor = floor
-        self.input = input
+    floor: float | None = None
+    input: InputKind = "logits"
 
     @abstractmethod
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from hcal.calibrators.base import Calibrator
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, log_softmax, softmax
+from hcal.runtime.ops import Ops
 
 #: Probabilities are clipped to [eps, 1 − eps] before a logarithm, as the published scaling methods do.
 EPS = float(np.finfo(np.float64).eps)
@@ -17,6 +21,20 @@ ONE_TEMPERATURE = (StateSpec((BETA,)),)
 #: The classes that had calibration rows, where the others keep their probability.
 PRESENT = Field("present", "classes with calibration rows", ("C",), 0, "K-1", "int64", "increasing")
 PRESENT_SIZE = {"C": ("classes with calibration rows", 1)}
+
+
+class OneTemperature(Calibrator):
+    """softmax(z/T): methods that differ only in how they find T."""
+
+    preserves = "order"
+    weighted = True
+    state_specs = ONE_TEMPERATURE
+
+    def _predict(self, logits: FloatArray) -> FloatArray:
+        return softmax(logits * self.state_["beta"])
+
+    def _graph(self, ops: Ops, x: Any) -> Any:
+        return ops.softmax(x * ops.const(self.state_["beta"]))
 
 
 def clipped_log_probs(logits: FloatArray, eps: float = EPS) -> Float64:

@@ -64,11 +64,6 @@ def second_stage(
     rows : FitRows
     strength : array of shape (P,)
     penalty : {"ridge", "lasso", "mcp", "group_lasso"}
-    max_iterations : int
-
-    Returns
-    -------
-    Solution
     """
     n_classes = len(rows.mass)
     if penalty == "ridge":

@@ -81,6 +81,11 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     A method that can run in PyTorch and ONNX also writes ``_graph(ops, x)``: the same map in
     :mod:`hcal.runtime.ops`.
 
+    Parameters
+    ----------
+    input : {"logits", "probs", "log_probs"}
+        What the scores are, in ``fit`` and in ``predict_proba``; every method takes it.
+
     Attributes
     ----------
     n_classes_ : int
@@ -113,6 +118,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     converged_: bool
     info_: dict[str, Any]
     scores_: dict[str, Scores]
+
+    def __init__(self, *, input: inputs.InputKind = "logits") -> None:
+        self.input = input
 
     @abstractmethod
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
@@ -297,16 +305,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     @classmethod
     def upgrade_params(cls, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a model file under their present names; files of hcal 0.1 say ``seed``.
-
-        Parameters
-        ----------
-        params : mapping
-
-        Returns
-        -------
-        dict
-        """
+        """Return the parameters of a model file under their present names; files of hcal 0.1 say ``seed``."""
         return {_RENAMED.get(name, name): value for name, value in params.items()}
 
     # -- machinery --------------------------------------------------------------------------------

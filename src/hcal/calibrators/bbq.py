@@ -8,7 +8,7 @@ import numpy as np
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -24,7 +24,6 @@ class BayesianBinning(CurvePerClass):
     ----------
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -62,7 +61,7 @@ class _HistogramGrid:
     def __call__(self, p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
         order = np.argsort(p, kind="stable")
         p = p[order]
-        hits = np.concatenate([[0.0], np.cumsum(hit[order])])
+        hits = prefix_sums(hit[order])
         values = self._values(np.clip(p, _EPS, 1 - _EPS), hits)
         weights = elbow_weights(bic_scores(self._deviance(p, hits, values), self.counts, self.n_rows))
         self.kept.append(int(np.count_nonzero(weights)))

@@ -8,6 +8,7 @@ import numpy as np
 
 from hcal.calibrators._shared import EPS, PRESENT, PRESENT_SIZE, keep_absent, present_classes
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
@@ -18,6 +19,7 @@ from hcal.solvers.fit_map import fit_map
 from hcal.solvers.methods import Lbfgs
 
 
+@parameters
 class BetaCalibration(Calibrator):
     """softmax over k of a_k ln p_k − b_k ln(1 − p_k) + c_k, with a, b ≥ 0, of least mean NLL.
 
@@ -31,7 +33,6 @@ class BetaCalibration(Calibrator):
     ----------
     max_iterations : int
         Of L-BFGS-B.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -56,9 +57,8 @@ class BetaCalibration(Calibrator):
         ),
     )
 
-    def __init__(self, *, max_iterations: int = 200, input: InputKind = "logits") -> None:
-        self.max_iterations = max_iterations
-        self.input = input
+    max_iterations: int = 200
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         present = present_classes(y, sample_weight, logits.shape[1])

@@ -35,13 +35,7 @@ Hashes = NDArray[np.uint64]
 def hash_rows(x: FloatArray) -> Hashes:
     """Return a 64-bit hash of every row, from its values in float32: one unit in the last place is no news.
 
-    Parameters
-    ----------
-    x : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N,) in uint64
+    Shapes: x (N, K) → (N,) in uint64.
 
     Examples
     --------
@@ -336,7 +330,6 @@ def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> di
 
     Parameters
     ----------
-    calibrators : iterable of Calibrator
     probs : array of shape (N, K)
         As ``predict_proba`` gave them.
 

@@ -7,7 +7,7 @@ from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
 from hcal.calibrators.isotonic import pool_equal
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 
 class CenteredIsotonicRegression(CurvePerClass):
@@ -23,7 +23,6 @@ class CenteredIsotonicRegression(CurvePerClass):
     ----------
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -45,7 +44,7 @@ class CenteredIsotonicRegression(CurvePerClass):
 def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, mass, hits = pool_equal(p, hit, weight)
     values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
-    first = np.flatnonzero(np.concatenate([[True], values[1:] > values[:-1]]))
+    first = run_starts(values)
     last = np.concatenate([first[1:], [len(values)]]) - 1
     level = values[first]
     centre = np.add.reduceat(knots * mass, first) / np.add.reduceat(mass, first)

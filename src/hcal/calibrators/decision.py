@@ -9,6 +9,7 @@ from hcal.calibrators._normal_form import to_fit
 from hcal.calibrators._one_vs_rest import default_floor
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import WeightedRows, class_ranks, fold_parts
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
@@ -23,6 +24,7 @@ _MOST_WORK = 5e8
 _CLIP = 1e-7
 
 
+@parameters
 class DecisionCalibration(Calibrator):
     """Temperature scaling, then corrections x += w(x) B that critics with two actions ask for, one by one.
 
@@ -45,7 +47,6 @@ class DecisionCalibration(Calibrator):
         Least probability of a class, before rows are normalised: 1/(N·K) by default, 1e-7 as published.
     random_state : int
         Of the critics' starts and of the held-out fifth.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -72,22 +73,12 @@ class DecisionCalibration(Calibrator):
         ),
     )
 
-    def __init__(
-        self,
-        *,
-        critics: int | None = None,
-        max_critics: int = 100,
-        patience: int = 20,
-        floor: float | None = None,
-        random_state: int = 0,
-        input: InputKind = "logits",
-    ) -> None:
-        self.critics = critics
-        self.max_critics = max_critics
-        self.patience = patience
-        self.floor = floor
-        self.random_state = random_state
-        self.input = input
+    critics: int | None = None
+    max_critics: int = 100
+    patience: int = 20
+    floor: float | None = None
+    random_state: int = 0
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         # Classes by what their rows say, not by their numbers: the random starts belong to places.

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._normal_form import MARK, MARKED, by_rank, to_fit, to_predict, to_predict_graph
+from hcal.calibrators._normal_form import MARK, MARKED, ranked_units, to_predict, to_predict_graph
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import STEEP, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
@@ -21,7 +22,6 @@ from hcal.solvers.fit_map import fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.methods import Lbfgs
 from hcal.solvers.selection import Selection, select
-from hcal.solvers.temperature import logit_scale
 
 
 def _distinct_edges(state: StateArrays, sizes: Sizes) -> bool:
@@ -43,6 +43,7 @@ _TABLE = StateSpec(
 _PATIENCE = 40
 
 
+@parameters
 class DiagonalOrderPreserving(Calibrator):
     """softmax(m(z₁), …, m(z_K)), z centred, with one increasing m, a positive network's integral; mean NLL.
 
@@ -67,7 +68,6 @@ class DiagonalOrderPreserving(Calibrator):
         Of L-BFGS.
     max_events : int
         Rows are thinned evenly to at most this many logits for the fit.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -85,34 +85,18 @@ class DiagonalOrderPreserving(Calibrator):
     weighted = True
     state_specs = (_TABLE + MARKED,)
 
-    def __init__(
-        self,
-        *,
-        hidden: tuple[int, ...] = (2, 10),
-        early_stopping: bool = True,
-        folds: int = 5,
-        random_state: int = 1357,
-        max_iterations: int = 2000,
-        max_events: int = 2_000_000,
-        input: InputKind = "logits",
-    ) -> None:
-        self.hidden = hidden
-        self.early_stopping = early_stopping
-        self.folds = folds
-        self.random_state = random_state
-        self.max_iterations = max_iterations
-        self.max_events = max_events
-        self.input = input
+    hidden: tuple[int, ...] = (2, 10)
+    early_stopping: bool = True
+    folds: int = 5
+    random_state: int = 1357
+    max_iterations: int = 2000
+    max_events: int = 2_000_000
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must hold sizes of at least 1, got {self.hidden}")
-        every = -(-logits.size // self.max_events)
-        # One m for all classes: their numbers need not be known.
-        x, y = by_rank(to_fit(logits[::every]), y[::every])
-        unit = _unit(x)
-        x /= unit
-        weight = None if sample_weight is None else sample_weight[::every]
+        x, y, weight, unit = ranked_units(logits, y, sample_weight, self.max_events)
         cells = cells_over(x)
         found = self._select(x, y, weight, cells)
         size, models = found.chosen, found.models
@@ -200,9 +184,3 @@ class _Best:
 
 def _parameters(hidden: int) -> int:
     return hidden * (hidden + 4) + 1
-
-
-def _unit(logits: FloatArray) -> float:
-    """Return 1 for logits of a usual scale, as published, else their scale: the start expects that."""
-    scale = logit_scale(logits)
-    return 1.0 if scale == 0 or 0.5 <= scale <= 100 else scale

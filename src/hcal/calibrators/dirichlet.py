@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph, predict_matrix
+from hcal.calibrators._odir import FoldMatrices, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators._shared import EPS, clipped_log_probs
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.calibrators.base import Fitted
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 from hcal.runtime.ops import Ops
 
 
-class DirichletCalibration(Calibrator):
+class DirichletCalibration(FoldMatrices):
     """softmax(W log p + b) with the penalty, choice and averaging of ``ms``.
 
     Kull, Perelló-Nieto, Kängsepp, Silva Filho, Song, Flach: Beyond temperature scaling: Obtaining
@@ -23,17 +19,8 @@ class DirichletCalibration(Calibrator):
 
     Parameters
     ----------
-    penalty : (float, float), optional
-        A fixed (λ, μ) instead of the choice from the grid.
-    grid : {"decades", "published"}
-        Decades from 1e-5 (1e-2 from 100 classes on) to 10, or the published grid to 1e6, nine times as many.
-    folds : int
-        1, with a fixed penalty, fits all rows once.
-    random_state : int
-        Of the folds.
-    max_iterations : int
-        Of L-BFGS, used above 23 classes.
-    input : {"logits", "probs", "log_probs"}
+    penalty, grid, folds, random_state, max_iterations, input
+        As in :class:`hcal.calibrators.matrix_scaling.MatrixScaling`.
 
     Examples
     --------
@@ -45,29 +32,9 @@ class DirichletCalibration(Calibrator):
 
     name = "dir"
     title = "Dirichlet calibration"
-    weighted = True
-    state_specs = MATRICES
 
-    def __init__(
-        self,
-        *,
-        penalty: tuple[float, float] | None = None,
-        grid: Literal["decades", "published"] = "decades",
-        folds: int = 5,
-        random_state: int = 15,
-        max_iterations: int = 150,
-        input: InputKind = "logits",
-    ) -> None:
-        self.penalty = penalty
-        self.grid = grid
-        self.folds = folds
-        self.random_state = random_state
-        self.max_iterations = max_iterations
-        self.input = input
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        settings = Settings(self.penalty, self.grid, self.folds, self.random_state, self.max_iterations)
-        return fit_matrix(clipped_log_probs(logits), y, sample_weight, settings)
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        return fit_matrix(clipped_log_probs(logits), y, sample_weight, self)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return predict_matrix(self.state_, clipped_log_probs(logits))

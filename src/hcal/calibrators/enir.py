@@ -30,7 +30,6 @@ class NearIsotonicEnsemble(CurvePerClass):
     ----------
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------

@@ -11,6 +11,7 @@ import numpy as np
 from hcal.calibrators._normal_form import by_rank, to_fit
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
@@ -23,6 +24,7 @@ from hcal.solvers.temperature import temperature_of
 _BLOCK_EVENTS = 65_536
 
 
+@parameters
 class EnsembleTemperatureScaling(Calibrator):
     """w₁ softmax(z/T) + w₂ softmax(z) + w₃/K, weights on the simplex; T first, then w with T fixed.
 
@@ -34,7 +36,6 @@ class EnsembleTemperatureScaling(Calibrator):
     ----------
     objective : {"brier", "nll"}
         What both stages minimise; the squared error is the authors' default.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -52,9 +53,8 @@ class EnsembleTemperatureScaling(Calibrator):
         StateSpec((BETA, Field("weights", "of softmax(z/T), softmax(z) and 1/K", (3,), 0, 1, total=1.0))),
     )
 
-    def __init__(self, *, objective: Literal["brier", "nll"] = "brier", input: InputKind = "logits") -> None:
-        self.objective = objective
-        self.input = input
+    objective: Literal["brier", "nll"] = "brier"
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         # Brent compares values that differ by rounding alone: let it see the same numbers every time.
@@ -167,14 +167,7 @@ def _brier_weights(scores: _Scores, y: IntArray, weight: Float64, beta: float) -
 def simplex_quadratic(gram: Float64, linear: Float64) -> Float64:
     """Minimise wᵀGw − 2cᵀw over the simplex by trying every face; ties go to the smaller face.
 
-    Parameters
-    ----------
-    gram : array of shape (M, M)
-    linear : array of shape (M,)
-
-    Returns
-    -------
-    array of shape (M,)
+    Shapes: gram (M, M), linear (M,) → (M,).
 
     Examples
     --------

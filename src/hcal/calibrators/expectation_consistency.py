@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from hcal.calibrators._shared import ONE_TEMPERATURE, top_hits
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators._shared import OneTemperature, top_hits
+from hcal.calibrators.base import Fitted
+from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.temperature import confidence_of_beta, logit_scale, solve_increasing
 
 
-class ExpectationConsistency(Calibrator):
+@parameters
+class ExpectationConsistency(OneTemperature):
     """softmax(z/T) with the T at which the mean confidence equals the accuracy of the calibration rows.
 
     Mean confidence falls from 1 to 1/K as T grows, so the root is unique. The bracket is [0.01, 10], widened
@@ -29,7 +27,6 @@ class ExpectationConsistency(Calibrator):
     ----------
     bracket : (float, float)
         Temperatures to search between, before widening.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -40,15 +37,11 @@ class ExpectationConsistency(Calibrator):
 
     name = "ec"
     title = "Expectation consistency"
-    preserves = "order"
-    weighted = True
-    state_specs = ONE_TEMPERATURE
 
-    def __init__(self, *, bracket: tuple[float, float] = (0.01, 10.0), input: InputKind = "logits") -> None:
-        self.bracket = bracket
-        self.input = input
+    bracket: tuple[float, float] = (0.01, 10.0)
+    input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         low, high = self.bracket
         if not 0 < low < high:
             raise ValueError(f"bracket must be two increasing positive temperatures, got {self.bracket}")
@@ -64,9 +57,3 @@ class ExpectationConsistency(Calibrator):
         )
         info = {"temperature": 1 / solved.beta, "accuracy": accuracy}
         return Fitted({"beta": np.array(solved.beta)}, solved.converged, message, info)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return softmax(logits * self.state_["beta"])
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        return ops.softmax(x * ops.const(self.state_["beta"]))

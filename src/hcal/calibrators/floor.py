@@ -84,15 +84,7 @@ def apply_floor(log_probs: FloatArray, floor: NDArray[np.float64] | None) -> Flo
     """Draw what lies below ``2·floor`` up to between ``floor`` and ``2·floor``; None leaves all as it is.
 
     Rows are not normalised: what comes out are logits.
-
-    Parameters
-    ----------
-    log_probs : array of shape (N, K)
-    floor : array of shape (), optional
-
-    Returns
-    -------
-    array of shape (N, K), of the same dtype
+    Shapes: log_probs (N, K), floor () → (N, K), of the same dtype.
 
     Examples
     --------

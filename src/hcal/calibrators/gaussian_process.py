@@ -14,17 +14,18 @@ from hcal.calibrators._latent_gp import (
     start_parameters,
     to_process,
 )
-from hcal.calibrators._normal_form import MARK, MARKED, average_ties, by_rank, to_fit, to_predict
+from hcal.calibrators._normal_form import MARK, MARKED, average_ties, ranked_units, to_predict
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.lookup import Cells
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.lbfgs import lbfgs
-from hcal.solvers.temperature import logit_scale
 
 
+@parameters
 class GaussianProcessCalibration(Calibrator):
     """One latent function f ~ GP(mean x, RBF + noise) shared by all centred logits; variational.
 
@@ -46,7 +47,6 @@ class GaussianProcessCalibration(Calibrator):
         Of L-BFGS.
     max_events : int
         Rows are thinned evenly to at most this many logits for the fit.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -76,22 +76,12 @@ class GaussianProcessCalibration(Calibrator):
         + MARKED,
     )
 
-    def __init__(
-        self,
-        *,
-        inducing: int = 10,
-        samples: int = 100,
-        random_state: int = 0,
-        max_iterations: int = 2000,
-        max_events: int = 1_000_000,
-        input: InputKind = "logits",
-    ) -> None:
-        self.inducing = inducing
-        self.samples = samples
-        self.random_state = random_state
-        self.max_iterations = max_iterations
-        self.max_events = max_events
-        self.input = input
+    inducing: int = 10
+    samples: int = 100
+    random_state: int = 0
+    max_iterations: int = 2000
+    max_events: int = 1_000_000
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         least, most = self.limits["samples"]
@@ -100,12 +90,8 @@ class GaussianProcessCalibration(Calibrator):
                 f"inducing must be at least 1 and samples in [{least}, {most}], "
                 f"got {self.inducing}, {self.samples}"
             )
-        every = -(-logits.size // self.max_events)
-        # One f for all classes: their numbers need not be known.
-        x, own = by_rank(to_fit(logits[::every]), y[::every])
-        unit = _unit(x)
-        x /= unit
-        weight = None if sample_weight is None else sample_weight[::every]
+        # ℓ starts at 10
+        x, own, weight, unit = ranked_units(logits, y, sample_weight, self.max_events, usual=10)
         # Thinned rows still stand for all of them: the prior must not gain weight.
         total = float(len(y)) if sample_weight is None else float(sample_weight.sum())
         low, high = float(x.min()), float(x.max())
@@ -155,9 +141,3 @@ class GaussianProcessCalibration(Calibrator):
             probs += softmax(mean - spread * draw)
         probs /= 2 * pairs
         return probs
-
-
-def _unit(logits: FloatArray) -> float:
-    """Return 1 for logits of a usual scale, as published, else their scale: ℓ starts at 10."""
-    scale = logit_scale(logits)
-    return 1.0 if scale == 0 or 0.5 <= scale <= 100 else scale / 10

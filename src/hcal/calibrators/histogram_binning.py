@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.calibrators._one_vs_rest import CurvePerClass, FitCurve, step
-from hcal.inputs import InputKind
+from hcal.calibrators.declared import parameters
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
+@parameters
 class HistogramBinning(CurvePerClass):
     """Per class, the label frequency in equal-width bins of p_k; an empty bin keeps its midpoint.
 
@@ -22,7 +23,6 @@ class HistogramBinning(CurvePerClass):
     bins : int
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -36,10 +36,7 @@ class HistogramBinning(CurvePerClass):
     weighted = True
     look_up = step
 
-    def __init__(self, *, bins: int = 10, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.bins = bins
-        self.floor = floor
-        self.input = input
+    bins: int = 10
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         edges = _edges(self.bins)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums, softmax
 
 _EPS = float(np.finfo(np.float64).eps)
 _ITERATIONS = 200
@@ -18,6 +19,7 @@ _ITERATIONS = 200
 _SEEDING_EVENTS = 2_000_000
 
 
+@parameters
 class IMaxBinning(Calibrator):
     """Bins of the pooled one-vs-rest log-odds that keep the most information about the label.
 
@@ -32,7 +34,6 @@ class IMaxBinning(Calibrator):
         Seed of the start; the default is the published one.
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -54,20 +55,12 @@ class IMaxBinning(Calibrator):
         ),
     )
 
-    def __init__(
-        self,
-        *,
-        bins: int = 15,
-        random_state: int = 755619,
-        floor: float | None = None,
-        input: InputKind = "logits",
-    ) -> None:
-        self.bins = bins
-        self.random_state = random_state
-        self.floor = floor
-        self.input = input
+    bins: int = 15
+    random_state: int = 755619
+    floor: float | None = None
+    input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if int(self.bins) != self.bins or self.bins < 2:
             raise ValueError(f"bins must be an integer of at least 2, got {self.bins!r}")
         odds = _pooled_log_odds(logits)
@@ -82,7 +75,7 @@ class IMaxBinning(Calibrator):
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         edges, values = self.state_["edges"], self.state_["values"]
-        raw = values[np.searchsorted(edges, one_vs_rest_log_odds(logits), side="right")]
+        raw = values[np.searchsorted(edges, log_odds(logits), side="right")]
         return normalise(raw, softmax(logits), float(self.state_["floor"]))
 
 
@@ -92,55 +85,15 @@ def _pooled_log_odds(logits: FloatArray) -> Float64:
     odds = np.empty((k, n))
     rows = max(1, 1_000_000 // k)
     for start in range(0, n, rows):
-        odds[:, start : start + rows] = one_vs_rest_log_odds(logits[start : start + rows]).T
+        odds[:, start : start + rows] = log_odds(logits[start : start + rows]).T
     return odds.ravel()
-
-
-def one_vs_rest_log_odds(logits: FloatArray) -> Float64:
-    """Return λ_k = z_k − logsumexp of the other logits, exact also where p_k is near 1.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
-
-    Examples
-    --------
-    >>> one_vs_rest_log_odds(np.array([[0.0, 50.0]]))
-    array([[-50.,  50.]])
-    """
-    z = logits - logits.max(axis=1, keepdims=True)
-    e = np.exp(z)
-    rest = e.sum(axis=1, keepdims=True) - e
-    rows, top = np.arange(len(z)), z.argmax(axis=1)
-    # For the top class the subtraction would cancel: sum the others themselves, against their own maximum.
-    others = z.copy()
-    others[rows, top] = -np.inf
-    second = others.max(axis=1)
-    np.exp(others - second[:, None], out=others)
-    odds = z - np.log(np.maximum(rest, np.finfo(np.float64).tiny))
-    odds[rows, top] = -second - np.log(others.sum(axis=1))
-    return np.asarray(odds, dtype=np.float64)
 
 
 def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
     """Choose starting representatives by greedy k-means++ under the log-odds divergence; return them sorted.
 
     Each new centre is the best of 2 + ⌊ln B⌋ candidates drawn with probability proportional to the distance
-    to the nearest centre so far.
-
-    Parameters
-    ----------
-    odds : array of shape (n,)
-    n_centres : int
-    random_state : int
-
-    Returns
-    -------
-    array of shape (B,)
+    to the nearest centre so far. Shapes: odds (n,) → (B,).
 
     Examples
     --------
@@ -194,8 +147,7 @@ def maximise_information(odds: Float64, representatives: Float64) -> Float64:
     >>> maximise_information(np.array([-2.0, -2.0, 2.0, 2.0]), np.array([-1.0, 1.0])).round(6) + 0.0
     array([0.])
     """
-    mass = np.zeros(odds.size + 1)
-    np.cumsum(expit(odds), out=mass[1:])
+    mass = prefix_sums(expit(odds))
     overall = mass[-1] / odds.size
     edges = _edges(representatives)
     for _ in range(_ITERATIONS):

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 
 class IsotonicRegression(CurvePerClass):
@@ -19,7 +19,6 @@ class IsotonicRegression(CurvePerClass):
     ----------
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -53,7 +52,7 @@ def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float6
         p, hit, weight = p[weight > 0], hit[weight > 0], weight[weight > 0]
     order = np.argsort(p, kind="stable")
     p, weight, hits = p[order], weight[order], (hit * weight)[order]
-    first = np.flatnonzero(np.concatenate([[True], p[1:] > p[:-1]]))
+    first = run_starts(p)
     return p[first], np.add.reduceat(weight, first), np.add.reduceat(hits, first)
 
 

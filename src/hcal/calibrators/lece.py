@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._neighbours import Neighbours, subtract_error
 from hcal.calibrators._one_vs_rest import MOST
 from hcal.calibrators._shared import BETA
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import fold_parts
 from hcal.calibrators.state import Field, Rule, StateSpec
 from hcal.inputs import InputKind
@@ -35,6 +35,7 @@ _LOG_CLIP = 1e-15
 _MAX_WORK = 1.7e12
 
 
+@parameters
 class LocallyEqualErrors(Calibrator):
     """Subtract the mean error of the KL-nearest calibration rows from each row.
 
@@ -51,7 +52,6 @@ class LocallyEqualErrors(Calibrator):
     folds : int
     random_state : int
         Seed of the folds.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -64,22 +64,13 @@ class LocallyEqualErrors(Calibrator):
     title = "Locally equal calibration errors"
     state_specs = (_MEMORY,)
 
-    def __init__(
-        self,
-        *,
-        fraction: float | None = None,
-        threshold: float | None = None,
-        folds: int = 10,
-        random_state: int = 0,
-        input: InputKind = "logits",
-    ) -> None:
-        self.fraction = fraction
-        self.threshold = threshold
-        self.folds = folds
-        self.random_state = random_state
-        self.input = input
+    fraction: float | None = None
+    threshold: float | None = None
+    folds: int = 10
+    random_state: int = 0
+    input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         choice = _choose(logits, y, self)
         return Fitted(_memory(logits, y, choice), info=choice.info())
 
@@ -94,14 +85,8 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
 
     Parameters
     ----------
-    fraction : float, optional
-        Share of the calibration rows that are neighbours, in (0, 1].
-    threshold : float, optional
-        Probabilities at or below it, before or after the subtraction, stay; 1 leaves everything as it is.
-    folds : int
-    random_state : int
-        Seed of the folds.
-    input : {"logits", "probs", "log_probs"}
+    fraction, threshold, folds, random_state, input
+        As in :class:`LocallyEqualErrors`.
 
     Examples
     --------
@@ -114,7 +99,7 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
     title = "Temperature scaling, then locally equal errors"
     state_specs = (_MEMORY + StateSpec((BETA,)),)
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         solved = solve_temperature(logits, y)
         scaled = logits * solved.beta
         choice = _choose(scaled, y, self)

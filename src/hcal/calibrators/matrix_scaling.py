@@ -8,14 +8,21 @@ from typing import Any, Literal
 import numpy as np
 
 from hcal.calibrators._normal_form import MARK, MARKED, to_fit, to_predict, to_predict_graph
-from hcal.calibrators._odir import MATRICES, Settings, fit_matrix, matrix_graph, predict_matrix
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
+from hcal.calibrators._odir import (
+    MATRICES,
+    FoldMatrices,
+    fit_matrix,
+    matrix_graph,
+    predict_matrix,
+)
+from hcal.calibrators.base import Fitted
+from hcal.calibrators.declared import parameters
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 
 
-class MatrixScaling(Calibrator):
+@parameters
+class MatrixScaling(FoldMatrices):
     """softmax(W z + b), z centred; mean NLL + λ Σ_{i≠j} W_ij² + μ Σ b_i²; fold models averaged.
 
     (λ, μ) is the pair of least held-out NLL over the folds.
@@ -38,7 +45,6 @@ class MatrixScaling(Calibrator):
         Of the folds.
     max_iterations : int
         Of L-BFGS, used above 23 classes.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -50,35 +56,16 @@ class MatrixScaling(Calibrator):
 
     name = "ms"
     title = "Matrix scaling"
-    weighted = True
     state_specs = (MATRICES[0] + MARKED,)
 
-    def __init__(
-        self,
-        *,
-        features: Literal["logits", "probs"] = "logits",
-        penalty: tuple[float, float] | None = None,
-        grid: Literal["decades", "published"] = "decades",
-        folds: int = 5,
-        random_state: int = 15,
-        max_iterations: int = 150,
-        input: InputKind = "logits",
-    ) -> None:
-        self.features = features
-        self.penalty = penalty
-        self.grid = grid
-        self.folds = folds
-        self.random_state = random_state
-        self.max_iterations = max_iterations
-        self.input = input
+    features: Literal["logits", "probs"] = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.features not in ("logits", "probs"):
             raise ValueError(f"features must be 'logits' or 'probs', got {self.features!r}")
-        settings = Settings(self.penalty, self.grid, self.folds, self.random_state, self.max_iterations)
         if self.features == "probs":
-            return fit_matrix(np.asarray(softmax(logits), dtype=np.float64), y, sample_weight, settings)
-        fitted = fit_matrix(to_fit(logits), y, sample_weight, settings)
+            return fit_matrix(np.asarray(softmax(logits), dtype=np.float64), y, sample_weight, self)
+        fitted = fit_matrix(to_fit(logits), y, sample_weight, self)
         return replace(fitted, state=fitted.state | MARK)
 
     def _predict(self, logits: FloatArray) -> FloatArray:

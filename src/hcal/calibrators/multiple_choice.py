@@ -52,6 +52,7 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
     converged_, scores_, info_
         As every calibrator has them.
 
+    ``scores`` are a list of N sequences or an array (N, K); ``mask`` (N, K) says which options exist.
     It is saved, loaded, exported (with ``method="ts"``) and reported like every calibrator.
 
     Examples
@@ -92,10 +93,6 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
             The position of the right option.
         mask : array of bool of shape (N, K), optional
             True where an option exists. Without it, NaN and −inf mark options that do not exist.
-
-        Returns
-        -------
-        self
         """
         padded, exists, _ = _pad(scores, mask)
         labels = _check_answers(y, exists)
@@ -137,18 +134,7 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         return {z.shape[1]: make_calibrator(self.method).fit(z, own) for z, own in enough}
 
     def uncalibrated(self, scores: Any, mask: Any = None) -> Float64:
-        """Return the softmax over each question's own options: what the calibrator starts from.
-
-        Parameters
-        ----------
-        scores : list of N sequences, or array of shape (N, K)
-        mask : array of bool of shape (N, K), optional
-
-        Returns
-        -------
-        array of shape (N, K)
-            0 where there is no option.
-        """
+        """Return the softmax (N, K) over each question's own options, which the calibrator starts from."""
         padded, exists, _ = _pad(scores, mask)
         return np.exp(log_softmax_options(np.where(exists, padded, -np.inf)))
 
@@ -156,15 +142,6 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         """Return what names a question: its scores less the best of them, 0 where there is no option.
 
         The constant of a question means nothing, and neither does how far the array is padded.
-
-        Parameters
-        ----------
-        scores : list of N sequences, or array of shape (N, K)
-        mask : array of bool of shape (N, K), optional
-
-        Returns
-        -------
-        array of shape (N, K)
         """
         padded, exists, _ = _pad(scores, mask)
         known = np.where(exists, padded, -np.inf)
@@ -172,11 +149,6 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, scores: Any, mask: Any = None) -> Any:
         """Return calibrated probabilities of the options.
-
-        Parameters
-        ----------
-        scores : list of N sequences, or array of shape (N, K)
-        mask : array of bool of shape (N, K), optional
 
         Returns
         -------
@@ -192,17 +164,7 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         return probs if counts is None else [p[:c] for p, c in zip(probs, counts, strict=True)]
 
     def predict(self, scores: Any, mask: Any = None) -> IntArray:
-        """Return the position of the most probable option of each question.
-
-        Parameters
-        ----------
-        scores : list of N sequences, or array of shape (N, K)
-        mask : array of bool of shape (N, K), optional
-
-        Returns
-        -------
-        array of shape (N,)
-        """
+        """Return the position of the most probable option of each question."""
         return np.array([int(np.argmax(p)) for p in self.predict_proba(scores, mask)], dtype=np.int64)
 
     # -- as every calibrator -------------------------------------------------------------------------

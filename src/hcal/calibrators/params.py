@@ -25,10 +25,6 @@ def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[st
     method : subclass of Calibrator
     params : mapping of str to plain values
 
-    Returns
-    -------
-    dict
-
     Examples
     --------
     >>> from hcal.calibrators import get_calibrator

@@ -9,12 +9,14 @@ import numpy as np
 from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 from hcal.runtime.ops import Ops
 
 
+@parameters
 class PlattScaling(Calibrator):
     """Per event, logit q = a · logit p + b with a ≥ 0, of greatest likelihood.
 
@@ -29,7 +31,6 @@ class PlattScaling(Calibrator):
     ----------
     smooth : bool
         Platt's targets, (n₊ + 1)/(n₊ + 2) and 1/(n₋ + 2), in place of 1 and 0.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -46,9 +47,8 @@ class PlattScaling(Calibrator):
         StateSpec((Field("intercept", "of each event", ("E",)), Field("slope", "of each event", ("E",)))),
     )
 
-    def __init__(self, *, smooth: bool = True, input: InputKind = "logits") -> None:
-        self.smooth = smooth
-        self.input = input
+    smooth: bool = True
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         found, converged = fit_events(

@@ -8,7 +8,6 @@ from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, Rule, StateSpec
-from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
 
 #: The smaller slope is at least this share of the larger: rows that were told apart stay so.
@@ -25,10 +24,6 @@ class QuadraticScaling(Calibrator):
 
     Berta, Holzmüller, Jordan, Bach: Structured Matrix Scaling for Multi-Class Calibration, 2025, motivate the
     quadratic; the bounds and the tangents are ours.
-
-    Parameters
-    ----------
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -55,9 +50,6 @@ class QuadraticScaling(Calibrator):
             rules=(Rule("high", "not lie below low", lambda s, _: bool((s["high"] >= s["low"]).all())),),
         ),
     )
-
-    def __init__(self, *, input: InputKind = "logits") -> None:
-        self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         # height 0 at log-odds 0 and slope 1 at both ends: the identity

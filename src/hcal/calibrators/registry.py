@@ -83,10 +83,6 @@ def register(cls: _Method) -> _Method:
 def unregister(name: str) -> None:
     """Forget a method that :func:`register` added.
 
-    Parameters
-    ----------
-    name : str
-
     Examples
     --------
     >>> unregister("ts")

@@ -59,10 +59,6 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
     merge : bool
         Whether the method takes weights; if not, copies stay, side by side in no particular order.
 
-    Returns
-    -------
-    ArrangedRows
-
     Examples
     --------
     >>> z, y = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 2.0]]), np.array([1, 0, 1])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from hcal.calibrators._logistic import logistic
 from hcal.calibrators._one_vs_rest import (
     CURVES,
     ROUNDED,
@@ -20,16 +18,20 @@ from hcal.calibrators._one_vs_rest import (
     step,
 )
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums
+from hcal.solvers.lbfgs import Solution
 
 _CLIP = 1e-12
 # The L2 penalty of C = 1e10: no shrinkage in effect, but a finite optimum where a class is separable.
 _RIDGE = 1e-10
-_STEPS = 200
+# A class without rows keeps its p_k.
+_IDENTITY = Solution(np.array([1.0, 0.0]), 0.0, True, "", 0)
 
 
+@parameters
 class ScalingBinning(Calibrator):
     """Per class, a Platt curve discretised: each equal-mass bin returns the mean of the curve inside it.
 
@@ -42,7 +44,6 @@ class ScalingBinning(Calibrator):
         few bins they share one, classes tie, and accuracy falls (decision 031).
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -56,14 +57,11 @@ class ScalingBinning(Calibrator):
     title = "Scaling-binning"
     state_specs = (CURVES + StateSpec((Field("platt", "slope and intercept of each class", ("K", 2)),)),)
 
-    def __init__(
-        self, *, bins: int | None = None, floor: float | None = None, input: InputKind = "logits"
-    ) -> None:
-        self.bins = bins
-        self.floor = floor
-        self.input = input
+    bins: int | None = None
+    floor: float | None = None
+    input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         bins = _bins(self.bins, *logits.shape)
         probs = probabilities(logits)
         present = np.bincount(y, minlength=logits.shape[1]) > 0
@@ -71,7 +69,7 @@ class ScalingBinning(Calibrator):
             _fit_platt(_log_odds(p), (y == k).astype(np.float64)) if present[k] else _IDENTITY
             for k, p in columns(probs)
         ]
-        platt = np.array([(fit.slope, fit.intercept) for fit in fits])
+        platt = np.stack([fit.theta for fit in fits])
 
         def fit_one(score: Float64, _hit: Float64, _weight: Float64 | None) -> Curve:
             return _discretise(score, bins)
@@ -97,15 +95,6 @@ def _bins(bins: int | None, n_rows: int, n_classes: int) -> int:
     return int(bins)
 
 
-class _Platt(NamedTuple):
-    slope: float
-    intercept: float
-    converged: bool
-
-
-_IDENTITY = _Platt(1.0, 0.0, True)  # a class without rows keeps its p_k
-
-
 def _platt(probs: FloatArray, platt: Float64) -> Float64:
     score = _log_odds(probs)
     score *= platt[:, 0]
@@ -118,47 +107,11 @@ def _log_odds(p: FloatArray) -> Float64:
     return odds
 
 
-def _fit_platt(x: Float64, hit: Float64) -> _Platt:
-    """Minimise the mean logistic loss of slope·x + intercept by damped Newton steps; convex, two unknowns."""
-    theta = np.array([1.0, 0.0])
-    ridge = _RIDGE / len(x)
-    value = _platt_loss(theta, x, hit, ridge)
-    for _ in range(_STEPS):
-        residual = expit(theta[0] * x + theta[1])
-        curvature = residual * (1 - residual)
-        residual -= hit
-        gradient = np.array([residual @ x / len(x) + ridge * theta[0], residual.mean()])
-        cross = curvature @ x
-        hessian = np.array([[curvature @ (x * x), cross], [cross, curvature.sum()]]) / len(x)
-        hessian[0, 0] += ridge
-        hessian[np.diag_indices(2)] *= 1 + 1e-10  # solvable where all x are equal
-        hessian[1, 1] += 1e-16
-        direction = np.linalg.solve(hessian, gradient)
-        decrement = float(gradient @ direction)
-        if decrement < 1e-14 * (1 + abs(value)):
-            return _Platt(float(theta[0]), float(theta[1]), True)
-        theta, value, moved = _line_search(theta, direction, decrement, value, x, hit, ridge)
-        if not moved:
-            return _Platt(float(theta[0]), float(theta[1]), decrement < 1e-8)
-    return _Platt(float(theta[0]), float(theta[1]), False)
-
-
-def _line_search(
-    theta: Float64, direction: Float64, decrement: float, value: float, x: Float64, hit: Float64, ridge: float
-) -> tuple[Float64, float, bool]:
-    size = 1.0
-    while size > 1e-10:
-        trial = theta - size * direction
-        loss = _platt_loss(trial, x, hit, ridge)
-        if loss <= value - 1e-4 * size * decrement:
-            return trial, loss, True
-        size /= 2
-    return theta, value, False
-
-
-def _platt_loss(theta: Float64, x: Float64, hit: Float64, ridge: float) -> float:
-    score = theta[0] * x + theta[1]
-    return float((np.logaddexp(0, score) - hit * score).mean() + ridge * theta[0] ** 2 / 2)
+def _fit_platt(x: Float64, hit: Float64) -> Solution:
+    """Minimise the mean logistic loss of slope·x + intercept."""
+    design = np.stack([x, np.ones_like(x)], axis=1)
+    ridge = np.diag([_RIDGE / len(x) / 2, 0.0])
+    return logistic(design, hit, np.ones_like(x), penalty=ridge, start=np.array([1.0, 0.0]))
 
 
 def _discretise(score: Float64, bins: int) -> Curve:
@@ -173,5 +126,5 @@ def _discretise(score: Float64, bins: int) -> Curve:
     stops[-1] = len(score)
     mass = np.diff(stops, prepend=0)
     filled = mass > 0
-    total = np.diff(np.concatenate([[0.0], np.cumsum(score)])[stops], prepend=0.0)
+    total = np.diff(prefix_sums(score)[stops], prepend=0.0)
     return upper[filled], total[filled] / mass[filled]

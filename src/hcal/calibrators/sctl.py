@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hcal.calibrators._shared import ONE_TEMPERATURE
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
+from hcal.calibrators._shared import OneTemperature
+from hcal.calibrators.base import Fitted
 from hcal.objective.class_weighted import class_weights
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
 
@@ -20,7 +16,7 @@ _ALPHA, _BETA = 1.0, 1.5
 _LEARNING_RATE = 0.02
 
 
-class ScaledClassLosses(Calibrator):
+class ScaledClassLosses(OneTemperature):
     """softmax(z/T) with T the root of Σ_k ω_k(T) ℓ′_k(T): class losses ℓ_k, weights ω_k that follow them.
 
     ω_k = 1 + β/(1 + e^{−u_k/α}) − β/2 with u the standard scores of ℓ, treated as constants in the gradient;
@@ -28,10 +24,6 @@ class ScaledClassLosses(Calibrator):
     stops early in float32, this solves for the root. Classes without rows are left out.
 
     Jung, Seo, Jeong, Choi: Scaling of Class-wise Training Losses for Post-hoc Calibration, ICML 2023.
-
-    Parameters
-    ----------
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -42,12 +34,6 @@ class ScaledClassLosses(Calibrator):
 
     name = "sctl"
     title = "Scaling of class-wise training losses"
-    preserves = "order"
-    weighted = True
-    state_specs = ONE_TEMPERATURE
-
-    def __init__(self, *, input: InputKind = "logits") -> None:
-        self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         start = solve_temperature(logits, y, sample_weight)
@@ -68,12 +54,6 @@ class ScaledClassLosses(Calibrator):
                 start.beta, False, "no root near the temperature of least NLL, which is kept", info
             )
         return _result(solved.beta, True, "", info)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return softmax(logits * self.state_["beta"])
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        return ops.softmax(x * ops.const(self.state_["beta"]))
 
 
 def _result(beta: float, converged: bool, message: str, info: dict[str, float]) -> Fitted:

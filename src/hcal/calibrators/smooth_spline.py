@@ -10,11 +10,12 @@ from hcal.calibrators._log_odds import events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, logistic, platt_targets
 from hcal.calibrators._one_vs_rest import CURVES, Curve, columns, fit_curves, ten_digits
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.lookup import through_knots
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 #: Rows enter the fit as at most so many groups of neighbours: the curve cannot tell more apart.
 _GROUPS = 512
@@ -43,6 +44,7 @@ _CURVES = StateSpec(
 )
 
 
+@parameters
 class SmoothSpline(Calibrator):
     """Per event, logit q = s(logit p): a natural cubic spline of least log-loss + λ∫s″², straight outside.
 
@@ -57,7 +59,6 @@ class SmoothSpline(Calibrator):
     ----------
     knots : int
         At most so many, at quantiles of the log-odds.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -74,9 +75,8 @@ class SmoothSpline(Calibrator):
     weighted = True
     state_specs = (_CURVES,)
 
-    def __init__(self, *, knots: int = _KNOTS, input: InputKind = "logits") -> None:
-        self.knots = knots
-        self.input = input
+    knots: int = _KNOTS
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.knots < 2:
@@ -158,7 +158,7 @@ def _grouped(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64
         return x, mass, hits
     before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
     group = np.minimum((before * _GROUPS * (1 + 1e-12)).astype(np.int64), _GROUPS - 1)
-    first = np.flatnonzero(np.concatenate([[True], group[1:] > group[:-1]]))
+    first = run_starts(group)
     total = np.add.reduceat(mass, first)
     return np.add.reduceat(x * mass, first) / total, total, np.add.reduceat(hits, first)
 

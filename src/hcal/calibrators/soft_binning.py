@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.calibrators._normal_form import by_rank, to_fit
-from hcal.calibrators._shared import ONE_TEMPERATURE, top_hits
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators._shared import OneTemperature, top_hits
+from hcal.calibrators.base import Fitted
+from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
 from hcal.objective.soft_binned import soft_binned_error
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
+from hcal.runtime.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.scan import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
 
 
-class SoftBinning(Calibrator):
+@parameters
+class SoftBinning(OneTemperature):
     """softmax(z/T) with the T that minimises the soft-binned calibration error of the top label.
 
     The curve over T is bumpy for small ``tau``, so it is scanned within a factor of e of the temperature of
@@ -34,7 +32,6 @@ class SoftBinning(Calibrator):
         Softness of the bins. 0.01 is smooth; the published table is nearest to 0.001, which is known only
         from its test result and therefore not the default.
     bins : int
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -45,16 +42,12 @@ class SoftBinning(Calibrator):
 
     name = "softbin"
     title = "Soft-binning calibration"
-    preserves = "order"
-    weighted = True
-    state_specs = ONE_TEMPERATURE
 
-    def __init__(self, *, tau: float = 0.01, bins: int = 15, input: InputKind = "logits") -> None:
-        self.tau = tau
-        self.bins = bins
-        self.input = input
+    tau: float = 0.01
+    bins: int = 15
+    input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.tau <= 0 or self.bins < 1:
             raise ValueError(f"tau must be positive and bins at least 1, got {self.tau} and {self.bins}")
         # Brent compares values that differ by rounding alone: let it see the same numbers every time.
@@ -72,9 +65,3 @@ class SoftBinning(Calibrator):
         beta = float(np.exp(found))
         info = {"temperature": 1 / beta, "error": error(found)}
         return Fitted({"beta": np.array(beta)}, start.converged, start.message, info)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return softmax(logits * self.state_["beta"])
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        return ops.softmax(x * ops.const(self.state_["beta"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
 from hcal.calibrators._normal_form import average_ties
@@ -20,11 +19,13 @@ from hcal.calibrators._one_vs_rest import (
     probabilities,
 )
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 
+@parameters
 class SplineCalibration(Calibrator):
     """The r-th largest probability moves by the slope of a spline through the cumulative gap of its rank.
 
@@ -38,7 +39,6 @@ class SplineCalibration(Calibrator):
         Equally spaced knots of the natural cubic spline, at least 2.
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-20 as published.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -71,12 +71,11 @@ class SplineCalibration(Calibrator):
         ),
     )
 
-    def __init__(self, *, knots: int = 6, floor: float | None = None, input: InputKind = "logits") -> None:
-        self.knots = knots
-        self.floor = floor
-        self.input = input
+    knots: int = 6
+    floor: float | None = None
+    input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if int(self.knots) != self.knots or self.knots < 2:
             raise ValueError(f"knots must be an integer of at least 2, got {self.knots!r}")
         probs = probabilities(logits)
@@ -137,6 +136,6 @@ class _CumulativeSpline:
         gap = np.cumsum(hit[order] - score) / len(score)
         value = score + self.slope @ (self.solve @ gap)
         # Equal scores get one value, their mean: otherwise the order of rows would decide.
-        first = np.flatnonzero(np.concatenate([[True], score[1:] > score[:-1]]))
+        first = run_starts(score)
         mean = np.add.reduceat(value, first) / np.diff(first, append=len(score))
         return score[first], mean

@@ -165,10 +165,6 @@ def choose_spec(specs: tuple[StateSpec, ...], params: Mapping[str, Any], names: 
     names : set of str
         Of the arrays at hand.
 
-    Returns
-    -------
-    StateSpec
-
     Examples
     --------
     >>> a, b = (StateSpec((Field(name, ""),)) for name in "ab")

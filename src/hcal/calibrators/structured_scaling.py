@@ -10,6 +10,7 @@ import numpy as np
 from hcal.calibrators._shared import BETA
 from hcal.calibrators._structured import FirstStage, Penalty, first_stage, second_stage
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
@@ -21,6 +22,7 @@ from hcal.solvers.summed import MakeMap
 _FIRST = StateSpec((BETA, Field("epsilon", "share of the uniform in the first stage", low=0, high=1)))
 
 
+@parameters
 class StructuredVectorScaling(Calibrator):
     """Temperature scaling, then softmax((1 + v) ⊙ x + b) with a penalty that fades as 1/N. No tuning.
 
@@ -35,7 +37,6 @@ class StructuredVectorScaling(Calibrator):
     penalty : {"ridge", "lasso", "mcp"}
         The last two by accelerated proximal gradient.
     max_iterations : int
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -50,18 +51,10 @@ class StructuredVectorScaling(Calibrator):
     weighted = True
     state_specs = (_FIRST + StateSpec((Field("theta", "slopes, then offsets, of the classes", ("2*K",)),)),)
 
-    def __init__(
-        self,
-        *,
-        strength: float = 1.0,
-        penalty: Literal["ridge", "lasso", "mcp"] = "ridge",
-        max_iterations: int = 500,
-        input: InputKind = "logits",
-    ) -> None:
-        self.strength = strength
-        self.penalty = penalty
-        self.max_iterations = max_iterations
-        self.input = input
+    strength: float = 1.0
+    penalty: Literal["ridge", "lasso", "mcp"] = "ridge"
+    max_iterations: int = 500
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))
@@ -84,6 +77,7 @@ class StructuredVectorScaling(Calibrator):
         return ops.softmax(scores * ops.const(weights) + ops.const(offsets))
 
 
+@parameters
 class StructuredMatrixScaling(Calibrator):
     """Temperature scaling, then softmax(x + D x + b), D full, penalised in three parts. No tuning.
 
@@ -100,7 +94,6 @@ class StructuredMatrixScaling(Calibrator):
     max_iterations : int
         Above 300 classes at most 30 are made, until one gains less than 1e-6: each costs two products with a
         K×K matrix.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -115,18 +108,10 @@ class StructuredMatrixScaling(Calibrator):
     weighted = True
     state_specs = (_FIRST + StateSpec((Field("theta", "I + D row by row, then b", ("K*(K+1)",)),)),)
 
-    def __init__(
-        self,
-        *,
-        strength: float = 1.0,
-        penalty: Penalty = "ridge",
-        max_iterations: int = 500,
-        input: InputKind = "logits",
-    ) -> None:
-        self.strength = strength
-        self.penalty = penalty
-        self.max_iterations = max_iterations
-        self.input = input
+    strength: float = 1.0
+    penalty: Penalty = "ridge"
+    max_iterations: int = 500
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))

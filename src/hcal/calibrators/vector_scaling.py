@@ -15,6 +15,7 @@ from hcal.calibrators._shared import (
     keep_absent,
 )
 from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
@@ -28,6 +29,7 @@ from hcal.solvers.summed import fit_rows
 from hcal.solvers.temperature import temperature_of
 
 
+@parameters
 class VectorScaling(Calibrator):
     """softmax(w ⊙ log p + b), w and b free, of least mean NLL; convex, no penalty.
 
@@ -40,7 +42,6 @@ class VectorScaling(Calibrator):
     ----------
     max_iterations : int
         Of L-BFGS.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -61,9 +62,8 @@ class VectorScaling(Calibrator):
         ),
     )
 
-    def __init__(self, *, max_iterations: int = 60, input: InputKind = "logits") -> None:
-        self.max_iterations = max_iterations
-        self.input = input
+    max_iterations: int = 60
+    input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))

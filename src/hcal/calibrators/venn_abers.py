@@ -6,24 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.calibrators._log_odds import events, log_odds
 from hcal.calibrators._one_vs_rest import columns, normalise, ten_digits
 from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.floor import apply_floor
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums, run_starts, softmax
 
 
 def _whole(name: str, size: str) -> Callable[[StateArrays, Sizes], bool]:
     return lambda s, n: bool(s[name][0] == 0 and s[name][-1] == n[size])
 
 
+@parameters
 class VennAbers(Calibrator):
     """Isotonic regression with the new row added once as a miss and once as a hit: an interval (p0, p1).
 
@@ -42,7 +43,6 @@ class VennAbers(Calibrator):
         merged by geometric means; smoother, without the guarantee.
     random_state : int
         Deals the rows into folds.
-    input : {"logits", "probs", "log_probs"}
 
     Examples
     --------
@@ -74,12 +74,11 @@ class VennAbers(Calibrator):
         ),
     )
 
-    def __init__(self, *, folds: int = 1, random_state: int = 0, input: InputKind = "logits") -> None:
-        self.folds = folds
-        self.random_state = random_state
-        self.input = input
+    folds: int = 1
+    random_state: int = 0
+    input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         if self.folds < 1:
             raise ValueError(f"folds must be at least 1, got {self.folds!r}")
         dealt = fold_parts(logits, y, sample_weight, self.folds, random_state=self.random_state)
@@ -141,7 +140,7 @@ def _steps(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64, 
     p0 of a score is that of the greatest x below or at it, p1 that of the smallest above or at it.
     """
     low, high = _added(mass, hits, 0.0), _added(mass, hits, 1.0)
-    starts = np.flatnonzero(np.concatenate([[True], low[1:] != low[:-1]]))
+    starts = run_starts(low)
     ends = np.flatnonzero(np.concatenate([high[1:] != high[:-1], [True]]))
     return x[starts], low[starts], x[ends], high[ends]
 
@@ -154,7 +153,7 @@ def _added(mass: Float64, hits: Float64, label: float) -> Float64:
     points from j on, moved by the row; both hulls are chains that do not depend on j, and all bridges are
     walked at once.
     """
-    w, s = np.concatenate([[0.0], np.cumsum(mass)]), np.concatenate([[0.0], np.cumsum(hits)])
+    w, s = prefix_sums(mass), prefix_sums(hits)
     before, after = _chain(w, s), len(w) - 1 - _chain(-w[::-1], s[::-1])[::-1]
     left, right = np.arange(len(mass)), np.arange(1, len(w))
 

@@ -19,24 +19,12 @@ _TINY = 1e-6  # claims of 0 and 1 cannot be bet on at finite odds
 
 @dataclass(frozen=True)
 class Bet:
-    """One alternative.
+    """One alternative."""
 
-    Attributes
-    ----------
-    words : str
-        What it says, for the alarm.
-    slope : float
-        Factor on the log-odds.
-    shift : float
-        Added to the log-odds.
-    threshold : float
-        Only claims at or above it are bet on.
-    """
-
-    words: str
-    slope: float = 1.0
-    shift: float = 0.0
-    threshold: float = 0.0
+    words: str  # what it says, for the alarm
+    slope: float = 1.0  # factor on the log-odds
+    shift: float = 0.0  # added to the log-odds
+    threshold: float = 0.0  # only claims at or above it are bet on
 
 
 def _shifts(sizes: tuple[float, ...], thresholds: tuple[float, ...], high: str, low: str) -> list[Bet]:
@@ -73,8 +61,6 @@ def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDAr
     ----------
     p, c : array of any shape S
         Claims, and marks (bool).
-    bets : tuple of E Bet
-    tolerance : float
 
     Returns
     -------
@@ -103,14 +89,7 @@ def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDAr
 def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:
     """Return the logarithm of what each temperature pays on each row: q_y / f_y, q ∝ f^(1/T).
 
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-    y : array of shape (N,)
-
-    Returns
-    -------
-    array of shape (N, E)
+    Shapes: probs (N, K), y (N,) → (N, E).
 
     Examples
     --------

@@ -14,28 +14,14 @@ from hcal.metrics.sample import Vector
 
 @dataclass(frozen=True)
 class Band:
-    """The estimated curve and its band.
+    """The estimated curve and its band."""
 
-    Attributes
-    ----------
-    at : array of shape (G,)
-        The claims t where the curve changes.
-    estimate : array of shape (G,)
-        Ĝ(t), with marks in place of true probabilities.
-    low, high : array of shape (G,)
-        Band of G(t).
-    reach : float
-        s: the estimate is off by at most this, at every t.
-    smooth : float
-        Upper bound on the smooth calibration error.
-    """
-
-    at: Vector
-    estimate: Vector
-    low: Vector
+    at: Vector  # (G,): the claims t where the curve changes
+    estimate: Vector  # (G,): Ĝ(t), with marks in place of true probabilities
+    low: Vector  # (G,): band of G(t)
     high: Vector
-    reach: float
-    smooth: float
+    reach: float  # s: the estimate is off by at most this, at every t
+    smooth: float  # upper bound on the smooth calibration error
 
     @property
     def refutes(self) -> bool:
@@ -48,14 +34,8 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
 
     Parameters
     ----------
-    table : EventTable
     windows : Windows
         Their intervals bound the variance, and the curve's end.
-    failure : float
-
-    Returns
-    -------
-    Band
 
     Examples
     --------

@@ -32,13 +32,8 @@ def draw_event(event: EventCertificate, level: float) -> Figure:
 
     Parameters
     ----------
-    event : EventCertificate
     level : float
         Of the whole certificate, for the title.
-
-    Returns
-    -------
-    Figure
     """
     figure: Figure
     figure, (top, bottom) = pyplot().subplots(2, 1, figsize=(7.2, 7.0), layout="constrained")

@@ -152,10 +152,6 @@ class EventCertificate:
         It takes the predictor to be exactly calibrated and its claims to be spread as they are here; a
         predictor that is really off needs more, and one that is off by more than ``bound`` never gets there.
 
-        Parameters
-        ----------
-        bound : float
-
         Returns
         -------
         int, or None beyond 10¹²
@@ -239,10 +235,6 @@ def certify_event(
     failure : float
         Half of it goes to the windows, half to the curve.
     assume : {"monotone"}, optional
-
-    Returns
-    -------
-    EventCertificate
     """
     from hcal.certificates.table import table_of_rows
 

@@ -18,19 +18,11 @@ _LARGEST = 0.75  # the most that is ever at stake, as a share of the capital
 
 @dataclass(frozen=True)
 class Gain:
-    """The certified gain over a baseline, in Brier score (mean over rows of the sum over classes).
+    """The certified gain over a baseline, in Brier score (mean over rows of the sum over classes)."""
 
-    Attributes
-    ----------
-    before, after : float
-        Brier scores of the baseline and of the predictor on these rows.
-    at_least, at_most : float
-        Interval of the population's mean improvement.
-    """
-
-    before: float
+    before: float  # Brier scores of the baseline and of the predictor on these rows
     after: float
-    at_least: float
+    at_least: float  # interval of the population's mean improvement
     at_most: float
 
 
@@ -45,10 +37,6 @@ def certify_gain(before: Vector, after: Vector, failure: float, random_state: in
         Half for each side.
     random_state : int
         Rows are dealt in a random order: a sorted file would tell the gambler what comes.
-
-    Returns
-    -------
-    Gain
 
     Examples
     --------
@@ -71,11 +59,6 @@ def lower_mean(x: Vector, failure: float) -> float:
     ----------
     x : array of shape (N,)
         In an order that does not depend on the values.
-    failure : float
-
-    Returns
-    -------
-    float
 
     Examples
     --------

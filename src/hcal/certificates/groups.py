@@ -49,7 +49,6 @@ def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
     ----------
     groups : array-like of shape (N,)
         Anything that can be told apart: strings, integers, booleans.
-    n : int
 
     Returns
     -------
@@ -84,10 +83,6 @@ def certify_groups(
     groups : array-like of shape (N,)
     failure : float
         For all groups together.
-
-    Returns
-    -------
-    tuple of GroupCertificate
 
     Examples
     --------

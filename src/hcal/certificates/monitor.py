@@ -134,10 +134,6 @@ class Monitor:
         ----------
         probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
         y : array-like of shape (N,)
-
-        Returns
-        -------
-        self
         """
         p, _ = inputs.check_probs(probs)
         labels = inputs.check_labels(y, *p.shape)
@@ -224,10 +220,6 @@ class Monitor:
         ----------
         other : Monitor
             Of the same level, tolerance and families.
-
-        Returns
-        -------
-        self
         """
         mine, theirs = ((m.level, m.tolerance, m.events, m.positive) for m in (self, other))
         if mine != theirs:
@@ -282,14 +274,6 @@ class Monitor:
     def from_state(cls, state: dict[str, Any]) -> Monitor:
         """Return the monitor whose :attr:`state` this is.
 
-        Parameters
-        ----------
-        state : dict
-
-        Returns
-        -------
-        Monitor
-
         Examples
         --------
         >>> monitor = Monitor().update([[0.2, 0.8]] * 5, [1] * 5)
@@ -311,12 +295,7 @@ class Monitor:
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to a JSON file, atomically.
-
-        Parameters
-        ----------
-        path : path-like
-        """
+        """Write the state to a JSON file, atomically."""
         from hcal.data.atomic import atomic_path
 
         with atomic_path(path) as temporary:
@@ -324,16 +303,7 @@ class Monitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Monitor:
-        """Return the monitor that :meth:`save` wrote.
-
-        Parameters
-        ----------
-        path : path-like
-
-        Returns
-        -------
-        Monitor
-        """
+        """Return the monitor that :meth:`save` wrote."""
         try:
             return cls.from_state(json.loads(Path(path).read_text(encoding="utf-8")))
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -358,10 +328,6 @@ class Monitor:
         Parameters
         ----------
         ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        Axes
         """
         from hcal.certificates.drawing import draw_evidence
 

@@ -19,24 +19,13 @@ from hcal.metrics.sample import Vector
 
 @dataclass(frozen=True)
 class MonotoneBand:
-    """A band of q(p) that holds if q never falls.
+    """A band of q(p) that holds if q never falls."""
 
-    Attributes
-    ----------
-    at : array of shape (G,)
-        Claims.
-    low, high : array of shape (G,)
-    error : float
-        The ECE is at most this, if the assumption holds.
-    contradicted : bool
-        Whether the data refute the assumption itself: the band crosses.
-    """
-
-    at: Vector
-    low: Vector
+    at: Vector  # (G,): claims
+    low: Vector  # (G,)
     high: Vector
-    error: float
-    contradicted: bool
+    error: float  # the ECE is at most this, if the assumption holds
+    contradicted: bool  # whether the data refute the assumption itself: the band crosses
 
     def to_dict(self) -> dict[str, Any]:
         """Return the band at up to 200 claims as plain lists."""
@@ -47,15 +36,6 @@ class MonotoneBand:
 
 def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
     """Return the band of a non-falling q(p) from simultaneous window intervals.
-
-    Parameters
-    ----------
-    table : EventTable
-    windows : Windows
-
-    Returns
-    -------
-    MonotoneBand
 
     Examples
     --------

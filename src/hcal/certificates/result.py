@@ -93,10 +93,6 @@ class Certificate:
     def rows_needed(self, bound: float) -> int | None:
         """Return about how many rows would certify every event's smooth error to be at most ``bound``.
 
-        Parameters
-        ----------
-        bound : float
-
         Returns
         -------
         int, or None where it is out of reach
@@ -113,12 +109,7 @@ class Certificate:
     # -- for machines -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers.
-
-        Returns
-        -------
-        dict
-        """
+        """Return everything as plain numbers."""
         return {
             "level": self.level,
             "n": self.n,
@@ -137,25 +128,11 @@ class Certificate:
         }
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return :meth:`to_dict` as JSON.
-
-        Parameters
-        ----------
-        indent : int, optional
-
-        Returns
-        -------
-        str
-        """
+        """Return :meth:`to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def paper(self) -> list[dict[str, float | str]]:
-        """Return ours beside the paper's bounds at the same failure: half widths at every resolution.
-
-        Returns
-        -------
-        list of dict
-        """
+        """Return ours beside the paper's bounds at the same failure: half widths at every resolution."""
         event = next(iter(self.events.values()), None)
         if event is None:
             return []
@@ -180,10 +157,6 @@ class Certificate:
         ----------
         event : str, optional
             ``"top label"`` or another name of ``events``, or ``"class k"``; the first one by default.
-
-        Returns
-        -------
-        matplotlib Figure
         """
         from hcal.certificates.drawing import draw_event
 

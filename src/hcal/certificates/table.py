@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import Vector
+from hcal.runtime.numerics import prefix_sums, run_starts
 
 #: Bins of a stream: each power of two below ½, and its mirror image above, has this many.
 PER_OCTAVE = 64
@@ -27,24 +28,12 @@ BINS = 2 * _SIDE + 1
 
 @dataclass(frozen=True)
 class EventTable:
-    """Claims and marks of one event, grouped by claim, in ascending order.
+    """Claims and marks of one event, grouped by claim, in ascending order."""
 
-    Attributes
-    ----------
-    count : array of shape (G,)
-        Rows of each group.
-    claimed : array of shape (G,)
-        Sum of the claimed probabilities p.
-    happened : array of shape (G,)
-        How often the event happened.
-    low, high : array of shape (G,)
-        Smallest and largest claim of the group; equal where groups are single values.
-    """
-
-    count: Vector
-    claimed: Vector
-    happened: Vector
-    low: Vector
+    count: Vector  # (G,): rows of each group
+    claimed: Vector  # (G,): sum of the claimed probabilities p
+    happened: Vector  # (G,): how often the event happened
+    low: Vector  # (G,): smallest and largest claim of the group; equal where groups are single values
     high: Vector
 
     @property
@@ -55,28 +44,22 @@ class EventTable:
     @cached_property
     def ends(self) -> Vector:
         """Rows up to each group's end, from 0, shape (G + 1,)."""
-        return _cumulated(self.count)
+        return prefix_sums(self.count)
 
     @cached_property
     def gaps(self) -> Vector:
         """Prefix sums of p − c, from 0, shape (G + 1,)."""
-        return _cumulated(self.claimed - self.happened)
+        return prefix_sums(self.claimed - self.happened)
 
     @cached_property
     def prefix(self) -> tuple[Vector, Vector]:
         """Prefix sums of p and of c, from 0."""
-        return _cumulated(self.claimed), _cumulated(self.happened)
+        return prefix_sums(self.claimed), prefix_sums(self.happened)
 
     @property
     def exact(self) -> bool:
         """Whether every group is one value."""
         return bool((self.low == self.high).all())
-
-
-def _cumulated(x: Vector) -> Vector:
-    out = np.zeros(len(x) + 1)
-    np.cumsum(x, out=out[1:])
-    return out
 
 
 def table_of_rows(p: Vector, c: Vector) -> EventTable:
@@ -89,10 +72,6 @@ def table_of_rows(p: Vector, c: Vector) -> EventTable:
     c : array of shape (N,)
         Marks, 0 or 1.
 
-    Returns
-    -------
-    EventTable
-
     Examples
     --------
     >>> table_of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened
@@ -100,7 +79,7 @@ def table_of_rows(p: Vector, c: Vector) -> EventTable:
     """
     order = np.argsort(p)
     value = p[order].astype(np.float64)
-    first = np.flatnonzero(np.concatenate([[True], value[1:] != value[:-1]]))
+    first = run_starts(value)
     count = np.diff(np.append(first, len(value))).astype(np.float64)
     happened = np.add.reduceat(c[order].astype(np.float64), first)
     value = value[first]
@@ -141,16 +120,7 @@ def bin_edges() -> tuple[Vector, Vector]:
 
 
 def table_of_bins(count: Vector, claimed: Vector, happened: Vector) -> EventTable:
-    """Make a table of accumulated stream bins; empty ones are left out.
-
-    Parameters
-    ----------
-    count, claimed, happened : array of shape (BINS,)
-
-    Returns
-    -------
-    EventTable
-    """
+    """Make a table of accumulated stream bins; empty ones are left out; count, claimed, happened (BINS,)."""
     low, high = bin_edges()
     full = count > 0
     return EventTable(count[full], claimed[full], happened[full], low[full], high[full])

@@ -18,41 +18,18 @@ COVERAGES = tuple(round(0.05 * i, 2) for i in range(1, 21))
 
 @dataclass(frozen=True)
 class Tails:
-    """Rows at or above each of several claims; arrays of shape (T,).
+    """Rows at or above each of several claims; arrays of shape (T,)."""
 
-    Attributes
-    ----------
-    at : array
-        Smallest claim.
-    share : array
-        Share of the rows (coverage).
-    rows : array
-    observed : array
-        Frequency of the event among them; NaN where there is no row.
-    low, high : array
-        Interval of their true mean probability; all hold at once.
-    """
-
-    at: Vector
-    share: Vector
+    at: Vector  # smallest claim
+    share: Vector  # share of the rows (coverage)
     rows: Vector
-    observed: Vector
-    low: Vector
+    observed: Vector  # frequency of the event among them; NaN where there is no row
+    low: Vector  # interval of their true mean probability; all hold at once
     high: Vector
 
 
 def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = THRESHOLDS) -> Tails:
     """Certify the rows at or above each threshold, all thresholds at once.
-
-    Parameters
-    ----------
-    table : EventTable
-    failure : float
-    at : tuple of float
-
-    Returns
-    -------
-    Tails
 
     Examples
     --------
@@ -68,15 +45,6 @@ def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = T
 
 def risk_coverage(table: EventTable, failure: float) -> Tails:
     """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
-
-    Parameters
-    ----------
-    table : EventTable
-    failure : float
-
-    Returns
-    -------
-    Tails
 
     Examples
     --------

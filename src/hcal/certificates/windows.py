@@ -17,31 +17,18 @@ SMALLEST = 200
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one event at all resolutions, level by level, aligned ones before shifted ones.
+    """Windows of one event at all resolutions, level by level, aligned ones before shifted ones."""
 
-    Attributes
-    ----------
-    level : array of shape (W,)
-        0 for all rows, 1 for halves, 2 for quarters, …; −1 for the single values of a discrete predictor.
-    aligned : array of shape (W,)
-        Whether the window is one of the level's partition, rather than shifted by half a window.
-    first, last : array of shape (W,)
-        Groups of the table, ``last`` excluded.
-    rows : array of shape (W,)
-    stated, observed : array of shape (W,)
-        Mean claim, and frequency of the event.
-    low, high : array of shape (W,)
-        Interval of the true mean probability of the window's rows.
-    """
-
+    #: (W,): 0 for all rows, 1 for halves, 2 for quarters, …; −1 for single values of a discrete predictor.
     level: IntArray
+    #: (W,): whether the window is one of the level's partition, rather than shifted by half a window.
     aligned: Vector
-    first: IntArray
+    first: IntArray  # (W,): groups of the table, ``last`` excluded
     last: IntArray
-    rows: Vector
-    stated: Vector
+    rows: Vector  # (W,)
+    stated: Vector  # (W,): mean claim, and frequency of the event
     observed: Vector
-    low: Vector
+    low: Vector  # (W,): interval of the true mean probability of the window's rows
     high: Vector
 
     @property
@@ -93,15 +80,6 @@ def discrete_values(table: EventTable) -> bool:
 def find_windows(table: EventTable, failure: float) -> Windows:
     """Return all windows with intervals that hold together but for the given probability of failure.
 
-    Parameters
-    ----------
-    table : EventTable
-    failure : float
-
-    Returns
-    -------
-    Windows
-
     Examples
     --------
     >>> from hcal.certificates.table import table_of_rows
@@ -149,14 +127,6 @@ def variance_bound(windows: Windows) -> float:
     """Return an upper bound on Σ q(1 − q) that holds whenever the windows' intervals do.
 
     In each window Σ q(1 − q) ≤ m·q̄(1 − q̄) (Jensen): every level's partition gives a bound; the least counts.
-
-    Parameters
-    ----------
-    windows : Windows
-
-    Returns
-    -------
-    float
     """
     each = windows.rows * largest_variance(windows.low, windows.high) * windows.aligned
     return float(min(each[windows.level == level].sum() for level in np.unique(windows.level)))

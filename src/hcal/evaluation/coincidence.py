@@ -28,10 +28,6 @@ def coinciding_rows(calibration: Any, test: Any) -> float:
     calibration : array-like of shape (M, K)
     test : array-like of shape (N, K)
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> coinciding_rows([[0.1, 0.9], [0.3, 0.7]], [[0.3, 0.7], [0.5, 0.5]])
@@ -52,10 +48,6 @@ def coincidence(calibration: Any, test: Any) -> str:
     ----------
     calibration : array-like of shape (M, K)
     test : array-like of shape (N, K)
-
-    Returns
-    -------
-    str
 
     Examples
     --------
@@ -99,10 +91,6 @@ def learned_from(calibrator: Calibrator | None, scores: Any) -> list[str]:
         Fitted in this version: older files do not say.
     scores : array-like of shape (N, K)
         As for the calibrator's ``predict_proba``.
-
-    Returns
-    -------
-    list of str
 
     Examples
     --------

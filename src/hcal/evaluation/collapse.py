@@ -20,10 +20,6 @@ def collapse_reasons(
     nll_before : float, optional
         NLL of the uncalibrated predictions on the same rows.
 
-    Returns
-    -------
-    list of str
-
     Examples
     --------
     >>> collapse_reasons(accuracy=0.76, mean_confidence=0.016, nll=4.2, n_classes=100)

@@ -21,11 +21,6 @@ def draw_comparison(results: list[Any], metrics: list[str]) -> Figure:
     ----------
     results : list of MethodResult
         Failed ones are left out.
-    metrics : list of str
-
-    Returns
-    -------
-    Figure
     """
     plt = _pyplot()
     shown = [r for r in results if r.scores]

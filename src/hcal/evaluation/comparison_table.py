@@ -18,33 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One row.
+    """One row."""
 
-    Attributes
-    ----------
-    label, name : str
-        What the user calls it, and its registry name.
-    scores : dict
-        Metrics on the test rows.
-    fit_s, predict_s : float
-        Wall-clock seconds.
-    warnings : tuple of str
-        What fit and predict warned of.
-    collapse : tuple of str
-        Why the predictions count as collapsed (near uniform: class-wise errors look good, the
-        probabilities are of no use); empty if they do not.
-    error : str
-        Empty, or why there are no scores.
-    """
-
-    label: str
+    label: str  # what the user calls it, and its registry name
     name: str
-    scores: Mapping[str, float] = field(default_factory=dict)
-    fit_s: float = float("nan")
+    scores: Mapping[str, float] = field(default_factory=dict)  # metrics on the test rows
+    fit_s: float = float("nan")  # wall-clock seconds
     predict_s: float = float("nan")
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what fit and predict warned of
+    #: Why the predictions count as collapsed (near uniform: class-wise errors look good, the probabilities
+    #: are of no use); empty if they do not.
     collapse: tuple[str, ...] = ()
-    error: str = ""
+    error: str = ""  # empty, or why there are no scores
 
     @property
     def collapsed(self) -> bool:
@@ -148,12 +133,7 @@ class Comparison:
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
 
     def plot(self) -> Figure:
-        """Draw a panel a metric with a bar a method; the dotted line is the state before.
-
-        Returns
-        -------
-        matplotlib Figure
-        """
+        """Draw a panel a metric with a bar a method; the dotted line is the state before."""
         from hcal.evaluation.comparison_drawing import draw_comparison
 
         return draw_comparison(self.results, self.metrics)

@@ -19,18 +19,10 @@ from hcal.metrics.sample import Vector
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of an isotonic fit; arrays of shape (steps,).
+    """The steps of an isotonic fit; arrays of shape (steps,)."""
 
-    Attributes
-    ----------
-    first : array of int
-        Where each step begins in the sorted, distinct probabilities.
-    weight, predicted, observed : array
-        Rows, their mean probability, and the frequency of the event.
-    """
-
-    first: NDArray[np.int64]
-    weight: Vector
+    first: NDArray[np.int64]  # where each step begins in the sorted, distinct probabilities
+    weight: Vector  # rows, their mean probability, and the frequency of the event
     predicted: Vector
     observed: Vector
 
@@ -122,10 +114,7 @@ def isotonic_band(
 
     Parameters
     ----------
-    pooled : EqualProbabilities
     at : array of shape (points,)
-    level : float
-    resamples : int
     rng : numpy.random.Generator
 
     Returns

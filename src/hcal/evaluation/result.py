@@ -117,10 +117,6 @@ class Evaluation:
     def interval(self, name: str) -> tuple[float, float] | None:
         """Return the interval of a metric, or None where it has none.
 
-        Parameters
-        ----------
-        name : str
-
         Returns
         -------
         (low, high) or None
@@ -131,21 +127,11 @@ class Evaluation:
     # -- for machines -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, float]:
-        """Return ``{metric: float}``.
-
-        Returns
-        -------
-        dict
-        """
+        """Return ``{metric: float}``."""
         return {name: r.value for name, r in self.results.items()}
 
     def to_records(self) -> list[dict[str, Any]]:
-        """Return one dictionary a metric: name, level, value, interval, chance level, differences.
-
-        Returns
-        -------
-        list of dict
-        """
+        """Return one dictionary a metric: name, level, value, interval, chance level, differences."""
         return [self._record(name, r) for name, r in self.results.items()]
 
     def _record(self, name: str, r: Result) -> dict[str, Any]:
@@ -159,27 +145,13 @@ class Evaluation:
         return row
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a pandas DataFrame with one row a metric.
-
-        Returns
-        -------
-        pandas.DataFrame
-        """
+        """Return a pandas DataFrame with one row a metric."""
         import pandas as pd
 
         return pd.DataFrame(self.to_records()).set_index("metric")
 
     def to_json(self, indent: int | None = 1) -> str:
-        """Return everything as JSON; a value that does not exist (NaN) becomes null.
-
-        Parameters
-        ----------
-        indent : int, optional
-
-        Returns
-        -------
-        str
-        """
+        """Return everything as JSON; a value that does not exist (NaN) becomes null."""
         content = {
             "n": self.n,
             "k": self.k,

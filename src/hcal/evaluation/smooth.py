@@ -20,25 +20,13 @@ _NARROWEST = 1 / POINTS
 
 @dataclass(frozen=True)
 class Smoothed:
-    """A regression of events on probabilities; arrays of shape (POINTS,).
+    """A regression of events on probabilities; arrays of shape (POINTS,)."""
 
-    Attributes
-    ----------
-    weight : array
-        The rows at each point.
-    observed : array
-        How often the event happened there; NaN where no rows are near.
-    low, high : array
-        Where ``observed`` lies if the predictions are calibrated.
-    error : float
-        The smooth calibration error.
-    """
-
-    weight: Vector
-    observed: Vector
-    low: Vector
+    weight: Vector  # the rows at each point
+    observed: Vector  # how often the event happened there; NaN where no rows are near
+    low: Vector  # where ``observed`` lies if the predictions are calibrated
     high: Vector
-    error: float
+    error: float  # the smooth calibration error
 
 
 def smooth_curve(
@@ -54,10 +42,6 @@ def smooth_curve(
     resamples : int
         How many sets of events are drawn for it.
     rng : numpy.random.Generator
-
-    Returns
-    -------
-    Smoothed
     """
     error = smooth_error(p, event - p, weight)
     width = max(error, _NARROWEST)

@@ -72,14 +72,8 @@ def stand(
 
     Parameters
     ----------
-    s : Sample
-    certificate : Certificate
     top, vector : CalibrationTest
         Of the top label and of the whole vector.
-
-    Returns
-    -------
-    Standing
     """
     return Standing(
         within_tolerance(certificate), exactly(certificate, top, vector), knows_more(s, certificate.level)
@@ -88,11 +82,6 @@ def stand(
 
 def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
     """Test the whole vector with the kernel error, on at most ``VECTOR_ROWS`` random rows.
-
-    Parameters
-    ----------
-    s : Sample
-    random_state : int
 
     Returns
     -------

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -51,20 +50,6 @@ class EnsembleLinear(CalibrationMap):
             a = 1 + torch.linspace(-_SPREAD, _SPREAD, members, dtype=torch.float64) * (members > 1)
             w = torch.full((members,), 1 / members, dtype=torch.float64)
         self.a, self.w = torch.nn.Parameter(a), torch.nn.Parameter(w)
-
-    @classmethod
-    def from_parameters(cls, a: ArrayLike, w: ArrayLike) -> EnsembleLinear:
-        """Return the ensemble with given a and w (m,), of any sign.
-
-        Examples
-        --------
-        >>> EnsembleLinear.from_parameters([1.0, -2.0], [1.0, 1.0]).slopes().detach()
-        tensor([1., 2.], dtype=torch.float64)
-        """
-        new = cls(len(np.atleast_1d(np.asarray(a))))
-        new.a.data = torch.as_tensor(np.asarray(a, dtype=np.float64))
-        new.w.data = torch.as_tensor(np.asarray(w, dtype=np.float64))
-        return new
 
     def slopes(self) -> Tensor:
         """Return the positive slopes |a| (m,)."""

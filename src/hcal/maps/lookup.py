@@ -25,7 +25,6 @@ def apply_table(x: FloatArray, table: NDArray[Any], step: float) -> FloatArray:
     ----------
     x : array, non-positive
     table : array of shape (G + 1,), increasing from 0
-    step : float
 
     Returns
     -------
@@ -84,11 +83,6 @@ def cells_over(x: Float64, count: int = 1024) -> Cells:
     Parameters
     ----------
     x : array of any shape
-    count : int
-
-    Returns
-    -------
-    Cells
 
     Examples
     --------
@@ -123,7 +117,6 @@ def through_knots(x: Float64, knots: Float64, values: Float64) -> Float64:
 
     Parameters
     ----------
-    x : array
     knots : array of shape (G,), increasing, G ≥ 2
     values : array of shape (G,)
 

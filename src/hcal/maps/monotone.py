@@ -14,7 +14,7 @@ import numpy as np
 from hcal.maps.lookup import Cells
 from hcal.maps.protocol import Map, Pullback, log_softmax_vjp
 from hcal.runtime.gradients import Gradient
-from hcal.runtime.numerics import Float64
+from hcal.runtime.numerics import Float64, prefix_sums
 
 _LEAST_SLOPE = 1e-8
 
@@ -22,7 +22,7 @@ _LEAST_SLOPE = 1e-8
 def tabulate(theta: Float64, hidden: int, cells: Cells) -> Float64:
     """Return the values (count + 1,) at the edges of the cells, increasing from 0."""
     slopes, _ = _slopes(theta, hidden, cells.middles)
-    return np.concatenate([[0.0], np.cumsum(slopes * cells.width)])
+    return prefix_sums(slopes * cells.width)
 
 
 def monotone_net(hidden: int, cells: Cells, random_state: int = 0) -> Map:
@@ -30,15 +30,10 @@ def monotone_net(hidden: int, cells: Cells, random_state: int = 0) -> Map:
 
     Parameters
     ----------
-    hidden : int
     cells : Cells
         Where g is evaluated; cover the logits.
     random_state : int
         Of the start: uniform ±1/√fan-in, the first layer counting an unused second input.
-
-    Returns
-    -------
-    Map
 
     Examples
     --------
@@ -49,7 +44,7 @@ def monotone_net(hidden: int, cells: Cells, random_state: int = 0) -> Map:
 
     def vjp(theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
         slopes, back = _slopes(theta, hidden, cells.middles)
-        values = np.concatenate([[0.0], np.cumsum(slopes * width)])
+        values = prefix_sums(slopes * width)
         at = cells.index(x)
         beyond = x - (cells.low + width * at)
         log_probs, pull = log_softmax_vjp(values[at] + slopes[at] * beyond)

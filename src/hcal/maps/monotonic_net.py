@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hcal.maps.base import CalibrationMap, Init, MapState, check_init, generator, uniform
@@ -79,24 +79,6 @@ class MonotonicNet(CalibrationMap):
         middle = -(torch.arange(cells, dtype=torch.float64) + 0.5) * self.step
         self.register_buffer("grid", ((middle - self.mean) / self.std)[:, None])
 
-    @classmethod
-    def from_weights(
-        cls, weights: Sequence[ArrayLike], *, mean: float, std: float, lowest: float
-    ) -> MonotonicNet:
-        """Return the published map with given weights: weight and bias of each layer in turn.
-
-        Examples
-        --------
-        >>> MonotonicNet.from_weights([[[1.0]], [0.0], [[1.0]], [0.0]], mean=0, std=1, lowest=-1).scale
-        1.0
-        """
-        arrays = [torch.as_tensor(np.asarray(w), dtype=torch.float64) for w in weights]
-        widths = [len(b) for b in arrays[1::2]][:-1]
-        new = cls(widths, mean=mean, std=std, lowest=lowest, init="published")
-        for parameter, value in zip(new.layers, arrays, strict=True):
-            parameter.data = value.reshape(parameter.shape)
-        return new
-
     def slopes(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return dg/dx (cells,) at the midpoints of the cells, from x = 0 downwards."""
         v = self.get_buffer("grid").to(dtype)
@@ -120,11 +102,7 @@ class MonotonicNet(CalibrationMap):
 
 
 def standardisation(x: NDArray[Any] | Tensor) -> dict[str, float]:
-    """Return ``mean``, unbiased ``std`` and ``lowest`` of all N·K log-softmax values (N, K).
-
-    Parameters
-    ----------
-    x : array or tensor of shape (N, K)
+    """Return ``mean``, unbiased ``std`` and ``lowest`` of all N·K log-softmax values (N, K); x (N, K).
 
     Examples
     --------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hcal.maps.base import CalibrationMap, Init, MapState, check_init
@@ -45,22 +44,6 @@ class PiecewiseLinear(CalibrationMap):
         check_init(init)
         start = torch.full((segments,), 1 - _SOFTNESS**2 / 4, dtype=torch.float64)
         self.theta = torch.nn.Parameter(start)
-
-    @classmethod
-    def from_slopes(cls, slopes: ArrayLike) -> PiecewiseLinear:
-        """Return the map with the given positive slopes, the first one next to x = 0.
-
-        Examples
-        --------
-        >>> PiecewiseLinear.from_slopes([1.0, 2.0]).step
-        50.0
-        """
-        values = np.asarray(slopes, dtype=np.float64)
-        if values.ndim != 1 or not (values > 0).all():
-            raise ValueError("slopes must be a vector of positive numbers")
-        new = cls(len(values))
-        new.theta.data = torch.from_numpy(values - _SOFTNESS**2 / (4 * values))
-        return new
 
     @property
     def step(self) -> float:

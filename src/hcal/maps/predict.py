@@ -45,8 +45,6 @@ def graph_map(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
 
     Parameters
     ----------
-    state : mapping
-    ops : Ops
     x : float64 value of shape (..., K), logits
 
     Returns

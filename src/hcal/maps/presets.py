@@ -33,11 +33,6 @@ def build_map(
     x : array or tensor of shape (N, K)
         Training log-softmax values: a MonotonicNet standardises with them.
     init : {"identity", "published"}
-    random_state : int
-
-    Returns
-    -------
-    CalibrationMap
 
     Examples
     --------

@@ -21,30 +21,19 @@ Pullback = Callable[[Gradient], Float64]
 
 @dataclass(frozen=True)
 class Map:
-    """A family of maps; it knows nothing of objectives or solvers.
-
-    Attributes
-    ----------
-    name : str
-    start : array of shape (P,)
-        Where a fit begins: the identity, where the family holds it.
-    vjp : callable
-        (θ (P,), scores (N, ·)) ↦ (log-probabilities (N, K), pullback).
-    curvature : callable, optional
-        For a softmax of scores that are linear in θ: (θ, x, weights (N,)) ↦ the (P, P) second derivative of
-        the weighted sum of NLLs, which does not depend on the labels.
-    diagonal : callable, optional
-        The same, its diagonal only (P,): the units of the parameters for a first-order solver.
-    module : CalibrationMap, optional
-        The torch module that ``vjp`` goes through, where there is one: the engine of a solver that trains on
-        a device. See :func:`hcal.maps.torch_engine.as_map`.
-    """
+    """A family of maps; it knows nothing of objectives or solvers."""
 
     name: str
-    start: Float64
+    start: Float64  # (P,): where a fit begins: the identity, where the family holds it
+    #: (θ (P,), scores (N, ·)) ↦ (log-probabilities (N, K), pullback).
     vjp: Callable[[Float64, Float64], tuple[Float64, Pullback]]
+    #: For a softmax of scores that are linear in θ: (θ, x, weights (N,)) ↦ the (P, P) second derivative of
+    #: the weighted sum of NLLs, which does not depend on the labels.
     curvature: Callable[[Float64, Float64, Float64], Float64] | None = None
+    #: The same, its diagonal only (P,): the units of the parameters for a first-order solver.
     diagonal: Callable[[Float64, Float64, Float64], Float64] | None = None
+    #: The torch module that ``vjp`` goes through, where there is one: the engine of a solver that trains on a
+    #: device. See :func:`hcal.maps.torch_engine.as_map`.
     module: Any = None
 
     def log_probs(self, theta: Float64, x: Float64) -> Float64:

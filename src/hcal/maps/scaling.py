@@ -36,10 +36,6 @@ def _class_diagonal(features: list[Float64], probs: Float64, weight: Float64) ->
 def temperature() -> Map:
     """Return softmax(e^θ x): one parameter, the logarithm of β = 1/T. Preserves order.
 
-    Returns
-    -------
-    Map
-
     Examples
     --------
     >>> np.exp(temperature().log_probs(np.array([0.0]), np.array([[0.0, 0.0]])))
@@ -56,14 +52,6 @@ def temperature() -> Map:
 
 def vector(n_classes: int) -> Map:
     """Return softmax(w ⊙ x + b); θ = (w, b).
-
-    Parameters
-    ----------
-    n_classes : int
-
-    Returns
-    -------
-    Map
 
     Examples
     --------
@@ -96,14 +84,6 @@ def vector(n_classes: int) -> Map:
 
 def matrix(n_classes: int) -> Map:
     """Return softmax(W x + b); θ = (W row by row, b).
-
-    Parameters
-    ----------
-    n_classes : int
-
-    Returns
-    -------
-    Map
 
     Examples
     --------
@@ -150,14 +130,6 @@ def beta(n_classes: int) -> Map:
 
     With x₁ = ln p and x₂ = −ln(1 − p) this is the multi-class form of beta calibration.
 
-    Parameters
-    ----------
-    n_classes : int
-
-    Returns
-    -------
-    Map
-
     Examples
     --------
     >>> beta(2).start
@@ -191,14 +163,6 @@ def beta(n_classes: int) -> Map:
 
 def ensemble(n_classes: int) -> Map:
     """Return v₁ softmax(e^t x) + v₂ softmax(x) + v₃/K, v = |w|/Σ|w|; θ = (t, w₁, w₂, w₃). Preserves order.
-
-    Parameters
-    ----------
-    n_classes : int
-
-    Returns
-    -------
-    Map
 
     Examples
     --------

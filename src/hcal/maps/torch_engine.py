@@ -28,10 +28,6 @@ def as_map(module: CalibrationMap, name: str | None = None) -> Map:
     name : str, optional
         Default: the name of its class.
 
-    Returns
-    -------
-    Map
-
     Examples
     --------
     >>> from hcal.maps import TemperatureMap
@@ -130,7 +126,6 @@ def as_module(map: Map, start: Float64 | None = None) -> torch.nn.Module:
 
     Parameters
     ----------
-    map : Map
     start : array of shape (P,), optional
         Default: the start of the map.
 

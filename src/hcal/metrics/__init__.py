@@ -1,5 +1,8 @@
 """Metrics: pure functions ``(probs, y, *, sample_weight=None, ...) -> float`` on numpy, torch and frames.
 
+All take ``probs`` of shape (N, K), integer labels ``y`` of shape (N,) and, optionally, a ``sample_weight`` of
+shape (N,): any weights, or whole repetition counts where the metric counts rows.
+
 >>> import hcal
 >>> hcal.metrics.brier([[0.5, 0.5]], [0])
 0.5

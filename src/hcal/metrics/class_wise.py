@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.metrics.bins import check_bins
+from hcal.metrics.documented import documented_metric
 from hcal.metrics.kmeans import cluster_columns
 from hcal.metrics.sample import Entries, Sample, Vector, as_sample
-from hcal.runtime.numerics import IntArray
+from hcal.runtime.numerics import Float64, IntArray
 
 
 @dataclass(frozen=True)
 class CellSums:
     """Weight and Σ w·(p − [y = k]) of every (class, bin), each of shape (K, bins)."""
 
-    weight: NDArray[np.float64]
-    gap: NDArray[np.float64]
+    weight: Float64
+    gap: Float64
 
     def errors(self, total: Any, order: float = 1) -> Vector:
         """Return the error of every class, (Σ_b (n_b/N)|gap_b/n_b|^r)^(1/r), shape (K,)."""
@@ -57,22 +57,11 @@ def _sum_cells(s: Sample, e: Entries, which: IntArray, bins: int) -> CellSums:
     return CellSums(weight.reshape(s.k, bins), gap.reshape(s.k, bins))
 
 
+@documented_metric()
 def cwece_a(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
 ) -> float:
     """Return the class-wise calibration error: the mean over classes of equal-width (lo, hi] errors.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-    bins : int
-    order : float
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -83,19 +72,9 @@ def cwece_a(
     return float(equal_width_cells(s, bins).errors(s.total, order).mean())
 
 
+@documented_metric()
 def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 14) -> float:
     """Return the class-wise calibration error summed over classes, 14 bins as published.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-    bins : int
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -106,19 +85,9 @@ def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int =
     return float(equal_width_cells(s, bins).errors(s.total).sum())
 
 
+@documented_metric()
 def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the mean over classes of the root-mean-square error over equal-width bins.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-    bins : int
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -148,6 +117,7 @@ def kept_errors(cells: CellSums) -> Vector:
     return np.asarray(np.divide(np.abs(cells.gap).sum(axis=1), kept, out=np.zeros_like(kept), where=kept > 0))
 
 
+@documented_metric()
 def tcwece(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, threshold: float | None = None
 ) -> float:
@@ -158,16 +128,9 @@ def tcwece(
 
     Parameters
     ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
     bins : int
     threshold : float, optional
         1/K by default.
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -178,6 +141,7 @@ def tcwece(
     return float(kept_errors(thresholded_cells(s, bins, threshold)).mean())
 
 
+@documented_metric(weights="counts")
 def tcwece_k(
     probs: Any,
     y: Any = None,
@@ -196,18 +160,10 @@ def tcwece_k(
 
     Parameters
     ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
     bins : int
     threshold : float, optional
         1/K by default.
     restarts, random_state : int
-
-    Returns
-    -------
-    float
 
     Examples
     --------

@@ -6,25 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+from hcal.metrics.documented import documented_metric
+from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits
 
 
+@documented_metric()
 def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the range of the cumulated gap: max − min over all intervals of confidence, no bins.
 
     Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu: Metrics of calibration for probabilistic predictions, JMLR
     2022 (ECCE-R). It is the largest |mean gap · share of rows| of any interval of confidences; ``ks`` looks
     only at those that begin at 0. Rows of equal confidence enter together.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -39,12 +31,8 @@ def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 def kuiper_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
     """Return Kuiper statistics of hits drawn with the confidences as their probabilities, shape (draws,)."""
     conf, ends = s.data.conf_sorted, _ends(s)
-    step = max(1, BLOCK // s.n)
-    parts = []
-    for i in range(0, draws, step):
-        hit = rng.random((min(step, draws - i), s.n)) < conf
-        parts.append(_range(np.cumsum(conf - hit, axis=1)[:, ends]) / s.n)
-    return np.concatenate(parts)
+    parts = (np.cumsum(conf - hit, axis=1) for hit in drawn_hits(conf, draws, rng))
+    return np.concatenate([_range(walk[:, ends]) / s.n for walk in parts])
 
 
 def _ends(s: Sample) -> Any:

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
+from hcal.metrics.documented import documented_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
 from hcal.runtime.numerics import Float64, IntArray
 
 
+@documented_metric(weights="counts")
 def dkde_ce(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0, floor: float = 1e-25
 ) -> float:
@@ -27,10 +29,6 @@ def dkde_ce(
 
     Parameters
     ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
     bandwidth : float
     floor : float
         Probabilities are clipped to at least this before the logarithm.
@@ -103,7 +101,6 @@ def dkde_spread(s: Sample, groups: int = 20, random_state: int = 0) -> tuple[flo
     ----------
     s : Sample
         Without weights.
-    groups, random_state : int
 
     Returns
     -------

@@ -7,29 +7,20 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+from hcal.metrics.documented import documented_metric
+from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits
 
 #: In the standard deviation, confidences are kept this far from 1: one wrong certainty would make Z infinite.
 EPSILON = float(np.finfo(np.float32).eps)
 
 
+@documented_metric(weights="counts")
 def spiegelhalter(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return |Z| of Spiegelhalter's test on the top label: about 0.8 by chance, above 1.96 in 5 % of cases.
 
     Spiegelhalter: Probabilistic prediction in patient management and clinical trials, Statistics in Medicine
     1986. Z = Σ (hit − conf)(1 − 2·conf) / √Σ (1 − 2·conf)²·conf·(1 − conf) is the squared error less what
     calibrated predictions expect of it, in standard deviations. It grows with N: compare p-values, not sizes.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -60,10 +51,6 @@ def spiegelhalter_p(probs: Any, y: Any = None) -> float:
     probs : array-like of shape (N, K)
     y : array-like of shape (N,)
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(spiegelhalter_p([[0.1, 0.9]] * 40, [1] * 36 + [0] * 4), 3)
@@ -74,10 +61,8 @@ def spiegelhalter_p(probs: Any, y: Any = None) -> float:
 
 def spiegelhalter_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
     """Return |Z| of hits drawn with the confidences as their probabilities, shape (draws,)."""
-    step = max(1, BLOCK // s.n)
-    sizes = [min(step, draws - i) for i in range(0, draws, step)]
-    drawn = (rng.random((size, s.n)) < s.data.conf for size in sizes)
-    return np.concatenate([np.abs(_z(s.data.conf, hit, s.w)) for hit in drawn])
+    conf = s.data.conf
+    return np.concatenate([np.abs(_z(conf, hit, s.w)) for hit in drawn_hits(conf, draws, rng)])
 
 
 def _z(conf: Vector, hit: Any, weight: Vector) -> Vector:

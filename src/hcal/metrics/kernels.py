@@ -21,16 +21,7 @@ def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
 
     exp(−r(x_i − x_j)) = exp(−r·x_i)·exp(r·x_j) for j < i, so one cumulated sum gives every row. Stretches of
     length 500/rate are handled one after the other, so that the factors never overflow.
-
-    Parameters
-    ----------
-    x : array of shape (N,), ascending
-    a : array of shape (N,)
-    rate : float
-
-    Returns
-    -------
-    float
+    Shapes: x (N,), ascending, a (N,).
 
     Examples
     --------

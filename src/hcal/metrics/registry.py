@@ -289,10 +289,6 @@ def list_metrics(level: Level | None = None) -> list[str]:
     ----------
     level : {"top-label", "class-wise", "canonical", "score"}, optional
 
-    Returns
-    -------
-    list of str
-
     Examples
     --------
     >>> list_metrics("score")
@@ -305,14 +301,6 @@ def list_metrics(level: Level | None = None) -> list[str]:
 
 def get_metric(name: str) -> Metric:
     """Return a metric by name; an unknown name is an error that lists the valid ones.
-
-    Parameters
-    ----------
-    name : str
-
-    Returns
-    -------
-    Metric
 
     Examples
     --------

@@ -34,19 +34,12 @@ _GROUPS = 40  # of the grouped jackknife behind BCa
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval.
-
-    Attributes
-    ----------
-    low, high : float
-    kind : {"percentile", "bca", "jackknife", "bias-aware"}
-    chance : float or None
-        For a plug-in error: what calibrated predictions would score by chance, on average.
-    """
+    """A confidence interval."""
 
     low: float
     high: float
-    kind: str
+    kind: str  # {"percentile", "bca", "jackknife", "bias-aware"}
+    #: For a plug-in error: what calibrated predictions would score by chance, on average.
     chance: float | None = None
 
 
@@ -73,8 +66,6 @@ def replicates(
 
     Parameters
     ----------
-    s : Sample
-    names : iterable of str
     weights : array of shape (B, N)
     first_order : bool
         Whether a metric that costs a pass over all pairs may be resampled by its rows' shares, computed once.
@@ -228,15 +219,10 @@ def intervals(
 
     Parameters
     ----------
-    s : Sample
     values : dict
         Metric names with their estimates.
     level : float
         Such as 0.95.
-
-    Returns
-    -------
-    dict of Interval
 
     Examples
     --------

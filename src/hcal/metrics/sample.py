@@ -7,7 +7,7 @@ entries that class-wise bins need. A bootstrap replicate is the same sample with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -334,6 +334,19 @@ def _cumulate(x: Vector) -> Vector:
     out = np.zeros(len(x) + 1)
     np.cumsum(x, out=out[1:])
     return out
+
+
+def drawn_hits(conf: Vector, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
+    """Yield hits drawn with the confidences as their probabilities, a block of the draws at a time: (·, N).
+
+    Examples
+    --------
+    >>> [hit.shape for hit in drawn_hits(np.full(3, 0.5), 7, np.random.default_rng(0))]
+    [(7, 3)]
+    """
+    step = max(1, BLOCK // len(conf))
+    for i in range(0, draws, step):
+        yield rng.random((min(step, draws - i), len(conf))) < conf
 
 
 def as_sample(probs: Any, y: Any, sample_weight: Any) -> Sample:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hcal.metrics.documented import documented_metric
 from hcal.metrics.sample import Sample, Vector, as_sample
 
 # A label that was given probability 0 costs -log of this (708.4): finite, so that averages can be compared.
@@ -27,18 +28,9 @@ def hit_rows(s: Sample) -> Vector:
     return s.data.hit
 
 
+@documented_metric()
 def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the mean negative log-likelihood; probability 0 on a label counts 708.4, not infinity.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -49,18 +41,9 @@ def nll(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return s.mean(nll_rows(s))
 
 
+@documented_metric()
 def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the Brier score: the mean over rows of the squared error summed over classes.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -71,18 +54,9 @@ def brier(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return s.mean(brier_rows(s))
 
 
+@documented_metric()
 def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the accuracy of the argmax (the first one, on ties).
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -93,18 +67,9 @@ def accuracy(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return s.mean(s.data.hit)
 
 
+@documented_metric()
 def mean_confidence(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the mean of the largest probability of every row.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -115,21 +80,12 @@ def mean_confidence(probs: Any, y: Any = None, *, sample_weight: Any = None) -> 
     return s.mean(s.data.conf)
 
 
+@documented_metric()
 def sharpness(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return how far predictions are from uniform: mean of (Σ_k p_k² − 1/K)/(1 − 1/K), in [0, 1].
 
     0 for a uniform predictor, 1 for one that always puts everything on one class. It does not look at the
     labels: read it beside a calibration error, which a predictor that says nothing can bring to 0.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    float
 
     Examples
     --------

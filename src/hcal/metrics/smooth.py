@@ -15,24 +15,16 @@ import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
+from hcal.metrics.documented import documented_metric
 from hcal.metrics.sample import Vector, as_sample
 
 #: Cells of the grid. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
 CELLS: Final = 4096
 
 
+@documented_metric()
 def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the smooth calibration error of the top label: no bins, no bandwidth to choose.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -52,10 +44,6 @@ def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
     at : array of shape (N,)
         Probabilities.
     residual, weight : arrays of shape (N,)
-
-    Returns
-    -------
-    float
 
     Examples
     --------

@@ -91,10 +91,6 @@ class StreamingMetrics:
         probs : array-like of shape (N, K)
         y : array-like of shape (N,)
         sample_weight : array-like of shape (N,), optional
-
-        Returns
-        -------
-        self
         """
         s = as_sample(probs, y, sample_weight)
         if s.k != self.n_classes:
@@ -105,16 +101,7 @@ class StreamingMetrics:
         return self
 
     def merge(self, other: StreamingMetrics) -> Self:
-        """Add what another accumulator has seen.
-
-        Parameters
-        ----------
-        other : StreamingMetrics
-
-        Returns
-        -------
-        self
-        """
+        """Add what another accumulator has seen."""
         if (other.n_classes, other.metrics) != (self.n_classes, self.metrics):
             raise ValueError("only accumulators of the same classes and metrics can be merged")
         for name, part in other._state.items():
@@ -143,10 +130,6 @@ class StreamingMetrics:
         state : dict
             Its ``sums`` may be those of several, added entry by entry.
 
-        Returns
-        -------
-        StreamingMetrics
-
         Examples
         --------
         >>> seen = StreamingMetrics(2).update([[0.2, 0.8], [0.6, 0.4]], [1, 1])
@@ -159,12 +142,7 @@ class StreamingMetrics:
         return found
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of everything seen so far.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the metrics of everything seen so far."""
         if self.n == 0:
             raise ValueError("nothing to compute: no part was added yet")
         return {name: self._one(name) for name in self.metrics}
@@ -179,12 +157,7 @@ class StreamingMetrics:
         return self.compute()
 
     def bounds(self) -> dict[str, float]:
-        """Return how far each metric can be from its exact value, beyond rounding; 0 for most.
-
-        Returns
-        -------
-        dict
-        """
+        """Return how far each metric can be from its exact value, beyond rounding; 0 for most."""
         if self.n == 0:
             raise ValueError("nothing to compute: no part was added yet")
         exact = dict.fromkeys(self.metrics, 0.0)

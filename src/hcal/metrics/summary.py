@@ -14,16 +14,7 @@ Scores = dict[str, float]
 
 
 def score_probs(probs: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None = None) -> Scores:
-    """Return NLL, Brier, accuracy, ECE and mean confidence of probabilities.
-
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-    y : array of shape (N,)
-
-    Returns
-    -------
-    dict
+    """Return NLL, Brier, accuracy, ECE and mean confidence of probabilities; probs (N, K), y (N,).
 
     Examples
     --------

@@ -12,10 +12,12 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.metrics import bins as _bins
+from hcal.metrics.documented import documented_metric
 from hcal.metrics.kernels import exponential_sum, kde_error
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits
 
 
+@documented_metric()
 def ece_ew(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
 ) -> float:
@@ -23,16 +25,9 @@ def ece_ew(
 
     Parameters
     ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
     bins : int
     order : float
         r in (Σ_b (n_b/N)|conf_b − acc_b|^r)^(1/r).
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -43,19 +38,9 @@ def ece_ew(
     return _bins.error(_bins.equal_width(s, bins), s.total, order)
 
 
+@documented_metric()
 def ece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the root-mean-square calibration error over equal-width bins (lo, hi].
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-    bins : int
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -65,19 +50,9 @@ def ece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 
     return ece_ew(probs, y, sample_weight=sample_weight, bins=bins, order=2)
 
 
+@documented_metric()
 def mce(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the largest gap of the equal-width bins (lo, hi] that hold a sample.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-    bins : int
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -88,21 +63,11 @@ def mce(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     return float(_bins.equal_width(s, bins).gap.max())
 
 
+@documented_metric()
 def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the unweighted mean gap of the non-empty equal-width bins [lo, hi), the last one closed.
 
     Confidences are clipped to [ε, 1 − ε] with ε = 1.19e-7 first, as published.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-    bins : int
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -120,25 +85,13 @@ def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     return float(np.abs(gap[full] / weight[full]).mean())
 
 
+@documented_metric(weights="counts")
 def ece_em(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
 ) -> float:
     """Return the calibration error over equal-mass bins (lo, hi] between interpolated quantiles.
 
     As published, the smallest confidence falls in no bin, and bins that ties leave empty are skipped.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
-    bins : int
-    order : float
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -150,23 +103,12 @@ def ece_em(
     return _bins.error(_bins.quantile_edges(s, bins), s.total, order)
 
 
+@documented_metric(weights="counts")
 def dece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the debiased calibration error over equal-mass bins; signed, not clipped at 0.
 
     Kumar, Liang, Ma: Verified Uncertainty Calibration, NeurIPS 2019. Twice the plug-in error minus the
     (unweighted, as published) mean over bins of E|Normal(acc_b − conf_b, acc_b(1 − acc_b)/n_b)|.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
-    bins : int
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -195,21 +137,11 @@ def folded_normal_mean(mu: Any, sigma: Any) -> Any:
     return np.where(sigma > 0, smooth, np.abs(mu))
 
 
+@documented_metric(weights="counts")
 def ece_s1(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the sweep calibration error of order 1: as many equal-mass bins as keep accuracy monotone.
 
     Roelofs et al.: Mitigating Bias in Calibration Error Estimation, AISTATS 2022.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -221,19 +153,9 @@ def ece_s1(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return _bins.error(_bins.sweep(s), s.total)
 
 
+@documented_metric(weights="counts")
 def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the sweep calibration error of order 2 (see :func:`ece_s1`).
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -245,20 +167,11 @@ def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     return _bins.error(_bins.sweep(s), s.total, 2)
 
 
+@documented_metric()
 def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """Return the Kolmogorov–Smirnov error: max_i |cumulated confidence − cumulated hits|/N, no bins.
 
     Gupta et al.: Calibration of Neural Networks using Splines, ICLR 2021.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -273,30 +186,16 @@ def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 def ks_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
     """Return KS errors of hits drawn with the confidences as their probabilities, shape (draws,)."""
     conf = s.data.conf_sorted
-    step = max(1, BLOCK // s.n)
-    parts = []
-    for i in range(0, draws, step):
-        hit = rng.random((min(step, draws - i), s.n)) < conf
-        parts.append(np.abs(np.cumsum(conf - hit, axis=1)).max(axis=1) / s.n)
-    return np.concatenate(parts)
+    parts = (np.cumsum(conf - hit, axis=1) for hit in drawn_hits(conf, draws, rng))
+    return np.concatenate([np.abs(walk).max(axis=1) / s.n for walk in parts])
 
 
+@documented_metric()
 def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 0.4) -> float:
     """Return the maximum mean calibration error with kernel exp(−|c − c'|/bandwidth), diagonal included.
 
     Kumar, Sarawagi, Jain: Trainable Calibration Measures, ICML 2018. Exact in O(N log N): on sorted
     confidences the exponential kernel factorises.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-    bandwidth : float
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -310,6 +209,7 @@ def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     return float(np.sqrt(max(exponential_sum(s.data.conf_sorted, residual, 1 / bandwidth), 0.0)) / s.total)
 
 
+@documented_metric(weights="counts")
 def kde_ece(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float | None = None) -> float:
     """Return the calibration error of order 1 with densities in place of bins (triweight kernel, mirrored).
 
@@ -318,16 +218,8 @@ def kde_ece(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: 
 
     Parameters
     ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
     bandwidth : float, optional
         Standard deviation of the kernel; std(conf of the correct samples)·(2N)^(−1/5) by default.
-
-    Returns
-    -------
-    float
 
     Examples
     --------

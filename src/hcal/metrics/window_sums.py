@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import BLOCK, Sample, Vector
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray, prefix_sums
 
 
 class SortedEvents(Protocol):
@@ -113,8 +113,7 @@ def sum_windows(events: SortedEvents, n_rows: int, window: int, se: bool) -> Win
         start, stop = max(first - m + 1, 0), min(last, count)
         q, mark, row = events[start : stop + m - 1]
         d = q - mark
-        prefix = np.zeros(len(d) + 1)
-        np.cumsum(d, out=prefix[1:])
+        prefix = prefix_sums(d)
         sums = prefix[m:] - prefix[:-m]
         own = slice(first - start, last - start)
         cover = _cover(first, last, n, m)
@@ -127,8 +126,7 @@ def sum_windows(events: SortedEvents, n_rows: int, window: int, se: bool) -> Win
         edge = np.minimum(np.arange(first, last), n - 1 - np.arange(first, last))
         found.null_variance += 2 * float(np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)]))
         if found.row_products is not None and found.row_pairs is not None:
-            total = np.zeros(len(sums) + 1)
-            np.cumsum(sums, out=total[1:])
+            total = prefix_sums(sums)
             place = np.arange(first, last)
             around = total[np.minimum(place, n - m) + 1 - start] - total[np.maximum(place - m + 1, 0) - start]
             found.row_products += _by_row(row[own], d[own] * (around - cover * d[own]), n_rows)

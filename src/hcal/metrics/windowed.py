@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from hcal.metrics.documented import documented_metric
 from hcal.metrics.sample import Sample, as_sample
 from hcal.metrics.window_sums import (
     ListedEvents,
@@ -62,6 +63,7 @@ class HError:
     raw: float
 
 
+@documented_metric(weights="counts")
 def hce(
     probs: Any,
     y: Any = None,
@@ -79,10 +81,6 @@ def hce(
 
     Parameters
     ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
     events : {"class-wise", "pooled", "top-label"}
         Each class on its own, averaged, which sees most; all N·K events "row i has class k" sorted together,
         as in the paper's objective; or the predicted class only. ``"canonical"`` is the old name of
@@ -93,10 +91,6 @@ def hce(
         Remove what chance adds (the answer is signed: below 0 means less gap than chance alone would
         show); False gives the plain root-mean-square gap.
 
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(hce([[0.25, 0.75]] * 4, [1, 1, 1, 1], events="top-label"), 6)
@@ -106,25 +100,13 @@ def hce(
     return found.value if debias else found.raw
 
 
+@documented_metric(weights="counts")
 def hce_pooled(
     probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200, debias: bool = True
 ) -> float:
     """Return the h-calibration error of all classes pooled: the unbiased form of the paper's objective.
 
     Small values are necessary for calibration and not sufficient: see :func:`hce`.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
-    window : int
-    debias : bool
-
-    Returns
-    -------
-    float
 
     Examples
     --------
@@ -148,6 +130,7 @@ def _checked(events: Any) -> EventFamily:
     return events  # type: ignore[no-any-return]
 
 
+@documented_metric(weights="counts")
 def h_error(
     probs: Any,
     y: Any = None,
@@ -161,10 +144,6 @@ def h_error(
 
     Parameters
     ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-    sample_weight : array-like of shape (N,), optional
-        Whole repetition counts.
     events : {"class-wise", "pooled", "top-label"}
     window : int
     se : bool

@@ -1,6 +1,6 @@
-"""The h-calibration objective: window statistics, k-means weights, events and the loss.
+"""The h-calibration objective: windows of events, k-means weights and the loss.
 
-``windows`` and ``weights`` hold the definitions, ``kernels`` the plain value and gradient on arrays,
+``definition`` and ``weights`` hold the definitions, ``kernels`` the plain value and gradient on arrays,
 ``loss`` the ``torch.nn.Module`` and ``published`` the published code's variant. Importing this package
 imports neither torch nor numba; its modules do when they are used.
 """

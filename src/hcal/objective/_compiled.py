@@ -9,7 +9,6 @@ hands each event its gradient; no other n-sized array exists. Kernels release th
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,6 @@ def family_loss(
     ----------
     p : contiguous array of shape (n,), float32 or float64, in [0, 2)
     marks : bool array of shape (n,)
-    s : ObjectiveSettings
     grad : array of shape (n,), or None
     """
     if p.dtype == np.float32 and _by_rank.suits(len(p), int(np.count_nonzero(marks)), s):
@@ -280,11 +278,3 @@ def _slide(
                 grad[index[i] & 0x7FFFFFFF] = value
             run, acc = j + 1, 0.0
     return loss
-
-
-def warm_up() -> Iterator[np.dtype[Any]]:
-    """Compile for both float widths (a fraction of a second once numba's cache holds them)."""
-    for dtype in (np.float32, np.float64):
-        p: Array = np.linspace(0, 1, 8).astype(dtype)
-        family_loss(p, np.arange(8) > 3, ObjectiveSettings(window=2, clusters=2), np.empty_like(p))
-        yield np.dtype(dtype)

@@ -41,7 +41,6 @@ def check_ranges(least: float, most: float, first: int, last: int, n_classes: in
         Of the probabilities; NaN where one is.
     first, last : int
         Least and greatest label.
-    n_classes : int
 
     Examples
     --------

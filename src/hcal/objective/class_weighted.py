@@ -16,7 +16,6 @@ def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:
     ----------
     losses : array of shape (C,)
         The mean NLL of each class that has rows.
-    alpha, beta : float
 
     Returns
     -------
@@ -38,15 +37,7 @@ def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:
 def row_weights(row_loss: Float64, y: IntArray, weight: Float64, alpha: float, beta: float) -> Float64:
     """Return the weight of each row in Σ_k ω_k ℓ_k: ω of its class divided by the mass of its class.
 
-    Parameters
-    ----------
-    row_loss : array of shape (N,)
-    y : array of shape (N,)
-    weight : array of shape (N,)
-
-    Returns
-    -------
-    array of shape (N,)
+    Shapes: row_loss (N,), y (N,), weight (N,) → (N,).
 
     Examples
     --------
@@ -67,14 +58,6 @@ def class_weighted_nll(*, alpha: float = 1.0, beta: float = 1.5) -> Objective:
 
     Because ω moves with the losses but carries no gradient, this is the field of a fixed-point problem, not
     the gradient of one function: look for a root of the gradient rather than for a minimum.
-
-    Parameters
-    ----------
-    alpha, beta : float
-
-    Returns
-    -------
-    Objective
 
     Examples
     --------

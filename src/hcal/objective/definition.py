@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hcal.objective.settings import EVEN, ObjectiveSettings
 from hcal.objective.weights import window_weights
-from hcal.objective.windows import sliding_means
-from hcal.runtime.numerics import Float64, FloatArray
+from hcal.runtime.numerics import Float64, FloatArray, prefix_sums
 
 
 def families_loss(
@@ -22,8 +21,6 @@ def families_loss(
         Probabilities of events; each row is sorted and windowed on its own.
     marks : bool array of shape (F, n)
         Whether the event happened.
-    s : ObjectiveSettings
-    need_grad : bool
 
     Returns
     -------
@@ -67,3 +64,22 @@ def one_family(p: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings) ->
     grad = np.empty(len(q))
     grad[order] = (np.bincount(tied, ranked) / np.bincount(tied))[tied]
     return float(s.scale * (weight * excess**s.norm).sum()), grad
+
+
+def sliding_means(values: ArrayLike, window: int) -> Float64:
+    """Return the mean of every run of ``window`` consecutive values, by one prefix sum.
+
+    The sum runs in float64 over ascending values, so the difference of two prefixes loses at most
+    a factor n / window of its precision. With fewer values than ``window`` there is one run: all of them.
+    Shapes: values (n,) → (max(n − window, 0) + 1,).
+
+    Examples
+    --------
+    >>> sliding_means([0.0, 1.0, 2.0, 6.0], 2)
+    array([0.5, 1.5, 4. ])
+    """
+    x = np.asarray(values, dtype=np.float64)
+    m = min(window, len(x))
+    prefix = prefix_sums(x)
+    means: Float64 = (prefix[m:] - prefix[:-m]) / m
+    return means

@@ -29,9 +29,6 @@ def evaluate_loss(
     ----------
     probs : array or tensor of shape (N, K), float32 or float64
     y : array or tensor of shape (N,), int64
-    settings : ObjectiveSettings
-    family : Family
-    need_grad : bool
 
     Returns
     -------

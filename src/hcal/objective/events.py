@@ -92,10 +92,6 @@ def family_of(events: EventsArgument) -> Family:
     ----------
     events : name, class index, list of subsets of classes, or Family
 
-    Returns
-    -------
-    Family
-
     Examples
     --------
     >>> family_of("atomic"), family_of([{1, 0}, [2]])

@@ -37,10 +37,6 @@ def h(
         See :class:`hcal.objective.ObjectiveSettings`.
     events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
 
-    Returns
-    -------
-    Objective
-
     Examples
     --------
     >>> brier = h(window=1, epsilon=0, scale=1, norm=2, weighting="uniform")

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hcal.objective.checks import check_arrays
 from hcal.objective.engines import evaluate_loss
 from hcal.objective.events import EventsArgument, family_of
-from hcal.objective.settings import ObjectiveSettings, Weighting
+from hcal.objective.settings import ObjectiveSettings
 from hcal.runtime.numerics import FloatArray, IntArray
 
 
 def loss_and_grad(
-    probs: FloatArray,
-    y: IntArray,
-    *,
-    window: int = 200,
-    epsilon: float = 1e-20,
-    scale: float = 1e5,
-    clusters: int = 15,
-    iterations: int = 25,
-    weighting: Weighting = "kmeans",
-    norm: int = 1,
-    events: EventsArgument = "pooled",
+    probs: FloatArray, y: IntArray, *, events: EventsArgument = "pooled", **constants: Any
 ) -> tuple[float, FloatArray]:
     """Return the h-calibration loss (eq:finalloss) and its gradient in the probabilities.
 
@@ -30,9 +22,9 @@ def loss_and_grad(
     ----------
     probs : array of shape (N, K), float32 or float64
     y : array of shape (N,)
-    window, epsilon, scale, clusters, iterations, weighting, norm
-        See :class:`hcal.objective.ObjectiveSettings`.
     events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
+    **constants
+        Of :class:`hcal.objective.ObjectiveSettings`.
 
     Returns
     -------
@@ -49,7 +41,7 @@ def loss_and_grad(
     array([[ 0.125, -0.125],
            [-0.25 ,  0.25 ]])
     """
-    settings = ObjectiveSettings(window, epsilon, scale, clusters, iterations, weighting, norm)
+    settings = ObjectiveSettings(**constants)
     family = family_of(events)
     check_arrays(probs, y)
     loss, grad = evaluate_loss(probs, y, settings, family, need_grad=True)

@@ -27,10 +27,6 @@ def _brier(log_probs: Float64, y: IntArray, weight: Float64) -> tuple[float, Gra
 def log_loss() -> Objective:
     """Return the mean negative log-likelihood.
 
-    Returns
-    -------
-    Objective
-
     Examples
     --------
     >>> value, grad = log_loss().value_and_grad(np.log([[0.25, 0.75]]), np.array([1]), np.array([1.0]))
@@ -42,10 +38,6 @@ def log_loss() -> Objective:
 
 def brier_loss() -> Objective:
     """Return the Brier score: the mean over rows of the squared error summed over classes.
-
-    Returns
-    -------
-    Objective
 
     Examples
     --------

@@ -29,7 +29,6 @@ def sampled_kmeans(
     ----------
     values : array of shape (n,)
         Ascending (another order of the same values is another sub-sample).
-    clusters, iterations, random_state : int
 
     Returns
     -------

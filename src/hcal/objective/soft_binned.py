@@ -25,7 +25,6 @@ def soft_binned_error(
     confidence, hit : arrays of shape (N,)
     weight : array of shape (N,)
         Sums to 1.
-    bins : int
     tau : float
         Softness; the smaller, the nearer to hard bins.
 
@@ -63,15 +62,6 @@ def soft_binned_error(
 
 def soft_binned(*, bins: int = 15, tau: float = 0.01) -> Objective:
     """Return the soft-binned ECE of the top label as an objective of log-probabilities.
-
-    Parameters
-    ----------
-    bins : int
-    tau : float
-
-    Returns
-    -------
-    Objective
 
     Examples
     --------

@@ -22,10 +22,6 @@ _TINY = float(np.finfo(np.float64).tiny)
 def as_loss(objective: Objective) -> TorchLoss:
     """Return an objective as (probabilities, labels, weights=None) ↦ differentiable scalar tensor.
 
-    Parameters
-    ----------
-    objective : Objective
-
     Returns
     -------
     callable

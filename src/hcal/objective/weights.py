@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcal.objective.settings import HALF_WAY
-from hcal.runtime.numerics import Float64
+from hcal.runtime.numerics import Float64, prefix_sums
 
 
 def kmeans_ranges(
@@ -23,7 +23,6 @@ def kmeans_ranges(
     ----------
     values : array of shape (m,)
         Ascending.
-    clusters, iterations : int
 
     Returns
     -------
@@ -38,7 +37,7 @@ def kmeans_ranges(
     (array([0.05, 0.95]), array([0, 2, 4]))
     """
     x = np.asarray(values, dtype=np.float64)
-    prefix = np.concatenate([[0.0], np.cumsum(x)])
+    prefix = prefix_sums(x)
     centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
     for _ in range(iterations):
         edges = ranges_of(x, centres)
@@ -51,14 +50,7 @@ def kmeans_ranges(
 def ranges_of(values: Float64, centres: Float64) -> NDArray[np.int64]:
     """Return the edges of the ranges of ascending values nearest to each ascending centre.
 
-    Parameters
-    ----------
-    values : array of shape (m,)
-    centres : array of shape (C,)
-
-    Returns
-    -------
-    array of shape (C + 1,)
+    Shapes: values (m,), centres (C,) → (C + 1,).
 
     Examples
     --------
@@ -76,7 +68,6 @@ def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 2
     ----------
     centroids : array of shape (m,)
         Ascending centroids of the windows.
-    clusters, iterations : int
 
     Returns
     -------

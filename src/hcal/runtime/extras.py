@@ -14,11 +14,6 @@ def missing(what: str, package: str, extra: str) -> ImportError:
     ----------
     what : str
         What needs it: ``"plots"``, ``"reading .xlsx"``.
-    package, extra : str
-
-    Returns
-    -------
-    ImportError
 
     Examples
     --------
@@ -31,14 +26,6 @@ def missing(what: str, package: str, extra: str) -> ImportError:
 
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from where this hcal was installed.
-
-    Parameters
-    ----------
-    extra : str
-
-    Returns
-    -------
-    str
 
     Examples
     --------

@@ -41,10 +41,6 @@ def jit(**options: Any) -> Callable[[Kernel], Kernel]:
     **options
         Of ``numba.njit``.
 
-    Returns
-    -------
-    callable
-
     Examples
     --------
     >>> callable(jit(fastmath=True)) if compiled() else True
@@ -105,13 +101,8 @@ def writable_by_others(folder: Path, *, trusted: set[int] | frozenset[int] = fro
 
     Parameters
     ----------
-    folder : Path
     trusted : set of int
         More user ids.
-
-    Returns
-    -------
-    Path or None
 
     Examples
     --------

@@ -16,15 +16,7 @@ NOTHING = 1e-280
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
-    """Return log-softmax along the last axis, in the dtype of the input.
-
-    Parameters
-    ----------
-    logits : array of shape (..., K)
-
-    Returns
-    -------
-    array of shape (..., K)
+    """Return log-softmax along the last axis, in the dtype of the input; logits (..., K) → (..., K).
 
     Examples
     --------
@@ -85,14 +77,7 @@ def bounded(logits: FloatArray) -> FloatArray:
     """Return the logits, those of absurd size (beyond 1e150, in float32 1e15) cut to it.
 
     Differences and squares then cannot overflow; everything else comes back as it is.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
+    Shapes: logits (N, K) → (N, K).
 
     Examples
     --------
@@ -109,15 +94,7 @@ def centred(logits: FloatArray) -> FloatArray:
     """Return the logits less their mean over the classes: the normal form for maps that see a constant.
 
     Softmax does not see a constant added to a row; a function of single logits does. See
-    docs/decisions/098-centred-logits.md.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
+    docs/decisions/098-centred-logits.md. Shapes: logits (N, K) → (N, K).
 
     Examples
     --------
@@ -132,16 +109,7 @@ def centred(logits: FloatArray) -> FloatArray:
 
 
 def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:
-    """Return the one-hot marks of labels as float64.
-
-    Parameters
-    ----------
-    y : array of shape (N,)
-    n_classes : int
-
-    Returns
-    -------
-    array of shape (N, K)
+    """Return the one-hot marks of labels as float64; y (N,) → (N, K).
 
     Examples
     --------
@@ -160,14 +128,7 @@ def looks_like_probs(x: FloatArray) -> bool:
     Of two dimensions: two rows at least, values in [0, 1], every row with a sum of 1 (within 1e-6; from ten
     rows on within 1e-3, for probabilities that were printed with few digits), and not all of them whole
     numbers, which may be votes. Of one dimension: two values at least, all in [0, 1].
-
-    Parameters
-    ----------
-    x : array of shape (N, K) or (N,)
-
-    Returns
-    -------
-    bool
+    Shapes: x (N, K) or (N,).
 
     Examples
     --------
@@ -184,3 +145,27 @@ def looks_like_probs(x: FloatArray) -> bool:
         return False
     sums = x.sum(axis=1, dtype=np.float64)
     return bool((np.abs(sums - 1) <= reach).all() and (x != np.rint(x)).any())
+
+
+def prefix_sums(x: Float64) -> Float64:
+    """Return the sums of the first 0, 1, … n values; x (n,) → (n + 1,).
+
+    Examples
+    --------
+    >>> prefix_sums(np.array([1.0, 2.0]))
+    array([0., 1., 3.])
+    """
+    out = np.zeros(len(x) + 1)
+    np.cumsum(x, out=out[1:])
+    return out
+
+
+def run_starts(x: NDArray[Any]) -> IntArray:
+    """Return where each run of equal values begins; x (n,), n ≥ 1.
+
+    Examples
+    --------
+    >>> run_starts(np.array([3, 3, 5]))
+    array([0, 2])
+    """
+    return np.flatnonzero(np.concatenate([[True], x[1:] != x[:-1]]))

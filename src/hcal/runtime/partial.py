@@ -41,13 +41,8 @@ def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
 
     Parameters
     ----------
-    parts : iterable of Partial
     empty : callable
         Makes a part that has seen no rows; the answer for no parts at all.
-
-    Returns
-    -------
-    Partial
 
     Examples
     --------

@@ -52,13 +52,7 @@ def pad_options(rows: Iterable[Any], fill: float) -> Float64:
 def log_softmax_options(scores: Float64) -> Float64:
     """Return log-probabilities of rows in which −inf marks what is not there; the argmax stays.
 
-    Parameters
-    ----------
-    scores : array of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
+    Shapes: scores (N, K) → (N, K).
 
     Examples
     --------

@@ -53,14 +53,9 @@ def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
 
     Parameters
     ----------
-    work : callable
     items : sequence
     events : int
         How many array entries all items together stand for.
-
-    Returns
-    -------
-    list of results
 
     Examples
     --------
@@ -77,7 +72,6 @@ def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -
 
     Parameters
     ----------
-    n : int
     snap : callable, optional
         Moves a cut up to the next place where cutting is allowed.
     grain : int
@@ -103,12 +97,7 @@ def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> li
 
     Parameters
     ----------
-    work : callable
     parts : list of (start, stop)
-
-    Returns
-    -------
-    list of results
 
     Examples
     --------

@@ -66,24 +66,12 @@ class Best:
 
 @dataclass
 class Trained:
-    """What training found.
+    """What training found."""
 
-    Attributes
-    ----------
-    best : dict
-        :class:`Best` by the name of its selector.
-    epochs : int
-        How many were run.
-    stopped : bool
-        Whether training ended by itself, before the limit of epochs.
-    losses, monitored : list of float
-        One value an epoch.
-    """
-
-    best: dict[str, Best] = field(default_factory=dict)
-    epochs: int = 0
-    stopped: bool = False
-    losses: list[float] = field(default_factory=list)
+    best: dict[str, Best] = field(default_factory=dict)  # :class:`Best` by the name of its selector
+    epochs: int = 0  # how many were run
+    stopped: bool = False  # whether training ended by itself, before the limit of epochs
+    losses: list[float] = field(default_factory=list)  # one value an epoch
     monitored: list[float] = field(default_factory=list)
 
 
@@ -204,16 +192,11 @@ def train(
         Drives the schedule and the early stop.
     select : mapping of str to EpochScore
         Each chooses an epoch; the parameters of ``module`` are left at the first one's.
-    settings : AdamSettings, optional
     weight : tensor of shape (N,), optional
     random_state : int
         Order of mini-batches.
     tick : callable, optional
         Called once an epoch.
-
-    Returns
-    -------
-    Trained
 
     Examples
     --------

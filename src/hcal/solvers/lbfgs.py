@@ -46,8 +46,6 @@ def lbfgs(
     start : array of shape (P,)
     scale : array of shape (P,), optional
         The solver works on θ/scale: about 1/√(second derivative) makes it insensitive to units.
-    bounds : list of P pairs, optional
-    max_iterations : int
     tolerance : float
         Largest entry of the (projected) gradient, in the scaled parameters, at which to stop.
     gain : float
@@ -56,10 +54,6 @@ def lbfgs(
         Pairs of steps and gradient changes kept.
     watch : callable, optional
         Called with θ after every iteration; True ends the search there, which counts as converged.
-
-    Returns
-    -------
-    Solution
 
     Examples
     --------

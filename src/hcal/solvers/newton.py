@@ -30,13 +30,8 @@ def newton(
     hessian : callable
         θ ↦ (P, P). Flat directions (the shift of all intercepts) are allowed.
     start : array of shape (P,)
-    max_iterations : int
     tolerance : float
         Stop when a full step is expected to gain less than this, relative to 1 + |value|.
-
-    Returns
-    -------
-    Solution
 
     Examples
     --------

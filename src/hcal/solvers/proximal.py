@@ -43,10 +43,6 @@ def mcp_prox(strength: Float64, gamma: float = 3.0) -> Prox:
     gamma : float
         Steps must stay below it; the solver's line search does.
 
-    Returns
-    -------
-    Prox
-
     Examples
     --------
     >>> mcp_prox(np.array([1.0, 1.0])).step(np.array([4.0, 0.5]), 1.0)
@@ -72,11 +68,6 @@ def group_lasso_prox(strength: Float64, n_classes: int) -> Prox:
     ----------
     strength : array of shape (K² + K,)
         As the parameters of :func:`hcal.maps.scaling.matrix`: the matrix row by row, then the offsets.
-    n_classes : int
-
-    Returns
-    -------
-    Prox
 
     Examples
     --------
@@ -113,14 +104,8 @@ def proximal_gradient(
     loss : callable
         θ ↦ (value, gradient).
     start : array of shape (P,)
-    prox : Prox
-    max_iterations : int
     tolerance : float
         Stop when an iteration moves no parameter by more than this, relative to the largest.
-
-    Returns
-    -------
-    Solution
 
     Examples
     --------

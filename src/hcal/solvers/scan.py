@@ -14,16 +14,10 @@ def minimise_scalar(
 
     Parameters
     ----------
-    function : callable
-    low, high : float
     points : int
         Size of the scan; enough to land in the valley of the global minimum.
     tolerance : float
         Absolute, on the argument.
-
-    Returns
-    -------
-    float
 
     Examples
     --------

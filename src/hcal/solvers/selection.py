@@ -41,10 +41,6 @@ def select(
     score : callable
         (model, side held out) ↦ float, lower is better.
 
-    Returns
-    -------
-    Selection
-
     Examples
     --------
     >>> from hcal.data.folds import kfold

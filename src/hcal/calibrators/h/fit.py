@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
-from threadpoolctl import threadpool_limits
 
 from hcal.calibrators.base import Fitted, Preserves
 from hcal.calibrators.h.binary import fit_two, is_table, one_class, predict_two
@@ -43,7 +42,7 @@ from hcal.calibrators.row_order import are_discrete, deal
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.runtime.progress import progress
-from hcal.runtime.threads import each
+from hcal.runtime.threads import each, one_blas_thread
 
 __all__ = ["fit_default", "graph_default", "out_of_fold", "pool", "predict_default"]
 
@@ -211,7 +210,7 @@ def fit_default(
         return fit_two(logits, y, weight, folds, crossing=preserve is not None)
     # The threads here are ours; BLAS would start as many in each.
     with (
-        threadpool_limits(1, user_api="blas"),
+        one_blas_thread(),
         progress("h-calibration", _FOLDS + 2, verbose=verbose) as advance,
     ):
         return _fit_many(logits, y, weight, preserve, advance)

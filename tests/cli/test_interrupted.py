@@ -1,0 +1,181 @@
+"""Faults of the machine: what fit, apply and report do when disk, pipe or memory give way, or are stopped.
+
+The table in docs/reliability.md says the same in words. In every case: one line on standard error, the
+documented exit code, the old output untouched, no temporary file left where the process lived to see it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hcal
+from command_line import OUTPUTS, assert_one_line, command_of, folder, prepared_folder, start
+from helpers import synthetic
+
+__all__ = ["folder", "prepared_folder"]
+
+
+# -- kill, full disk, read-only folder, closed pipe, Ctrl-C, low memory -------------------------------
+
+#: The renaming that ends every output waits, so that a signal can come in the middle.
+_SLOW_WRITE = """
+import os, time
+real = os.replace
+def slow(*arguments, **options):
+    print("writing", flush=True); time.sleep(60); return real(*arguments, **options)
+os.replace = os.rename = slow
+import pathlib
+pathlib.Path.replace = slow
+"""
+
+
+@pytest.mark.parametrize("command", ["fit", "apply", "report"])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_a_signal_while_writing_leaves_the_old_output(
+    folder: Path, command: str, sent: signal.Signals, code: int
+) -> None:
+    output = folder / OUTPUTS[command]
+    output.write_text("old")
+    process = start(folder, *command_of(command), "-q", code=_SLOW_WRITE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert output.read_text() == "old"
+    if sent == signal.SIGINT:
+        assert_one_line(err, "stopped: ")
+        assert not [p.name for p in folder.iterdir() if p.name.startswith(f".{output.name}")]
+
+
+@pytest.mark.parametrize(
+    "output", ["m.hcal", "p.npz", "p.npy", "p.csv", "p.parquet", "p.safetensors", "r.html"]
+)
+def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output: str) -> None:
+    """No file may grow beyond 256 bytes: what a full disk is, without one."""
+    command = {"m.hcal": "fit", "r.html": "report"}.get(output, "apply")
+    (folder / output).write_text("old")
+    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256))"
+    process = start(
+        folder, *command_of(command, output), "-q", code=code, env={**os.environ, "NUMBA_CACHE_DIR": ""}
+    )
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert "bug in hcal" not in err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1, err
+    assert err.startswith("error: ")
+    assert (folder / output).read_text() == "old"
+    assert not [p.name for p in folder.iterdir() if p.name.startswith(f".{output}")]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_full_disk_behind_standard_output(folder: Path, options: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        process = start(folder, "evaluate", "task.npz", "--metrics", "nll", *options, stdout=full)
+        _, err = process.communicate()
+    assert process.returncode == 1
+    assert_one_line(err, "error: No space left on device")
+
+
+#: Everything that the commands load, loaded before the fault is arranged.
+_LOADED = """
+import encodings.cp437, os, resource, tempfile
+import hcal, hcal.cli.app, hcal.cli.report, hcal.cli.evaluate, hcal.data, hcal.reporting, scipy.optimize
+cal = hcal.make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])
+hcal.reporting.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
+with tempfile.TemporaryDirectory() as folder:
+    hcal.save(cal, folder + "/m.hcal")
+hcal.data.read_data("task.npz")
+"""
+# Root may write anywhere: where the tests are root's, the command goes on as nobody.
+_NOBODY = _LOADED + "if os.geteuid() == 0: os.setegid(65534); os.seteuid(65534)"
+
+
+@pytest.mark.parametrize("command", ["fit", "apply", "report"])
+def test_a_read_only_folder_isassert_one_line(folder: Path, command: str) -> None:
+    folder.chmod(0o555)
+    try:
+        process = start(folder, *command_of(command), "-q", code=_NOBODY)
+        _, err = process.communicate()
+    finally:
+        folder.chmod(0o755)
+    assert process.returncode == 1
+    assert_one_line(err, "error: Permission denied")
+    assert not (folder / OUTPUTS[command]).exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("fit", ()), ("fit", ("--json",)), ("apply", ()), ("report", ("--json",))]
+)
+def test_a_closed_pipe_keeps_the_output(folder: Path, command: str, options: tuple[str, ...]) -> None:
+    """As in ``hcal fit … | true``: the file is whole, and nobody complains."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        process = start(folder, *command_of(command), *options, stdout=write)
+    finally:
+        os.close(write)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (1, "")
+    assert (folder / OUTPUTS[command]).stat().st_size > 100
+
+
+def test_json_without_standard_output(folder: Path) -> None:
+    process = start(
+        folder, "evaluate", "task.npz", "--metrics", "nll", "--json", code="import sys; sys.stdout = None"
+    )
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert_one_line(err, "error: standard output is closed")
+
+
+@pytest.mark.parametrize("command", ["fit", "apply", "report"])
+def test_too_little_memory_isassert_one_line(folder: Path, command: str) -> None:
+    """The process may take what it has once the libraries are loaded and 64 MB more; the data need more."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(150_000, 40)).astype(np.float32)
+    y = z.argmax(axis=1)
+    np.savez(folder / "task.npz", logits_cal=z, y_cal=y, logits_test=z, y_test=y)
+    model = hcal.make_calibrator("ts").fit(*synthetic(200, 40))
+    hcal.save(model, folder / "model.hcal")
+    code = (
+        _LOADED + "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 2**26\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (size, size))"
+    )
+    env = {**os.environ, "HCAL_MAX_BYTES": str(2**40)}
+    process = start(folder, *command_of(command), "-q", code=code, env=env)
+    _, err = process.communicate()
+    assert process.returncode == 1, err
+    assert "memory" in err
+    assert "bug in hcal" not in err
+    assert "Traceback" not in err
+    assert not (folder / OUTPUTS[command]).exists()
+
+
+def test_ctrl_c_during_a_fit_is_130(folder: Path) -> None:
+    code = (
+        "import time\nfrom hcal.calibrators.ts import TemperatureScaling as T\n"
+        "T.fit = lambda *a, **k: (print('fitting', flush=True), time.sleep(60))"
+    )
+    process = start(folder, *command_of("fit"), "-q", code=code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "fitting\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert_one_line(err, "stopped: ")
+    assert not (folder / "m.hcal").exists()
+
+
+def test_no_limit_of_this_process_was_touched() -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
