@@ -140,6 +140,19 @@ def test_certify_by_blocks_and_never_on_rows_of_the_fit(folder: Path, tmp_path: 
     assert "learned from are among these" in result.stderr
 
 
+def test_fit_by_blocks_is_the_fit(folder: Path, tmp_path: Path) -> None:
+    for name, options in (("whole", ()), ("blocks", ("--batch-rows", 777))):
+        told = json.loads(
+            run(
+                "fit", folder / "parts", "--method", "ts", "-o", tmp_path / f"{name}.hcal", *options, "--json"
+            )
+        )
+        assert told["rows"] == N
+    x = np.load(folder / "whole.npz")["logits"][:200]
+    one, other = (hcal.load(tmp_path / f"{name}.hcal").predict_proba(x) for name in ("whole", "blocks"))
+    np.testing.assert_allclose(one, other, atol=1e-6)  # sums in another order, on to a solver that stops
+
+
 # -- processes --------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hcal._version import __version__
-from hcal.cli import bench, console, opening
+from hcal.cli import bench, console
 from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, shape_of
 from hcal.cli.options import (
     BatchRowsOpt,
@@ -82,36 +82,26 @@ def fit(
     param: Annotated[
         list[str] | None, typer.Option("--param", help="a parameter of the method, name=value; repeatable")
     ] = None,
+    batch_rows: BatchRowsOpt = None,
+    workers: WorkersOpt = None,
+    scheduler: SchedulerOpt = None,
     quiet: QuietOpt = False,
     json: JsonOpt = False,
 ) -> None:
     """Learn a calibrator from scores and labels of held-out rows."""
     with console.friendly():
-        from hcal.calibrators.files import save
-        from hcal.cli.fit import show_fit, warn_of_few_rows
-        from hcal.cli.report import origin
+        from hcal.cli.fit import run_fit
+        from hcal.cli.scale import Scale
 
         check_output(output, *file, labels)
         params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
         ask = Ask(file, input, labels, scores, label, weight=weight, classes=classes, score=score)
-        ask.check_memory(opening.TIMES)
-        data = ask.read(part="cal")
-        calibrator = opening.new_calibrator(method, data, params)
-        method = calibrator.name
-        told = warn_of_few_rows(data)
-        with console.fitting(calibrator, f"fitting {method} on {shape_of(data)}", quiet=quiet or json):
-            opening.fit_on(calibrator, data)
-        calibrator.info_["fitted_on"] |= origin(data)
-        save(calibrator, output)
+        scale = Scale(batch_rows, workers, scheduler)
+        done = run_fit(method, ask, params, scale, output, quiet=quiet or json)
         if json:
-            console.print_json(
-                {"model": str(output), "method": method, "converged": calibrator.converged_,
-                 "rows": len(data.values), "classes": calibrator.n_classes_,
-                 "class_names": calibrator.class_names_,
-                 "scores": calibrator.scores_, "info": calibrator.info_, "warnings": told}
-            )  # fmt: skip
+            console.print_json(done.to_dict())
         elif not quiet:
-            show_fit(calibrator, data, output)
+            done.show()
 
 
 @app.command(epilog=_examples("hcal apply model.hcal new.npz -o probs.npz"))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
     from hcal.data import DataFile
     from hcal.data.lm_eval import OptionScore
-
-#: Peak of memory of a fit over the bytes of its scores, at least.
-TIMES: Final = 10
 
 
 def new_calibrator(method: str | None, data: DataFile, params: dict[str, Any]) -> Calibrator:

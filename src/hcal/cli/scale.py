@@ -35,7 +35,12 @@ class Scale:
 
     def by_blocks(self, ask: Ask) -> bool:
         """Whether rows are read by blocks: it was asked for, or the files are many."""
-        return ask.several or (self.batch_rows, self.workers, self.scheduler) != (None, None, None)
+        return ask.several or self.asked
+
+    @property
+    def asked(self) -> bool:
+        """Whether any of the options was given."""
+        return (self.batch_rows, self.workers, self.scheduler) != (None, None, None)
 
     @contextmanager
     def driver(self) -> Iterator[Driver | None]:

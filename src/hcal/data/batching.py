@@ -134,6 +134,8 @@ class Batches:
         Names of the classes in the order of the columns.
     part : str
         ``"cal"``, ``"test"``, or ``""`` for files without parts.
+    first : DataFile
+        Some of the first rows, by which it was decided what the columns hold.
     n_rows : int or None
         How many rows there are; None where only the end of an iterator will tell.
     n_bytes : int
@@ -142,7 +144,7 @@ class Batches:
 
     def __init__(self, paths: Sequence[Path], recipe: Recipe, rows: int | None) -> None:
         self.paths = tuple(paths)
-        self._first = first = self._probe(recipe)
+        self.first = first = self._probe(recipe)
         self.kind: InputKind = first.kind
         self.n_classes = classes_of(first)
         self.classes = first.classes
@@ -178,11 +180,11 @@ class Batches:
     @property
     def name(self) -> str:
         """The name of the first file, and how many come with it."""
-        return replace(self._first, more=self.paths[1:]).name
+        return replace(self.first, more=self.paths[1:]).name
 
     def check_labels(self) -> None:
         """Raise where there are no labels, or none that are classes: before a long pass, not in it."""
-        as_batch(0, replace(self._first, y=self._first.labels()))
+        as_batch(0, replace(self.first, y=self.first.labels()))
 
     def pieces(self) -> list[Piece]:
         """Return disjoint parts of the rows, in their order, each for :func:`read_piece`.
@@ -223,7 +225,7 @@ class Batches:
             return None if held[0] is None else np.concatenate(held)
 
         columns = {name: column(name) for name in ("values", "y", "ids", "groups", "weight")}
-        return replace(self._first, path=self.paths[0], more=self.paths[1:], **columns)
+        return replace(self.first, path=self.paths[0], more=self.paths[1:], **columns)
 
 
 class ArrayBatches(Batches):
@@ -239,8 +241,8 @@ class ArrayBatches(Batches):
         self._blocks, self.kind = blocks, kind
         self.paths, self.part, self.classes = (), "", classes
         self._waiting, first = self._peek()
-        self._first = self._data(first)
-        self.n_classes = classes_of(self._first)
+        self.first = self._data(first)
+        self.n_classes = classes_of(self.first)
         if classes is not None:
             check_classes(classes, self.n_classes)
         self._rows = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
