@@ -27,8 +27,8 @@ from hcal.runtime.partial import merged
 from hcal.solvers.rows import ArrayRows, PieceRows, Run, array_rows
 
 Method = TypeVar("Method", bound=Calibrator)
-#: Entries (rows × classes) of a sample at most: 200 MB of float32, of which a fit needs several times.
-SAMPLE_EVENTS = 50_000_000
+#: Entries (rows × classes) of a sample at most: 80 MB of float32, of which a fit needs several times.
+SAMPLE_EVENTS = 20_000_000
 _SCORED = ("nll", "brier", "accuracy", "ece_ew")
 
 
@@ -62,7 +62,7 @@ def fit_batches(
     exact : bool, optional
         True insists on sums, False on a sample; by default sums where they are all that a method needs.
     sample_rows : int
-        Rows of the sample; with many classes fewer, so that it holds at most 50 million numbers.
+        Rows of the sample; with many classes fewer, so that it holds at most 20 million numbers.
     random_state : int
         Of the sample.
     run : callable, optional
