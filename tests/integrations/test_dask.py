@@ -52,7 +52,11 @@ PROBS = CAL.predict_proba(LOGITS)
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     # Workers are forked from a process that has the imports: four times torch would be most of the test.
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+    options = {
+        "distributed.worker.multiprocessing-method": "forkserver",
+        "distributed.comm.timeouts.connect": "5s",  # who calls a dead worker tries for so long
+    }
+    with dask.config.set(options):
         from distributed.utils import get_mp_context
 
         get_mp_context().set_forkserver_preload(

@@ -28,6 +28,7 @@ from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.runtime.extras import missing
 from hcal.runtime.partial import Partial, merged
+from hcal.runtime.passes import WorkerDiedError
 
 try:
     import dask
@@ -350,6 +351,8 @@ def _answer(future: Any) -> Any:
     try:
         return future.result()
     except distributed.KilledWorker as error:
-        raise OSError(f"workers died one after the other on one piece, out of memory? {error}") from None
+        raise WorkerDiedError(
+            f"workers died one after the other on a piece: too little memory? {error}"
+        ) from None
     except CancelledError:
         raise OSError("the scheduler has gone, and the work with it") from None
