@@ -144,7 +144,11 @@ FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
     "no such file": (("fit", "none.npz", "-o", "m.hcal"), 1, "error: no such file: none.npz"),
     "no such folder": (("fit", "task.npz", "-o", "no/m.hcal"), 1, "error: no such directory: no"),
     "unknown method": (("fit", "task.npz", "-o", "m", "--method", "x"), 1, "unknown calibrator 'x'; valid"),
-    "unknown type": (("fit", "a.docx", "-o", "m"), 1, "error: cannot read a.docx: the types are .csv"),
+    "unknown type": (
+        ("fit", "a.docx", "-o", "m"),
+        1,
+        "error: cannot read a.docx: the types are .arrow, .csv",
+    ),
     "unknown metric": (("evaluate", "task.npz", "--metrics", "x"), 1, "unknown metric 'x'"),
     "unknown output": (("apply", "model.hcal", "task.npz", "-o", "p.doc"), 1, "cannot write p.doc"),
     "not a model": (("apply", "task.npz", "task.npz", "-o", "p.npz"), 1, "is not an hcal model file"),

@@ -53,7 +53,8 @@ class Scale:
         elif self.workers is not None and self.workers > 1:
             from hcal.runtime.passes import Processes
 
-            yield Processes(self.workers)
+            with Processes(self.workers) as processes:
+                yield processes
         else:
             yield None
 

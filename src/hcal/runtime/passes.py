@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from hcal.runtime.threads import thread_count
 
@@ -101,9 +101,9 @@ def add_up(
 class Processes:
     """A driver with processes of this machine.
 
-    Every process gets the function once. Where one is killed, the pieces that were under
-    way are done again; a piece must therefore be harmless to do twice. Processes end with the one that began
-    them.
+    They take seconds to come: as a context manager it keeps them from pass to pass. Where one is killed, the
+    pieces that were under way are done again; a piece must therefore be harmless to do twice. Processes end
+    with the one that began them.
 
     Parameters
     ----------
@@ -119,12 +119,22 @@ class Processes:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._kept = False
+
+    def __enter__(self) -> Self:
+        self._kept = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kept = False
+        self._close()
 
     def __call__(self, function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
         """Yield ``function(piece)`` for every piece."""
         queue = iter(pieces)
         waiting: deque[tuple[S, Future[T] | None]] = deque()
-        pool, tries = self._pool(function), 0
+        tries = 0
         try:
             while True:
                 while len(waiting) < _AHEAD * self.workers and (new := next(queue, None)) is not None:
@@ -132,45 +142,45 @@ class Processes:
                 if not waiting:
                     return
                 try:
-                    waiting = deque((p, pool.submit(_work, p) if f is None else f) for p, f in waiting)
+                    waiting = deque((p, self._submit(function, p) if f is None else f) for p, f in waiting)
                     answer = _answer(waiting[0][1])
                 except BrokenProcessPool:
                     tries += 1
+                    self._close()
                     if tries == _TRIES:
                         raise WorkerDiedError(
                             f"{_TRIES} worker processes were killed, one after the other: too little memory? "
                             "Take fewer workers or a smaller block"
                         ) from None
-                    pool.shutdown(cancel_futures=True)
-                    pool = self._pool(function)
                     waiting = deque((p, f if _is_done(f) else None) for p, f in waiting)
                     continue
                 waiting.popleft()
                 tries = 0
                 yield answer
         finally:
-            pool.shutdown(cancel_futures=True)
+            for _, future in waiting:
+                if future is not None:
+                    future.cancel()
+            if not self._kept:
+                self._close()
 
-    def _pool(self, function: Callable[[Any], Any]) -> ProcessPoolExecutor:
-        threads = max(1, thread_count() // self.workers)
-        return ProcessPoolExecutor(
-            self.workers, _context(function), initializer=_begin, initargs=(function, threads)
-        )
+    def _submit(self, function: Callable[[S], T], piece: S) -> Future[T]:
+        if self._pool is None:
+            from multiprocessing import get_context
 
+            # Not forked, from this process or from a server of forks: a fork has the locks of threads that
+            # it does not have, and libraries start threads when they are loaded.
+            threads = max(1, thread_count() // self.workers)
+            context = get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                self.workers, context, initializer=_begin, initargs=(threads, os.getpid())
+            )
+        return self._pool.submit(function, piece)
 
-def _context(function: Any) -> Any:
-    """Return how processes begin: not as forks of this one, which would have the locks of its threads.
-
-    They are forks of one that has loaded the function's module and done nothing, so that only the first is
-    slow to come; where there is no such thing each is a new one.
-    """
-    from multiprocessing import get_all_start_methods, get_context
-
-    context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
-    module = getattr(getattr(function, "func", function), "__module__", None)
-    if context.get_start_method() == "forkserver" and module != "__main__":
-        context.set_forkserver_preload([__name__, *([module] if module else [])])
-    return context
+    def _close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._pool = None
 
 
 def _answer(future: Future[T] | None) -> T:
@@ -182,27 +192,18 @@ def _is_done(future: Future[Any] | None) -> bool:
     return future is not None and future.done() and not future.cancelled() and future.exception() is None
 
 
-_function: Callable[[Any], Any] = abs
-
-
-def _begin(function: Callable[[Any], Any], threads: int) -> None:
-    """Set a worker up: its function, its share of the cores, and an eye on who began it."""
-    global _function
+def _begin(threads: int, parent: int) -> None:
+    """Set a worker up: its share of the cores, and an eye on who began it."""
     from threadpoolctl import threadpool_limits
 
-    _function = function
     os.environ["OMP_NUM_THREADS"] = str(threads)
     threadpool_limits(threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asked; it ends us
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent has gone, by whatever way; a server of forks goes with its own."""
+    """End this process when its parent has gone, by whatever way."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
-
-
-def _work(piece: Any) -> Any:
-    return _function(piece)
