@@ -14,6 +14,11 @@ PACKAGE = ROOT / "src" / "hcal"
 COMMANDS = {"cli/app.py", "cli/bench.py"}
 #: Name -> why two public things may share it.
 SHARED_NAMES = {
+    "Driver": "who runs pieces of work, and Dask's",
+    "certify": "of arrays, and of Dask's collections",
+    "evaluate": "of arrays, and of Dask's collections",
+    "fit": "on dense outputs, and on Dask's collections",
+    "predict_proba": "of dense outputs, and of Dask's collections",
     "h_error": "the metric, and its estimate on held-out rows",
     "load": "a calibrator, and a metric as the library of that name does",
 }

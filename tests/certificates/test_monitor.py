@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 import numpy as np
 import pytest
 
 import hcal
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
 from hcal.certificates.monitor import BLOCK
+from hcal.runtime.partial import merged
 from studies.worlds import WORLDS, draw_labels
 
 
@@ -98,14 +102,31 @@ def test_merging_multiplies_the_evidence_of_independent_streams() -> None:
     a = hcal.Monitor().update(*_stream(700, 3, "T=1.2", 1))
     b = hcal.Monitor().update(*_stream(700, 3, "T=1.2", 2))
     both = a.log_evidence + b.log_evidence
-    merged = hcal.Monitor.from_state(a.state).merge(b)
-    assert merged.log_evidence == pytest.approx(both)
-    assert (merged.alarm is not None) == (both >= np.log(20) or a.alarm is not None or b.alarm is not None)
-    after = merged.log_evidence
-    merged.update(*_stream(300, 3, "T=2", 3))  # it goes on from there
-    assert merged.log_evidence > after
+    product = hcal.Monitor.from_state(a.state).merge(b)
+    assert product.log_evidence == pytest.approx(both)
+    assert (product.alarm is not None) == (both >= np.log(20) or a.alarm is not None or b.alarm is not None)
+    after = product.log_evidence
+    product.update(*_stream(300, 3, "T=2", 3))  # it goes on from there
+    assert product.log_evidence > after
     with pytest.raises(ValueError, match="same level"):
         a.merge(hcal.Monitor(0.01))
+
+
+def test_monitors_merge_into_one_that_saw_nothing_and_by_a_tree() -> None:
+    """An alarm that only the product reaches names the strongest stream, whoever holds the capital now."""
+    watch = partial(hcal.Monitor, 0.01)
+    streams = [watch().update(*_stream(40, 3, "T=2", seed)) for seed in (1, 2, 3)]
+    capitals = [m.log_evidence for m in streams]
+    assert max(capitals) < np.log(100) < sum(capitals)
+    assert all(m.alarm is None for m in streams)
+    flat = merged(streams, watch)
+    tree = merged([merged(streams[:2], watch), merged(streams[2:], watch)], watch)
+    back = hcal.Monitor.from_state(json.loads(json.dumps(merged(streams[:2], watch).state)))
+    for whole in (flat, tree, back.merge(streams[2])):
+        assert whole.log_evidence == pytest.approx(sum(capitals), rel=1e-12)
+        assert whole.alarm is not None
+        assert "over-confident" in whole.alarm.direction
+        assert whole.alarm.evidence == pytest.approx(np.exp(sum(capitals)))
 
 
 def test_bad_input_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]

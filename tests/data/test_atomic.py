@@ -227,3 +227,10 @@ def test_threads_do_not_tidy_each_other_away(tmp_path: Path) -> None:
         thread.join()
     assert not failed
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_a_folder_does_not_keep_what_a_dead_writer_of_another_machine_left(tmp_path: Path) -> None:
+    with atomic.atomic_folder(tmp_path / "parts") as folder:
+        (folder / "part-0.npy").touch()
+        (folder / f".hcal-tmp-{'0' * 8}-1-{'0' * 16}.npy").touch()
+    assert [p.name for p in (tmp_path / "parts").iterdir()] == ["part-0.npy"]

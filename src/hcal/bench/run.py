@@ -1,7 +1,8 @@
 """The runner: tasks × methods × seeds in parallel processes, resumable, one bad cell never fatal.
 
 Every job runs in a fresh process forked from a server that has the heavy imports already. That gives an
-honest peak memory, survives crashes and lets a hung cell be stopped. Only this process writes results.
+honest peak memory, survives crashes and lets a hung cell be stopped. With a scheduler, jobs run on the
+workers of a Dask cluster instead (:mod:`hcal.bench.cluster`). Only this process writes results.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol
 
 from hcal.bench.catalog import metric_key
 from hcal.bench.cell import Job, failed_cell, run_job
@@ -50,6 +51,8 @@ class Plan:
         Of torch, for the methods that take one: ``"cuda"`` trains the paper's maps on a GPU.
     retry_failed : bool
         Run cells again that an earlier run recorded as failed.
+    scheduler : str, optional
+        The address of a Dask scheduler: jobs run on its workers, as many at a time as these have threads.
     """
 
     tasks: Sequence[TaskRef]
@@ -62,6 +65,7 @@ class Plan:
     timeout_s: float = 3600.0
     device: str | None = None
     retry_failed: bool = False
+    scheduler: str | None = None
 
     def all_jobs(self) -> list[Job]:
         """List every job, cheap methods of a task together, the paper protocol's selectors in one."""
@@ -144,32 +148,57 @@ def _replicates(cell: Cell) -> int:
     return max((len(note.get("boot", ())) for note in notes), default=0)
 
 
+class Crew(Protocol):
+    """Who runs jobs: processes of this machine, or the workers of a cluster."""
+
+    def free(self) -> bool:
+        """Whether another job can begin now."""
+
+    def start(self, job: Job) -> None:
+        """Begin a job."""
+
+    def news(self) -> list[Cell]:
+        """Wait a while; return the cells that came, and those that will not come."""
+
+    def busy(self) -> bool:
+        """Whether a job is under way."""
+
+
+@contextlib.contextmanager
+def _crew(plan: Plan) -> Iterator[Crew]:
+    if plan.scheduler is not None:
+        from hcal.bench.cluster import cluster_crew
+
+        with cluster_crew(plan.scheduler, plan.timeout_s) as crew:
+            yield crew
+        return
+    with _worker_environment(max(1, (os.cpu_count() or 1) // plan.jobs)) as context:
+        processes = _Processes(context, plan.jobs, plan.timeout_s)
+        try:
+            yield processes
+        finally:
+            processes.stop()
+
+
 def _in_parallel(todo: list[Job], before: dict[str, dict[str, float]], plan: Plan) -> Iterator[Cell]:
-    """Run jobs, at most ``plan.jobs`` at a time; a job waits until ``uncal`` of its task is there."""
+    """Run jobs, as many at a time as the crew takes; a job waits until ``uncal`` of its task is there."""
     queue = list(todo)
     pending = {j.task.name for j in queue if j.methods[0].name == "uncal"}
-    running: list[_Worker] = []
-    with _worker_environment(max(1, (os.cpu_count() or 1) // plan.jobs)) as context:
-        try:
-            while queue or running:
-                while len(running) < plan.jobs and (job := _next_job(queue, pending)):
-                    base = before.get(job.task.name)
-                    if base is None and job.methods[0].name != "uncal":
-                        why = "the uncalibrated cell of this task failed"
-                        yield from (failed_cell(key, why) for key in job.keys)
-                    else:
-                        running.append(_Worker(context, replace(job, before=base), plan.timeout_s))
-                for worker in _ready(running):
-                    for cell in worker.collect():
-                        if cell.key.method == "uncal":
-                            pending.discard(cell.key.task)
-                            if cell.ok:
-                                before[cell.key.task] = cell.post
-                        yield cell
-                running = [w for w in running if not w.finished]
-        finally:
-            for worker in running:
-                worker.stop()
+    with _crew(plan) as crew:
+        while queue or crew.busy():
+            while crew.free() and (job := _next_job(queue, pending)):
+                base = before.get(job.task.name)
+                if base is None and job.methods[0].name != "uncal":
+                    why = "the uncalibrated cell of this task failed"
+                    yield from (failed_cell(key, why) for key in job.keys)
+                else:
+                    crew.start(replace(job, before=base))
+            for cell in crew.news():
+                if cell.key.method == "uncal":
+                    pending.discard(cell.key.task)
+                    if cell.ok:
+                        before[cell.key.task] = cell.post
+                yield cell
 
 
 def _next_job(queue: list[Job], pending: set[str]) -> Job | None:
@@ -179,14 +208,39 @@ def _next_job(queue: list[Job], pending: set[str]) -> Job | None:
     return None
 
 
-def _ready(running: list[_Worker]) -> list[_Worker]:
-    """Wait for news from any worker, or until one has used up its time."""
-    if not running:
-        return []
-    patience = max(0.0, min(w.deadline for w in running) - time.monotonic())
-    news = wait([w.pipe for w in running], timeout=min(patience, 5.0))
-    now = time.monotonic()
-    return [w for w in running if w.pipe in news or now >= w.deadline]
+class _Processes:
+    """A fresh process for every job."""
+
+    def __init__(self, context: Any, jobs: int, timeout_s: float) -> None:
+        self._context, self._jobs, self._timeout_s = context, jobs, timeout_s
+        self._running: list[_Worker] = []
+
+    def free(self) -> bool:
+        return len(self._running) < self._jobs
+
+    def start(self, job: Job) -> None:
+        self._running.append(_Worker(self._context, job, self._timeout_s))
+
+    def busy(self) -> bool:
+        return bool(self._running)
+
+    def news(self) -> list[Cell]:
+        cells = [cell for worker in self._ready() for cell in worker.collect()]
+        self._running = [w for w in self._running if not w.finished]
+        return cells
+
+    def _ready(self) -> list[_Worker]:
+        """Wait for news from any worker, or until one has used up its time."""
+        if not self._running:
+            return []
+        patience = max(0.0, min(w.deadline for w in self._running) - time.monotonic())
+        news = wait([w.pipe for w in self._running], timeout=min(patience, 5.0))
+        now = time.monotonic()
+        return [w for w in self._running if w.pipe in news or now >= w.deadline]
+
+    def stop(self) -> None:
+        for worker in self._running:
+            worker.stop()
 
 
 class _Worker:

@@ -111,6 +111,7 @@ class Monitor:
         self.alarm: Alarm | None = None
         self._gamblers: dict[str, Gamblers] = {}
         self._merged = 0.0  # log-evidence of merged streams
+        self._loudest: tuple[float, dict[str, Any]] | None = None  # of these: its log-evidence, its words
         self._history: list[tuple[float, ...]] = []
 
     def _families(self, events: Sequence[str] | None) -> tuple[str, ...]:
@@ -225,14 +226,23 @@ class Monitor:
             raise ValueError("only monitors of the same level, tolerance and events can be merged")
         if self.n_classes and other.n_classes and self.n_classes != other.n_classes:
             raise ValueError(f"{other.n_classes} classes cannot be merged with {self.n_classes}")
+        voices = [voice for m in (self, other) if (voice := m._voice()) is not None]
+        self._loudest = max(voices, key=lambda voice: voice[0], default=None)
         self._merged += other.log_evidence
         if self.alarm is None and other.alarm is not None:
             self.alarm = other.alarm
-        if self.alarm is None and self.log_evidence >= -np.log(self.level):
-            stronger = self if self.log_evidence - other.log_evidence > other.log_evidence else other
-            families = np.array([log_average(g.start) for g in stronger._gamblers.values()])
-            self.alarm = stronger._describe(self.n + other.n, families, self.log_evidence)
+        if self.alarm is None and self._loudest and self.log_evidence >= -np.log(self.level):
+            evidence = float(np.exp(min(self.log_evidence, 700.0)))
+            self.alarm = Alarm(**self._loudest[1] | {"row": self.n + other.n, "evidence": evidence})
         return self
+
+    def _voice(self) -> tuple[float, dict[str, Any]] | None:
+        """Log-evidence and words of the strongest single stream among this one and those merged into it."""
+        own = self.log_evidence - self._merged
+        if not self._gamblers or (self._loudest is not None and self._loudest[0] > own):
+            return self._loudest
+        families = np.array([log_average(g.start) for g in self._gamblers.values()])
+        return own, asdict(self._describe(self.n, families, own))
 
     def result(self) -> Alarm | None:
         """Return the alarm, or None while there is none."""
@@ -255,6 +265,7 @@ class Monitor:
             "n_classes": self.n_classes,
             "alarm": None if self.alarm is None else asdict(self.alarm),
             "merged": self._merged,
+            "loudest": self._loudest,
             "gamblers": gamblers,
             "history": [list(h) for h in self._history],
         }
@@ -275,6 +286,7 @@ class Monitor:
         if state["n_classes"]:
             made._begin(state["n_classes"])
         made.n, made._merged = state["n"], state["merged"]
+        made._loudest = tuple(state["loudest"]) if state.get("loudest") else None  # none in older states
         made.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
         made._history = [tuple(h) for h in state["history"]]
         for family, held in state["gamblers"].items():

@@ -46,6 +46,12 @@ def run(
     timeout: Annotated[float, typer.Option(help="seconds after which a fit is given up")] = 3600.0,
     device: Annotated[str, typer.Option(help="of torch, for the methods that take one, such as cuda")] = "",
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="try failed cells again")] = False,
+    scheduler: Annotated[
+        str,
+        typer.Option(
+            help="address of a Dask scheduler, whose workers run the fits instead", metavar="ADDRESS"
+        ),
+    ] = "",
 ) -> None:
     """Fit and measure tasks × methods × seeds; stop and start it as you like."""
     with console.friendly():
@@ -67,6 +73,7 @@ def run(
             timeout_s=timeout,
             device=device or None,
             retry_failed=retry_failed,
+            scheduler=scheduler or None,
         )
         execute(plan, out)
 

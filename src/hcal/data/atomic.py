@@ -99,6 +99,9 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         temporary.mkdir()
         yield temporary
+        for left in temporary.iterdir():  # by a writer that died, maybe on another machine
+            if _PATTERN.fullmatch(left.name):
+                left.unlink()
         check_new_folder(target)
         _sync_folder(temporary)
         temporary.replace(target)

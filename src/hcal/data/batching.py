@@ -169,7 +169,8 @@ class Batches:
         pieces, start, held = list[Piece](), 0, 0
         for path in self.paths:
             spans, n_rows, n_bytes = spans_of(path, self.recipe)
-            pieces += [Piece(path, span, start + span.start, self.recipe) for span in spans]
+            # Absolute: who reads a piece may stand in another folder.
+            pieces += [Piece(path.absolute(), span, start + span.start, self.recipe) for span in spans]
             start, held = start + n_rows, held + n_bytes
         labels = self.recipe.labels
         if labels is not None and count_labels(labels) != start:
@@ -342,7 +343,7 @@ def batches(
             raise UnknownKindError("arrays do not say what their numbers are: add kind")
         return ArrayBatches(_opener(source), kind, rows, names)  # type: ignore[arg-type]
     recipe = Recipe(
-        _PROBE, kind, columns or Columns(), None if labels is None else Path(labels), part, names,
+        _PROBE, kind, columns or Columns(), None if labels is None else Path(labels).absolute(), part, names,
         None if order is None else tuple(order),
     )  # fmt: skip
     return Batches(paths, recipe, rows)

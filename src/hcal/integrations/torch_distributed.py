@@ -1,0 +1,205 @@
+"""torch.distributed: metrics and a watch over the rows of all ranks, without gathering the rows.
+
+Each rank adds up its own rows. What crosses the network is of constant size: the sums of metrics by one
+``all_reduce``, the capitals of monitors by one ``all_gather``. Without an initialised process group there is
+one rank, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed
+
+from hcal.certificates.monitor import Alarm, Monitor
+from hcal.data.probabilities import to_probs
+from hcal.inputs import INPUT_KINDS, InputKind
+from hcal.metrics.streaming import StreamingMetrics
+from hcal.runtime.partial import merged
+
+__all__ = ["DistributedMetrics", "DistributedMonitor"]
+
+
+class _Accumulator(torch.nn.Module):
+    """A partial result of this rank's rows as a module without parameters and buffers.
+
+    Buffers would be overwritten by those of rank 0 in DistributedDataParallel and narrowed by ``half()``;
+    the part is in ``state_dict`` as extra state instead, of each rank its own.
+    """
+
+    def __init__(self, part: Any, input: InputKind, group: Any) -> None:
+        super().__init__()
+        if input not in INPUT_KINDS:
+            raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+        self.part, self.input, self.group = part, input, group
+
+    def forward(self, scores: torch.Tensor, y: torch.Tensor) -> None:
+        """Add this rank's batch.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (N, K), or (N,) for a binary problem
+        y : Tensor of shape (N,)
+        """
+        if len(y):
+            self.part.update(to_probs(scores.detach(), self.input), y.detach())
+
+    def get_extra_state(self) -> Any:
+        """Return what this rank has seen."""
+        return self.part.state
+
+    def set_extra_state(self, state: Any) -> None:
+        """Go on where a saved module stood."""
+        self.part = type(self.part).from_state(state)
+
+
+class DistributedMetrics(_Accumulator):
+    """Streamed metrics over all ranks.
+
+    Parameters
+    ----------
+    n_classes : int
+    metrics : list of str, optional
+        Any of ``hcal.metrics.streaming.NAMES``; all of them by default.
+    input : {"probs", "logits", "log_probs"}
+    group : process group, optional
+
+    Examples
+    --------
+    >>> module = DistributedMetrics(2, ["brier"])
+    >>> module(torch.tensor([[0.2, 0.8], [0.6, 0.4]]), torch.tensor([1, 1]))
+    >>> round(module.compute()["brier"], 6)
+    0.4
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        metrics: Iterable[str] | None = None,
+        *,
+        input: InputKind = "probs",
+        group: Any = None,
+    ) -> None:
+        super().__init__(StreamingMetrics(n_classes, metrics), input, group)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of the rows of all ranks; every rank must call it.
+
+        Returns
+        -------
+        dict
+        """
+        return self.reduced().result()
+
+    def reduced(self) -> StreamingMetrics:
+        """Return what all ranks have seen: one ``all_reduce``, this rank's own part stays as it is.
+
+        Returns
+        -------
+        StreamingMetrics
+        """
+        state = self.part.state
+        sums = {name: np.asarray(value) for name, value in state["sums"].items()}
+        flat = torch.from_numpy(np.concatenate([value.ravel() for value in sums.values()]))
+        flat = flat.to(_device(self.group))
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(flat, group=self.group)
+        ends = np.cumsum([value.size for value in sums.values()])[:-1]
+        found = zip(sums.items(), np.split(flat.cpu().numpy(), ends), strict=True)
+        return StreamingMetrics.from_state(
+            state | {"sums": {name: part.reshape(value.shape) for (name, value), part in found}}
+        )
+
+    def reset(self) -> None:
+        """Forget this rank's rows."""
+        self.part = StreamingMetrics(self.part.n_classes, self.part.metrics)
+
+
+class DistributedMonitor(_Accumulator):
+    """A watch over the rows of all ranks: capitals multiply, and the alarm keeps the monitor's level.
+
+    Ranks must see different rows. An alarm of one rank's own (``module.part.alarm``) is not an alarm of all:
+    with R ranks one of them rings falsely up to R times as often.
+
+    Parameters
+    ----------
+    monitor : Monitor, optional
+        What each rank watches with: level, tolerance and events must be the same on all.
+    input : {"probs", "logits", "log_probs"}
+    group : process group, optional
+
+    Attributes
+    ----------
+    alarm : Alarm or None
+        The first that :meth:`compute` found; its row counts the rows of all ranks.
+    log_evidence : float
+        As of the last :meth:`compute`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.uniform(0.6, 1, 2000)
+    >>> worse = rng.random(2000) < p - 0.1
+    >>> module = DistributedMonitor()
+    >>> module(torch.from_numpy(p), torch.from_numpy(worse).long())
+    >>> module.compute().direction
+    'over-confident'
+    """
+
+    def __init__(
+        self, monitor: Monitor | None = None, *, input: InputKind = "probs", group: Any = None
+    ) -> None:
+        super().__init__(Monitor() if monitor is None else monitor, input, group)
+        self.alarm: Alarm | None = None
+        self.log_evidence = 0.0
+
+    def compute(self) -> Alarm | None:
+        """Multiply the capitals of all ranks as of now; every rank must call it. Look as often as you like.
+
+        Returns
+        -------
+        Alarm or None
+        """
+        # Neither the past, which grows, nor alarms at a single rank's level are part of the product.
+        states = _gathered(self.part.state | {"history": [], "alarm": None}, self.group)
+        whole = merged(map(Monitor.from_state, states), self._empty)
+        self.log_evidence = whole.log_evidence
+        # Over time only the product of all is a martingale: that of the first few ranks rings nothing.
+        reached = whole.log_evidence >= -np.log(whole.level)
+        if self.alarm is None and whole.alarm is not None and reached:
+            seen = sum(state["n"] for state in states)
+            self.alarm = replace(whole.alarm, row=seen, evidence=whole.evidence)
+        return self.alarm
+
+    def get_extra_state(self) -> Any:
+        """Return what this rank has seen, and the alarm of all."""
+        return {"part": self.part.state, "alarm": None if self.alarm is None else asdict(self.alarm)}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Go on where a saved module stood."""
+        super().set_extra_state(state["part"])
+        self.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
+
+    def _empty(self) -> Monitor:
+        own = self.part
+        return Monitor(own.level, own.tolerance, events=own.events, positive=own.positive)
+
+
+def _device(group: Any) -> torch.device:
+    """Where a collective wants its tensors: NCCL knows GPUs only."""
+    nccl = distributed.is_available() and distributed.is_initialized()
+    nccl = nccl and distributed.get_backend(group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+
+
+def _gathered(state: dict[str, Any], group: Any) -> list[dict[str, Any]]:
+    """Return the states of all ranks in their order."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return [state]
+    states: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(states, state, group=group)
+    return states

@@ -1,0 +1,272 @@
+"""Dask on four worker processes: the answers of one process, whatever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import hcal
+from hcal.bench.cell import run_job
+from hcal.bench.methods import resolve_methods
+from hcal.bench.run import Plan
+from hcal.bench.run import run as run_plan
+from hcal.bench.store import read_results
+from hcal.bench.tasks import find_tasks
+from hcal.calibrators.batched import apply_batches
+from hcal.certificates.streaming import CertificateStream
+from hcal.cli.app import app
+from hcal.data import batches
+from hcal.metrics import METRICS, StreamingMetrics
+from helpers import synthetic
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("distributed")
+
+import dask.array as da  # noqa: E402
+import dask.dataframe as dd  # noqa: E402
+
+import hcal.integrations.dask as on_dask  # noqa: E402
+
+# Older versions of Dask warn where a test compares the cluster with this process.
+pytestmark = pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")
+
+ROWS, CLASSES = 3000, 4
+LOGITS, Y = synthetic(ROWS, CLASSES)
+CAL = hcal.make_calibrator("vs").fit(*synthetic(1000, CLASSES, seed=1))
+PROBS = CAL.predict_proba(LOGITS)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    # Workers are forked from a process that has the imports: four times torch would be most of the test.
+    options = {
+        "distributed.worker.multiprocessing-method": "forkserver",
+        "distributed.comm.timeouts.connect": "5s",  # who calls a dead worker tries for so long
+    }
+    with dask.config.set(options):
+        from distributed.utils import get_mp_context
+
+        get_mp_context().set_forkserver_preload(
+            ["hcal.integrations.dask", "hcal.bench.cell", "hcal.certificates._compiled"]
+        )
+        with (
+            distributed.LocalCluster(
+                n_workers=4, threads_per_worker=1, dashboard_address=None, memory_limit=0
+            ) as cluster,
+            distributed.Client(cluster) as made,
+        ):
+            yield made
+
+
+def _die_once(block: Any, mark: str, number: int, block_id: tuple[int, ...] = (0,)) -> Any:
+    """Pass a block on; at one of them the process is killed, the first time that it is seen."""
+    if block_id[0] == number:
+        try:
+            Path(mark).touch(exist_ok=False)
+        except FileExistsError:
+            return block
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block
+
+
+def _arrays() -> tuple[Any, Any]:
+    return da.from_array(LOGITS, chunks=(400, 2)), da.from_array(Y, chunks=700)
+
+
+# -- predictions -----------------------------------------------------------------------------------------
+
+
+def test_predictions_are_lazy_and_those_of_one_process(client: Any, tmp_path: Path) -> None:
+    x = _arrays()[0].rechunk((400, -1))
+    p = on_dask.predict_proba(CAL, x)
+    assert len(p.dask.layers) == len(x.dask.layers) + 1
+    assert (p.shape, p.chunks, p.dtype) == (x.shape, x.chunks, x.dtype)
+    np.testing.assert_array_equal(p, PROBS)
+    fragile = x.map_blocks(_die_once, str(tmp_path / "mark"), 3, dtype=x.dtype)
+    np.testing.assert_array_equal(on_dask.predict_proba(CAL, fragile), PROBS)
+    assert (tmp_path / "mark").exists()
+    narrow = on_dask.predict_proba(CAL, x.astype(np.float32))
+    assert narrow.dtype == narrow.compute().dtype == np.float32
+
+
+def test_frames_keep_their_index_and_get_the_names_of_classes(client: Any) -> None:
+    frame = pd.DataFrame(LOGITS, columns=list("abcd"), index=pd.Index(np.arange(ROWS) + 7, name="id"))
+    x = dd.from_pandas(frame, npartitions=5)
+    found = on_dask.predict_proba(CAL, x)
+    assert (found.npartitions, found.divisions) == (5, x.divisions)
+    pd.testing.assert_frame_equal(found.compute(), CAL.predict_proba(frame))
+    named = hcal.make_calibrator("ts").fit(LOGITS, Y, classes=["north", "east", "south", "west"])
+    rare = float(frame.a.nlargest(2).iloc[-1])
+    few = on_dask.predict_proba(named, x[x.a >= rare])  # most partitions have no rows
+    assert list(few.columns) == list(few.compute().columns) == ["north", "east", "south", "west"]
+    assert few.compute().index.tolist() == frame.index[frame.a >= rare].tolist()
+
+
+# -- sums --------------------------------------------------------------------------------------------------
+
+
+def test_dask_streams_and_memory_agree(client: Any, tmp_path: Path) -> None:
+    x, y = _arrays()
+    p = on_dask.predict_proba(CAL, x)
+    found = on_dask.evaluate(p, y)
+    streamed = StreamingMetrics(CLASSES)
+    for at in range(0, ROWS, 333):
+        streamed.update(PROBS[at : at + 333], Y[at : at + 333])
+    bounds = found.bounds()
+    for name, value in found.result().items():
+        assert value == pytest.approx(streamed.result()[name], abs=1e-12)
+        assert value == pytest.approx(METRICS[name].function(PROBS, Y), abs=1e-12 + bounds[name]), name
+    with dask.config.set(scheduler="synchronous"):
+        assert on_dask.evaluate(p, y).result() == found.result()  # to the last bit
+    fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
+    assert on_dask.evaluate(p, fragile).result() == found.result()
+    assert (tmp_path / "mark").exists()
+    half = np.where(Y > 1, "high", "low")
+    proof = on_dask.certify(p, y, groups=da.from_array(half, chunks=1000)).to_dict()
+    here = CertificateStream(CLASSES).update(PROBS, Y, half).certify().to_dict()
+    assert proof["smooth_at_most"] == pytest.approx(here["smooth_at_most"], abs=1e-12)
+    assert [g["group"] for g in proof["groups"]] == [g["group"] for g in here["groups"]]
+
+
+# -- fits and files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["vs", "iso"])
+def test_a_fit_on_blocks_is_the_fit_in_memory(method: str, client: Any, tmp_path: Path) -> None:
+    x, y = _arrays()
+    fragile = y.map_blocks(_die_once, str(tmp_path / "mark"), 2, dtype=y.dtype)
+    found = on_dask.fit(hcal.make_calibrator(method), x, fragile, classes=list("nesw"))
+    here = hcal.make_calibrator(method).fit(LOGITS, Y)
+    np.testing.assert_allclose(found.predict_proba(LOGITS), here.predict_proba(LOGITS), atol=1e-6)
+    assert found.classes_.tolist() == list("nesw")
+    assert (tmp_path / "mark").exists()
+
+
+def _fatal(function: Any, marks: str, numbered: Any) -> Any:
+    """Do a piece; one dies before its file has its name, another when all is done but nobody knows."""
+    number = numbered[0]
+    if number in (1, 3) and not (mark := Path(marks) / str(number)).exists():
+        mark.touch()
+        if number == 1:
+            os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        function(numbered)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return function(numbered)
+
+
+def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "scores.npy", LOGITS)
+    source = batches(tmp_path / "scores.npy", kind="logits", rows=500)
+    run = on_dask.Driver(client)
+    (tmp_path / "marks").mkdir()
+
+    def fragile(function: Any, pieces: Any) -> Any:
+        return run(partial(_fatal, function, str(tmp_path / "marks")), pieces)
+
+    applied = apply_batches(CAL, source, tmp_path / "out", driver=fragile)
+    assert (applied.rows, applied.parts) == (ROWS, 6)
+    assert sorted(p.name for p in (tmp_path / "marks").iterdir()) == ["1", "3"]
+    parts = sorted((tmp_path / "out").iterdir())
+    assert [p.name for p in parts] == [f"part-{n:05d}.npy" for n in range(6)]
+    np.testing.assert_array_equal(np.concatenate([np.load(p) for p in parts]), PROBS)
+    assert apply_batches(CAL, source, tmp_path / "probs.npy", driver=run) == replace(applied, parts=1)
+    np.testing.assert_array_equal(np.load(tmp_path / "probs.npy"), PROBS)
+    assert not [p for p in tmp_path.rglob("*") if "hcal-tmp" in p.name]
+
+
+def test_commands_on_a_cluster_say_what_they_say_here(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are relative, and the workers stand in another folder."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("scores.npz", logits=LOGITS, y=Y)
+    hcal.save(CAL, "model.hcal")
+    runner = CliRunner()
+    for command in (
+        ["evaluate", "scores.npz", "--model", "model.hcal", "--json"],
+        ["apply", "model.hcal", "scores.npz", "-o", "probs.npz"],
+    ):
+        said = []
+        for where in (["--scheduler", client.scheduler.address], []):
+            done = runner.invoke(app, [*command, "--batch-rows", "700", *where])
+            assert done.exit_code == 0, done.output
+            said.append(done.stdout)
+        assert said[0] == said[1]
+    with np.load("probs.npz") as written:
+        np.testing.assert_array_equal(written["probs"], PROBS)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x, y: on_dask.predict_proba(CAL, x[:, :2]), "2 classes .* fitted on 4"),
+        (lambda x, y: on_dask.predict_proba(CAL, np.zeros((2, 4))), "must be a dask Array"),
+        (lambda x, y: on_dask.evaluate(x, y[:-1], input="logits"), "y has 2999 rows, scores has 3000"),
+        (lambda x, y: on_dask.evaluate(x, y + 1, input="logits"), r"block \d: y must lie in 0..3"),
+        (lambda x, y: on_dask.predict_proba(CAL, x * np.nan).compute(), r"block \d: logits contains NaN"),
+        (lambda x, y: on_dask.Driver("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
+    ],
+)
+def test_errors_are_one_line(call: Any, said: str) -> None:
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises((ValueError, TypeError, OSError), match=said),
+    ):
+        call(*_arrays())
+
+
+def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    run = on_dask.Driver(client)
+    work = [(n, mark, 6, (n,)) for n in range(20)]
+    assert list(run(lambda piece: _die_once(*piece), work)) == list(range(20))
+    begun = run(str, iter(range(10**9)))  # endless, as far as the cluster can see
+    assert next(begun) == "0"
+    begun.close()
+
+
+# -- the benchmark -------------------------------------------------------------------------------------------
+
+TASKS = [f"synthetic:temperature-k3-n300-s{i}" for i in range(3)]
+
+
+def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> None:
+    address, path = client.scheduler.address, tmp_path / "r.csv"
+    command = ["-m", "hcal", "bench", "run", "--tasks", ",".join(TASKS), "-o", str(path), "--methods", "ts"]
+    child = subprocess.Popen([sys.executable, *command, "--metrics", "nll", "--scheduler", address])
+    deadline = time.monotonic() + 300  # a loaded machine takes its time to start a process
+    while time.monotonic() < deadline and (not path.exists() or len(read_results(path).cells) < 2):
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    survived = set(read_results(path).cells)
+    assert survived
+    plan = Plan(find_tasks(TASKS)[0], resolve_methods("ts"), ("nll",), scheduler=address)
+    seen: list[int] = []
+    continued = run_plan(plan, path, lambda done, *_: seen.append(done))
+    assert seen[0] == len(survived)
+    assert len(continued.good) == 6
+    for job in plan.all_jobs():
+        [cell] = run_job(job)
+        stored = continued.good[cell.key].post["nll"]
+        assert cell.post["nll"] == pytest.approx(stored, rel=1e-9)  # the file holds ten digits
+
+
+def test_a_cell_that_takes_too_long_is_given_up(client: Any, tmp_path: Path) -> None:
+    plan = Plan(find_tasks(TASKS[:1])[0], resolve_methods("ts"), ("nll",), scheduler=client.scheduler.address)
+    late = run_plan(replace(plan, timeout_s=0.0), tmp_path / "late.csv")
+    assert "longer than 0 s" in late.failures()[0].error
+    assert len(run_plan(replace(plan, retry_failed=True), tmp_path / "late.csv").good) == 2
