@@ -139,8 +139,8 @@ def fit_refined(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Refin
 
     Examples
     --------
-    >>> z = np.array([[0.0, 2.0]] * 40)
-    >>> stage, good, _ = fit_refined(z, np.array([1, 1, 1, 0] * 10), np.ones(40))
+    >>> z = np.array([[0.0, 2.0]] * 1000)
+    >>> stage, good, _ = fit_refined(z, np.array([1, 1, 1, 0] * 250), np.ones(1000))
     >>> margin = apply_refined(stage, z[:1])[1]
     >>> good, (1 / np.exp(-margin).sum(axis=1)).round(2)
     (True, array([0.75]))
