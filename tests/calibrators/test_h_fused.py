@@ -146,7 +146,6 @@ def test_without_numba_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     cal = hcal.HCalibrator().fit(z, y)
     fused = cal.predict_proba(z.astype(np.float32))
     monkeypatch.setattr("hcal.calibrators.h.model.compiled", lambda: False)
-    monkeypatch.setattr("hcal.calibrators.h.calibrator.compiled", lambda: False)
     np.testing.assert_allclose(cal.predict_proba(z.astype(np.float32)), fused, atol=TOLERANCE["float32"])
 
 

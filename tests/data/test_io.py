@@ -281,8 +281,8 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         readers.read_data(tmp_path / "d.npz")
     with pytest.raises(FileNotFoundError, match="no such directory"):
         readers.write_probs(tmp_path / "no" / "p.npz", PROBS)
-    with pytest.raises(ValueError, match=r"cannot write p\.xlsx"):
-        readers.write_probs(tmp_path / "p.xlsx", PROBS)
+    with pytest.raises(ValueError, match=r"cannot write p\.doc"):
+        readers.write_probs(tmp_path / "p.doc", PROBS)
 
 
 # -- pickles: arrays and nothing else --------------------------------------------------------------

@@ -58,5 +58,7 @@ def careful_temperature(logits: FloatArray, y: IntArray, weight: Float64) -> Tem
     worth = next((i for i, t in enumerate(at) if of(float(t))[1] > 0), None)
     if worth is None:
         return replace(solved, beta=1.0)
+    if worth == 0:  # the far end is a bound, not an optimum, and still worth its price
+        return solved
     found = float(brentq(lambda t: of(t)[1], at[worth - 1], at[worth], xtol=1e-12))
     return replace(solved, beta=1.0 if of(0.0)[0] <= of(found)[0] else float(np.exp(found)))
