@@ -6,7 +6,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What is imported is compiled then: compiling all of torch at once would take a minute.
 INSTALL := $(PIP) install --no-compile
 STAMP  := $(VENV)/.stamp
-WORKERS ?= 2
+# One more than the two cores: tests that wait for processes leave them idle.
+WORKERS ?= 3
 TRITON  ?= triton==3.9.0
 COUNT   ?= 2000
 SEED    ?= 0

@@ -149,7 +149,9 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
         np.savez(f"{name}.npz", logits=logits, y=y)
     commands = re.findall(r"^(hcal (?:fit|report).*?)\s*(?:#.*)?$", README, re.MULTILINE)
     commands += re.findall(r"`(hcal (?:apply|evaluate) [^`]*)`", README)
-    assert len(commands) == 4
+    assert len(commands) == 5
+    Path("scores").mkdir()
+    np.savez("scores/part.npz", logits=logits, y=y)
     for command in commands:
         result = CliRunner().invoke(app, command.split()[1:])
         assert result.exit_code == 0, f"{command}: {result.output}"

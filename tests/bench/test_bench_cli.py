@@ -101,6 +101,7 @@ def test_the_command_line_stays_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path: Path) -> None:
     out = tmp_path / "r.csv"
     names = ",".join(f"synthetic:temperature-k3-n300-s{i}" for i in range(30))

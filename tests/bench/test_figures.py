@@ -68,7 +68,9 @@ def test_loss_curves_draw_the_stored_curve(results: Results) -> None:
         figures.loss_curves(results, "ts")
 
 
-@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+@pytest.mark.parametrize(
+    "suffix", ["svg", *(pytest.param(s, marks=pytest.mark.slow) for s in ("png", "pdf"))]
+)
 def test_draw_all_writes_every_figure(results: Results, tmp_path: Path, suffix: str) -> None:
     names = {p.stem for p in figures.draw_all(results, tmp_path, suffix=suffix)}
     assert names == {

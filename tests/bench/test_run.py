@@ -143,6 +143,7 @@ if __name__ == "__main__":
         np.testing.assert_array_equal(continued.table(metric), fresh.table(metric))
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_a_runner_that_was_killed(tmp_path: Path) -> None:
     """The fork server, parent of the workers, lives as long as they do: it cannot tell them."""
     script = f"""

@@ -22,6 +22,11 @@ from helpers import synthetic
 __all__ = ["folder", "prepared_folder"]
 
 
+def slow(*values: object) -> object:
+    """Return a case that starts a process of its own beside others of its kind: with ``make slow``."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 # -- kill, full disk, read-only folder, closed pipe, Ctrl-C, low memory -------------------------------
 
 #: The renaming that ends every output waits, so that a signal can come in the middle.
@@ -36,8 +41,17 @@ pathlib.Path.replace = slow
 """
 
 
-@pytest.mark.parametrize("command", ["fit", "apply", "report"])
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("command", "sent", "code"),
+    [
+        ("fit", signal.SIGKILL, -9),
+        ("apply", signal.SIGINT, 130),
+        slow("apply", signal.SIGKILL, -9),
+        slow("report", signal.SIGKILL, -9),
+        slow("fit", signal.SIGINT, 130),
+        slow("report", signal.SIGINT, 130),
+    ],
+)
 def test_a_signal_while_writing_leaves_the_old_output(
     folder: Path, command: str, sent: signal.Signals, code: int
 ) -> None:
@@ -56,7 +70,8 @@ def test_a_signal_while_writing_leaves_the_old_output(
 
 
 @pytest.mark.parametrize(
-    "output", ["m.hcal", "p.npz", "p.npy", "p.csv", "p.parquet", "p.safetensors", "r.html"]
+    "output",
+    ["m.hcal", "p.csv", *map(slow, ["p.npz", "p.npy", "p.parquet", "p.safetensors", "r.html"])],
 )
 def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output: str) -> None:
     """No file may grow beyond 256 bytes: what a full disk is, without one."""
@@ -77,7 +92,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize("options", [slow(()), ("--json",)])
 def test_a_full_disk_behind_standard_output(folder: Path, options: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         process = start(folder, "evaluate", "task.npz", "--metrics", "nll", *options, stdout=full)
@@ -88,7 +103,7 @@ def test_a_full_disk_behind_standard_output(folder: Path, options: tuple[str, ..
 
 #: Everything that the commands load, loaded before the fault is arranged.
 _LOADED = """
-import encodings.cp437, os, resource, tempfile
+import encodings.ascii, encodings.cp437, os, resource, tempfile
 import hcal, hcal.cli.app, hcal.cli.report, hcal.cli.evaluate, hcal.data, hcal.reporting, scipy.optimize
 cal = hcal.make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])
 hcal.reporting.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
@@ -100,8 +115,8 @@ hcal.data.read_data("task.npz")
 _NOBODY = _LOADED + "if os.geteuid() == 0: os.setegid(65534); os.seteuid(65534)"
 
 
-@pytest.mark.parametrize("command", ["fit", "apply", "report"])
-def test_a_read_only_folder_isassert_one_line(folder: Path, command: str) -> None:
+@pytest.mark.parametrize("command", ["fit", slow("apply"), slow("report")])
+def test_a_read_only_folder_is_one_line(folder: Path, command: str) -> None:
     folder.chmod(0o555)
     try:
         process = start(folder, *command_of(command), "-q", code=_NOBODY)
@@ -114,7 +129,8 @@ def test_a_read_only_folder_isassert_one_line(folder: Path, command: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("command", "options"), [("fit", ()), ("fit", ("--json",)), ("apply", ()), ("report", ("--json",))]
+    ("command", "options"),
+    [("fit", ("--json",)), *(slow(*more) for more in (("fit", ()), ("apply", ()), ("report", ("--json",))))],
 )
 def test_a_closed_pipe_keeps_the_output(folder: Path, command: str, options: tuple[str, ...]) -> None:
     """As in ``hcal fit … | true``: the file is whole, and nobody complains."""
@@ -138,8 +154,8 @@ def test_json_without_standard_output(folder: Path) -> None:
     assert_one_line(err, "error: standard output is closed")
 
 
-@pytest.mark.parametrize("command", ["fit", "apply", "report"])
-def test_too_little_memory_isassert_one_line(folder: Path, command: str) -> None:
+@pytest.mark.parametrize("command", [slow("fit"), "apply", slow("report")])
+def test_too_little_memory_is_one_line(folder: Path, command: str) -> None:
     """The process may take what it has once the libraries are loaded and 64 MB more; the data need more."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(150_000, 40)).astype(np.float32)

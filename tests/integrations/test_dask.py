@@ -243,6 +243,7 @@ def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: P
 TASKS = [f"synthetic:temperature-k3-n300-s{i}" for i in range(3)]
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> None:
     address, path = client.scheduler.address, tmp_path / "r.csv"
     command = ["-m", "hcal", "bench", "run", "--tasks", ",".join(TASKS), "-o", str(path), "--methods", "ts"]
@@ -265,6 +266,7 @@ def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> 
         assert cell.post["nll"] == pytest.approx(stored, rel=1e-9)  # the file holds ten digits
 
 
+@pytest.mark.slow
 def test_a_cell_that_takes_too_long_is_given_up(client: Any, tmp_path: Path) -> None:
     plan = Plan(find_tasks(TASKS[:1])[0], resolve_methods("ts"), ("nll",), scheduler=client.scheduler.address)
     late = run_plan(replace(plan, timeout_s=0.0), tmp_path / "late.csv")

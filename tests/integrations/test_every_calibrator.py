@@ -42,6 +42,7 @@ def test_clone_and_pickle(name, fitted) -> None:
     np.testing.assert_array_equal(again.predict_proba(Z), cal.predict_proba(Z))
 
 
+@pytest.mark.slow
 def test_all_travel_to_joblib_workers(fitted) -> None:
     there = joblib.Parallel(n_jobs=2)(joblib.delayed(_predict)(cal, Z) for cal in fitted.values())
     for cal, probs in zip(fitted.values(), there, strict=True):
