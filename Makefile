@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# What is imported is compiled then: compiling all of torch at once would take a minute.
-INSTALL := $(PIP) install --no-compile
 STAMP  := $(VENV)/.stamp
 # One more than the two cores: tests that wait for processes leave them idle.
 WORKERS ?= 3
@@ -22,16 +20,16 @@ help:  ## list the commands
 
 $(STAMP)-run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(INSTALL) -c constraints.txt -e '.[plot,frames,fast]'
+	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(PIP) install -c constraints.txt -e '.[plot,frames,fast]'
 	@touch $@
 
 $(STAMP)-test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(INSTALL) -c constraints.txt -e '.[all,test]'
+	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(PIP) install -c constraints.txt -e '.[all,test]'
 	# The GPU kernels run in Triton's interpreter here; a CUDA build of torch brings a Triton of its own.
-	@$(BIN)/python -c "import triton" 2>/dev/null || [ "$$(uname)" != Linux ] || $(INSTALL) $(TRITON)
+	@$(BIN)/python -c "import triton" 2>/dev/null || [ "$$(uname)" != Linux ] || $(PIP) install $(TRITON)
 	@touch $@
 
 demo: $(STAMP)-run  ## train a network, calibrate it, show before and after
