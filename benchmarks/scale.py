@@ -219,7 +219,7 @@ def clustered(workers: int, rows: int, classes: int) -> list[dict[str, Any]]:
     calibrator = calibrated(classes)
     with (
         distributed.LocalCluster(
-            n_workers=workers, threads_per_worker=1, dashboard_address=None, memory_limit=0
+            n_workers=workers, threads_per_worker=1, dashboard_address=":0", memory_limit=0
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

@@ -64,7 +64,7 @@ def client() -> Iterator[Any]:
         )
         with (
             distributed.LocalCluster(
-                n_workers=4, threads_per_worker=1, dashboard_address=None, memory_limit=0
+                n_workers=4, threads_per_worker=1, dashboard_address=":0", memory_limit=0
             ) as cluster,
             distributed.Client(cluster) as made,
         ):

@@ -298,7 +298,7 @@ class Driver:
 
     Examples
     --------
-    >>> with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+    >>> with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster:
     ...     with Driver(cluster.scheduler_address) as run:
     ...         list(run(abs, [-1, 2, -3]))
     [1, 2, 3]
