@@ -23,13 +23,14 @@ from hcal import inputs
 from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.argmax import keep_argmax
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
-from hcal.calibrators.on_device import predict_on_device
+from hcal.calibrators.on_device import predict_on_device, rows_on_device, score_on_device
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
 from hcal.data.class_names import ClassName, encode, names_of_fit
 from hcal.data.provenance import fingerprint
 from hcal.data.top_k import TopK
 from hcal.metrics.summary import Scores, score_probs
+from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
 
 Preserves = Literal["order", "accuracy"] | None
@@ -157,13 +158,14 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
             return fit_top_k(self, logits, y, sample_weight)
         self._forget()
-        x, origin = inputs.check_logits(logits, input=self.input)
-        names = names_of_fit(classes, y, origin.columns, x.shape[1])
+        x, columns = self._enter(logits)
+        names = names_of_fit(classes, y, columns, x.shape[1])
         labels = inputs.check_labels(encode(y, names), *x.shape)
         weight = self._check_weight(sample_weight, len(x))
         self._warn_of_weight(weight)
         rows, given = fingerprint(x), (x, labels)
-        x, labels, weight = arrange(bounded(x), labels, weight, merge=self.weighted)
+        near = x if isinstance(x, DeviceRows) else bounded(x)
+        x, labels, weight = arrange(near, labels, weight, merge=self.weighted)
         floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
         fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
         if floor is not None:
@@ -313,6 +315,17 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     # -- machinery --------------------------------------------------------------------------------
 
+    def _enter(self, logits: Any) -> tuple[Any, Any]:
+        """Return the checked logits of a fit, here or where the method can fit them, and names of columns."""
+        if (there := rows_on_device(self, logits)) is not None:
+            return there, None
+        x, origin = inputs.check_logits(logits, input=self.input)
+        return x, origin.columns
+
+    def _fits_on_device(self, n_rows: int, n_classes: int) -> bool:
+        """Return whether ``_fit`` takes so many rows as :class:`hcal.runtime.device_rows.DeviceRows`."""
+        return False
+
     def _working(self, x: FloatArray) -> FloatArray:
         return x if self.native_float32 else x.astype(np.float64, copy=False)
 
@@ -375,7 +388,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         spec = choose_spec(self.state_specs, self.get_params(deep=False), set(self.state_))
         check_state(spec + FLOOR_SPEC + PRIOR_SPEC, self.state_, self.n_classes_)
 
-    def _score_fit(self, x: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> None:
+    def _score_fit(self, x: Logits, y: IntArray, weight: NDArray[np.float64] | None) -> None:
+        if isinstance(x, DeviceRows):
+            self.scores_ = score_on_device(self, x, y, weight)
+            return
         self.scores_ = {
             "before": score_probs(softmax(x), y, weight),
             "after": score_probs(self._predict_blocks(x), y, weight),

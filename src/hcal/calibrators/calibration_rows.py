@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
+from hcal.calibrators.on_device import probs_of_rows
 from hcal.data.provenance import mix, row_hashes
+from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.numerics import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ _lock = threading.Lock()
 Hashes = NDArray[np.uint64]
 
 
-def hash_rows(x: FloatArray) -> Hashes:
+def hash_rows(x: Logits) -> Hashes:
     """Return a 64-bit hash of every row, from its values in float32: one unit in the last place is no news.
 
     Shapes: x (N, K) → (N,) in uint64.
@@ -43,12 +45,16 @@ def hash_rows(x: FloatArray) -> Hashes:
     >>> bool(a[0] == a[2]), bool(a[0] == a[1])
     (True, False)
     """
+    if isinstance(x, DeviceRows):
+        return row_hashes(DeviceRows(x.tensor.float()))
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and hashed as such
         return row_hashes(np.asarray(x, dtype=np.float32))
 
 
-def _centred(x: FloatArray) -> FloatArray:
+def _centred(x: Logits) -> Logits:
     """Logits up to the constant of each row, which means nothing."""
+    if isinstance(x, DeviceRows):
+        return x.below_top()
     with np.errstate(over="ignore"):
         return np.asarray(x - x.max(axis=1, keepdims=True))
 
@@ -72,7 +78,7 @@ def checked_rows(calibrator: Calibrator, scores: Any) -> FloatArray:
     return inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
 
 
-def sketch(x: FloatArray, y: IntArray) -> tuple[dict[str, Any], NDArray[np.intp]]:
+def sketch(x: Logits, y: IntArray) -> tuple[dict[str, Any], NDArray[np.intp]]:
     """Return the sketch of rows without what becomes of them, and the rows that it keeps.
 
     Parameters
@@ -194,7 +200,7 @@ def _came_once(hashes: Hashes) -> Hashes:
     return np.asarray(found[times == 1])
 
 
-def remember(calibrator: Calibrator, x: FloatArray, y: IntArray) -> None:
+def remember(calibrator: Calibrator, x: Logits, y: IntArray) -> None:
     """Add the sketch of the calibration rows to a calibrator that has just learned from them.
 
     Parameters
@@ -212,9 +218,11 @@ def remember(calibrator: Calibrator, x: FloatArray, y: IntArray) -> None:
     keep_sketch(calibrator, found)
 
 
-def _outputs(calibrator: Calibrator, x: FloatArray, rows: NDArray[np.intp]) -> Hashes:
+def _outputs(calibrator: Calibrator, x: Logits, rows: NDArray[np.intp]) -> Hashes:
     if not len(rows):
         return np.empty(0, dtype=np.uint64)
+    if isinstance(x, DeviceRows):
+        return _came_once(hash_rows(_shown(probs_of_rows(calibrator, x.take(rows)).cpu().numpy())))
     return _came_once(hash_rows(_shown(calibrator._predict_blocks(x[rows]))))
 
 

@@ -1,4 +1,4 @@
-"""Prediction where the scores are: a tensor on an accelerator is calibrated there, without the host.
+"""Fit and prediction where the scores are: a tensor on an accelerator is calibrated there, not on the host.
 
 What cannot be done there, and what the door (:mod:`hcal.inputs`) would refuse, is left to the host, which
 says why. One wait on the device asks for the smallest and largest score.
@@ -7,6 +7,10 @@ says why. One wait on the device asks for the smallest and largest score.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from hcal.metrics.summary import Scores, score_probs
+from hcal.runtime.device_rows import DeviceRows
+from hcal.runtime.numerics import Float64, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +21,22 @@ if TYPE_CHECKING:
 _BLOCK_EVENTS = 1 << 24
 #: Scores beyond this are cut (:func:`hcal.runtime.numerics.bounded`), by the host.
 _FAR = 1e15
+
+
+#: Bytes that a fit needs on the device, for each score: a few tables of float64 at a time.
+_FIT_BYTES = 80
+
+
+def is_elsewhere(scores: Any) -> bool:
+    """Return whether scores are a tensor that lies on an accelerator.
+
+    Examples
+    --------
+    >>> is_elsewhere([[0.0, 1.0]])
+    False
+    """
+    device = getattr(scores, "device", None)
+    return getattr(device, "type", "cpu") != "cpu" and type(scores).__module__.partition(".")[0] == "torch"
 
 
 def predict_on_device(calibrator: Calibrator, scores: Any) -> Tensor | None:
@@ -37,10 +57,61 @@ def predict_on_device(calibrator: Calibrator, scores: Any) -> Tensor | None:
     >>> import hcal
     >>> predict_on_device(hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1]), [[0.0, 1.0]])
     """
-    device = getattr(scores, "device", None)
-    if getattr(device, "type", "cpu") == "cpu" or type(scores).__module__.partition(".")[0] != "torch":
+    return predict_tensor(calibrator, scores) if is_elsewhere(scores) else None
+
+
+def rows_on_device(calibrator: Calibrator, scores: Any) -> DeviceRows | None:
+    """Return the scores of a fit where they lie, if the calibrator can fit them there; None leaves it to the host.
+
+    Parameters
+    ----------
+    calibrator : Calibrator
+    scores : array-like of shape (N, K)
+
+    Returns
+    -------
+    DeviceRows, or None
+
+    Examples
+    --------
+    >>> import hcal
+    >>> rows_on_device(hcal.HCalibrator(), [[0.0, 1.0]])
+    """
+    if not is_elsewhere(scores) or scores.ndim != 2 or not calibrator._fits_on_device(*scores.shape):
         return None
-    return predict_tensor(calibrator, scores)
+    if not _are_plain_logits(calibrator, scores) or not _has_room(scores):
+        return None
+    x = scores.detach()
+    return DeviceRows(x if x.element_size() > 2 else x.float())
+
+
+def _has_room(scores: Tensor) -> bool:
+    import torch
+
+    if scores.device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(scores.device)
+    return scores.numel() * _FIT_BYTES < free
+
+
+def probs_of_rows(calibrator: Calibrator, rows: DeviceRows) -> Tensor:
+    """Return the probabilities (N, K) of rows that a fit has admitted."""
+    probs = predict_tensor(calibrator, rows.tensor)
+    if probs is None:  # rows that all lie in [0, 1], say: the door has let them in as part of others
+        import torch
+
+        probs = torch.from_numpy(calibrator._predict_blocks(rows[:])).to(rows.tensor.device)
+    return probs
+
+
+def score_on_device(
+    calibrator: Calibrator, rows: DeviceRows, y: IntArray, weight: Float64 | None
+) -> dict[str, Scores]:
+    """Return the scores of a fit before and after."""
+    import torch
+
+    before = score_probs(torch.softmax(rows.tensor, dim=1), y, weight)
+    return {"before": before, "after": score_probs(probs_of_rows(calibrator, rows), y, weight)}
 
 
 def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
@@ -86,14 +157,19 @@ def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
 
 
 def _is_admitted(calibrator: Calibrator, scores: Tensor) -> bool:
-    """Whether scores are plain logits that need no word from the door: finite, and no probabilities."""
-    import torch
-
+    """Whether scores are plain logits that need no word from the door, of a map that torch can do."""
     from hcal.calibrators.program import is_portable
 
-    if calibrator.input != "logits" or not is_portable(calibrator) or not scores.is_floating_point():
+    if not is_portable(calibrator) or scores.ndim != 2 or scores.shape[1] != calibrator.n_classes_:
         return False
-    if scores.ndim != 2 or scores.shape[1] != calibrator.n_classes_ or not len(scores):
+    return _are_plain_logits(calibrator, scores)
+
+
+def _are_plain_logits(calibrator: Calibrator, scores: Tensor) -> bool:
+    """Whether scores are finite floats of sound size, and no probabilities: one wait for the device."""
+    import torch
+
+    if calibrator.input != "logits" or not scores.is_floating_point() or not len(scores):
         return False
     low, high = torch.stack(torch.aminmax(scores.detach())).tolist()  # a NaN comes out, and fails below
     return low >= -_FAR and high <= _FAR and not (low >= 0 and high <= 1)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.runtime.device_rows import DeviceRows, taken
 from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, log_softmax
 
 #: Keys are compared on a grid of this step: rounding moves a log-probability by 1e-13 at most, and rows
@@ -67,7 +68,7 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
     ([2.0, 1.0], True)
     """
     if weight is not None and not (weight > 0).all():
-        logits, y, weight = logits[weight > 0], y[weight > 0], weight[weight > 0]
+        logits, y, weight = taken(logits, weight > 0), y[weight > 0], weight[weight > 0]
     order, copy = content_order(logits, y, weight)
     if merge and copy.any():
         first = np.flatnonzero(~copy)
@@ -78,7 +79,7 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
     # Sorted rows would make "the first m" a biased sample; this permutation knows nothing of the data.
     shuffle = np.random.RandomState(0).permutation(len(order))
     order = order[shuffle]
-    return ArrangedRows(logits[order], y[order], None if weight is None else weight[shuffle])
+    return ArrangedRows(taken(logits, order), y[order], None if weight is None else weight[shuffle])
 
 
 def content_order(
@@ -114,6 +115,16 @@ def content_order(
 
 def _keys(logits: FloatArray, y: IntArray) -> tuple[IntArray, ...]:
     """Return the keys, the last one first in rank: ln p of the label, of the top class, and Σ p²."""
+    own, top, square = (
+        logits.log_probability_facts(y)
+        if isinstance(logits, DeviceRows)
+        else _log_probability_facts(logits, y)
+    )
+    # arcsinh: a log-probability of −1e300 fits the grid too, and the order stays.
+    return tuple(np.rint(np.arcsinh(v) / _GRID).astype(np.int64) for v in (square, top, own))
+
+
+def _log_probability_facts(logits: FloatArray, y: IntArray) -> tuple[Float64, Float64, Float64]:
     n, k = logits.shape
     own, top, square = np.empty(n), np.empty(n), np.empty(n)
     step = max(1, _BLOCK // k)
@@ -124,8 +135,7 @@ def _keys(logits: FloatArray, y: IntArray) -> tuple[IntArray, ...]:
         top[part] = log_p.max(axis=1)
         p = np.exp(log_p, out=log_p)
         square[part] = np.einsum("nk,nk->n", p, p)
-    # arcsinh: a log-probability of −1e300 fits the grid too, and the order stays.
-    return tuple(np.rint(np.arcsinh(v) / _GRID).astype(np.int64) for v in (square, top, own))
+    return own, top, square
 
 
 def _tied_and_equal(

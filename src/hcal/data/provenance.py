@@ -8,11 +8,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.runtime.device_rows import DeviceRows
+
 #: Numbers hashed at a time: what the work needs in memory, whatever the size of the data.
 _BLOCK: Final = 2**16
 
 
-def fingerprint(scores: NDArray[Any]) -> dict[str, Any]:
+def fingerprint(scores: NDArray[Any] | DeviceRows) -> dict[str, Any]:
     """Return what names a set of rows, in any order: how many, and a hash of what they say.
 
     Parameters
@@ -35,7 +37,7 @@ def fingerprint(scores: NDArray[Any]) -> dict[str, Any]:
     return {"rows": len(hashes), "rows_sha256": hashlib.sha256(hashes.tobytes()).hexdigest()}
 
 
-def row_hashes(scores: NDArray[Any]) -> NDArray[np.uint64]:
+def row_hashes(scores: NDArray[Any] | DeviceRows) -> NDArray[np.uint64]:
     """Return a 64-bit hash of every row; shape (N,).
 
     Examples
@@ -48,6 +50,8 @@ def row_hashes(scores: NDArray[Any]) -> NDArray[np.uint64]:
     # A row's hash is the sum of its cells, each times an odd number of its column. The numbers are
     # computed and not drawn: a saved model must say the same under every version of numpy.
     factors = mix(np.arange(1, k + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) | np.uint64(1)
+    if isinstance(scores, DeviceRows):
+        return mix(scores.cell_sums(factors))
     out = np.empty(n, dtype="<u8")
     step = max(_BLOCK // max(k, 1), 1)
     for start in range(0, n, step):

@@ -18,18 +18,22 @@ def newton(
     hessian: Callable[[Float64], Float64],
     start: Float64,
     *,
+    limit: Float64 | None = None,
     max_iterations: int = 100,
     tolerance: float = 1e-12,
 ) -> Solution:
-    """Minimise a convex function by Newton steps with backtracking.
+    """Minimise a smooth function by Newton steps with backtracking.
 
     Parameters
     ----------
     loss : callable
         θ ↦ (value, gradient).
     hessian : callable
-        θ ↦ (P, P). Flat directions (the shift of all intercepts) are allowed.
+        θ ↦ (P, P). Flat directions (the shift of all intercepts) are allowed, and so is a curvature below 0 far
+        from the optimum.
     start : array of shape (P,)
+    limit : array of shape (P,), optional
+        |θ| stays within it; what is held there by the gradient takes no part in a step.
     tolerance : float
         Stop when a full step is expected to gain less than this, relative to 1 + |value|.
 
@@ -41,15 +45,17 @@ def newton(
     """
     theta, (value, gradient) = start.copy(), loss(start)
     for iteration in range(max_iterations):
-        step = _direction(hessian(theta), gradient)
+        step = _step(hessian(theta), theta, gradient, limit)
         gain = -float(gradient @ step)
         if gain <= tolerance * (1 + abs(value)):
             return Solution(theta, value, True, "", iteration)
         length = 1.0
         while length > _LEAST_STEP:
             trial = theta + length * step
+            if limit is not None:
+                trial = np.clip(trial, -limit, limit)
             new_value, new_gradient = loss(trial)
-            if new_value <= value - _ARMIJO * length * gain:
+            if new_value <= value - _ARMIJO * float(gradient @ (theta - trial)):
                 break
             length /= 2
         else:  # rounding, not the function, now decides: nothing is left to gain
@@ -57,6 +63,16 @@ def newton(
         theta, value, gradient = trial, new_value, new_gradient
     message = f"Newton stopped after {max_iterations} iterations before it converged"
     return Solution(theta, value, False, message, max_iterations)
+
+
+def _step(hessian: Float64, theta: Float64, gradient: Float64, limit: Float64 | None) -> Float64:
+    if limit is None:
+        return _direction(hessian, gradient)
+    held = (np.abs(theta) >= limit) & (gradient * theta < 0)
+    free = np.flatnonzero(~held)
+    step = np.zeros_like(theta)
+    step[free] = _direction(hessian[np.ix_(free, free)], gradient[free])
+    return step
 
 
 def _direction(hessian: Float64, gradient: Float64) -> Float64:

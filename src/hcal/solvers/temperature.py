@@ -321,16 +321,50 @@ def temperature_of(rows: FitRows, log_sizes: Float64 | None = None) -> Temperatu
     >>> round(2 * temperature_of(rows).beta, 6)
     1.098612
     """
-    distances, n_rows, missed = rows.sum(_first_look)
+
+    def confidence(beta: float) -> float:
+        return float(rows.sum(partial(_confidence_sum, beta, log_sizes))[0]) / rows.total
+
+    looked = rows.sum(_first_look)
+    return search_temperature(
+        looked, lambda unit: _derivatives(rows, unit, log_sizes), confidence, rows.total
+    )
+
+
+def search_temperature(
+    looked: tuple[float, int, int],
+    derivatives_in: Callable[[float], Callable[[float], tuple[float, float]]],
+    confidence: Callable[[float], float],
+    total: float,
+) -> Temperature:
+    """Find the temperature of least mean NLL, whoever sums over the rows.
+
+    Parameters
+    ----------
+    looked : (float, int, int)
+        The sum over rows of the mean distance to the top score, how many rows there are, and how many labels
+        do not have the top score.
+    derivatives_in : callable
+        A unit of the logits ↦ (β ↦ both derivatives in β of the mean NLL, logits in that unit).
+    confidence : callable
+        β ↦ the mean of the largest probability.
+    total : float
+        The weight of all rows.
+
+    Returns
+    -------
+    Temperature
+    """
+    distances, n_rows, missed = looked
     scale = _scale(distances, n_rows)
     if scale == 0:
         return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
-    derivatives = _derivatives(rows, scale, log_sizes)
+    derivatives = derivatives_in(scale)
     if derivatives(0.0)[0] >= 0:
         message = "the scores say nothing, or the opposite of the labels: T is at its upper bound"
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
     if not missed:
-        return _succession(rows, scale, log_sizes)
+        return _succession(confidence, scale, total)
     solved = _newton(derivatives, LOG_BETA_BOUNDS)
     return Temperature(solved.beta / scale, solved.converged, solved.message, solved.evaluations)
 
@@ -347,11 +381,8 @@ def _confidence_sum(
     return (float(weight @ top_probability(logits, beta, log_sizes)),)
 
 
-def _succession(rows: FitRows, scale: float, log_sizes: Float64 | None) -> Temperature:
-    def confidence(beta: float) -> float:
-        return float(rows.sum(partial(_confidence_sum, beta, log_sizes))[0]) / rows.total
-
-    target = (rows.total + 1) / (rows.total + 2)
+def _succession(confidence: Callable[[float], float], scale: float, total: float) -> Temperature:
+    target = (total + 1) / (total + 2)
     beta = solve_increasing(lambda b: confidence(b / scale) - target).beta / scale
     message = (
         "every label has the top score, so no finite T is best; "

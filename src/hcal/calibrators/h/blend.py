@@ -7,7 +7,7 @@ top-label event is then corrected by a curve of its own, fitted out of fold.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from scipy.special import log_expit
 from hcal.calibrators.h.events import Rest
 from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.rows import Float64
+from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.numerics import FloatArray, IntArray
 
 #: Candidates do not say less than e^−this of a class: one row must not decide the weights of all.
@@ -95,8 +96,10 @@ def blended(blend: Blend, linear: FloatArray, events: FloatArray, refined: Float
     return linear
 
 
-def split_top(scores: FloatArray, top: IntArray) -> tuple[Float64, FloatArray]:
+def split_top(scores: Any, top: IntArray) -> tuple[Float64, Any]:
     """Return the log-odds of the top class (N,) and the shares of the others (N, K), 0 at the top.
+
+    Scores are an array or a tensor, and so are the shares.
 
     Examples
     --------
@@ -104,6 +107,10 @@ def split_top(scores: FloatArray, top: IntArray) -> tuple[Float64, FloatArray]:
     >>> odds.round(4), rest
     (array([-0.6931]), array([[0. , 0.5, 0.5]]))
     """
+    if not isinstance(scores, np.ndarray):
+        from hcal.calibrators.h import tensors
+
+        return tensors.split_top(scores, top)
     rows = np.arange(len(top))
     own = scores[rows, top].astype(np.float64)
     rest = scores.copy()
@@ -121,7 +128,7 @@ def tied_on_top(logits: FloatArray) -> NDArray[np.bool_]:
     return np.asarray((logits == logits.max(axis=1, keepdims=True)).sum(axis=1) > 1)
 
 
-def top_class(logits: FloatArray, prefer: Float64 | None) -> IntArray:
+def top_class(logits: Logits, prefer: Float64 | None) -> IntArray:
     """Return the top class of every row; of tied ones the preferred, so that a numbering does not matter.
 
     Examples
@@ -129,6 +136,10 @@ def top_class(logits: FloatArray, prefer: Float64 | None) -> IntArray:
     >>> top_class(np.array([[1.0, 1.0, 0.0]]), np.array([0.0, 1.0, 2.0]))
     array([1])
     """
+    if isinstance(logits, DeviceRows):
+        from hcal.calibrators.h import tensors
+
+        return np.asarray(tensors.top_class(logits.tensor, prefer).cpu().numpy())
     top: IntArray = logits.argmax(axis=1)
     if prefer is None:
         return top

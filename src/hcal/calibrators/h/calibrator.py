@@ -13,12 +13,15 @@ from hcal.calibrators.base import PRIOR, CalibrationWarning, Calibrator, Fitted,
 from hcal.calibrators.h.state import STATES
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
+from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.ops import Ops
 from hcal.solvers.rows import ArrayRows, FitRows
 
 Protocol = Literal["default", "paper"]
 Select = Literal["top-label", "class-wise", "nll"]
+#: Scores from which on a fit stays on the device of its input; fewer are fitted sooner on the host.
+_WORTH_A_DEVICE = 1_000_000
 
 
 class HCalibrator(Calibrator):
@@ -115,11 +118,19 @@ class HCalibrator(Calibrator):
             return None if n_classes == 2 else "accuracy"
         return self.preserve
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fits_on_device(self, n_rows: int, n_classes: int) -> bool:
+        from hcal.calibrators.h.candidates import MATRIX_CLASSES
+
+        # Few classes have candidates that only the host fits.
+        many = n_classes > MATRIX_CLASSES and n_rows * n_classes >= _WORTH_A_DEVICE
+        return self.protocol == "default" and many
+
+    def _fit(self, logits: Logits, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         self._check_parameters()
-        logits = logits.astype(np.float64, copy=False)
-        if self.protocol == "paper":
-            return self._fit_paper(logits, y, sample_weight)
+        if not isinstance(logits, DeviceRows):
+            logits = logits.astype(np.float64, copy=False)
+            if self.protocol == "paper":
+                return self._fit_paper(logits, y, sample_weight)
         from hcal.calibrators.h.fit import fit_default
 
         return fit_default(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from hcal.calibrators.h.model import Model, fit_events, fit_refined, see
 from hcal.calibrators.h.refine import Refined, refine
 from hcal.calibrators.h.rows import ENOUGH_ROWS, Float64, blocks, look
 from hcal.maps import scaling
+from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.threads import each
 from hcal.solvers.rows import array_rows
@@ -59,7 +60,7 @@ class Setting(NamedTuple):
         ]
 
 
-def new_setting(logits: FloatArray, y: IntArray, weight: Float64, *, classes: bool) -> Setting:
+def new_setting(logits: Logits, y: IntArray, weight: Float64, *, classes: bool) -> Setting:
     """Return the setting of calibration rows.
 
     Examples
@@ -69,10 +70,22 @@ def new_setting(logits: FloatArray, y: IntArray, weight: Float64, *, classes: bo
     """
     n, k = logits.shape
     mass = np.bincount(y, weights=weight, minlength=k)
-    parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks(n, k), events=logits.size)
-    prefer = np.round(mass + np.sum(parts, axis=0), 9)  # sums of other orders differ in their last digits
+    prefer = np.round(
+        mass + _soft_mass(logits, weight), 9
+    )  # sums of other orders differ in their last digits
     rows = max(float(weight.sum()), ENOUGH_ROWS)
     return Setting(classes, float(np.log(k * (rows + 1.0))), prefer)
+
+
+def _soft_mass(logits: Logits, weight: Float64) -> Float64:
+    """Return Σ_n w_n softmax(z_n) of every class (K,)."""
+    if isinstance(logits, DeviceRows):
+        from hcal.calibrators.h import tensors
+
+        return tensors.soft_mass(logits, weight)
+    n, k = logits.shape
+    parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks(n, k), events=logits.size)
+    return np.asarray(np.sum(parts, axis=0))
 
 
 class Candidates(NamedTuple):
@@ -93,7 +106,7 @@ class Candidates(NamedTuple):
 
 
 def fit_candidates(
-    logits: FloatArray, y: IntArray, weight: Float64, setting: Setting, refined: Refined | None = None
+    logits: Logits, y: IntArray, weight: Float64, setting: Setting, refined: Refined | None = None
 ) -> Candidates:
     """Fit every candidate on the same rows.
 
@@ -115,7 +128,7 @@ def fit_candidates(
     refined = fit_refined(logits, y, weight)[0] if refined is None else refined
     seen = see(refined, logits, y, setting.prefer)
     model = fit_events(refined, seen, y, weight, classes=setting.classes)
-    if not setting.linear:
+    if not setting.linear or isinstance(logits, DeviceRows):  # few classes do not come as device rows
         return Candidates(setting, model, np.zeros(0), np.zeros(0))
     x = capped(look(logits, float(refined.beta)).margin, setting.cap)
     rows = array_rows(x, y, weight)
@@ -153,9 +166,13 @@ def capped(margin: FloatArray, cap: float) -> Float64:
     return -np.minimum(margin, cap).astype(np.float64)
 
 
-def scores(fitted: Candidates, logits: FloatArray) -> Float64:
+def scores(fitted: Candidates, logits: Logits) -> Any:
     """Return the scores of every candidate (J, N, K): ln P, but for a constant in each row."""
     setting, model = fitted.setting, fitted.model
+    if isinstance(logits, DeviceRows):
+        from hcal.calibrators.h import tensors
+
+        return tensors.scores(model, setting.cap, setting.prefer, logits)
     top = top_class(logits, setting.prefer)
     rows = look(logits, float(model.refined.beta), top)
     x = capped(rows.margin, setting.cap)

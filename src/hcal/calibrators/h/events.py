@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -17,6 +17,9 @@ from scipy.special import expit
 from hcal.calibrators.h.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.solvers.lbfgs import lbfgs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _HINGES = 8
 # Ridge in units of 1/N: on the curve and features, and, times K, on the terms of single classes.
@@ -185,13 +188,13 @@ def _design(odds: Float64, x: Float64, knots: Float64, scaler: Scaler) -> Float6
 
 
 def fit_rest(
-    margin: Float64, top: IntArray, y: IntArray, weight: Float64, total: float, *, classes: bool
+    margin: Float64 | Tensor, top: IntArray, y: IntArray, weight: Float64, total: float, *, classes: bool
 ) -> Rest:
     """Fit the classes below the top on the rows that the top class lost.
 
     Parameters
     ----------
-    margin : array of shape (E, K)
+    margin : array or tensor of shape (E, K)
         Refined margins of rows with y ≠ top.
     top, y, weight : arrays of shape (E,)
     total : float
@@ -212,6 +215,10 @@ def fit_rest(
     n, k = margin.shape
     if n == 0 or k == 2:
         return Rest(np.array(1.0), np.zeros(k))
+    if not isinstance(margin, np.ndarray):
+        from hcal.calibrators.h.tensors import RestSums
+
+        return solve_rest(RestSums(margin, top, y, weight, classes=classes), total, k)
     return solve_rest(
         partial(rest_sums, margin=margin, top=top, y=y, weight=weight, classes=classes), total, k
     )

@@ -41,6 +41,7 @@ from hcal.calibrators.h.pool import Caution, doubt, log_linear_weights
 from hcal.calibrators.h.rows import Float64, few
 from hcal.calibrators.h.sentences import one_class
 from hcal.calibrators.row_order import are_discrete, deal
+from hcal.runtime.device_rows import DeviceRows, Logits, taken
 from hcal.runtime.jit import compiled
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
@@ -69,17 +70,17 @@ class Held(NamedTuple):
     ----------
     logits : array of shape (N, K)
     y, weight : arrays of shape (N,)
-    scores : array of shape (J, N, K)
+    scores : array or tensor of shape (J, N, K)
     """
 
-    logits: FloatArray
+    logits: Logits
     y: IntArray
     weight: Float64
-    scores: Float64
+    scores: Any
 
 
 def out_of_fold(
-    logits: FloatArray,
+    logits: Logits,
     y: IntArray,
     weight: Float64,
     setting: Setting,
@@ -90,14 +91,14 @@ def out_of_fold(
     Rows come as :func:`hcal.calibrators.row_order.arrange` leaves them: "the first" are a sample.
     """
     limit = max(_HELD_EVENTS // logits.shape[1], 1)
-    logits, y, weight = logits[:limit], y[:limit], weight[:limit]
+    logits, y, weight = taken(logits, slice(limit)), y[:limit], weight[:limit]
     shared = fit_refined(logits, y, weight)[0] if len(y) >= _SHARED_ROWS else None
 
     def one_fold(held: Float64) -> tuple[IntArray, Float64]:
         left = weight - held
         rows, out = np.flatnonzero(left > 1e-9 * weight), np.flatnonzero(held)
-        fitted = fit_candidates(logits[rows], y[rows], left[rows], setting, shared)
-        found = scores(fitted, logits[out])
+        fitted = fit_candidates(taken(logits, rows), y[rows], left[rows], setting, shared)
+        found = scores(fitted, taken(logits, out))
         tick(1)
         return out, found
 
@@ -105,7 +106,16 @@ def out_of_fold(
     found = each(one_fold, list(folds), events=logits.size)
     rows = np.concatenate([out for out, _ in found])
     mass = np.concatenate([held[out] for held, (out, _) in zip(folds, found, strict=True)])
-    return Held(logits[rows], y[rows], mass, np.concatenate([s for _, s in found], axis=1))
+    return Held(taken(logits, rows), y[rows], mass, _side_by_side([s for _, s in found]))
+
+
+def _side_by_side(scores: list[Any]) -> Any:
+    """Return scores (J, ·, K) of folds as one array or tensor (J, N, K)."""
+    if isinstance(scores[0], np.ndarray):
+        return np.concatenate(scores, axis=1)
+    import torch
+
+    return torch.cat(scores, dim=1)
 
 
 class Pool(NamedTuple):
@@ -133,8 +143,8 @@ def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, A
     """
     wrong = float(held.weight @ (top_class(held.logits, setting.prefer) != held.y))
     share = _weigh(held, setting, wrong, lean=not free)
-    pooled = np.tensordot(share, held.scores, 1)
-    top = pooled.argmax(axis=1) if free else top_class(held.logits, setting.prefer)
+    pooled, likeliest, identity = _average(share, held)
+    top = likeliest if free else top_class(held.logits, setting.prefer)
     odds, rest = split_top(pooled, top)
     hit = (top == held.y).astype(np.float64)
     none, k = np.zeros((len(top), 0)), held.logits.shape[1]
@@ -144,16 +154,28 @@ def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, A
         1.0 / few(float(held.weight.sum()), wrong),
     )
     q = expit(last(odds, none, top))
-    base = judge(softmax(held.logits), held.y, held.weight)
+    base = judge(identity, held.y, held.weight)
     lifts: tuple[float | None, ...] = (None,) if free else LIFTS
     verdicts = each(
-        lambda lift: judge(join(q, rest, top, lift), held.y, held.weight), list(lifts), events=rest.size
+        lambda lift: judge(join(q, rest, top, lift), held.y, held.weight),
+        list(lifts),
+        events=len(top) * k,
     )
     best = _first_of_equals([v.against(base) for v in verdicts])
     info = _facts(share, setting, base, dict(zip(lifts, verdicts, strict=True)), lifts[best])
     if not free and setting.classes:
-        info["argmax_advice"] = _advice(pooled.argmax(axis=1) == held.y, hit > 0, held.weight)
+        info["argmax_advice"] = _advice(likeliest == held.y, hit > 0, held.weight)
     return Pool(share, last, lifts[best]), info
+
+
+def _average(share: Float64, held: Held) -> tuple[Any, IntArray, Any]:
+    """Return the pooled scores (N, K), the likeliest class by them (N,), and the softmax of the logits."""
+    if isinstance(held.logits, DeviceRows):
+        from hcal.calibrators.h import tensors
+
+        return tensors.average(share, held.scores, held.logits)
+    pooled = np.tensordot(share, held.scores, 1)
+    return pooled, pooled.argmax(axis=1), softmax(held.logits)
 
 
 def _first_of_equals(criteria: list[float], slack: float = 0.02) -> int:
@@ -172,8 +194,9 @@ def _weigh(held: Held, setting: Setting, wrong: float, *, lean: bool) -> Float64
     """
     little = doubt(float(held.weight.sum()), wrong)
     caution = Caution(setting.names.index("temperature"), little, _CAUTION_RIDGE, 0.0)
-    step = -(-held.scores[0].size // _WEIGHED_EVENTS)
-    part = np.ascontiguousarray(held.scores[:, ::step])
+    step = -(-held.logits.size // _WEIGHED_EVENTS)
+    part = held.scores[:, ::step]
+    part = np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part.contiguous()
     return log_linear_weights(part, held.y[::step], held.weight[::step], lean=lean, caution=caution)
 
 
@@ -213,7 +236,7 @@ def _of_advice(info: dict[str, Any]) -> list[str]:
 
 
 def fit_default(
-    logits: FloatArray,
+    logits: Logits,
     y: IntArray,
     sample_weight: NDArray[np.float64] | None,
     *,
@@ -222,7 +245,7 @@ def fit_default(
 ) -> Fitted:
     """Pool the candidates out of fold, then fit each on all rows."""
     weight = counted(logits, y, sample_weight)
-    if logits.shape[1] == 2:
+    if not isinstance(logits, DeviceRows) and logits.shape[1] == 2:
         folds = (
             deal(y, weight, _FOLDS, discrete=are_discrete(logits, y, weight)) if enough_rows(weight) else None
         )
@@ -236,7 +259,7 @@ def fit_default(
 
 
 def _fit_many(
-    logits: FloatArray, y: IntArray, weight: Float64, preserve: Preserves, advance: Callable[[int], None]
+    logits: Logits, y: IntArray, weight: Float64, preserve: Preserves, advance: Callable[[int], None]
 ) -> Fitted:
     k = logits.shape[1]
     setting = new_setting(logits, y, weight, classes=preserve != "order")
@@ -273,7 +296,7 @@ def enough_rows(weight: Float64) -> bool:
     return len(weight) >= _FOLDS and float(weight.sum()) >= 2 * _FOLDS
 
 
-def counted(logits: FloatArray, y: IntArray, weight: NDArray[np.float64] | None) -> Float64:
+def counted(logits: Logits, y: IntArray, weight: NDArray[np.float64] | None) -> Float64:
     """Return weights that sum to the number of rows that tell something new.
 
     A row that weighs ten, or comes ten times, is one observation and not ten, unless scores are discrete and

@@ -8,7 +8,7 @@ infinitely good, a base of 0 divides nothing, and a term that is all noise says 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,12 +57,12 @@ def _log_ratio(value: float, base: float, noise: float) -> float:
     return float(np.log((value + noise) / (base + noise)))
 
 
-def judge(probs: FloatArray, y: IntArray, weight: Float64) -> Verdict:
+def judge(probs: Any, y: IntArray, weight: Float64) -> Verdict:
     """Measure held-out probabilities.
 
     Parameters
     ----------
-    probs : array of shape (N, K)
+    probs : array or tensor of shape (N, K)
     y, weight : arrays of shape (N,)
 
     Returns
@@ -74,11 +74,10 @@ def judge(probs: FloatArray, y: IntArray, weight: Float64) -> Verdict:
     >>> judge(np.array([[0.5, 0.5]] * 2), np.array([0, 1]), np.ones(2)).h_class
     0.0
     """
-    rows = np.arange(len(y))
-    own = np.maximum(probs[rows, y], np.finfo(np.float64).tiny)
-    squares = np.einsum("nk,nk->n", probs, probs) - 2 * own + 1
-    top = probs.argmax(axis=1)
-    hit, confidence = (top == y).astype(np.float64), probs[rows, top]
+    own, squares, top, confidence = _row_facts(probs, y)
+    own = np.maximum(own, np.finfo(np.float64).tiny)
+    squares = squares - 2 * own + 1
+    hit = (top == y).astype(np.float64)
     nll, noise_nll = _mean(-np.log(own), weight)
     brier, noise_brier = _mean(squares, weight)
     top_error, top_noise = _h_errors(confidence[None], hit[None], weight, WINDOW)
@@ -97,6 +96,16 @@ def judge(probs: FloatArray, y: IntArray, weight: Float64) -> Verdict:
     )
 
 
+def _row_facts(probs: Any, y: IntArray) -> tuple[FloatArray, FloatArray, IntArray, FloatArray]:
+    """Return P(label), Σ p², the top class and its probability of every row (N,)."""
+    if not isinstance(probs, np.ndarray):
+        from hcal.calibrators.h import tensors
+
+        return tensors.row_facts(probs, y)
+    rows, top = np.arange(len(y)), probs.argmax(axis=1)
+    return probs[rows, y], np.einsum("nk,nk->n", probs, probs), top, probs[rows, top]
+
+
 def _mean(values: Float64, weight: Float64) -> tuple[float, float]:
     """Return the mean and its standard error."""
     mean = float(np.average(values, weights=weight))
@@ -104,9 +113,7 @@ def _mean(values: Float64, weight: Float64) -> tuple[float, float]:
     return mean, spread / float(weight.sum())
 
 
-def class_errors(
-    probs: FloatArray, y: IntArray, weight: Float64, window: int = WINDOW
-) -> tuple[Float64, Float64]:
+def class_errors(probs: Any, y: IntArray, weight: Float64, window: int = WINDOW) -> tuple[Float64, Float64]:
     """Return :func:`h_error` of every class (K,) and the noise of each (K,), a few classes at a time.
 
     Examples
@@ -114,6 +121,10 @@ def class_errors(
     >>> class_errors(np.array([[0.5, 0.5]] * 4), np.array([0, 0, 0, 0]), np.ones(4), window=4)[0]
     array([0.1875, 0.1875])
     """
+    if not isinstance(probs, np.ndarray):
+        from hcal.calibrators.h import tensors
+
+        return tensors.class_errors(probs, y, weight, window)
     n, k = probs.shape
     step = max(1, _TOGETHER // n)
     errors, noises = [], []

@@ -8,6 +8,8 @@ the likelihood.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64
@@ -17,14 +19,14 @@ from hcal.runtime.numerics import FloatArray, IntArray
 JUST_BELOW = 1.0 - 1e-9
 
 
-def join(q: Float64, rest: FloatArray, top: IntArray, lift: float | None) -> FloatArray:
+def join(q: Float64, rest: Any, top: IntArray, lift: float | None) -> Any:
     """Return probabilities (N, K) from P(top) and the shares of the rest, the argmax kept.
 
     Parameters
     ----------
     q : array of shape (N,)
         P(top).
-    rest : array of shape (N, K)
+    rest : array or tensor of shape (N, K)
         P(k | not top), 0 at the top class.
     top : array of shape (N,)
     lift : float or None
@@ -32,7 +34,7 @@ def join(q: Float64, rest: FloatArray, top: IntArray, lift: float | None) -> Flo
 
     Returns
     -------
-    array of shape (N, K)
+    array of shape (N, K), or tensor
 
     Examples
     --------
@@ -41,6 +43,10 @@ def join(q: Float64, rest: FloatArray, top: IntArray, lift: float | None) -> Flo
     >>> join(np.array([0.3]), np.array([[0.0, 0.9, 0.05, 0.05]]), np.array([0]), None).round(3)
     array([[0.3  , 0.63 , 0.035, 0.035]])
     """
+    if not isinstance(rest, np.ndarray):
+        from hcal.calibrators.h import tensors
+
+        return tensors.join(q, rest, top, lift)
     if lift is not None:
         q, rest = _keep(q, rest, top, lift)
     out = rest * (1.0 - q).astype(rest.dtype)[:, None]

@@ -22,6 +22,7 @@ from hcal.calibrators.h.events import Curve, Rest, fit_curve, fit_rest, top_odds
 from hcal.calibrators.h.keep import join
 from hcal.calibrators.h.refine import Refined, apply_refined, fit_refined, identity_refined, refine
 from hcal.calibrators.h.rows import N_FEATURES, Float64, blocks, look
+from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.jit import compiled
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
@@ -192,18 +193,19 @@ def no_curve(n_features: int, n_classes: int) -> Curve:
 class Seen(NamedTuple):
     """What stage 2 needs of the calibration rows once stage 1 is fixed.
 
-    ``margin`` holds the rows that the top class lost (mask ``lost``), the only ones needed in full width.
+    ``margin`` holds the rows that the top class lost (mask ``lost``), the only ones needed in full width: an
+    array, or a tensor where the scores lie on a device.
     """
 
     top: IntArray
     x: Float64
     odds: Float64
     lost: NDArray[np.bool_]
-    margin: Float64
+    margin: Any
     n_classes: int
 
 
-def see(refined: Refined, logits: FloatArray, y: IntArray, prefer: Float64 | None = None) -> Seen:
+def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = None) -> Seen:
     """Apply stage 1 to the calibration rows, block by block.
 
     Examples
@@ -211,6 +213,11 @@ def see(refined: Refined, logits: FloatArray, y: IntArray, prefer: Float64 | Non
     >>> see(identity_refined(1.0), np.array([[1.0, 0.0]]), np.array([1])).lost
     array([ True])
     """
+    if isinstance(logits, DeviceRows):
+        from hcal.calibrators.h import tensors
+
+        top, x, odds, lost = tensors.see(refined, logits, y, prefer)
+        return Seen(top, x, odds, top != y, lost, logits.shape[1])
 
     def look_at(part: slice) -> tuple[IntArray, Float64, Float64, Float64]:
         rows = look(logits[part], float(refined.beta), top_class(logits[part], prefer))

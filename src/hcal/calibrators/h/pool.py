@@ -7,7 +7,9 @@ that are linear in the scores is one such map.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,7 +63,7 @@ def doubt(total: float, errors: float) -> float:
 
 
 def log_linear_weights(
-    log_p: Float64, y: IntArray, weight: Float64, *, lean: bool = False, caution: Caution | None = None
+    log_p: Any, y: IntArray, weight: Float64, *, lean: bool = False, caution: Caution | None = None
 ) -> Float64:
     """Return the weights (J,), each at least 0, of the log-linear pool of best held-out likelihood.
 
@@ -71,7 +73,7 @@ def log_linear_weights(
 
     Parameters
     ----------
-    log_p : array of shape (J, N, K)
+    log_p : array or tensor of shape (J, N, K)
         What every candidate says of held-out rows; a constant may be missing in each row.
     y, weight : arrays of shape (N,)
     lean : bool
@@ -84,8 +86,7 @@ def log_linear_weights(
     >>> log_linear_weights(np.stack([good, -good]), y, np.ones(100)).round(1)
     array([1., 0.])
     """
-    n_candidates = len(log_p)
-    rows, total = np.arange(len(y)), float(weight.sum())
+    n_candidates, total = len(log_p), float(weight.sum())
     center, ridge = np.full(n_candidates, 1.0 / n_candidates), _PSEUDO_ROWS * n_candidates
     if lean:
         first = total / (total + _HALFWAY)
@@ -101,20 +102,37 @@ def log_linear_weights(
         ridge += caution.doubt * caution.ridge * total
         price = np.where(safe, 0.0, caution.doubt * caution.price)
 
+    sums = _sums(log_p, y, weight)
+
     def loss(a: Float64) -> tuple[float, Float64]:
-        s = np.tensordot(a, log_p, 1)
-        s -= s.max(axis=1, keepdims=True)
-        own = s[rows, y]
-        p = np.exp(s, out=s)
-        mass = p.sum(axis=1)
-        value = float(weight @ (np.log(mass) - own)) + ridge * float(((a - center) ** 2).sum())
+        value, gradient = sums(a)
+        value += ridge * float(((a - center) ** 2).sum())
         value += float(price @ a)
-        p *= (weight / mass)[:, None]
-        p[rows, y] -= weight
-        gradient = log_p.reshape(n_candidates, -1) @ p.ravel()
         return value / total, (gradient + 2 * ridge * (a - center) + price) / total
 
     bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * n_candidates
     if caution is not None and caution.safe in caution.idle:
         bounds[caution.safe] = (0.0, caution.doubt)
     return lbfgs(loss, center, bounds=bounds, max_iterations=100, tolerance=1e-9).theta
+
+
+def _sums(log_p: Any, y: IntArray, weight: Float64) -> Callable[[Float64], tuple[float, Float64]]:
+    """Return a ↦ the summed NLL of the pool and its gradient (J,), by the runtime of ``log_p``."""
+    if isinstance(log_p, np.ndarray):
+        return partial(_pool_sums, log_p=log_p, y=y, weight=weight)
+    from hcal.calibrators.h.tensors import PoolSums
+
+    return PoolSums(log_p, y, weight)
+
+
+def _pool_sums(a: Float64, *, log_p: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64]:
+    rows = np.arange(len(y))
+    s = np.tensordot(a, log_p, 1)
+    s -= s.max(axis=1, keepdims=True)
+    own = s[rows, y]
+    p = np.exp(s, out=s)
+    mass = p.sum(axis=1)
+    value = float(weight @ (np.log(mass) - own))
+    p *= (weight / mass)[:, None]
+    p[rows, y] -= weight
+    return value, log_p.reshape(len(a), -1) @ p.ravel()

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hcal.calibrators.h.rows import N_FEATURES, Float64, Rows, Scaler, blocks, few, fit_scaler, look
 from hcal.calibrators.h.temperature import careful_temperature
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.device_rows import DeviceRows, Logits
+from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
+from hcal.solvers.newton import newton
 from hcal.solvers.rows import FitRows
 from hcal.solvers.temperature import Temperature, temperature_of
 
@@ -26,6 +28,9 @@ KNOTS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32], dty
 #: This many nearest classes count one by one while fitting; those beyond in groups of 2, 4, 8, …
 _EXACT = 24
 _ITERATIONS = 100
+#: From this many scores on stage 1 is solved to the end by Newton, the same on every engine; below, quasi-Newton
+#: steps end early, and results/ speak of that. See docs/decisions/195-solved-to-the-end.md.
+EXACT_EVENTS = 1_000_000
 #: Entries of a block of rows: while they are sorted, and while the compressed problem is evaluated.
 _SORTED, _ROWS_EVENTS = 500_000, 60_000
 #: |ln| of a row's scale and of a slope of g, and of what a feature may add to the former: beyond, rows decide
@@ -123,7 +128,7 @@ def identity_refined(beta: float) -> Refined:
     return Refined(np.array(beta), KNOTS.copy(), zero, zero, one, -one, one)
 
 
-def fit_refined(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Refined, bool, str]:
+def fit_refined(logits: Logits, y: IntArray, weight: Float64) -> tuple[Refined, bool, str]:
     """Fit the first stage by NLL.
 
     Parameters
@@ -146,11 +151,29 @@ def fit_refined(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[Refin
     (True, array([0.75]))
     """
     solved = careful_temperature(logits, y, weight)
+    if isinstance(logits, DeviceRows):
+        return _fit_there(logits, y, weight, solved)
     seen, label, counts, feature = _compress(logits, y, solved.beta)
     scaler = fit_scaler(feature, weight)
     parts = _problem_blocks(seen, label, counts, scaler(feature), weight)
-    problem = _Problem(partial(_sum_blocks, parts), float(weight.sum()), float(weight @ (label > 0)))
+    curvature = partial(_sum_curvatures, parts) if logits.size >= EXACT_EVENTS else None
+    problem = _Problem(
+        partial(_sum_blocks, parts), float(weight.sum()), float(weight @ (label > 0)), curvature
+    )
     return _solve(problem, solved, scaler)
+
+
+def _fit_there(
+    logits: DeviceRows, y: IntArray, weight: Float64, solved: Temperature
+) -> tuple[Refined, bool, str]:
+    from hcal.calibrators.h.tensors import RefinedSums
+
+    sums = RefinedSums(logits, y, weight, solved.beta)
+    feature = sums.feature.cpu().numpy()
+    scaler = fit_scaler(feature, weight)
+    sums.standardise(scaler(feature))
+    curvature = sums.curvature if logits.size >= EXACT_EVENTS else None
+    return _solve(_Problem(sums, float(weight.sum()), sums.errors, curvature), solved, scaler)
 
 
 def fit_refined_rows(rows: FitRows, logits: FloatArray, weight: Float64) -> tuple[Refined, bool, str]:
@@ -193,14 +216,12 @@ def _sum_rows(
 
 def _solve(problem: _Problem, solved: Temperature, scaler: Scaler) -> tuple[Refined, bool, str]:
     limit = np.where(np.arange(problem.size) < len(KNOTS) - 1, _STEEPEST, _STRONGEST)
-    solution = lbfgs(
-        problem,
-        np.zeros(problem.size),
-        bounds=list(zip((-limit).tolist(), limit.tolist(), strict=True)),
-        max_iterations=_ITERATIONS,
-        tolerance=1e-6,
-        gain=1e-9,
-    )
+    start = np.zeros(problem.size)
+    if problem.curvature is not None:
+        solution = newton(problem, problem.hessian, start, limit=limit)
+    else:
+        bounds: list[tuple[float | None, float | None]] = [(-end, end) for end in limit.tolist()]
+        solution = lbfgs(problem, start, bounds=bounds, max_iterations=_ITERATIONS, tolerance=1e-6, gain=1e-9)
     log_slope, weights = problem.split(solution.theta)
     values = np.concatenate([[0.0], np.cumsum(np.exp(log_slope) * np.diff(KNOTS))])
     return Refined(np.array(solved.beta), values, weights, *scaler), solved.converged, solved.message
@@ -214,7 +235,7 @@ def _compress(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Fl
     a group's members are neighbours in the sorted order.
     """
     n, k = logits.shape
-    edges = _group_edges(k)
+    edges = group_edges(k)
     counts = np.diff(edges).astype(np.float64)
     seen, label, feature = np.empty((n, len(counts))), np.empty(n), np.empty((n, 6))
 
@@ -240,8 +261,14 @@ def _grouped(margin: FloatArray, edges: IntArray) -> FloatArray:
     return np.asarray(first - np.log(mass / counts))
 
 
-def _group_edges(n_classes: int) -> IntArray:
-    """Return where groups begin, and the end: singles first, then 2, 4, 8, … classes a group, twice each."""
+def group_edges(n_classes: int) -> IntArray:
+    """Return where groups begin, and the end: singles first, then 2, 4, 8, … classes a group, four each.
+
+    Examples
+    --------
+    >>> group_edges(30)[-5:]
+    array([23, 24, 26, 28, 30])
+    """
     edges, size = list(range(min(n_classes, _EXACT) + 1)), 2
     while edges[-1] < n_classes:
         for _ in range(4):
@@ -271,13 +298,64 @@ def _sum_blocks(parts: list[_Block], slope: Float64, c: Float64) -> tuple[float,
     return float(sum(loss)), np.sum(by_slope, axis=0), np.sum(by_feature, axis=0)
 
 
+def _sum_curvatures(parts: list[_Block], slope: Float64, c: Float64) -> Float64:
+    found = each(lambda block: block.curvature(slope, c), parts, events=sum(b.beyond.size for b in parts))
+    return np.asarray(np.sum(found, axis=0))
+
+
+def second_derivatives(by_slope: Any, u: Any, p: Any, pull: Any, x: Any, weight: Any) -> Any:
+    """Return the Hessian (J + F, J + F) of Σ_n w_n·(ln Σ_g e^{c_g − u_ng} + u_n,label), u = s(x)·g(margin).
+
+    Parameters
+    ----------
+    by_slope : array or tensor of shape (N, G + 1, J)
+        ∂u/∂ log-slope; the label comes last.
+    u : array or tensor of shape (N, G + 1)
+    p : array or tensor of shape (N, G)
+        Probabilities of the groups, times the weight.
+    pull : array or tensor of shape (N, G + 1)
+        Derivatives of the weighted NLL in u.
+    x : array or tensor of shape (N, F)
+    weight : array or tensor of shape (N,)
+    """
+    seen = by_slope[:, :-1]
+    n_rows, n_groups, n_slopes = seen.shape
+    flat = seen.reshape(n_rows * n_groups, n_slopes)
+    # Of the log-sum: the mean of squares less the square of the mean, row by row.
+    mean = (p[:, :, None] * seen).sum(1) / weight[:, None]
+    mean_u = (p * u[:, :-1]).sum(1) / weight
+    slopes = flat.T @ (flat * p.reshape(-1)[:, None]) - mean.T @ (mean * weight[:, None])
+    mixed = ((p * u[:, :-1])[:, :, None] * seen).sum(1) - mean * (mean_u * weight)[:, None]
+    features = (p * u[:, :-1] ** 2).sum(1) - mean_u**2 * weight
+    # Of u itself, which is exponential in its parameters: its second derivatives are its first ones.
+    pulled = (pull[:, :, None] * by_slope).sum(1)
+    mixed = (mixed + pulled).T @ x
+    features = (features + (pull * u).sum(1))[:, None] * x
+    out = np.zeros((n_slopes + x.shape[1],) * 2)
+    out[:n_slopes, :n_slopes] = _here(slopes) + np.diag(_here(pulled.sum(0)))
+    out[:n_slopes, n_slopes:] = _here(mixed)
+    out[n_slopes:, :n_slopes] = out[:n_slopes, n_slopes:].T
+    out[n_slopes:, n_slopes:] = _here(x.T @ features)
+    return out
+
+
+def _here(values: Any) -> Float64:
+    return values if isinstance(values, np.ndarray) else np.asarray(values.cpu().numpy())
+
+
 class _Problem:
     """The mean NLL of stage 1 with its gradient; parameters are log-slopes of g and the features' weights."""
 
     size = len(KNOTS) - 1 + N_FEATURES
 
-    def __init__(self, sums: Callable[..., tuple[float, Float64, Float64]], total: float, errors: float):
-        self.sums, self.total = sums, total
+    def __init__(
+        self,
+        sums: Callable[..., tuple[float, Float64, Float64]],
+        total: float,
+        errors: float,
+        curvature: Callable[..., Float64] | None = None,
+    ):
+        self.sums, self.total, self.curvature = sums, total, curvature
         self.strength = few(total, errors) / total
 
     def split(self, theta: Float64) -> tuple[Float64, Float64]:
@@ -297,6 +375,17 @@ class _Problem:
         gradient_s[:-1] -= 2 * smooth * step
         gradient_c += 2 * ridge * c
         return loss + float(penalty), np.concatenate([gradient_s, gradient_c])
+
+    def hessian(self, theta: Float64) -> Float64:
+        """Return the second derivatives (P, P)."""
+        assert self.curvature is not None
+        log_slope, c = self.split(theta)
+        n, smooth, ridge = len(log_slope), _SMOOTH * self.strength, _RIDGE * self.strength
+        step = np.diff(np.eye(n), axis=0)
+        out = self.curvature(np.exp(log_slope), c) / self.total
+        out[:n, :n] += 2 * smooth * step.T @ step + 0.2 * ridge * np.eye(n)
+        out[n:, n:] += 2 * ridge * np.eye(len(c))
+        return out
 
 
 class _Block(NamedTuple):
@@ -329,6 +418,21 @@ class _Block(NamedTuple):
         gradient_c = self.x.T @ (np.einsum("ng,ng->n", pull, g) * scale)
         pull *= scale[:, None]
         return float(self.weight @ value), self._to_slopes(pull), gradient_c
+
+    def curvature(self, slope: Float64, c: Float64) -> Float64:
+        """Return the second derivatives of the weighted NLL in the log-slopes and the features' weights."""
+        scale = np.exp(np.clip(self.x @ c, -WIDEST, WIDEST))
+        # d(scale·g)/d log-slope, for the groups of classes and, last, the label: (n, G + 1, J).
+        place = np.arange(len(slope))
+        cell = self.segment[..., None]
+        by_slope = np.where(
+            place < cell, np.diff(KNOTS), np.where(place == cell, self.beyond[..., None], 0.0)
+        )
+        by_slope *= slope * scale[:, None, None]
+        u = by_slope.sum(axis=2)
+        p = softmax(self.log_counts - u[:, :-1]) * self.weight[:, None]
+        pull = np.concatenate([-p, self.weight[:, None]], axis=1)
+        return second_derivatives(by_slope, u, p, pull, self.x, self.weight)
 
     def _to_slopes(self, pull: Float64) -> Float64:
         """Turn a gradient with respect to g into one with respect to the slopes of its segments."""

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from hcal.calibrators.h.rows import Float64, few
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.device_rows import DeviceRows, Logits
+from hcal.runtime.numerics import IntArray
 from hcal.solvers.temperature import Temperature, label_derivatives, solve_temperature
 
 #: Nats that a factor e in temperature has to be worth, where rows are few.
@@ -22,7 +23,7 @@ _PRICE = 2.0
 _LOOKS = 17
 
 
-def careful_temperature(logits: FloatArray, y: IntArray, weight: Float64) -> Temperature:
+def careful_temperature(logits: Logits, y: IntArray, weight: Float64) -> Temperature:
     """Return temperature scaling, between T = 1 and the T of least NLL as far as rows and errors allow.
 
     Parameters
@@ -38,6 +39,13 @@ def careful_temperature(logits: FloatArray, y: IntArray, weight: Float64) -> Tem
     >>> round(careful_temperature(z, y, 1000 * np.ones(8)).beta, 3)
     0.549
     """
+    if isinstance(logits, DeviceRows):
+        from hcal.calibrators.h import tensors
+
+        solved, errors = tensors.solve_temperature(logits, y, weight)
+        if few(float(weight.sum()), errors) == 1:
+            return solved
+        logits = logits[:].astype(np.float64)  # few rows or errors have a search of their own, on the host
     solved = solve_temperature(logits, y, weight)
     wrong = logits[np.arange(len(y)), y] < logits.max(axis=1)
     price = _PRICE * (1.0 - 1.0 / few(float(weight.sum()), float(weight @ wrong)))
