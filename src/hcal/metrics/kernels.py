@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 from scipy.integrate import trapezoid
 
-from hcal.metrics.sample import Vector
+from hcal.runtime.numerics import Float64 as Vector
 
 _GRID = np.linspace(-0.6, 1.6, 2**14)
 _TINY = 1e-6  # density below which the published definition does not divide

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.data.top_k import TopK
+from hcal.metrics.ranked import Ranked
 from hcal.runtime.numerics import FloatArray, IntArray
 
 Vector = NDArray[np.float64]
@@ -147,6 +148,23 @@ class Data:
         """Hits in the order of the confidences."""
         return self.hit[self.order]
 
+    def column(self, k: int) -> Vector:
+        """Return the probabilities of one class, shape (N,)."""
+        if self.tensor is not None:
+            return np.asarray(self.tensor[:, k].double().cpu().numpy())
+        return np.asarray(self.probs[:, k], dtype=np.float64)
+
+    def take(self, rows: IntArray) -> Any:
+        """Return the probabilities of some rows, where they are."""
+        return self.probs[rows] if self.tensor is None else self.tensor[rows]
+
+    @cached_property
+    def positive(self) -> tuple[Vector, IntArray]:
+        """Of two classes: the probabilities of class 1, ascending, and their order."""
+        score = self.column(1)
+        order = np.argsort(score, kind="stable").astype(np.int64)
+        return score[order], order
+
     def entries(self, threshold: float) -> Entries:
         """Return the entries p_ik > threshold."""
         if threshold not in self._entries:
@@ -244,7 +262,7 @@ class Sample:
         """Return the same predictions and weights with other (checked) labels."""
         other = self.reweighted(self.weight)
         other.data = self.data.relabelled(y)
-        for name in ("w", "total", "w_sorted", "column_sums", "zero_weights"):  # no label in any of them
+        for name in ("w", "total", "column_sums", "zero_weights"):  # no label in any of them
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
         return other
@@ -275,15 +293,16 @@ class Sample:
         return float(self.w.sum())
 
     @cached_property
-    def w_sorted(self) -> Vector:
-        """Weights in the order of the confidences."""
-        return self.w[self.data.order]
+    def ranked(self) -> Ranked:
+        """The top labels in the order of the confidences."""
+        d = self.data
+        return Ranked(d.conf_sorted, d.hit_sorted, self.w[d.order])
 
     @cached_property
-    def prefix(self) -> tuple[Vector, Vector, Vector]:
-        """Prefix sums, from 0, of weight, weight·conf and weight·hit in the order of the confidences."""
-        w, d = self.w_sorted, self.data
-        return _cumulate(w), _cumulate(w * d.conf_sorted), _cumulate(w * d.hit_sorted)
+    def ranked_positive(self) -> Ranked:
+        """Of two classes: class 1 in the order of its probability."""
+        score, order = self.data.positive
+        return Ranked(score, (self.y[order] == 1).astype(np.float64), self.w[order])
 
     @cached_property
     def column_sums(self) -> Vector:
@@ -330,10 +349,17 @@ def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) ->
     return np.asarray(columns, dtype=np.int64)
 
 
-def _cumulate(x: Vector) -> Vector:
-    out = np.zeros(len(x) + 1)
-    np.cumsum(x, out=out[1:])
-    return out
+def number(x: Any) -> Any:
+    """Return a float; or, of an answer for many replicates at once, the array of all of them.
+
+    Examples
+    --------
+    >>> number(np.array(0.5)), number(np.array([0.5]))
+    (0.5, array([0.5]))
+    """
+    if hasattr(x, "cpu"):
+        x = x.cpu().numpy()
+    return float(x) if np.ndim(x) == 0 else np.asarray(x)
 
 
 def drawn_hits(conf: Vector, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:

@@ -9,31 +9,16 @@ The Gaussian reflected at both ends is the heat kernel of [0, 1]: on a grid it m
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
-from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Vector, as_sample
+from hcal.runtime.numerics import Float64 as Vector
 
 #: Cells of the grid. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
 CELLS: Final = 4096
-
-
-@documented_metric()
-def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
-    """Return the smooth calibration error of the top label: no bins, no bandwidth to choose.
-
-    Examples
-    --------
-    >>> p = [[0.1, 0.9]] * 40
-    >>> round(smece(p, [1] * 20 + [0] * 20), 3)
-    0.4
-    """
-    s = as_sample(probs, y, sample_weight)
-    return smooth_error(s.data.conf, s.data.hit - s.data.conf, s.w)
 
 
 def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
