@@ -91,7 +91,7 @@ def sweep_error(r: Ranked, order: float) -> Any:
     # Hits that follow all misses pass for every number of bins; do not try all of them.
     perfect = r.monotone & (n > 2)
     out = np.asarray(error(at_copies(r, _sweep_bounds(n, _most_bins(r, n, ~perfect))), r.total, order))
-    for i in np.ndindex(n.shape):
+    for i in np.ndindex(perfect.shape):
         if perfect[i]:
             one = r.single(i)
             # n − 1 bins: two copies in the first, one in each other; those of one row have the same gap.

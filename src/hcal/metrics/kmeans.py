@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.runtime.numerics import IntArray, prefix_sums
 
-_STOP = 1e-5  # published: stop when the mean distance to the nearest centre changes by no more
+STOP = 1e-5  # published: stop when the mean distance to the nearest centre changes by no more
 
 
 def cluster_columns(s: Sample, clusters: int, restarts: int, random_state: int) -> NDArray[np.float64]:
@@ -79,7 +79,7 @@ def _kmeans(x: Vector, weight: Vector | None, copies: IntArray, clusters: int) -
     while running.any():
         now = centres[running]
         new, mean_distance = _lloyd(x, counts, sums, now)
-        done = np.abs(distance[running] - mean_distance) <= _STOP
+        done = np.abs(distance[running] - mean_distance) <= STOP
         centres[running], distance[running] = new, mean_distance
         running[np.flatnonzero(running)[done]] = False
     return np.asarray(centres[np.argmin(distance)])

@@ -59,6 +59,8 @@ class Data:
         # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums.
         self.cluster_edges: dict[tuple[int, int, int], NDArray[np.float64]] = {}
         self.pair_sums: dict[float, tuple[Vector, float]] = {}
+        #: What was computed on the device of a tensor; nothing of it depends on labels.
+        self.on_device: dict[Any, Any] = {}
 
     @cached_property
     def probs(self) -> FloatArray:
@@ -123,8 +125,12 @@ class Data:
         }
         return other
 
-    def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
-        """Draw labels from the predictions, shape (D, N)."""
+    def drawn(self, n_draws: int, rng: np.random.Generator) -> Any:
+        """Draw labels from the predictions, shape (D, N), on the device of the predictions."""
+        if self.tensor is not None:
+            from hcal.metrics.device_replicates import drawn_labels_on_device
+
+            return drawn_labels_on_device(self, n_draws, rng)
         blocks = [draw_columns(block, n_draws, rng) for block in self.row_blocks()]
         return np.concatenate(blocks, axis=1)
 
@@ -357,9 +363,19 @@ def number(x: Any) -> Any:
     >>> number(np.array(0.5)), number(np.array([0.5]))
     (0.5, array([0.5]))
     """
-    if hasattr(x, "cpu"):
-        x = x.cpu().numpy()
-    return float(x) if np.ndim(x) == 0 else np.asarray(x)
+    x = as_array(x)
+    return float(x) if x.ndim == 0 else x
+
+
+def as_array(x: Any) -> NDArray[Any]:
+    """Return an array in host memory of an array or a tensor.
+
+    Examples
+    --------
+    >>> as_array([1.0])
+    array([1.])
+    """
+    return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
 
 
 def drawn_hits(conf: Vector, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:

@@ -16,6 +16,7 @@ from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
 from hcal.runtime.numerics import Float64 as Vector
+from hcal.runtime.numerics import IntArray
 
 #: Cells of the grid. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
 CELLS: Final = 4096
@@ -55,11 +56,16 @@ def spectrum(at: Vector, mass: Vector) -> Vector:
     >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
     2.0
     """
-    place = np.clip(at * CELLS - 0.5, 0, CELLS - 1)
-    left = np.minimum(place.astype(np.int64), CELLS - 2)
-    share = place - left
+    left, share = cell_place(at)
     cells = np.bincount(left, mass * (1 - share), CELLS) + np.bincount(left + 1, mass * share, CELLS)
     return np.asarray(dct(cells, norm="ortho"))
+
+
+def cell_place(at: Vector) -> tuple[IntArray, Vector]:
+    """Return the cell on the left, and how far on the way to the next one; at (N,)."""
+    place = np.clip(at * CELLS - 0.5, 0, CELLS - 1)
+    left = np.minimum(place.astype(np.int64), CELLS - 2)
+    return left, place - left
 
 
 def smoothed(waves: Vector, sigma: float) -> Vector:
