@@ -21,10 +21,22 @@ from hcal.metrics.expected_brier import spiegelhalter, spiegelhalter_p
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, brier, mean_confidence, nll, sharpness
-from hcal.metrics.smooth import smece
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.testing import CalibrationTest, calibration_test
-from hcal.metrics.top_label import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, kde_ece, ks, mce, mmce
+from hcal.metrics.top_label import (
+    ace,
+    dece,
+    ece_em,
+    ece_ew,
+    ece_r2,
+    ece_s1,
+    ece_s2,
+    kde_ece,
+    ks,
+    mce,
+    mmce,
+    smece,
+)
 from hcal.metrics.windowed import HError, h_error, hce, hce_pooled
 
 __all__ = [

@@ -2,50 +2,53 @@
 
 Positions are counts of *copies*: an integer weight equals repetition, so a boundary may fall inside a row
 of weight 3. Copies of a row are identical, hence linear interpolation of the prefix sums is exact there.
+Arrays end in an axis of bins; what comes before is the axis of replicates, where there are many.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from hcal.metrics.sample import Sample, Vector
-from hcal.runtime.numerics import IntArray
+from hcal.metrics.ranked import Ranked
+from hcal.metrics.sample import number
+from hcal.runtime.numerics import Float64, IntArray
+
+# Bounds of bins that a sweep tries at once, in all replicates.
+_TRIED = 1 << 21
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Weight, mean confidence and accuracy of the non-empty bins, each of shape (bins,)."""
+    """Weight, mean confidence and accuracy of bins, each of shape (..., bins); 0 where a bin is empty."""
 
-    weight: Vector
-    conf: Vector
-    acc: Vector
+    weight: Float64
+    conf: Float64
+    acc: Float64
 
     @property
-    def gap(self) -> Vector:
+    def gap(self) -> Float64:
         """|confidence − accuracy| of each bin."""
         return np.abs(self.conf - self.acc)
 
 
-def _bins(weight: Vector, conf: Vector, hit: Vector) -> Bins:
+def _bins(weight: Float64, conf: Float64, hit: Float64) -> Bins:
     full = weight > 0
-    w = weight[full]
-    return Bins(w, conf[full] / w, hit[full] / w)
+    safe = np.where(full, weight, 1.0)
+    return Bins(weight, np.where(full, conf / safe, 0.0), np.where(full, hit / safe, 0.0))
 
 
-def at_rows(s: Sample, positions: IntArray) -> Bins:
+def at_rows(r: Ranked, positions: IntArray) -> Bins:
     """Return the bins between consecutive positions in the sorted rows."""
-    weight, conf, hit = (np.diff(x[positions]) for x in s.prefix)
-    return _bins(weight, conf, hit)
+    return _bins(*(np.diff(x) for x in r.at_rows(positions)))
 
 
-def at_copies(s: Sample, copies: Vector) -> Bins:
+def at_copies(r: Ranked, copies: Float64) -> Bins:
     """Return the bins between consecutive numbers of copies, counted from the least confident."""
-    weight, conf, hit = s.prefix
-    return _bins(
-        np.diff(copies), np.diff(np.interp(copies, weight, conf)), np.diff(np.interp(copies, weight, hit))
-    )
+    conf, hit = r.at_copies(copies)
+    return _bins(np.diff(copies), np.diff(conf), np.diff(hit))
 
 
 def check_bins(bins: int) -> int:
@@ -61,52 +64,70 @@ def check_bins(bins: int) -> int:
     return int(bins)
 
 
-def equal_width(s: Sample, bins: int) -> Bins:
+def equal_width(r: Ranked, bins: int) -> Bins:
     """Bins (lo, hi] of equal width on [0, 1]. A confidence is never 0, so none is lost."""
     edges = np.linspace(0, 1, check_bins(bins) + 1)
-    return at_rows(s, np.searchsorted(s.data.conf_sorted, edges, side="right").astype(np.int64))
+    return at_rows(r, np.searchsorted(r.conf, edges, side="right").astype(np.int64))
 
 
-def equal_mass(s: Sample, bins: int) -> Bins:
+def equal_mass(r: Ranked, bins: int) -> Bins:
     """Bins with boundaries round(N·k/bins), half to even; fewer bins where N is smaller."""
-    return at_copies(s, np.rint(s.total * np.arange(check_bins(bins) + 1) / bins))
+    return at_copies(r, np.rint(_last(r.total) * np.arange(check_bins(bins) + 1) / bins))
 
 
-def quantile_edges(s: Sample, bins: int) -> Bins:
+def quantile_edges(r: Ranked, bins: int) -> Bins:
     """Bins (lo, hi] between interpolated quantiles of the confidences; the smallest one is in no bin."""
-    conf, weight = s.data.conf_sorted, s.prefix[0][1:]
-    where = np.minimum(np.linspace(0, s.total, check_bins(bins) + 1), s.total - 1)
+    last = _last(r.total) - 1
+    where = np.minimum(np.linspace(0, r.total, check_bins(bins) + 1, axis=-1), last)
     low = np.floor(where)
-    copy = [conf[np.searchsorted(weight, np.minimum(i, s.total - 1), side="right")] for i in (low, low + 1)]
+    copy = [r.conf[r.row_of(np.minimum(i, last))] for i in (low, low + 1)]
     edges = copy[0] + (where - low) * (copy[1] - copy[0])
-    edges[-1] = conf[-1] if s.weight is None else conf[s.w_sorted > 0][-1]
-    return at_rows(s, np.searchsorted(conf, edges, side="right").astype(np.int64))
+    return at_rows(r, np.searchsorted(r.conf, edges, side="right").astype(np.int64))
 
 
-def sweep(s: Sample) -> Bins:
-    """The most equal-mass bins, counting up from 2, before accuracies stop being non-decreasing."""
-    n = round(s.total)
-    best = at_copies(s, np.array([0.0, n]))
-    if n < 3:
-        return best
-    hit = s.data.hit_sorted[s.w_sorted > 0]
-    if (np.diff(hit) >= 0).all():  # every number of bins passes; do not try all of them
-        # n - 1 bins: two copies in the first, one in each other; those of one row have the same gap.
-        return at_copies(s, np.concatenate([[0.0, 2.0], s.prefix[0][s.prefix[0] > 2]]))
-    weight, _, hits = s.prefix
-    for b in range(2, n):
-        bounds = _sweep_bounds(n, b)
-        acc = np.diff(np.interp(bounds, weight, hits)) / np.diff(bounds)
-        if (np.diff(acc) < 0).any():
-            return at_copies(s, _sweep_bounds(n, b - 1))
-    return at_copies(s, _sweep_bounds(n, n - 1))
+def sweep_error(r: Ranked, order: float) -> Any:
+    """Return the error over the most equal-mass bins, counting up from 2, that keep accuracy non-decreasing."""
+    n = np.rint(r.total).astype(np.int64)
+    # Hits that follow all misses pass for every number of bins; do not try all of them.
+    perfect = r.monotone & (n > 2)
+    out = np.asarray(error(at_copies(r, _sweep_bounds(n, _most_bins(r, n, ~perfect))), r.total, order))
+    for i in np.ndindex(perfect.shape):
+        if perfect[i]:
+            one = r.single(i)
+            # n − 1 bins: two copies in the first, one in each other; those of one row have the same gap.
+            copies = np.concatenate([[0.0, 2.0], one.prefix[0][one.prefix[0] > 2]])
+            out[i] = error(at_copies(one, copies), one.total, order)
+    return number(out)
 
 
-def _sweep_bounds(n: int, b: int) -> Vector:
-    """First ranks of the bins of rank i -> floor(i·b/n), and n itself."""
-    return (-(-np.arange(b + 1) * n // b)).astype(np.float64)
+def _most_bins(r: Ranked, n: IntArray, going: Any) -> IntArray:
+    most = np.ones_like(n)
+    first, tries = 2, 1
+    while going.any():
+        counts = range(first, first + tries)
+        bounds = [_sweep_bounds(n, b) for b in counts]
+        hits = r.at_copies(np.concatenate(bounds, axis=-1))[1]
+        parts = np.split(hits, np.cumsum([b + 1 for b in counts])[:-1], axis=-1)
+        for b, bound, hit in zip(counts, bounds, parts, strict=True):
+            accuracy = np.diff(hit) / np.maximum(np.diff(bound), 1)
+            going = going & (b < n) & (np.diff(accuracy) >= 0).all(axis=-1)
+            most = np.where(going, b, most)
+        first += tries
+        tries = max(1, min(2 * tries, _TRIED // (first * n.size)))
+    return most
 
 
-def error(bins: Bins, total: float, order: float = 1) -> float:
+def _sweep_bounds(n: Any, b: Any) -> Float64:
+    """First ranks of the bins of rank i -> floor(i·b/n), and n itself; bins beyond b are empty."""
+    i = np.minimum(np.arange(np.max(b) + 1), _last(b))
+    return (-(-i * _last(n) // _last(b))).astype(np.float64)
+
+
+def error(bins: Bins, total: Any, order: float = 1) -> Any:
     """Return (Σ_b (n_b/N)·gap_b^r)^(1/r)."""
-    return float(((bins.weight / total * bins.gap**order).sum()) ** (1 / order))
+    return number((bins.weight / _last(total) * bins.gap**order).sum(axis=-1) ** (1 / order))
+
+
+def _last(x: Any) -> Any:
+    """Return one number a replicate as an array with an axis of bins."""
+    return np.asarray(x)[..., None]

@@ -1,6 +1,6 @@
 """The squared kernel calibration error of the whole vector: blocked matrix products, never N x N.
 
-On CUDA tensors the same products run on the device (:mod:`hcal.metrics.device`).
+On CUDA tensors the same products run on the device (:mod:`hcal.metrics.device_pairs`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
 
 def _pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
     if s.data.tensor is not None:
-        from hcal.metrics.device import pair_sums_on_device
+        from hcal.metrics.device_pairs import pair_sums_on_device
 
         return pair_sums_on_device(s, bandwidth)
     out, squares = np.zeros(s.n), 0.0

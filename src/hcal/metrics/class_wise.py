@@ -14,47 +14,106 @@ import numpy as np
 from hcal.metrics.bins import check_bins
 from hcal.metrics.documented import documented_metric
 from hcal.metrics.kmeans import cluster_columns
-from hcal.metrics.sample import Entries, Sample, Vector, as_sample
+from hcal.metrics.sample import Entries, Sample, as_sample, number
 from hcal.runtime.numerics import Float64, IntArray
 
 
 @dataclass(frozen=True)
 class CellSums:
-    """Weight and Σ w·(p − [y = k]) of every (class, bin), each of shape (K, bins)."""
+    """Weight and Σ w·(p − [y = k]) of every (class, bin), each of shape (..., K, bins).
 
-    weight: Float64
-    gap: Float64
+    Arrays, or tensors on the device of the data; before K stands the axis of replicates, where there are many.
+    """
 
-    def errors(self, total: Any, order: float = 1) -> Vector:
-        """Return the error of every class, (Σ_b (n_b/N)|gap_b/n_b|^r)^(1/r), shape (K,)."""
+    weight: Any
+    gap: Any
+
+    def errors(self, total: Any, order: float = 1) -> Any:
+        """Return the error of every class, (Σ_b (n_b/N)|gap_b/n_b|^r)^(1/r), shape (..., K)."""
         if order == 1:
-            return np.asarray(np.abs(self.gap).sum(axis=1) / total)
-        mean = np.divide(np.abs(self.gap), self.weight, out=np.zeros_like(self.gap), where=self.weight > 0)
-        return np.asarray((self.weight * mean**order).sum(axis=1) / total) ** (1 / order)
+            return abs(self.gap).sum(-1) / total
+        mean = abs(self.gap) / (self.weight + (self.weight == 0))
+        return ((self.weight * mean**order).sum(-1) / total) ** (1 / order)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which entries count, and where they are cut into bins.
+
+    Attributes
+    ----------
+    threshold : float
+        Entries above it count.
+    edges : array of shape (bins − 1,) or (K, bins − 1)
+        Ascending, for all classes or for each.
+    closed : bool
+        Whether a bin holds its lower edge, [lo, hi), rather than its upper one, (lo, hi].
+    """
+
+    threshold: float
+    edges: Float64
+    closed: bool = False
+
+    @property
+    def bins(self) -> int:
+        """Bins of a class."""
+        return self.edges.shape[-1] + 1
+
+
+@dataclass(frozen=True)
+class ClassTotals:
+    """What the first bin is the rest of: total weight, and of every class sums over all rows, (..., K)."""
+
+    weight: Any  # (..., 1) or a number
+    claimed: Any  # Σ w·p
+    zeros: Any  # weight of the entries p = 0
+    happened: Any  # weight of the labels; one at p = 0 lies in no bin
 
 
 def equal_width_cells(s: Sample, bins: int) -> CellSums:
     """Return the equal-width cells (lo, hi]; an entry p = 0 lies in no bin."""
     edges = np.linspace(0, 1, check_bins(bins) + 1)
-    e = s.data.entries(float(edges[1]))
-    which = np.searchsorted(edges, e.value, side="left") - 1
-    cells = _sum_cells(s, e, np.minimum(which, bins - 1), bins)
-    weight = s.total - cells.weight.sum(axis=1) - s.zero_weights
-    lost = np.bincount(s.y, weights=s.w * (s.data.chosen == 0), minlength=s.k)  # labels at p = 0: in no bin
-    total = s.column_sums - np.bincount(s.y, weights=s.w, minlength=s.k) + lost
-    gap = total - cells.gap.sum(axis=1)
-    cells.weight[:, 0] += weight
-    cells.gap[:, 0] += np.where(weight > 0, gap, 0.0)
+    cells = sum_cells(s, Cut(float(edges[1]), edges[1:-1]))
+    of = _totals(s)
+    weight = of.weight - cells.weight.sum(-1) - of.zeros
+    gap = of.claimed - of.happened - cells.gap.sum(-1)
+    cells.weight[..., 0] += weight
+    cells.gap[..., 0] += gap * (weight > 0)
     return cells
 
 
-def _sum_cells(s: Sample, e: Entries, which: IntArray, bins: int) -> CellSums:
-    flat = e.column * bins + which
+def _totals(s: Sample) -> ClassTotals:
+    if s.data.tensor is not None:
+        from hcal.metrics.device_cells import totals_on_device
+
+        return totals_on_device(s)
+    happened = np.bincount(s.y, weights=s.w * (s.data.chosen != 0), minlength=s.k)
+    return ClassTotals(s.total, s.column_sums, s.zero_weights, happened)
+
+
+def sum_cells(s: Sample, cut: Cut) -> CellSums:
+    """Return the sums of the entries of every class and bin."""
+    if s.data.tensor is not None:
+        from hcal.metrics.device_cells import sum_cells_on_device
+
+        return sum_cells_on_device(s, cut)
+    e, bins = s.data.entries(cut.threshold), cut.bins
+    flat = e.column * bins + _which(cut, e)
     w = s.w[e.row]
     # An empty list of entries would give integer counts: hence the float64.
     weight = np.bincount(flat, weights=w, minlength=s.k * bins).astype(np.float64)
     gap = np.bincount(flat, weights=w * (e.value - e.mark), minlength=s.k * bins).astype(np.float64)
     return CellSums(weight.reshape(s.k, bins), gap.reshape(s.k, bins))
+
+
+def _which(cut: Cut, e: Entries) -> IntArray:
+    """Return the bin of every entry, the number of edges below it."""
+    if cut.edges.ndim == 1:
+        return np.searchsorted(cut.edges, e.value, side="right" if cut.closed else "left").astype(np.int64)
+    which = np.zeros(len(e.value), dtype=np.int64)
+    for edge in cut.edges.T:  # at most bins - 1 comparisons, each over all entries at once
+        which += e.value > edge[e.column]
+    return which
 
 
 @documented_metric()
@@ -69,7 +128,7 @@ def cwece_a(
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    return float(equal_width_cells(s, bins).errors(s.total, order).mean())
+    return number(equal_width_cells(s, bins).errors(_totals(s).weight, order).mean(-1))
 
 
 @documented_metric()
@@ -82,7 +141,7 @@ def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int =
     0.5
     """
     s = as_sample(probs, y, sample_weight)
-    return float(equal_width_cells(s, bins).errors(s.total).sum())
+    return number(equal_width_cells(s, bins).errors(_totals(s).weight).sum(-1))
 
 
 @documented_metric()
@@ -106,15 +165,14 @@ def _threshold(threshold: float | None, k: int) -> float:
 
 def thresholded_cells(s: Sample, bins: int, threshold: float | None) -> CellSums:
     """Return the cells [lo, hi) of the entries above the threshold only."""
-    e = s.data.entries(_threshold(threshold, s.k))
     inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
-    return _sum_cells(s, e, np.searchsorted(inner, e.value, side="right").astype(np.int64), bins)
+    return sum_cells(s, Cut(_threshold(threshold, s.k), inner, closed=True))
 
 
-def kept_errors(cells: CellSums) -> Vector:
-    """Return the error of every class over its kept entries, 0 for a class with none, shape (K,)."""
-    kept = cells.weight.sum(axis=1)
-    return np.asarray(np.divide(np.abs(cells.gap).sum(axis=1), kept, out=np.zeros_like(kept), where=kept > 0))
+def kept_errors(cells: CellSums) -> Any:
+    """Return the error of every class over its kept entries, 0 for a class with none, shape (..., K)."""
+    kept = cells.weight.sum(-1)
+    return abs(cells.gap).sum(-1) / (kept + (kept == 0))
 
 
 @documented_metric()
@@ -138,7 +196,7 @@ def tcwece(
     0.125
     """
     s = as_sample(probs, y, sample_weight)
-    return float(kept_errors(thresholded_cells(s, bins, threshold)).mean())
+    return number(kept_errors(thresholded_cells(s, bins, threshold)).mean(-1))
 
 
 @documented_metric(weights="counts")
@@ -172,9 +230,5 @@ def tcwece_k(
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("tcwece_k")
-    e = s.data.entries(_threshold(threshold, s.k))
     edges = cluster_columns(s, check_bins(bins), restarts, random_state)
-    which = np.zeros(len(e.value), dtype=np.int64)
-    for j in range(edges.shape[1]):  # at most bins - 1 comparisons, each over all entries at once
-        which += e.value > edges[e.column, j]
-    return float(kept_errors(_sum_cells(s, e, which, bins)).mean())
+    return number(kept_errors(sum_cells(s, Cut(_threshold(threshold, s.k), edges))).mean(-1))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits
+from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits, number
 
 
 @documented_metric()
@@ -24,15 +24,15 @@ def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.325
     """
     s = as_sample(probs, y, sample_weight)
-    gap = np.cumsum(s.w_sorted * (s.data.conf_sorted - s.data.hit_sorted))
-    return float(_range(gap[None, _ends(s)])[0] / s.total)
+    highest, lowest = s.ranked.walk(_ends(s))
+    return number(_range(highest, lowest) / s.ranked.total)
 
 
 def kuiper_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
     """Return Kuiper statistics of hits drawn with the confidences as their probabilities, shape (draws,)."""
     conf, ends = s.data.conf_sorted, _ends(s)
-    parts = (np.cumsum(conf - hit, axis=1) for hit in drawn_hits(conf, draws, rng))
-    return np.concatenate([_range(walk[:, ends]) / s.n for walk in parts])
+    walks = (np.cumsum(conf - hit, axis=1)[:, ends] for hit in drawn_hits(conf, draws, rng))
+    return np.concatenate([_range(walk.max(axis=1), walk.min(axis=1)) / s.n for walk in walks])
 
 
 def _ends(s: Sample) -> Any:
@@ -40,6 +40,6 @@ def _ends(s: Sample) -> Any:
     return np.flatnonzero(np.diff(s.data.conf_sorted, append=np.inf) > 0)
 
 
-def _range(walks: Vector) -> Vector:
-    """Return the reach of walks that start at 0; shape (walks,)."""
-    return np.asarray(np.maximum(walks.max(axis=1), 0) - np.minimum(walks.min(axis=1), 0))
+def _range(highest: Any, lowest: Any) -> Any:
+    """Return the reach of walks that start at 0."""
+    return np.maximum(highest, 0) - np.minimum(lowest, 0)

@@ -1,28 +1,31 @@
-"""Metrics on CUDA tensors: the N x K work stays on the device, only small results come back.
+"""What metrics of CUDA tensors share: checks, sorted columns, sums of runs. N x K work stays on the device.
 
 Tensors in host memory are viewed as numpy arrays and never come here; the functions run on any torch device,
-which is how they are tested without a GPU.
+which is how they are tested without a GPU. Sums are in float64, and none is left to the order in which
+threads arrive (no atomic additions of fractions): a second run gives the same bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-
-from hcal.metrics.canonical import ROUNDING
-from hcal.metrics.sample import BLOCK, Vector
+from torch import Tensor
 
 if TYPE_CHECKING:
-    from hcal.metrics.sample import Sample
+    from hcal.metrics.sample import Data
+
+#: Numbers of a temporary array: 0.5 GB of float64.
+DEVICE_BLOCK = 1 << 26
 
 
-def check_tensor(probs: Any) -> torch.Tensor:
+def check_tensor(probs: Any) -> Tensor:
     """Check probabilities on their device and renormalise the rows; errors as in ``hcal.inputs``."""
     from hcal import inputs
 
-    x: torch.Tensor = probs.detach()
+    x: Tensor = probs.detach()
     if x.dtype in (torch.float16, torch.bfloat16):
         x = x.float()
     if x.dtype not in (torch.float32, torch.float64):
@@ -39,50 +42,33 @@ def check_tensor(probs: Any) -> torch.Tensor:
     return x
 
 
-def _on(s: Sample, array: Any) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(s.data.tensor.device)
+def on(data: Data, array: Any) -> Tensor:
+    """Return an array as a tensor on the device of the data."""
+    return torch.as_tensor(np.ascontiguousarray(array), device=data.tensor.device)
 
 
-def pair_sums_on_device(s: Sample, bandwidth: float) -> tuple[Vector, float]:
-    """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,), and Σ_{i ≠ j} h_ij²."""
-    p = s.data.tensor.double()
-    y, w = _on(s, s.y), _on(s, s.w)
-    squares = p.square().sum(dim=1)
-    out = torch.zeros(s.n, dtype=torch.float64, device=p.device)
-    total = torch.zeros((), dtype=torch.float64, device=p.device)
-    step = max(1, 8 * BLOCK // s.n)
-    for i in range(0, s.n, step):
-        rows = slice(i, min(i + step, s.n))
-        gram = p[rows] @ p.T
-        distance = (squares[rows, None] - ROUNDING + squares[None, :] - 2 * gram).clamp_(min=0).sqrt_()
-        gram -= p[rows][:, y]
-        gram -= p[:, y[rows]].T
-        gram += y[rows, None] == y[None, :]
-        gram *= torch.exp_(distance.mul_(-1 / bandwidth))
-        index = torch.arange(rows.start, rows.stop, device=p.device)
-        gram[index - i, index] = 0.0
-        out[rows] = gram @ w
-        total += gram.square().sum()
-    return np.asarray(out.cpu().numpy()), float(total)
+def run_sums(values: Tensor, lengths: Tensor) -> Tensor:
+    """Return the sums of consecutive runs of rows; values (E,) or (E, B), lengths (runs,) → (runs, ...).
+
+    Examples
+    --------
+    >>> run_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 1]))
+    tensor([3., 0., 4.])
+    """
+    return torch.segment_reduce(values, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
 
 
-def dkde_rows_on_device(s: Sample, bandwidth: float, floor: float) -> Vector:
-    """Return ‖π_i − p_i‖² of every row, shape (N,)."""
-    p = s.data.tensor.double().clamp(min=floor)
-    y, w = _on(s, s.y), _on(s, s.w)
-    shape = p / bandwidth
-    constant = torch.lgamma(shape + 1).sum(dim=1) - torch.lgamma(shape.sum(dim=1) + s.k)
-    offset = torch.log(w) - constant
-    fewer = torch.where(w > 1, torch.log((w - 1).clamp(min=0)) - torch.log(w), -torch.inf)
-    one_hot = torch.nn.functional.one_hot(y, s.k).double()
-    out = torch.empty(s.n, dtype=torch.float64, device=p.device)
-    step = max(1, 8 * BLOCK // s.n)
-    for i in range(0, s.n, step):
-        rows = slice(i, min(i + step, s.n))
-        kernel = torch.log(p[rows]) @ shape.T
-        kernel += offset
-        index = torch.arange(rows.start, rows.stop, device=p.device)
-        kernel[index - i, index] += fewer[rows]
-        kernel = torch.softmax(kernel, dim=1)
-        out[rows] = (kernel @ one_hot - p[rows]).square().sum(dim=1)
-    return np.asarray(out.cpu().numpy())
+def sorted_columns(data: Data) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield (first class, ascending probabilities (C, N), their rows (C, N)) of blocks of classes.
+
+    The sort is stable. That of one block is remembered: the windows, the clusters and the certificates of
+    classes share it.
+    """
+    step = max(1, 2 * DEVICE_BLOCK // data.n)
+    for first in range(0, data.k, step):
+        found = data.on_device.get("columns")
+        if found is None:
+            found = data.tensor[:, first : first + step].T.contiguous().sort(dim=1, stable=True)
+            if step >= data.k:
+                data.on_device["columns"] = found
+        yield first, *found

@@ -55,7 +55,7 @@ def dkde_ce(
 def dkde_rows(s: Sample, bandwidth: float = 1.0, floor: float = 1e-25) -> Vector:
     """Return ‖π_i − p_i‖² of every row, shape (N,)."""
     if s.data.tensor is not None:
-        from hcal.metrics.device import dkde_rows_on_device
+        from hcal.metrics.device_pairs import dkde_rows_on_device
 
         return dkde_rows_on_device(s, bandwidth, floor)
     by_class = np.argsort(s.y, kind="stable")  # a class is a run of columns: its mass is one reduceat
@@ -116,6 +116,18 @@ def dkde_spread(s: Sample, groups: int = 20, random_state: int = 0) -> tuple[flo
     """
     groups = min(groups, s.n)
     group = np.random.default_rng(random_state).permutation(s.n) % groups
+    sums, noise = _group_sums(s, group, groups)
+    values = sums / (s.n - np.bincount(group, minlength=groups))
+    variance = (groups - 1) / groups * ((values - values.mean()) ** 2).sum()
+    return float(np.sqrt(variance)), noise / s.n
+
+
+def _group_sums(s: Sample, group: IntArray, groups: int) -> tuple[Vector, float]:
+    """Return Σ_i ‖π_i − p_i‖² with each group left out, and the summed noise of the labels."""
+    if s.data.tensor is not None:
+        from hcal.metrics.device_pairs import dkde_groups_on_device
+
+        return dkde_groups_on_device(s, group, groups)
     cell = group * s.k + s.y
     columns = np.argsort(cell, kind="stable")
     present, starts = np.unique(cell[columns], return_index=True)
@@ -134,9 +146,7 @@ def dkde_spread(s: Sample, groups: int = 20, random_state: int = 0) -> tuple[flo
             with np.errstate(invalid="ignore", divide="ignore"):
                 gap = rest / rest.sum(axis=1, keepdims=True) - p[kept]
             sums[g] += float(np.einsum("nk,nk->", gap, gap))
-    values = sums / (s.n - np.bincount(group, minlength=groups))
-    variance = (groups - 1) / groups * ((values - values.mean()) ** 2).sum()
-    return float(np.sqrt(variance)), noise / s.n
+    return sums, noise
 
 
 def dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits
+from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits, number
 
 #: In the standard deviation, confidences are kept this far from 1: one wrong certainty would make Z infinite.
 EPSILON = float(np.finfo(np.float32).eps)
@@ -29,7 +29,7 @@ def spiegelhalter(probs: Any, y: Any = None, *, sample_weight: Any = None) -> fl
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("spiegelhalter")
-    return abs(spiegelhalter_z(s))
+    return number(np.abs(_ranked_z(s)))
 
 
 def spiegelhalter_z(s: Sample) -> float:
@@ -40,7 +40,7 @@ def spiegelhalter_z(s: Sample) -> float:
     >>> round(spiegelhalter_z(Sample([[0.1, 0.9]] * 40, [1] * 40)), 3)
     -2.108
     """
-    return float(_z(s.data.conf, s.data.hit[None], s.w)[0])
+    return float(_ranked_z(s))
 
 
 def spiegelhalter_p(probs: Any, y: Any = None) -> float:
@@ -62,12 +62,22 @@ def spiegelhalter_p(probs: Any, y: Any = None) -> float:
 def spiegelhalter_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
     """Return |Z| of hits drawn with the confidences as their probabilities, shape (draws,)."""
     conf = s.data.conf
-    return np.concatenate([np.abs(_z(conf, hit, s.w)) for hit in drawn_hits(conf, draws, rng)])
+    slope, variance = _slope(conf)
+    gaps = ((hit - conf) @ (s.w * slope) for hit in drawn_hits(conf, draws, rng))
+    return np.concatenate([np.abs(_ratio(gap, s.w @ variance)) for gap in gaps])
 
 
-def _z(conf: Vector, hit: Any, weight: Vector) -> Vector:
+def _ranked_z(s: Sample) -> Any:
+    r, (slope, variance) = s.ranked, _slope(s.data.conf_sorted)
+    return _ratio(r.dot_hits(slope) - r.dot(s.data.conf_sorted * slope), r.dot(variance))
+
+
+def _slope(conf: Vector) -> tuple[Vector, Vector]:
+    """Return how the squared error changes with a hit, and the variance of that change; shape (N,) each."""
     slope, clipped = 1 - 2 * conf, np.minimum(conf, 1 - EPSILON)
-    spread = np.sqrt(weight @ (slope**2 * clipped * (1 - clipped)))
-    if spread == 0:  # every confidence is exactly 1/2: the squared error is 1/4 whatever happens
-        return np.zeros(len(hit))
-    return np.asarray((hit - conf) @ (weight * slope) / spread)
+    return slope, slope**2 * clipped * (1 - clipped)
+
+
+def _ratio(excess: Any, variance: Any) -> Any:
+    # Every confidence exactly 1/2: the squared error is 1/4 whatever happens.
+    return np.where(variance > 0, excess, 0.0) / np.sqrt(np.where(variance > 0, variance, 1.0))

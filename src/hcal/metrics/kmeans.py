@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.sample import BLOCK, Sample, Vector, _cumulate
+from hcal.metrics.sample import BLOCK, Sample, Vector
+from hcal.runtime.numerics import IntArray, prefix_sums
 
-_STOP = 1e-5  # published: stop when the mean distance to the nearest centre changes by no more
+STOP = 1e-5  # published: stop when the mean distance to the nearest centre changes by no more
 
 
 def cluster_columns(s: Sample, clusters: int, restarts: int, random_state: int) -> NDArray[np.float64]:
@@ -22,14 +23,19 @@ def cluster_columns(s: Sample, clusters: int, restarts: int, random_state: int) 
     weight = None if s.keep_clusters else s.weight
     if weight is None and key in s.data.cluster_edges:
         return s.data.cluster_edges[key]
-    edges = np.full((s.k, clusters - 1), np.inf)
-    if clusters > 1:
+    total = s.n if weight is None else int(weight.sum())
+    starts = (start_copies(total, clusters, restarts, random_state, k) for k in range(s.k))
+    if s.data.tensor is not None and clusters > 1:
+        from hcal.metrics.device_kmeans import cluster_columns_on_device
+
+        edges = cluster_columns_on_device(s.data, weight, np.stack(list(starts)), clusters)
+    else:
+        edges = np.full((s.k, clusters - 1), np.inf)
         step = max(1, BLOCK // s.n)
-        for first in range(0, s.k, step):
+        for first in range(0, s.k if clusters > 1 else 0, step):
             columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
-            for i, column in enumerate(columns):
-                rng = np.random.default_rng([random_state, first + i])
-                edges[first + i] = _boundaries(_kmeans(column, weight, clusters, restarts, rng))
+            for k, column in enumerate(columns, start=first):
+                edges[k] = _boundaries(_kmeans(column, weight, next(starts), clusters))
     if weight is None:
         s.data.cluster_edges[key] = edges
     return edges
@@ -39,9 +45,23 @@ def _boundaries(centres: Vector) -> Vector:
     return (centres[1:] + centres[:-1]) / 2
 
 
-def _kmeans(
-    x: Vector, weight: Vector | None, clusters: int, restarts: int, rng: np.random.Generator
-) -> Vector:
+def start_copies(n: int, clusters: int, restarts: int, random_state: int, k: int) -> IntArray:
+    """Draw the copies whose values are the first centres of a class, without replacement.
+
+    Returns
+    -------
+    array of shape (restarts, at most clusters)
+
+    Examples
+    --------
+    >>> start_copies(3, 5, 2, 0, 0).shape
+    (2, 3)
+    """
+    rng = np.random.default_rng([random_state, k])
+    return np.stack([rng.choice(n, size=min(clusters, n), replace=False) for _ in range(restarts)])
+
+
+def _kmeans(x: Vector, weight: Vector | None, copies: IntArray, clusters: int) -> Vector:
     """Return the ascending centres of the best restart, inf for clusters that died."""
     if weight is None:
         x = np.sort(x)
@@ -49,31 +69,20 @@ def _kmeans(
     else:
         order = np.argsort(x, kind="stable")
         x, weight = x[order], weight[order]
-        counts = _cumulate(weight)
-    sums = _cumulate(np.diff(counts) * x)
-    centres = _starts(x, counts, clusters, restarts, rng)
+        counts = prefix_sums(weight)
+    sums = prefix_sums(np.diff(counts) * x)
+    restarts, size = copies.shape
+    centres = np.full((restarts, clusters), np.inf)
+    centres[:, :size] = np.sort(x[np.searchsorted(counts[1:], copies, side="right")], axis=1)
     distance = np.full(restarts, np.inf)
     running = np.ones(restarts, dtype=bool)
     while running.any():
         now = centres[running]
         new, mean_distance = _lloyd(x, counts, sums, now)
-        done = np.abs(distance[running] - mean_distance) <= _STOP
+        done = np.abs(distance[running] - mean_distance) <= STOP
         centres[running], distance[running] = new, mean_distance
         running[np.flatnonzero(running)[done]] = False
     return np.asarray(centres[np.argmin(distance)])
-
-
-def _starts(
-    x: Vector, counts: Vector, clusters: int, restarts: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Draw values without replacement (copies of a weighted row are drawn like repeated rows)."""
-    n = int(counts[-1])
-    starts = np.full((restarts, clusters), np.inf)
-    size = min(clusters, n)
-    for r in range(restarts):
-        copies = rng.choice(n, size=size, replace=False)
-        starts[r, :size] = x[np.searchsorted(counts[1:], copies, side="right")]
-    return np.sort(starts, axis=1)
 
 
 def _lloyd(

@@ -19,7 +19,6 @@ from hcal.metrics import (
     dirichlet,
     expected_brier,
     scores,
-    smooth,
     top_label,
     windowed,
 )
@@ -77,6 +76,11 @@ class Metric:
     shares: Callable[[Sample], Vector] | None = None
     ends: Callable[[Sample, float, float], tuple[float, float]] | None = None
     null: Callable[[Sample, int, np.random.Generator], Vector] | None = None
+
+    @property
+    def batched(self) -> bool:
+        """Whether its function takes many replicates at once, where the data are on a device."""
+        return self.ends is None
 
     @property
     def interval(self) -> Literal["bootstrap", "jackknife", "bias-aware"]:
@@ -168,13 +172,11 @@ METRICS: dict[str, Metric] = {
             null=top_label.ks_null,
         ),
         _top("mce", "MCE", "MCE", "largest gap of any equal-width bin; noisy where a bin holds few samples"),
-        Metric(
+        _top(
             "smece",
-            "top-label",
             "smECE",
             "smooth ECE",
             "ECE with a smooth kernel in place of bins, of a width that it finds itself",
-            smooth.smece,
         ),
         Metric(
             "kuiper",

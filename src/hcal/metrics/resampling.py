@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from hcal.metrics.registry import METRICS
-from hcal.metrics.sample import BLOCK, Sample, Vector
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_array
 
 BootstrapEnds = Literal["percentile", "bca"]
 
@@ -43,8 +43,10 @@ class Interval:
     chance: float | None = None
 
 
-def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Any:
     """Draw rows with replacement, as counts times the sample's own weights, shape (B, N).
+
+    An array, or a tensor on the device of the predictions.
 
     Examples
     --------
@@ -52,6 +54,10 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
     >>> bootstrap_weights(s, 3, np.random.default_rng(0)).sum(axis=1)
     array([5., 5., 5.])
     """
+    if s.data.tensor is not None:
+        from hcal.metrics.device_replicates import drawn_weights
+
+        return drawn_weights(s, n_resamples, rng)
     out = np.empty((n_resamples, s.n))
     rows = np.flatnonzero(s.w > 0)  # a row of weight 0 is no row, and a draw of such rows alone no sample
     for row in out:
@@ -60,7 +66,7 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
 
 
 def replicates(
-    s: Sample, names: Iterable[str], weights: NDArray[np.float64], *, first_order: bool = False
+    s: Sample, names: Iterable[str], weights: Any, *, first_order: bool = False
 ) -> dict[str, Vector]:
     """Return every metric under every row of weights, each of shape (B,).
 
@@ -76,16 +82,29 @@ def replicates(
     """
     names = list(names)
     out = {}
+    many = _on_device(s, weights=weights)
     totals = weights.sum(axis=1)
     for metric in (METRICS[n] for n in names):
         rows = metric.rows or (metric.shares if first_order else None)
         if rows is not None:
-            out[metric.name] = weights @ rows(s) / totals
+            out[metric.name] = weights @ rows(s) / totals if many is None else many.means(rows(s))
+        elif many is not None and metric.batched:
+            out[metric.name] = metric.function(many)
     rest = [n for n in names if n not in out]
     if rest:
+        weights = as_array(weights)
         table = np.array([[METRICS[n].function(r) for n in rest] for r in _reweighted(s, rest, weights)])
         out.update(zip(rest, table.T, strict=True))
     return {name: out[name] for name in names}
+
+
+def _on_device(s: Sample, **drawn: Any) -> Any:
+    """Return the replicates as one sample of many, where the predictions are on a device; else None."""
+    if s.data.tensor is None:
+        return None
+    from hcal.metrics.device_replicates import Replicates
+
+    return Replicates(s, **drawn)
 
 
 def _reweighted(s: Sample, names: list[str], weights: NDArray[np.float64]) -> Iterator[Sample]:
@@ -132,10 +151,10 @@ def bootstrap(
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
 
 
-def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> Any:
     """Draw labels from the predictions themselves, shape (D, N): how calibrated data would look.
 
-    One binary search in the row-wise cumulated probabilities a draw, whatever K.
+    One binary search in the row-wise cumulated probabilities a draw, whatever K; on their device.
 
     Examples
     --------
@@ -152,9 +171,17 @@ def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generat
     return {n: np.concatenate([p[n] for p in parts]) for n in names}
 
 
-def chance_levels(s: Sample, names: Iterable[str], labels: NDArray[np.int64]) -> dict[str, Vector]:
+def chance_levels(s: Sample, names: Iterable[str], labels: Any) -> dict[str, Vector]:
     """Return every metric under every row of labels, each of shape (D,)."""
     names = list(names)
+    many = _on_device(s, labels=labels)
+    out = {n: METRICS[n].function(many) for n in names if many is not None and METRICS[n].batched}
+    rest = [n for n in names if n not in out]
+    out |= _relabelled(s, rest, as_array(labels)) if rest else {}
+    return {n: np.asarray(out[n]) for n in names}
+
+
+def _relabelled(s: Sample, names: list[str], labels: NDArray[np.int64]) -> dict[str, Vector]:
     keep = s.reweighted(s.weight)
     keep.keep_clusters = True
     if any(METRICS[n].level == "class-wise" for n in names):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.data.top_k import TopK
+from hcal.metrics.ranked import Ranked
 from hcal.runtime.numerics import FloatArray, IntArray
 
 Vector = NDArray[np.float64]
@@ -58,6 +59,8 @@ class Data:
         # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums.
         self.cluster_edges: dict[tuple[int, int, int], NDArray[np.float64]] = {}
         self.pair_sums: dict[float, tuple[Vector, float]] = {}
+        #: What was computed on the device of a tensor; nothing of it depends on labels.
+        self.on_device: dict[Any, Any] = {}
 
     @cached_property
     def probs(self) -> FloatArray:
@@ -122,8 +125,12 @@ class Data:
         }
         return other
 
-    def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
-        """Draw labels from the predictions, shape (D, N)."""
+    def drawn(self, n_draws: int, rng: np.random.Generator) -> Any:
+        """Draw labels from the predictions, shape (D, N), on the device of the predictions."""
+        if self.tensor is not None:
+            from hcal.metrics.device_replicates import drawn_labels_on_device
+
+            return drawn_labels_on_device(self, n_draws, rng)
         blocks = [draw_columns(block, n_draws, rng) for block in self.row_blocks()]
         return np.concatenate(blocks, axis=1)
 
@@ -146,6 +153,23 @@ class Data:
     def hit_sorted(self) -> Vector:
         """Hits in the order of the confidences."""
         return self.hit[self.order]
+
+    def column(self, k: int) -> Vector:
+        """Return the probabilities of one class, shape (N,)."""
+        if self.tensor is not None:
+            return np.asarray(self.tensor[:, k].double().cpu().numpy())
+        return np.asarray(self.probs[:, k], dtype=np.float64)
+
+    def take(self, rows: IntArray) -> Any:
+        """Return the probabilities of some rows, where they are."""
+        return self.probs[rows] if self.tensor is None else self.tensor[rows]
+
+    @cached_property
+    def positive(self) -> tuple[Vector, IntArray]:
+        """Of two classes: the probabilities of class 1, ascending, and their order."""
+        score = self.column(1)
+        order = np.argsort(score, kind="stable").astype(np.int64)
+        return score[order], order
 
     def entries(self, threshold: float) -> Entries:
         """Return the entries p_ik > threshold."""
@@ -244,7 +268,7 @@ class Sample:
         """Return the same predictions and weights with other (checked) labels."""
         other = self.reweighted(self.weight)
         other.data = self.data.relabelled(y)
-        for name in ("w", "total", "w_sorted", "column_sums", "zero_weights"):  # no label in any of them
+        for name in ("w", "total", "column_sums", "zero_weights"):  # no label in any of them
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
         return other
@@ -275,15 +299,16 @@ class Sample:
         return float(self.w.sum())
 
     @cached_property
-    def w_sorted(self) -> Vector:
-        """Weights in the order of the confidences."""
-        return self.w[self.data.order]
+    def ranked(self) -> Ranked:
+        """The top labels in the order of the confidences."""
+        d = self.data
+        return Ranked(d.conf_sorted, d.hit_sorted, self.w[d.order])
 
     @cached_property
-    def prefix(self) -> tuple[Vector, Vector, Vector]:
-        """Prefix sums, from 0, of weight, weight·conf and weight·hit in the order of the confidences."""
-        w, d = self.w_sorted, self.data
-        return _cumulate(w), _cumulate(w * d.conf_sorted), _cumulate(w * d.hit_sorted)
+    def ranked_positive(self) -> Ranked:
+        """Of two classes: class 1 in the order of its probability."""
+        score, order = self.data.positive
+        return Ranked(score, (self.y[order] == 1).astype(np.float64), self.w[order])
 
     @cached_property
     def column_sums(self) -> Vector:
@@ -330,10 +355,27 @@ def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) ->
     return np.asarray(columns, dtype=np.int64)
 
 
-def _cumulate(x: Vector) -> Vector:
-    out = np.zeros(len(x) + 1)
-    np.cumsum(x, out=out[1:])
-    return out
+def number(x: Any) -> Any:
+    """Return a float; or, of an answer for many replicates at once, the array of all of them.
+
+    Examples
+    --------
+    >>> number(np.array(0.5)), number(np.array([0.5]))
+    (0.5, array([0.5]))
+    """
+    x = as_array(x)
+    return float(x) if x.ndim == 0 else x
+
+
+def as_array(x: Any) -> NDArray[Any]:
+    """Return an array in host memory of an array or a tensor.
+
+    Examples
+    --------
+    >>> as_array([1.0])
+    array([1.])
+    """
+    return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
 
 
 def drawn_hits(conf: Vector, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:

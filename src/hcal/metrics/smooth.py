@@ -9,31 +9,17 @@ The Gaussian reflected at both ends is the heat kernel of [0, 1]: on a grid it m
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
-from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Vector, as_sample
+from hcal.runtime.numerics import Float64 as Vector
+from hcal.runtime.numerics import IntArray
 
 #: Cells of the grid. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
 CELLS: Final = 4096
-
-
-@documented_metric()
-def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
-    """Return the smooth calibration error of the top label: no bins, no bandwidth to choose.
-
-    Examples
-    --------
-    >>> p = [[0.1, 0.9]] * 40
-    >>> round(smece(p, [1] * 20 + [0] * 20), 3)
-    0.4
-    """
-    s = as_sample(probs, y, sample_weight)
-    return smooth_error(s.data.conf, s.data.hit - s.data.conf, s.w)
 
 
 def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
@@ -70,11 +56,16 @@ def spectrum(at: Vector, mass: Vector) -> Vector:
     >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
     2.0
     """
-    place = np.clip(at * CELLS - 0.5, 0, CELLS - 1)
-    left = np.minimum(place.astype(np.int64), CELLS - 2)
-    share = place - left
+    left, share = cell_place(at)
     cells = np.bincount(left, mass * (1 - share), CELLS) + np.bincount(left + 1, mass * share, CELLS)
     return np.asarray(dct(cells, norm="ortho"))
+
+
+def cell_place(at: Vector) -> tuple[IntArray, Vector]:
+    """Return the cell on the left, and how far on the way to the next one; at (N,)."""
+    place = np.clip(at * CELLS - 0.5, 0, CELLS - 1)
+    left = np.minimum(place.astype(np.int64), CELLS - 2)
+    return left, place - left
 
 
 def smoothed(waves: Vector, sigma: float) -> Vector:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.class_wise import CellSums, equal_width_cells, kept_errors, thresholded_cells
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample, as_array
 from hcal.metrics.scores import brier_rows, nll_rows
 
 NAMES = (
@@ -258,9 +258,9 @@ def _part(s: Sample) -> dict[str, NDArray[np.float64]]:
         "ace": _table(ace_bin, w, (clipped, d.hit), _BINS),
         "width": _table(width_bin, w, (d.conf, d.hit), _BINS),
         "fine": _table(fine_bin, w, (d.conf, d.hit, d.conf * d.hit), len(_EDGES) - 1),
-        "cells": np.stack([cells.weight, cells.gap]),
-        "cells_s": np.stack([cells_s.weight, cells_s.gap]),
-        "kept": np.stack([kept.weight, kept.gap]),
+        "cells": np.stack([as_array(cells.weight), as_array(cells.gap)]),
+        "cells_s": np.stack([as_array(cells_s.weight), as_array(cells_s.gap)]),
+        "kept": np.stack([as_array(kept.weight), as_array(kept.gap)]),
     }
 
 

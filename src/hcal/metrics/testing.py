@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hcal.metrics.canonical import skce_blocks
 from hcal.metrics.registry import get_metric
 from hcal.metrics.resampling import chance
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.metrics.sample import Sample, Vector, as_array, as_sample
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def quarter_median_distance(s: Sample, rows: int = 500) -> float:
     0.3536
     """
     some = np.linspace(0, s.n - 1, min(rows, s.n)).astype(np.int64)
-    p = s.data.probs[some].astype(np.float64)
+    p = as_array(s.data.take(some)).astype(np.float64)
     squares = np.einsum("nk,nk->n", p, p)
     distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * p @ p.T, 0))
     median = float(np.median(distance[np.triu_indices(len(p), 1)]))
@@ -136,8 +136,13 @@ def _skce_null(s: Sample, n: int, rng: np.random.Generator, bandwidth: float) ->
     signs = rng.integers(0, 2, size=(s.n, n + 1)).astype(np.float64) * 2 - 1
     signs[:, 0] = 1.0  # the real one
     total: NDArray[np.float64] = np.zeros(n + 1)
-    for i, j, h in skce_blocks(s, bandwidth):
-        factor = 1.0 if i == j else 2.0
-        total += factor * np.einsum("ab,ab->b", signs[i], h @ signs[j])
+    if s.data.tensor is not None:
+        from hcal.metrics.device_pairs import signed_sums_on_device
+
+        total += signed_sums_on_device(s, bandwidth, signs)
+    else:
+        for i, j, h in skce_blocks(s, bandwidth):
+            factor = 1.0 if i == j else 2.0
+            total += factor * np.einsum("ab,ab->b", signs[i], h @ signs[j])
     total /= s.n * (s.n - 1)
     return float(total[0]), total[1:]

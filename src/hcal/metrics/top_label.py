@@ -13,8 +13,7 @@ from scipy.special import ndtr
 
 from hcal.metrics import bins as _bins
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.kernels import exponential_sum, kde_error
-from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits
+from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits, number
 
 
 @documented_metric()
@@ -35,7 +34,7 @@ def ece_ew(
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    return _bins.error(_bins.equal_width(s, bins), s.total, order)
+    return _bins.error(_bins.equal_width(s.ranked, bins), s.ranked.total, order)
 
 
 @documented_metric()
@@ -60,7 +59,7 @@ def mce(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    return float(_bins.equal_width(s, bins).gap.max())
+    return number(_bins.equal_width(s.ranked, bins).gap.max(axis=-1))
 
 
 @documented_metric()
@@ -78,11 +77,11 @@ def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     eps = float(np.finfo(np.float32).eps)
     edges = np.linspace(0, 1, _bins.check_bins(bins) + 1)
     conf = np.clip(s.data.conf_sorted, eps, 1 - eps)
-    which = np.clip(np.searchsorted(edges, conf, side="right") - 1, 0, bins - 1)
-    weight = np.bincount(which, weights=s.w_sorted, minlength=bins)
-    gap = np.bincount(which, weights=s.w_sorted * (conf - s.data.hit_sorted), minlength=bins)
+    cuts = np.concatenate([[0], np.searchsorted(conf, edges[1:-1], side="left"), [s.n]])
+    weight, _, hit = (np.diff(x) for x in s.ranked.at_rows(cuts))
     full = weight > 0
-    return float(np.abs(gap[full] / weight[full]).mean())
+    gap = np.abs(s.ranked.sums(conf, cuts) - hit) / np.where(full, weight, 1.0)
+    return number((gap * full).sum(axis=-1) / full.sum(axis=-1))
 
 
 @documented_metric(weights="counts")
@@ -100,7 +99,7 @@ def ece_em(
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("ece_em")
-    return _bins.error(_bins.quantile_edges(s, bins), s.total, order)
+    return _bins.error(_bins.quantile_edges(s.ranked, bins), s.ranked.total, order)
 
 
 @documented_metric(weights="counts")
@@ -117,10 +116,11 @@ def dece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("dece")
-    b = _bins.equal_mass(s, bins)
-    mu = b.acc - b.conf
-    spread = np.sqrt(np.maximum(b.acc * (1 - b.acc), 0) / b.weight)
-    return 2 * _bins.error(b, s.total) - float(folded_normal_mean(mu, spread).mean())
+    b = _bins.equal_mass(s.ranked, bins)
+    full = b.weight > 0
+    spread = np.sqrt(np.maximum(b.acc * (1 - b.acc), 0) / np.where(full, b.weight, 1.0))
+    folded = folded_normal_mean(b.acc - b.conf, spread)  # 0 for an empty bin
+    return number(2 * _bins.error(b, s.ranked.total) - folded.sum(axis=-1) / full.sum(axis=-1))
 
 
 def folded_normal_mean(mu: Any, sigma: Any) -> Any:
@@ -150,7 +150,7 @@ def ece_s1(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("ece_s1", copied=True)
-    return _bins.error(_bins.sweep(s), s.total)
+    return _bins.sweep_error(s.ranked, 1)
 
 
 @documented_metric(weights="counts")
@@ -164,7 +164,7 @@ def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("ece_s2", copied=True)
-    return _bins.error(_bins.sweep(s), s.total, 2)
+    return _bins.sweep_error(s.ranked, 2)
 
 
 @documented_metric()
@@ -179,8 +179,8 @@ def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    gap = np.cumsum(s.w_sorted * (s.data.conf_sorted - s.data.hit_sorted))
-    return float(np.abs(gap).max() / s.total)
+    highest, lowest = s.ranked.walk()
+    return number(np.maximum(highest, -lowest) / s.ranked.total)
 
 
 def ks_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
@@ -205,8 +205,20 @@ def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     if not bandwidth > 0:
         raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
     s = as_sample(probs, y, sample_weight)
-    residual = s.w_sorted * (s.data.hit_sorted - s.data.conf_sorted)
-    return float(np.sqrt(max(exponential_sum(s.data.conf_sorted, residual, 1 / bandwidth), 0.0)) / s.total)
+    return number(np.sqrt(np.maximum(s.ranked.kernel_sum(1 / bandwidth), 0.0)) / s.ranked.total)
+
+
+@documented_metric()
+def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the smooth calibration error of the top label: no bins, no bandwidth to choose.
+
+    Examples
+    --------
+    >>> p = [[0.1, 0.9]] * 40
+    >>> round(smece(p, [1] * 20 + [0] * 20), 3)
+    0.4
+    """
+    return number(as_sample(probs, y, sample_weight).ranked.smooth_error())
 
 
 @documented_metric(weights="counts")
@@ -229,7 +241,5 @@ def kde_ece(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: 
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("kde_ece")
-    if s.k == 2:
-        score, event = s.data.probs[:, 1].astype(np.float64), (s.y == 1).astype(np.float64)
-        return kde_error(score, event, s.w, bandwidth)
-    return kde_error(s.data.conf, s.data.hit, s.w, bandwidth)
+    ranked = s.ranked_positive if s.k == 2 else s.ranked
+    return number(ranked.kde_error(bandwidth))

@@ -44,12 +44,7 @@ class PooledRuns:
         self.flat = np.ascontiguousarray(s.data.probs).ravel()
         self.packed = self.flat.dtype == np.float32 and self.flat.size < 2**32
         self.key: NDArray[Any]
-        if self.packed:
-            self.key = _packed_sort(self.flat)
-        elif s.data.tensor is not None:
-            self.key = s.data.tensor.reshape(-1).sort(stable=True).indices.cpu().numpy()
-        else:
-            self.key = np.argsort(self.flat, kind="stable")
+        self.key = _packed_sort(self.flat) if self.packed else np.argsort(self.flat, kind="stable")
 
     def __len__(self) -> int:
         return self.flat.size
@@ -103,7 +98,7 @@ def sum_windows(events: SortedEvents, n_rows: int, window: int, se: bool) -> Win
     n = len(events)
     m = min(window, n)
     count = n - m + 1
-    by_place = _shared_squares(n, m)
+    by_place = shared_squares(n, m)
     found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0, count, 0.0, None, None)
     if se:
         found.row_products, found.row_pairs = np.zeros(n_rows), np.zeros(n_rows)
@@ -116,7 +111,7 @@ def sum_windows(events: SortedEvents, n_rows: int, window: int, se: bool) -> Win
         prefix = prefix_sums(d)
         sums = prefix[m:] - prefix[:-m]
         own = slice(first - start, last - start)
-        cover = _cover(first, last, n, m)
+        cover = cover_of(first, last, n, m)
         begun = sums[first - start :]  # windows that begin in this stretch: each is counted once
         square = float(np.dot(begun, begun))
         found.squares += square / m**2
@@ -138,13 +133,13 @@ def _by_row(rows: IntArray, values: Vector, n_rows: int) -> Vector:
     return np.bincount(rows, weights=values, minlength=n_rows).astype(np.float64, copy=False)
 
 
-def _cover(first: int, last: int, n: int, m: int) -> Vector:
+def cover_of(first: int, last: int, n: int, m: int) -> Vector:
     """Return how many of the n − m + 1 windows contain each of the events first..last−1."""
     place = np.arange(first, last, dtype=np.float64)
     return np.minimum(np.minimum(place + 1, n - place), min(m, n - m + 1))
 
 
-def _shared_squares(n: int, m: int) -> Vector:
+def shared_squares(n: int, m: int) -> Vector:
     """Return Σ_{b ≠ a} (number of windows that hold both a and b)² by the distance of a to the nearer end.
 
     The last entry holds for every larger distance.
@@ -158,8 +153,45 @@ def _shared_squares(n: int, m: int) -> Vector:
     return np.asarray(squares.sum(axis=1))
 
 
-def sum_class_windows(s: Sample, window: int, se: bool) -> list[WindowSums]:
-    """Sum over the windows of every class; of two classes one says all, being the mirror of the other."""
+def influence_of(members: list[WindowSums], n_rows: int) -> Vector | None:
+    """Return how much each row moves the sum of the members' mean products, (N,); None where not known."""
+    influence = np.zeros(n_rows)
+    for x in members:
+        if x.row_products is None or x.row_pairs is None:
+            return None
+        if x.pairs > 0:
+            influence += 2 * (x.row_products - x.products / x.pairs * x.row_pairs) / x.pairs
+    return influence
+
+
+def sum_class_windows(s: Sample, window: int, se: bool) -> tuple[list[WindowSums], Vector | None]:
+    """Sum over the windows of every class; of two classes one says all, being the mirror of the other.
+
+    Returns
+    -------
+    the sums, and the influence of every row on them
+    """
+    if s.data.tensor is not None:
+        from hcal.metrics.device_windows import class_windows_on_device
+
+        return class_windows_on_device(s, window, se)
+    out = _class_windows(s, window, se)
+    return out, influence_of(out, s.n)
+
+
+def sum_pooled_windows(s: Sample, window: int, se: bool) -> WindowSums:
+    """Sum over the windows of all classes sorted together, without pairs of events of the same row."""
+    if s.data.tensor is not None:
+        from hcal.metrics.device_windows import pooled_windows_on_device
+
+        return pooled_windows_on_device(s, window)
+    events = PooledRuns(s)
+    found = sum_windows(events, s.n, window, se)
+    remove_same_rows(found, events, s, min(window, len(events)))
+    return found
+
+
+def _class_windows(s: Sample, window: int, se: bool) -> list[WindowSums]:
     out = []
     if s.k == 2:
         column = np.ascontiguousarray(s.data.probs[:, 1], dtype=np.float64)

@@ -23,13 +23,13 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.metrics.window_sums import (
     ListedEvents,
-    PooledRuns,
     WindowSums,
-    remove_same_rows,
+    influence_of,
     sum_class_windows,
+    sum_pooled_windows,
     sum_windows,
 )
 
@@ -166,19 +166,14 @@ def h_error(
     if not isinstance(window, int | np.integer) or window < 2:
         raise ValueError(f"window must be an integer of at least 2, got {window!r}")
     s = _repeated(as_sample(probs, y, sample_weight), "hce_pooled" if events == "pooled" else "hce")
+    if events == "class-wise":
+        return _combine(*sum_class_windows(s, int(window), se))
     if events == "top-label":
-        family = [
-            sum_windows(
-                ListedEvents(s.data.conf_sorted, s.data.hit_sorted, s.data.order), s.n, int(window), se
-            )
-        ]
-    elif events == "class-wise":
-        family = sum_class_windows(s, int(window), se)
+        top = ListedEvents(s.data.conf_sorted, s.data.hit_sorted, s.data.order)
+        found = sum_windows(top, s.n, int(window), se)
     else:
-        pooled = PooledRuns(s)
-        family = [sum_windows(pooled, s.n, int(window), se)]
-        remove_same_rows(family[0], pooled, s, min(int(window), len(pooled)))
-    return _combine(family, s.n)
+        found = sum_pooled_windows(s, int(window), se)
+    return _combine([found], influence_of([found], s.n) if se else None)
 
 
 def _repeated(s: Sample, name: str) -> Sample:
@@ -187,10 +182,10 @@ def _repeated(s: Sample, name: str) -> Sample:
         return s
     s.need_repetitions(name, copied=True)
     rows = np.repeat(np.arange(s.n), s.weight.astype(np.int64))
-    return Sample(s.data.probs[rows], s.y[rows])
+    return Sample(s.data.take(rows), s.y[rows])
 
 
-def _combine(sums: list[WindowSums], n_rows: int) -> HError:
+def _combine(sums: list[WindowSums], influence: Vector | None) -> HError:
     """Average the members of a family of events (one member: that one)."""
     members = [x for x in sums if x.pairs > 0]
     raw = float(np.sqrt(np.mean([x.squares / x.windows for x in sums])))
@@ -199,15 +194,11 @@ def _combine(sums: list[WindowSums], n_rows: int) -> HError:
         return HError(nan, nan, nan, nan, raw)
     squared = float(np.mean([x.products / x.pairs for x in members]))
     null = float(np.sqrt(sum(x.null_variance / x.pairs**2 for x in members))) / len(members)
-    influence = np.zeros(n_rows)
-    known = True
-    for x in members:
-        if x.row_products is None or x.row_pairs is None:
-            known = False
-            break
-        influence += 2 * (x.row_products - x.products / x.pairs * x.row_pairs) / x.pairs / len(members)
-    # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
-    se = float(np.sqrt(max((influence**2).sum() - null**2, null**2))) if known else float("nan")
+    se = float("nan")
+    if influence is not None:
+        variance = float((influence**2).sum()) / len(members) ** 2
+        # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
+        se = float(np.sqrt(max(variance - null**2, null**2)))
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null), raw)
 
 

@@ -1,0 +1,81 @@
+"""The one-dimensional k-means of every class at once, on the device of the data: see ``kmeans``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hcal.metrics.device import on, sorted_columns
+from hcal.metrics.kmeans import STOP
+from hcal.metrics.sample import Data, Vector
+from hcal.runtime.numerics import Float64, IntArray
+
+
+def cluster_columns_on_device(data: Data, weight: Vector | None, starts: IntArray, clusters: int) -> Float64:
+    """Return the boundaries between the clusters of every class, shape (K, clusters − 1).
+
+    Parameters
+    ----------
+    weight : array of shape (N,), optional
+    starts : array of shape (K, restarts, at most clusters)
+        Copies whose values are the first centres.
+    """
+    edges = []
+    for first, values, rows in sorted_columns(data):
+        x = values.double()
+        w = torch.ones_like(x) if weight is None else on(data, weight)[rows]
+        counts, sums = (torch.nn.functional.pad(v.cumsum(dim=1), (1, 0)) for v in (w, w * x))
+        copies = on(data, starts[first : first + len(x)])
+        centres = _first_centres(x, counts, copies, clusters)
+        best = _lloyds(x, counts, sums, centres)
+        edges.append((best[:, 1:] + best[:, :-1]) / 2)
+    return np.asarray(torch.cat(edges).cpu().numpy())
+
+
+def _first_centres(x: Tensor, counts: Tensor, copies: Tensor, clusters: int) -> Tensor:
+    classes, restarts, size = copies.shape
+    row = torch.searchsorted(counts, copies.reshape(classes, -1).double(), right=True) - 1
+    drawn = x.gather(1, row).reshape(classes, restarts, size).sort(dim=2).values
+    return torch.nn.functional.pad(drawn, (0, clusters - size), value=torch.inf)
+
+
+def _lloyds(x: Tensor, counts: Tensor, sums: Tensor, centres: Tensor) -> Tensor:
+    """Iterate every class and restart until its mean distance stands; the best centres, (C, clusters)."""
+    distance = torch.full_like(centres[..., 0], torch.inf)
+    running = torch.ones_like(distance, dtype=torch.bool)
+    while bool(running.any()):
+        new, found = _lloyd(x, counts, sums, centres)
+        done = (distance - found).abs() <= STOP
+        centres = torch.where(running[..., None], new, centres)
+        distance = torch.where(running, found, distance)
+        running &= ~done
+    best = distance.argmin(dim=1)[:, None, None].expand(-1, 1, centres.shape[2])
+    return centres.gather(1, best)[:, 0]
+
+
+def _lloyd(x: Tensor, counts: Tensor, sums: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Move the centres (C, restarts, clusters) to their means; also the mean distance before the move."""
+    classes = len(centres)
+
+    def rank(at: Tensor) -> Tensor:
+        return torch.searchsorted(x, at.reshape(classes, -1), right=True).reshape(at.shape)
+
+    def of(prefix: Tensor, place: Tensor) -> Tensor:
+        return prefix.gather(1, place.reshape(classes, -1)).reshape(place.shape)
+
+    cut = rank((centres[..., 1:] + centres[..., :-1]) / 2)
+    bounds = torch.nn.functional.pad(cut, (1, 0))
+    bounds = torch.nn.functional.pad(bounds, (0, 1), value=x.shape[1])
+    low, high = bounds[..., :-1].contiguous(), bounds[..., 1:].contiguous()
+    safe = torch.where(centres.isfinite(), centres, 0.0)
+    middle = torch.minimum(torch.maximum(rank(safe), low), high)
+    (n_low, n_middle, n_high), (s_low, s_middle, s_high) = (
+        [of(prefix, place) for place in (low, middle, high)] for prefix in (counts, sums)
+    )
+    below, above = n_middle - n_low, n_high - n_middle
+    sum_below, sum_above = s_middle - s_low, s_high - s_middle
+    distance = (safe * (below - above) + sum_above - sum_below).sum(dim=2) / counts[:, -1:]
+    size = below + above
+    moved = torch.where(size > 0, (sum_below + sum_above) / size, torch.inf)
+    return moved.sort(dim=2).values, distance
