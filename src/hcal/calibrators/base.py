@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from hcal.data.top_k import TopK
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Preserves = Literal["order", "accuracy"] | None
 State = dict[str, NDArray[Any]]
@@ -325,6 +328,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _fits_on_device(self, n_rows: int, n_classes: int) -> bool:
         """Return whether ``_fit`` takes so many rows as :class:`hcal.runtime.device_rows.DeviceRows`."""
         return False
+
+    def _predict_on_cuda(self, logits: Tensor) -> Tensor | None:
+        """Return probabilities of a tensor by a kernel of the method's own; None: none, or not of these scores."""
+        return None
 
     def _working(self, x: FloatArray) -> FloatArray:
         return x if self.native_float32 else x.astype(np.float64, copy=False)

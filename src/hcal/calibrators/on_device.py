@@ -139,10 +139,14 @@ def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
     from hcal.runtime.halves import HALVES, narrow
     from hcal.runtime.torch_ops import WIDTHS, DeviceOps
 
-    if not _is_admitted(calibrator, scores):
+    if not _has_shape(calibrator, scores):
         return None
     half = scores.dtype in HALVES
     wide = torch.float32 if half else scores.dtype  # halves are computed in float32, and narrowed at the end
+    if (made := calibrator._predict_on_cuda(scores.detach().to(wide))) is not None:
+        return narrow(made, scores, scores.dtype, calibrator.preserves) if half else made
+    if not _are_plain_logits(calibrator, scores):
+        return None
     eps, smallest = WIDTHS[wide]
     out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     rows = max(1, _BLOCK_EVENTS // scores.shape[1])
@@ -156,13 +160,12 @@ def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
     return out
 
 
-def _is_admitted(calibrator: Calibrator, scores: Tensor) -> bool:
-    """Whether scores are plain logits that need no word from the door, of a map that torch can do."""
+def _has_shape(calibrator: Calibrator, scores: Tensor) -> bool:
+    """Whether scores are floats in the shape of the fit, and of a map that torch can do."""
     from hcal.calibrators.program import is_portable
 
-    if not is_portable(calibrator) or scores.ndim != 2 or scores.shape[1] != calibrator.n_classes_:
-        return False
-    return _are_plain_logits(calibrator, scores)
+    fits = scores.ndim == 2 and scores.shape[1] == calibrator.n_classes_ and len(scores) > 0
+    return fits and scores.is_floating_point() and calibrator.input == "logits" and is_portable(calibrator)
 
 
 def _are_plain_logits(calibrator: Calibrator, scores: Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,13 @@ from hcal.calibrators.h.state import STATES
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
 from hcal.runtime.device_rows import DeviceRows, Logits
+from hcal.runtime.fused import takes_fused
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.ops import Ops
 from hcal.solvers.rows import ArrayRows, FitRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Protocol = Literal["default", "paper"]
 Select = Literal["top-label", "class-wise", "nll"]
@@ -201,6 +205,13 @@ class HCalibrator(Calibrator):
         from hcal.calibrators.h.fit import predict_default
 
         predict_default(self.state_, logits, self.preserves, out)
+
+    def _predict_on_cuda(self, logits: Tensor) -> Tensor | None:
+        if self.protocol == "paper" or self.preserves == "order" or not takes_fused(logits):
+            return None
+        from hcal.calibrators.h.on_cuda import predict_kernel, takes_kernel
+
+        return predict_kernel(self, logits) if takes_kernel(self.state_, self.n_classes_) else None
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         if self.protocol == "paper":

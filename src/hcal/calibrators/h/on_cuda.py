@@ -1,0 +1,105 @@
+"""What stands between a model and its Triton kernel: the form of the parameters, and which tensors it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from hcal.calibrators.h.fused import stages
+from hcal.calibrators.h.model import Model, from_state
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hcal.calibrators.h._triton import Form
+
+#: Calibrator -> (its state, the device, the form): made once a fit.
+_forms: WeakKeyDictionary[Any, tuple[Any, Any, Form]] = WeakKeyDictionary()
+
+
+def predict_kernel(calibrator: Any, logits: Tensor) -> Tensor | None:
+    """Return the probabilities of float32 logits by one kernel; None where scores are not sound logits.
+
+    Parameters
+    ----------
+    calibrator : HCalibrator
+        Fitted by the default protocol, with a pool.
+    logits : Tensor of shape (N, K)
+        Where Triton runs.
+
+    Returns
+    -------
+    Tensor of shape (N, K), or None
+    """
+    from hcal.calibrators.h import _triton
+
+    out, flags = _triton.predict(_form(calibrator, logits.device), logits.contiguous())
+    odd, beyond = flags.tolist()  # the one wait for the device
+    return None if odd or not beyond else out
+
+
+def takes_kernel(state: Any, n_classes: int) -> bool:
+    """Return whether the kernel computes all that a state asks for.
+
+    Examples
+    --------
+    >>> takes_kernel({"lift": np.array(0.0)}, 10)
+    False
+    """
+    from hcal.calibrators.h._triton import MAX_CLASSES
+
+    plain = "input_floor" not in state and "prior_log_ratio" not in state
+    return plain and "blend.events" in state and 2 < n_classes <= MAX_CLASSES
+
+
+def _form(calibrator: Any, device: Any) -> Form:
+    state, where, form = _forms.get(calibrator, (None, None, None))
+    if form is None or state is not calibrator.state_ or where != device:
+        form = new_form(from_state(calibrator.state_), device)
+        _forms[calibrator] = (calibrator.state_, device, form)
+    return form
+
+
+def new_form(model: Model, device: Any) -> Form:
+    """Return a model with a pool as the kernel reads it."""
+    import torch
+
+    from hcal.calibrators.h._triton import Form
+
+    made, blend, last = stages(model, np.float32), model.blend, model.last
+    assert blend is not None and last is not None
+    numbers = np.array([made.just_below, made.floor, float(len(blend.prefer)), made.tiny])
+    parts = [numbers, np.array(model.refined.scaler()).ravel(), model.refined.weights]
+    curves = []
+    for curve in (model.curve, model.final, last):
+        curves.append(sum(part.size for part in parts))
+        parts += [curve.scaler, np.array([float(len(curve.knots))]), curve.knots, curve.weights]
+    order = np.argsort(-blend.prefer, kind="stable")
+    place = np.empty(len(order))
+    place[order] = np.arange(len(order))
+    classes = np.stack([model.rest.bias, model.curve.classes, last.classes, blend.bias, place])
+
+    def put(array: Any, dtype: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=dtype)).to(device)
+
+    return Form(
+        put(np.concatenate(parts), np.float64),
+        put(classes, np.float64),
+        put(order, np.int32),
+        put(np.stack([made.intercept, made.slope]), np.float32),
+        put(made.matrix, np.float32),
+        (curves[0], curves[1], curves[2]),
+        {
+            "beta": float(made.beta),
+            "kappa": float(made.kappa),
+            "far": float(made.far),
+            "lift": made.lift,
+            "events": made.events,
+            "refined_share": float(made.refined),
+            "cap": float(made.cap),
+            "scale_share": float(made.scale),
+            "lowest": float(made.lowest),
+        },
+    )
