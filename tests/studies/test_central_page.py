@@ -11,7 +11,7 @@ import pytest
 
 from helpers import ROOT
 from studies import central_page
-from studies.central_experiment import COLUMNS
+from studies.central_table import COLUMNS
 
 OBJECTIVES = ("h", *central_page.RIVALS)
 
