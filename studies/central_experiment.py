@@ -28,7 +28,7 @@ from hcal.bench.synthetic import parse_synthetic
 from hcal.maps.base import Init
 from hcal.maps.presets import PAPER_MAPS
 from hcal.solvers.monitors import SELECTORS
-from studies.central_losses import OBJECTIVES, SCORES
+from studies.central_losses import CONSTANTS, OBJECTIVES, SCORES, new_objective
 from studies.central_table import Table
 from studies.central_training import Member, Schedule, Start, build_members, scores_of, train_together
 
@@ -233,7 +233,7 @@ def run_group(
     -------
     two lists of rows
     """
-    members = build_members(starts_of(maps, seeds), on.x_cal, on.y_cal, OBJECTIVES[objective](), settings)
+    members = build_members(starts_of(maps, seeds), on.x_cal, on.y_cal, new_objective(objective), settings)
     epochs = train_together(members)
     shape = {"n_classes": task.x_cal.shape[1], "n_cal": len(task.y_cal), "n_test": len(task.y_test)}
     common = {"task": task.name, "objective": objective, "schedule": schedule, "epochs": epochs, **shape}
@@ -337,7 +337,9 @@ def arguments_of(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="the CSV of chosen maps; continued if there")
     parser.add_argument("--tasks", default="networks,tabular,generated", help="by commas")
     parser.add_argument("--schedules", default=",".join(SCHEDULES), help="by commas")
-    parser.add_argument("--objectives", default=",".join(OBJECTIVES), help="by commas")
+    parser.add_argument(
+        "--objectives", default=",".join(OBJECTIVES), help=f"by commas; also {', '.join(CONSTANTS[1:])}"
+    )
     parser.add_argument("--maps", default=",".join(PAPER_MAPS), help="by commas")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="at most so many, for any schedule")

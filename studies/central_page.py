@@ -23,6 +23,7 @@ from hcal.bench.tables import ResultTable, Row
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.runtime.numerics import Float64
 from studies.central_experiment import TABULAR
+from studies.central_losses import CONSTANTS
 from studies.paired import PairedInterval, paired_over_tasks
 
 if TYPE_CHECKING:
@@ -266,6 +267,23 @@ def truth_table(data: Experiment) -> ResultTable:
     return ResultTable("Distance to the truth", "task", ["before", "h", *RIVALS.values()], rows, [note])
 
 
+def constants_table(data: Experiment) -> ResultTable:
+    """Return the error with one constant of h changed / the error with the paper's, by level."""
+    rows = []
+    for name in CONSTANTS[1:]:
+        found = [data.differences(name, "early-stop", "identity", level) for level in LEVELS]
+        if found[0].size:
+            values: list[float | str | None] = [f"{math.exp(-d.mean()):.3f}" for d in found]
+            rows.append(Row(name.removeprefix("h:"), values))
+    classes = sorted({e.n_classes for e in data.before.values()})
+    note = (
+        f"geometric mean over {', '.join(data.tasks)} (K = {', '.join(map(str, classes))}), all twelve maps, "
+        "identity start, published schedule, one seed; above 1: worse than window=200, scale=1e5, "
+        "epsilon=1e-20, k-means weights"
+    )
+    return ResultTable("Constants of the objective", "constant", list(LEVELS), rows, [note])
+
+
 def paragraph(data: Experiment) -> str:
     """Return what is true, in one paragraph that other pages may cite."""
     words = {"lower": "lower", "higher": "higher", "noise": "not clearly different", "unknown": "unknown"}
@@ -314,13 +332,14 @@ def figure(data: Experiment) -> Figure:
     return out  # type: ignore[no-any-return]
 
 
-def page_text(data: Experiment, link: str, source: str) -> str:
-    """Return the page as Markdown."""
+def page_text(data: Experiment, link: str, source: str, constants: Experiment | None = None) -> str:
+    """Return the page as Markdown; ``constants`` adds the table of the objective's constants."""
     tables: list[Callable[[], ResultTable]] = [
         *(lambda s=s, i=i: ratio_table(data, s, i) for i in reversed(STARTS) for s in SCHEDULES),
         lambda: win_table(data),
         lambda: collapse_table(data),
         lambda: truth_table(data),
+        *([lambda: constants_table(constants)] if constants else []),
     ]
     shown = render_tables([t for t in (make() for make in tables) if t.rows], "markdown")
     return f"""# The central experiment
@@ -346,6 +365,7 @@ def write_page(results: Path, out: Path) -> list[Path]:
     Parameters
     ----------
     results : Path
+        A ``constants.csv`` beside it is shown too.
     out : Path
 
     Returns
@@ -355,7 +375,9 @@ def write_page(results: Path, out: Path) -> list[Path]:
     data = Experiment(read_entries(results))
     picture = save_figure(figure(data), out.parent / "assets" / "reproduction" / "central.png")
     source = f"{results.parent.name}/{results.name}" if results.parent.name else results.name
-    write_text(out, page_text(data, f"assets/reproduction/{picture.name}", source))
+    other = results.with_name("constants.csv")
+    constants = Experiment(read_entries(other)) if other.exists() else None
+    write_text(out, page_text(data, f"assets/reproduction/{picture.name}", source, constants))
     return [out, picture]
 
 

@@ -112,6 +112,15 @@ def test_a_cell_says_how_many_tasks_it_compares(tmp_path: Path) -> None:
     assert not [label for label in unstopped if "K > 10" in label]  # nothing ran, nothing is said
 
 
+def test_constants_are_shown_against_the_papers(tmp_path: Path) -> None:
+    path = made_up(tmp_path / "constants.csv")
+    path.write_text(path.read_text().replace(",nll,early", ",h:window=100,early"))
+    data = central_page.Experiment(central_page.read_entries(path))
+    table = central_page.constants_table(data)
+    assert [r.label for r in table.rows] == ["window=100"]
+    assert table.rows[0].values == [f"{1.015 / 0.8:.3f}", "1.000", "1.000"]
+
+
 def test_near_uniform_choices_are_counted_under_every_objective(data: central_page.Experiment) -> None:
     for objective in OBJECTIVES:
         assert data.collapsed(objective, "early-stop", "published", "class-wise") == (6, 12)
