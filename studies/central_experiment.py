@@ -13,10 +13,9 @@ and with ``--all-maps FILE`` one for each map as well.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +28,8 @@ from hcal.bench.synthetic import parse_synthetic
 from hcal.maps.base import Init
 from hcal.maps.presets import PAPER_MAPS
 from hcal.solvers.monitors import SELECTORS
-from studies.central_losses import OBJECTIVES, SCORES
+from studies.central_losses import CONSTANTS, OBJECTIVES, SCORES, new_objective
+from studies.central_table import Table
 from studies.central_training import Member, Schedule, Start, build_members, scores_of, train_together
 
 #: Generated tasks with a known truth and K = 1000: 2.5 million events fit one recorded epoch.
@@ -54,10 +54,6 @@ SCHEDULES: Final[Mapping[str, Schedule]] = {
     "early-stop": Schedule(epochs=1000),
     "to-the-end": Schedule(epochs=600, plateau=0, patience=0),
 }
-KEYS: Final = ("task", "objective", "schedule", "start", "seed", "selector")
-COLUMNS: Final = (
-    *KEYS, "map", "epoch", "epochs", "selected_by", "n_classes", "n_cal", "n_test", *SCORES, "truth_tv",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,8 +113,8 @@ def generated_task(name: str) -> Task:
     return Task(name, cal, made.y_cal, test, made.y_test, made.true_test)
 
 
-def find_tasks(data: Path, wanted: Sequence[str]) -> Iterator[Task]:
-    """Yield the tasks named, in this order; a name of a group stands for all of it.
+def task_names(data: Path, wanted: Sequence[str]) -> list[str]:
+    """Return the names of the tasks, in this order; a name of a group stands for all of it.
 
     Parameters
     ----------
@@ -127,22 +123,22 @@ def find_tasks(data: Path, wanted: Sequence[str]) -> Iterator[Task]:
     wanted : sequence of str
         ``networks``, ``tabular``, ``generated``, names of files without ``.npz``, or of generated tasks.
 
-    Yields
-    ------
-    Task
+    Examples
+    --------
+    >>> task_names(Path(), ["generated", "agnews_gpt2"])[2:]
+    ['non_monotone-k1000-n2500-s0', 'agnews_gpt2']
     """
-    for name in wanted:
-        if name == "networks":
-            yield from (read_task(data / f"{n}.npz") for n in NETWORKS)
-        elif name == "tabular":
-            paths = sorted((data / "tabular").glob("*.npz"))
-            yield from (read_task(p) for p in paths if _is_multiclass(p))
-        elif name == "generated":
-            yield from map(generated_task, GENERATED)
-        elif (data / f"{name}.npz").exists():
-            yield read_task(data / f"{name}.npz")
-        else:
-            yield generated_task(name)
+    tables = sorted(p.stem for p in (data / "tabular").glob("*.npz") if _is_multiclass(p))
+    groups = {"networks": NETWORKS, "tabular": tables, "generated": GENERATED}
+    return [task for name in wanted for task in groups.get(name, [name])]
+
+
+def load_task(data: Path, name: str) -> Task:
+    """Return a task of :func:`task_names`: of a file where there is one, else generated."""
+    for path in (data / f"{name}.npz", data / "tabular" / f"{name}.npz"):
+        if path.exists():
+            return read_task(path)
+    return generated_task(name)
 
 
 def _is_multiclass(path: Path) -> bool:
@@ -219,6 +215,7 @@ def run_group(
     settings: Schedule,
     maps: Sequence[str],
     seeds: int,
+    all_maps: bool = True,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Train one objective with one schedule on one task; return the chosen rows and those of every map.
 
@@ -229,27 +226,32 @@ def run_group(
     settings : Schedule
     maps : sequence of str
     seeds : int
+    all_maps : bool
+        Whether the second list is asked for.
 
     Returns
     -------
     two lists of rows
     """
-    members = build_members(starts_of(maps, seeds), on.x_cal, on.y_cal, OBJECTIVES[objective](), settings)
+    members = build_members(starts_of(maps, seeds), on.x_cal, on.y_cal, new_objective(objective), settings)
     epochs = train_together(members)
     shape = {"n_classes": task.x_cal.shape[1], "n_cal": len(task.y_cal), "n_test": len(task.y_test)}
     common = {"task": task.name, "objective": objective, "schedule": schedule, "epochs": epochs, **shape}
-    every = {
-        (id(m), select): _row(common, m, select, on.measure(m.predict(select, on.x_test)))
-        for m in members
-        for select in SELECTORS
-    }
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+
+    def row(m: Member, select: str) -> dict[str, Any]:
+        key = (id(m), select)
+        if key not in rows:
+            rows[key] = _row(common, m, select, on.measure(m.predict(select, on.x_test)))
+        return rows[key]
+
     chosen = []
     for init in STARTS:
         for seed in range(seeds):
             for select in SELECTORS:
                 best = min(candidates(members, init, seed), key=lambda m: m.choices()[select].score)
-                chosen.append({**every[id(best), select], "start": init, "seed": seed})
-    return chosen, list(every.values())
+                chosen.append({**row(best, select), "start": init, "seed": seed})
+    return chosen, [row(m, select) for m in members for select in SELECTORS] if all_maps else []
 
 
 def _row(
@@ -265,32 +267,6 @@ def before_row(task: Task, on: OnDevice) -> dict[str, Any]:
     scores = on.measure(on.x_test.exp())
     shape = {"n_classes": task.x_cal.shape[1], "n_cal": len(task.y_cal), "n_test": len(task.y_test)}
     return {"task": task.name, "objective": "uncal", "map": "", "seed": 0, **shape, **scores}
-
-
-class Table:
-    """A CSV that rows are appended to, a group at a time, and that says what it holds already."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.done: set[tuple[str, str, str]] = set()
-        if path.exists():
-            with path.open(newline="") as file:
-                self.done = {(r["task"], r["objective"], r["schedule"]) for r in csv.DictReader(file)}
-
-    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add the rows of one group; a run that is cut short leaves whole groups."""
-        new = not self.path.exists()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerows({k: _short(v) for k, v in row.items()} for row in rows)
-        self.done |= {(r["task"], r["objective"], r.get("schedule", "")) for r in rows}
-
-
-def _short(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def run(
@@ -337,7 +313,9 @@ def run(
             if time.monotonic() > until:
                 return False
             began = time.monotonic()
-            chosen, all_rows = run_group(task, on, objective, schedule, schedules[schedule], maps, seeds)
+            chosen, all_rows = run_group(
+                task, on, objective, schedule, schedules[schedule], maps, seeds, every is not None
+            )
             table.append(chosen)
             if every is not None:
                 every.append(all_rows)
@@ -346,31 +324,41 @@ def run(
     return True
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def schedules_of(names: str, most: int | None) -> dict[str, Schedule]:
+    """Return the schedules named by commas, of at most so many epochs."""
+    wanted = {name: SCHEDULES[name] for name in names.split(",")}
+    return {n: replace(s, epochs=min(s.epochs, most)) if most else s for n, s in wanted.items()}
+
+
+def arguments_of(description: str | None) -> argparse.ArgumentParser:
+    """Return the arguments that say what to run."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the .npz files (tabular/ in it)")
     parser.add_argument("--out", type=Path, required=True, help="the CSV of chosen maps; continued if there")
-    parser.add_argument("--all-maps", type=Path, help="a CSV of every map, too")
     parser.add_argument("--tasks", default="networks,tabular,generated", help="by commas")
     parser.add_argument("--schedules", default=",".join(SCHEDULES), help="by commas")
-    parser.add_argument("--objectives", default=",".join(OBJECTIVES), help="by commas")
+    parser.add_argument(
+        "--objectives", default=",".join(OBJECTIVES), help=f"by commas; also {', '.join(CONSTANTS[1:])}"
+    )
     parser.add_argument("--maps", default=",".join(PAPER_MAPS), help="by commas")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="at most so many, for any schedule")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after this long")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the arguments and run."""
+    parser = arguments_of(__doc__)
+    parser.add_argument("--all-maps", type=Path, help="a CSV of every map, too")
     args = parser.parse_args(arguments)
     until = time.monotonic() + 60 * args.minutes
-    schedules = {name: SCHEDULES[name] for name in args.schedules.split(",")}
-    if args.epochs:
-        schedules = {
-            n: Schedule(min(s.epochs, args.epochs), s.plateau, s.patience) for n, s in schedules.items()
-        }
+    names = task_names(args.data, args.tasks.split(","))
     done = run(
-        find_tasks(args.data, args.tasks.split(",")),
+        (load_task(args.data, name) for name in names),
         Table(args.out),
         Table(args.all_maps) if args.all_maps else None,
-        schedules=schedules,
+        schedules=schedules_of(args.schedules, args.epochs),
         objectives=args.objectives.split(","),
         maps=args.maps.split(","),
         seeds=args.seeds,

@@ -69,6 +69,32 @@ OBJECTIVES: Final[Mapping[str, Callable[[], TorchLoss]]] = {
     "focal": lambda: focal,
     "smoothing": lambda: smoothed_nll,
 }
+#: The paper's robustness section: M doubled and halved, r doubled, ε up to 0.1, and all windows alike.
+CONSTANTS: Final = (
+    "h",
+    "h:window=100",
+    "h:window=400",
+    "h:scale=2e5",
+    "h:epsilon=1e-3",
+    "h:epsilon=1e-2",
+    "h:epsilon=1e-1",
+    "h:weighting=uniform",
+)
+
+
+def new_objective(name: str) -> TorchLoss:
+    """Return a new objective: one of :data:`OBJECTIVES`, or the h loss with one constant changed.
+
+    Examples
+    --------
+    >>> new_objective("h:window=100").settings.window
+    100
+    """
+    if name in OBJECTIVES:
+        return OBJECTIVES[name]()
+    constant, _, value = name.removeprefix("h:").partition("=")
+    kind = {"window": int, "weighting": str}.get(constant, float)
+    return HCalibrationLoss(check=False, **{constant: kind(value)})
 
 
 def ks(probs: Tensor, y: Tensor) -> Tensor:

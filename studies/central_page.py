@@ -21,6 +21,9 @@ from hcal.bench.render import render_tables, write_text
 from hcal.bench.style import PALETTE, SUBJECT, save_figure, styled
 from hcal.bench.tables import ResultTable, Row
 from hcal.evaluation.collapse import collapse_reasons
+from hcal.runtime.numerics import Float64
+from studies.central_experiment import TABULAR
+from studies.central_losses import CONSTANTS
 from studies.paired import PairedInterval, paired_over_tasks
 
 if TYPE_CHECKING:
@@ -109,26 +112,27 @@ class Experiment:
         values = [math.log(max(e.scores[m], 1e-12)) for e in found for m in metrics]
         return float(np.mean(values)) if values else float("nan")
 
+    def differences(
+        self, rival: str, schedule: str, start: str, level: str, tasks: Sequence[str] | None = None
+    ) -> Float64:
+        """Return log(error of h / error of the rival) where both ran, one for each :func:`_unit`."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for t in self.tasks if tasks is None else tasks:
+            h, other = (self.log_error(t, o, schedule, start, level) for o in ("h", rival))
+            if math.isfinite(h - other):
+                found[_unit(t)].append(h - other)
+        return np.array([np.mean(d) for d in found.values()], dtype=np.float64)
+
     def ratio(
         self, rival: str, schedule: str, start: str, level: str, tasks: Sequence[str] | None = None
     ) -> PairedInterval:
         """Return the log-ratio of errors h / rival with its interval over tasks."""
-        d = [
-            self.log_error(t, "h", schedule, start, level) - self.log_error(t, rival, schedule, start, level)
-            for t in (self.tasks if tasks is None else tasks)
-        ]
-        return paired_over_tasks(np.array(d, dtype=np.float64))
+        return paired_over_tasks(self.differences(rival, schedule, start, level, tasks))
 
-    def wins(self, rival: str, schedule: str, start: str, level: str) -> tuple[int, int]:
-        """Return on how many tasks h is better by more than 2 %, and on how many the rival is."""
-        d = np.array(
-            [
-                self.log_error(t, "h", schedule, start, level)
-                - self.log_error(t, rival, schedule, start, level)
-                for t in self.tasks
-            ]
-        )
-        return int((d < -0.02).sum()), int((d > 0.02).sum())
+    def wins(self, rival: str, schedule: str, start: str, level: str) -> tuple[int, int, int]:
+        """Return where h is better by more than 2 %, where the rival is, and how many were compared."""
+        d = self.differences(rival, schedule, start, level)
+        return int((d < -0.02).sum()), int((d > 0.02).sum()), d.size
 
     def collapsed(self, objective: str, schedule: str, start: str, selector: str) -> tuple[int, int]:
         """Return how many of the chosen predictors are collapsed, and of how many."""
@@ -152,13 +156,41 @@ class Experiment:
         error = {t: self.before[t].scores["ece_ew"] for t in self.tasks}
         middle = float(np.median(list(error.values())))
         k = {t: self.before[t].n_classes for t in self.tasks}
-        return {
+        out = {
             "all tasks": self.tasks,
             "K ≤ 10": [t for t in self.tasks if k[t] <= 10],
             "K > 10": [t for t in self.tasks if k[t] > 10],
             f"ECE before ≤ {middle:.3f}": [t for t in self.tasks if error[t] <= middle],
             f"ECE before > {middle:.3f}": [t for t in self.tasks if error[t] > middle],
         }
+        kinds = self.kinds()
+        return {**out, **kinds} if len(kinds) > 1 else out
+
+    def kinds(self) -> dict[str, list[str]]:
+        """Return the tasks by what they come from: networks, tables, generated ones with a known truth."""
+        out: dict[str, list[str]] = {"networks": [], "tables": [], "generated": []}
+        for t in self.tasks:
+            known = "truth_tv" in self.before[t].scores
+            out["generated" if known else "tables" if _is_table(t) else "networks"].append(t)
+        return {kind: tasks for kind, tasks in out.items() if tasks}
+
+    def described(self) -> str:
+        """Return how many tasks there are, by kind."""
+        names = {"networks": "networks", "generated": "generated with 1000 classes"}
+        said = []
+        for kind, tasks in self.kinds().items():
+            sets = len({_unit(t) for t in tasks})
+            said.append(f"{len(tasks)} {names.get(kind, f'tables of {sets} data sets')}")
+        return ", ".join(said)
+
+
+def _is_table(task: str) -> bool:
+    return task.partition("_")[0] in TABULAR
+
+
+def _unit(task: str) -> str:
+    """Return what counts as one: a task, or a data set, whose models share its test rows."""
+    return task.partition("_")[0] if _is_table(task) else task
 
 
 def _times(x: PairedInterval) -> str:
@@ -174,17 +206,22 @@ def ratio_table(data: Experiment, schedule: str, start: str) -> ResultTable:
     rows = []
     for level in LEVELS:
         for part, tasks in data.parts().items():
+            counts = [data.differences(r, schedule, start, level, tasks).size for r in RIVALS]
+            if not (most := max(counts)):
+                continue
             values: list[float | str | None] = [
-                _times(data.ratio(r, schedule, start, level, tasks)) for r in RIVALS
+                _times(data.ratio(r, schedule, start, level, tasks)) + (f" ({n})" if 0 < n < most else "")
+                for r, n in zip(RIVALS, counts, strict=True)
             ]
-            rows.append(Row(f"{level}, {part} ({len(tasks)})", values))
+            rows.append(Row(f"{level}, {part} ({most})", values))
     title = f"Error of h / error of the rival: {start} start, {SCHEDULES[schedule]}"
     return ResultTable(title, "level, tasks", list(RIVALS.values()), rows, [_RATIO_NOTE])
 
 
 _RATIO_NOTE: Final = (
     "geometric mean over tasks of the mean over seeds and metrics, 95 % Student interval over tasks; "
-    "below 1: h is better; not corrected for the number of cells"
+    "below 1: h is better; not corrected for the number of cells; in brackets how many tasks were compared, "
+    "the tables of one data set counted as one"
 )
 
 
@@ -195,10 +232,9 @@ def win_table(data: Experiment) -> ResultTable:
         for start in STARTS:
             for level in LEVELS:
                 counts = [data.wins(r, schedule, start, level) for r in RIVALS]
-                rows.append(
-                    Row(f"{level}, {start}, {SCHEDULES[schedule]}", [f"{a} : {b}" for a, b in counts])
-                )
-    note = f"of {len(data.tasks)} tasks; a difference of less than 2 % is a tie"
+                said: list[float | str | None] = [f"{a} : {b} of {n}" for a, b, n in counts]
+                rows.append(Row(f"{level}, {start}, {SCHEDULES[schedule]}", said))
+    note = "the tables of one data set count as one; a difference of less than 2 % is a tie"
     return ResultTable(
         "Tasks won by h : by the rival", "level, start, schedule", list(RIVALS.values()), rows, [note]
     )
@@ -231,6 +267,23 @@ def truth_table(data: Experiment) -> ResultTable:
     return ResultTable("Distance to the truth", "task", ["before", "h", *RIVALS.values()], rows, [note])
 
 
+def constants_table(data: Experiment) -> ResultTable:
+    """Return the error with one constant of h changed / the error with the paper's, by level."""
+    rows = []
+    for name in CONSTANTS[1:]:
+        found = [data.differences(name, "early-stop", "identity", level) for level in LEVELS]
+        if found[0].size:
+            values: list[float | str | None] = [f"{math.exp(-d.mean()):.3f}" for d in found]
+            rows.append(Row(name.removeprefix("h:"), values))
+    classes = sorted({e.n_classes for e in data.before.values()})
+    note = (
+        f"geometric mean over {', '.join(data.tasks)} (K = {', '.join(map(str, classes))}), all twelve maps, "
+        "identity start, published schedule, one seed; above 1: worse than window=200, scale=1e5, "
+        "epsilon=1e-20, k-means weights"
+    )
+    return ResultTable("Constants of the objective", "constant", list(LEVELS), rows, [note])
+
+
 def paragraph(data: Experiment) -> str:
     """Return what is true, in one paragraph that other pages may cite."""
     words = {"lower": "lower", "higher": "higher", "noise": "not clearly different", "unknown": "unknown"}
@@ -244,10 +297,11 @@ def paragraph(data: Experiment) -> str:
         f"{name} {a} of {b}" for name, (a, b) in zip(("h", *RIVALS.values()), by_objective, strict=True) if b
     )
     return (
-        f"On {len(data.tasks)} tasks, with the paper's twelve maps, identity start and {data.seeds} seeds, "
-        f"the same selectors for every objective, h has: {'; '.join(said)}. With more than ten classes its "
-        f"top-label error is × {_times(many)} that of NLL. Near-uniform choices by objective, from the "
-        f"published start with the published class-wise selector: {collapsed}."
+        f"On {len(data.tasks)} tasks ({data.described()}), with the paper's twelve maps, identity start and "
+        f"up to {data.seeds} seeds, the same selectors for every objective, h has: {'; '.join(said)}. "
+        f"With more than ten classes its top-label error is × {_times(many)} that of NLL. "
+        f"Near-uniform choices by objective, from the published start with the published class-wise "
+        f"selector: {collapsed}."
     )
 
 
@@ -255,11 +309,12 @@ def figure(data: Experiment) -> Figure:
     """Draw the ratios with their intervals: a panel a level, a line a rival and part of the tasks."""
     parts = data.parts()
     with styled() as plt:
-        out, panels = plt.subplots(1, len(LEVELS), figsize=(9.0, 3.8), sharey=True)
-        names = [(r, p) for r in RIVALS for p in parts]
+        out, panels = plt.subplots(1, len(LEVELS), figsize=(9.0, 4.6), sharey=True)
+        step = len(parts) + 1.5  # a line a part, and a gap
+        places = {(r, p): step * i + j for i, r in enumerate(RIVALS) for j, p in enumerate(parts)}
         colours = dict(zip(parts, (SUBJECT, *(c for c in PALETTE if c != SUBJECT)), strict=False))
         for axes, level in zip(panels, LEVELS, strict=True):
-            for place, (rival, part) in enumerate(names):
+            for (rival, part), place in places.items():
                 x = data.ratio(rival, "early-stop", "identity", level, parts[part])
                 if math.isnan(x.value):
                     continue
@@ -269,21 +324,22 @@ def figure(data: Experiment) -> Figure:
             axes.axvline(0, color="black", linewidth=0.8)
             axes.set_title(level, loc="left")
             axes.set_xlabel("log(error of h / error of rival)")
-        step = len(parts)
-        panels[0].set_yticks([step * i + (step - 1) / 2 for i in range(len(RIVALS))], list(RIVALS.values()))
+        middles = [step * i + (len(parts) - 1) / 2 for i in range(len(RIVALS))]
+        panels[0].set_yticks(middles, list(RIVALS.values()))
         panels[0].invert_yaxis()
         panels[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         out.tight_layout()
     return out  # type: ignore[no-any-return]
 
 
-def page_text(data: Experiment, link: str, source: str) -> str:
-    """Return the page as Markdown."""
+def page_text(data: Experiment, link: str, source: str, constants: Experiment | None = None) -> str:
+    """Return the page as Markdown; ``constants`` adds the table of the objective's constants."""
     tables: list[Callable[[], ResultTable]] = [
         *(lambda s=s, i=i: ratio_table(data, s, i) for i in reversed(STARTS) for s in SCHEDULES),
         lambda: win_table(data),
         lambda: collapse_table(data),
         lambda: truth_table(data),
+        *([lambda: constants_table(constants)] if constants else []),
     ]
     shown = render_tables([t for t in (make() for make in tables) if t.rows], "markdown")
     return f"""# The central experiment
@@ -292,8 +348,9 @@ Generated by `python -m studies.central_page {source}`; do not edit. Does the h 
 equal maps, starts, training and selectors? Objectives: h, NLL, Brier (proper scores), focal loss and smoothed
 labels (not proper). Maps: the paper's twelve; best epoch and map by the calibration rows' dECE (for top-label
 numbers), CWECE_a (class-wise) or NLL (scores), the same for every objective. *Published schedule*: Adam,
-learning rate halved and training stopped by ECE^ew; *no early stop*: constant learning rate to the end. The
-tasks were used in the development of hcal.
+learning rate halved and training stopped by ECE^ew; *no early stop*: constant learning rate to the end. From
+the published start the class-wise selector takes collapsed predictors under every objective (counted below),
+so those class-wise ratios compare one collapse with another. The tasks were used in the development of hcal.
 
 {paragraph(data)}
 
@@ -308,6 +365,7 @@ def write_page(results: Path, out: Path) -> list[Path]:
     Parameters
     ----------
     results : Path
+        A ``constants.csv`` beside it is shown too.
     out : Path
 
     Returns
@@ -317,7 +375,9 @@ def write_page(results: Path, out: Path) -> list[Path]:
     data = Experiment(read_entries(results))
     picture = save_figure(figure(data), out.parent / "assets" / "reproduction" / "central.png")
     source = f"{results.parent.name}/{results.name}" if results.parent.name else results.name
-    write_text(out, page_text(data, f"assets/reproduction/{picture.name}", source))
+    other = results.with_name("constants.csv")
+    constants = Experiment(read_entries(other)) if other.exists() else None
+    write_text(out, page_text(data, f"assets/reproduction/{picture.name}", source, constants))
     return [out, picture]
 
 

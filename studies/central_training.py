@@ -237,7 +237,9 @@ class _Plain:
 
     def __call__(self) -> None:
         for member in self._members:
-            member.epoch()
+            # what a stopped member would do is forgotten; on a GPU to ask it would be to wait
+            if member.active.is_cuda or bool(member.active):
+                member.epoch()
 
 
 class _Recorded:

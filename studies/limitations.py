@@ -146,24 +146,34 @@ def ideal_only() -> Demonstration:
     )
 
 
+def level_errors(world: World) -> dict[str, float]:
+    """Return the exact top-label, class-wise and canonical error of a world.
+
+    Examples
+    --------
+    >>> level_errors(World(np.ones(1), np.array([[0.5, 0.5]]), np.array([[0.25, 0.75]])))
+    {'top-label': 0.25, 'class-wise': 0.25, 'canonical': 0.25}
+    """
+    predicted, true = world.predicted, world.true
+    top = predicted.argmax(axis=1)[:, None]
+    p, mu = (np.take_along_axis(a, top, axis=1) for a in (predicted, true))
+    columns = [[c] for c in range(predicted.shape[1])]
+    return {
+        "top-label": conditional_error(world, p, mu, p),
+        "class-wise": max(
+            conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]) for c in columns
+        ),
+        "canonical": conditional_error(world, predicted, true, predicted),
+    }
+
+
 def non_canonical() -> Demonstration:
     """4: calibrated in every class and in the top label, and not canonically (Vaicenavicius et al. 2019)."""
     predicted = np.array(
         [[1, 3, 6], [1, 6, 3], [3, 1, 6], [3, 6, 1], [6, 1, 3], [6, 3, 1]], dtype=np.float64
     ) / 10  # fmt: skip
     true = np.array([[2, 2, 6], [0, 7, 3], [2, 2, 6], [4, 5, 1], [7, 0, 3], [5, 4, 1]], dtype=np.float64) / 10
-    world = World(np.full(6, 1 / 6), true, predicted)
-    rows, top = np.arange(6), predicted.argmax(axis=1)
-    pick = (rows, top)
-    levels = {
-        "top-label": conditional_error(
-            world, predicted[pick][:, None], true[pick][:, None], predicted[pick][:, None]
-        ),
-        "class-wise": max(
-            conditional_error(world, predicted[:, [c]], true[:, [c]], predicted[:, [c]]) for c in range(3)
-        ),
-        "canonical": conditional_error(world, predicted, true, predicted),
-    }
+    levels = level_errors(World(np.full(6, 1 / 6), true, predicted))
     shown = ", ".join(f"{k} {v:.2f}" for k, v in levels.items())
     return Demonstration(
         4,

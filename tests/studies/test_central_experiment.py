@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,9 @@ from hcal.objective.torch_loss import torch_nll  # noqa: E402
 from hcal.solvers.adam import AdamSettings, train  # noqa: E402
 from hcal.solvers.monitors import SELECTORS, epoch_ece_ew  # noqa: E402
 from studies import central_experiment as central  # noqa: E402
+from studies import central_parallel as parallel  # noqa: E402
 from studies.central_losses import OBJECTIVES, SCORES, brier  # noqa: E402
+from studies.central_table import merge_tables  # noqa: E402
 from studies.central_training import Schedule, Start, build_members, train_together  # noqa: E402
 
 
@@ -123,3 +127,29 @@ def test_a_run_continues_where_it_ended(tmp_path: Path, task: central.Task) -> N
     assert {r["map"] for r in rows if r["objective"] != "uncal"} == {"piecewise-1"}
     central.main([*small, "--objectives", "focal", "--minutes", "0"])
     assert out.read_text() == text  # nothing is begun when the time is over
+
+
+def test_processes_share_the_groups_and_their_files_become_one(tmp_path: Path, task: central.Task) -> None:
+    for name in ("large", "small"):
+        rows = slice(300 if name == "large" else 40)
+        np.savez(
+            tmp_path / f"{name}.npz", logits_cal=task.x_cal[rows], y_cal=task.y_cal[rows],
+            logits_test=task.x_test, y_test=task.y_test,
+        )  # fmt: skip
+    out = tmp_path / "c.csv"
+    tasks = parallel.order_tasks([central.load_task(tmp_path, n) for n in ("small", "large", task.name)])
+    assert [t.name for t in tasks] == ["large", "small", task.name]  # a generated task comes last
+    groups = [parallel.Group(t.name, "nll", "early-stop", t.x_cal.size) for t in tasks[:2]]
+    wanted = parallel.Wanted(tmp_path, out, ["piecewise-1"], 1, 2, float("inf"))
+    late = replace(wanted, until=0.0)
+    parallel.work(0, "cpu", late, groups, nullcontext())
+    assert len(groups) == 2  # the time was over
+    for number in (0, 1):
+        parallel.work(number, "cpu", wanted, one := [groups.pop()], nullcontext())
+        assert not one
+    parts = [wanted.part(number) for number in (0, 1)]
+    assert merge_tables(out, parts) == 2 * 7  # before, and two starts × three selectors
+    text = out.read_text()
+    assert [line.split(",")[0] for line in text.splitlines()[1::7]] == ["small", "large"]
+    assert merge_tables(out, parts) == 0
+    assert out.read_text() == text

@@ -5,21 +5,25 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from helpers import ROOT
 from studies import central_page
-from studies.central_experiment import COLUMNS
+from studies.central_table import COLUMNS
 
 OBJECTIVES = ("h", *central_page.RIVALS)
 
 
-def made_up(path: Path, factor: float = 0.8) -> Path:
+FOUR = (("a", 4), ("b", 10), ("c", 100), ("d", 100))
+
+
+def made_up(path: Path, factor: float = 0.8, tasks: Sequence[tuple[str, int]] = FOUR) -> Path:
     """Four tasks; the top-label error of h is ``factor`` that of NLL and equal to the others'."""
     rows = []
-    for number, (task, k) in enumerate([("a", 4), ("b", 10), ("c", 100), ("d", 100)]):
+    for number, (task, k) in enumerate(tasks):
         base = 0.01 * (number + 1)
         common = {"task": task, "n_classes": k, "n_cal": 100, "n_test": 100, "accuracy": 0.75, "brier": 0.4}
         errors = {"cwece_a": base, "tcwece": base, "nll": 1.0, "mean_confidence": 0.8}
@@ -72,8 +76,8 @@ def test_ratios_and_wins_are_those_of_the_file(data: central_page.Experiment) ->
     assert math.exp(found.value) == pytest.approx(0.8 / 1.015, rel=0.005)
     assert found.verdict == "lower"
     assert data.ratio("brier", "early-stop", "identity", "top-label").value == 0
-    assert data.wins("nll", "to-the-end", "published", "top-label") == (4, 0)
-    assert data.wins("brier", "to-the-end", "published", "top-label") == (0, 0)
+    assert data.wins("nll", "to-the-end", "published", "top-label") == (4, 0, 4)
+    assert data.wins("brier", "to-the-end", "published", "top-label") == (0, 0, 4)
 
 
 def test_tasks_are_split_by_classes_and_by_their_error(data: central_page.Experiment) -> None:
@@ -81,6 +85,40 @@ def test_tasks_are_split_by_classes_and_by_their_error(data: central_page.Experi
     assert parts["K ≤ 10"] == ["a", "b"]
     assert parts["K > 10"] == ["c", "d"]
     assert parts["ECE before > 0.025"] == ["c", "d"]
+
+
+def test_tables_are_a_kind_and_those_of_one_data_set_count_as_one(tmp_path: Path) -> None:
+    tasks = (("a", 4), ("b", 10), ("car_rf", 4), ("car_mlp", 4), ("yeast_rf", 10))
+    data = central_page.Experiment(central_page.read_entries(made_up(tmp_path / "central.csv", tasks=tasks)))
+    parts = data.parts()
+    assert parts["networks"] == ["a", "b"]
+    assert parts["tables"] == ["car_mlp", "car_rf", "yeast_rf"]
+    found = data.differences("nll", "early-stop", "identity", "top-label", parts["tables"])
+    expected = [math.log(0.8 / 1.03) / 2 + math.log(0.8 / 1.02) / 2, math.log(0.8 / 1.04)]
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert data.wins("nll", "early-stop", "identity", "top-label") == (4, 0, 4)
+    assert data.described() == "2 networks, 3 tables of 2 data sets"
+
+
+def test_a_cell_says_how_many_tasks_it_compares(tmp_path: Path) -> None:
+    path = made_up(tmp_path / "central.csv")
+    lines = [x for x in path.read_text().splitlines() if not x.startswith(("c,focal,", "d,focal,"))]
+    path.write_text("\n".join(x for x in lines if ",to-the-end," not in x or x[0] in "ab") + "\n")
+    data = central_page.Experiment(central_page.read_entries(path))
+    stopped = central_page.ratio_table(data, "early-stop", "identity")
+    assert str(stopped.row("top-label, all tasks (4)").values[2]).endswith(" (2)")
+    unstopped = [r.label for r in central_page.ratio_table(data, "to-the-end", "identity").rows]
+    assert "top-label, all tasks (2)" in unstopped
+    assert not [label for label in unstopped if "K > 10" in label]  # nothing ran, nothing is said
+
+
+def test_constants_are_shown_against_the_papers(tmp_path: Path) -> None:
+    path = made_up(tmp_path / "constants.csv")
+    path.write_text(path.read_text().replace(",nll,early", ",h:window=100,early"))
+    data = central_page.Experiment(central_page.read_entries(path))
+    table = central_page.constants_table(data)
+    assert [r.label for r in table.rows] == ["window=100"]
+    assert table.rows[0].values == [f"{1.015 / 0.8:.3f}", "1.000", "1.000"]
 
 
 def test_near_uniform_choices_are_counted_under_every_objective(data: central_page.Experiment) -> None:

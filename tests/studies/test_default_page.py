@@ -53,6 +53,22 @@ def test_the_default_wins_among_methods_that_keep_the_argmax(joint: ModuleType) 
             assert mean[group]["h"] <= mean[group][other] + 0.02, (group, other)
 
 
+def test_what_the_page_says_of_the_parts(joint: ModuleType) -> None:
+    """Neither the pool's joint nor h in training differs beyond the interval; lifting P(top) buys scores."""
+    rows = joint.read(ROOT / "results" / "joint.csv")
+    values = joint.task_means(rows, "joint")
+    for part in ("h/events alone", "h/last curve with h in training"):
+        _, low, high = joint.paired(values["h"], values[part], np.random.default_rng(0))
+        assert low <= 0 <= high, part
+    score, top = (
+        {m: np.mean([v.mean() for v in t.values()]) for m, t in joint.task_means(rows, group).items()}
+        for group in ("score", "top")
+    )
+    assert score["h"] < score["h/events alone"]
+    assert score["h/lift 1"] < score["h"]
+    assert top["h/lift 1"] > top["h"]
+
+
 def test_readme_shows_the_stored_figures(joint: ModuleType) -> None:
     rows = joint.read(ROOT / "results" / "joint.csv")
     fields = [joint.task_means(rows, f) for f in ("joint", *joint.GROUPS, "changed")]

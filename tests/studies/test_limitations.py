@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import permutations
 
 import numpy as np
 import pytest
 
 from hcal.metrics import h_error
 from studies import limitations, theory_more
+from studies.theory import World
 
 pytest.importorskip("torch")
 #: Those that train nothing: quick, and the same to the last digit on any machine.
@@ -90,3 +92,23 @@ def test_atomic_events_do_not_bound_all_events_at_equal_epsilon() -> None:
     predicted = true + h * np.array([1, 1, -1, -1])
     assert np.abs(predicted - true).max() == pytest.approx(h)
     assert abs(predicted[:2].sum() - true[:2].sum()) == pytest.approx(2 * h)
+
+
+def test_top_label_and_class_wise_calibration_do_not_imply_each_other() -> None:
+    """Exact: all orders of the classes of (predicted, error) triples; errors cancel in every class."""
+    e = 0.05
+    kinds = [
+        ((0.4, 0.3, 0.3), (e, -e / 2, -e / 2)),
+        ((0.6, 0.4, 0.0), (e, -e, 0.0)),
+        ((0.6, 0.3, 0.1), (-e, e, 0.0)),
+    ]
+    orders = [list(o) for o in permutations(range(3))]
+    predicted = np.array([np.array(p)[o] for p, _ in kinds for o in orders])
+    true = predicted + np.array([np.array(d)[o] for _, d in kinds for o in orders])
+    found = limitations.level_errors(World(np.full(18, 1 / 18), true, predicted))
+    assert found["class-wise"] < 1e-12
+    assert found["top-label"] == pytest.approx(e)  # where the top class has 0.4
+    right_on_top = World(np.ones(1), np.array([[0.5, 0.4, 0.1]]), np.array([[0.5, 0.3, 0.2]]))
+    found = limitations.level_errors(right_on_top)
+    assert found["top-label"] == 0
+    assert found["class-wise"] == pytest.approx(0.1)
