@@ -63,7 +63,7 @@ def predicts(cal: hcal.HCalibrator, n: int, k: int) -> None:
         x = there.to(dtype)
         one = seconds(lambda x=x: torch.softmax(x, 1), 50)
         ours = seconds(lambda x=x: cal.predict_proba(x), 50)
-        module = CalibratedModule(torch.nn.Identity(), cal)
+        module = CalibratedModule(torch.nn.Identity(), cal).cuda()
         with torch.no_grad():
             inside = seconds(lambda x=x: module(x), 20)
             kept = bool((cal.predict_proba(x).argmax(1) == x.argmax(1)).all())

@@ -330,7 +330,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return False
 
     def _predict_on_cuda(self, logits: Tensor) -> Tensor | None:
-        """Return probabilities of a tensor by a kernel of the method's own; None: none, or not of these scores."""
+        """Return probabilities of a tensor by a kernel of the method's own, where there is one for it."""
         return None
 
     def _working(self, x: FloatArray) -> FloatArray:

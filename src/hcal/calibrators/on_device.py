@@ -61,7 +61,7 @@ def predict_on_device(calibrator: Calibrator, scores: Any) -> Tensor | None:
 
 
 def rows_on_device(calibrator: Calibrator, scores: Any) -> DeviceRows | None:
-    """Return the scores of a fit where they lie, if the calibrator can fit them there; None leaves it to the host.
+    """Return the scores of a fit where they lie; None leaves the fit to the host.
 
     Parameters
     ----------
@@ -143,8 +143,8 @@ def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
         return None
     half = scores.dtype in HALVES
     wide = torch.float32 if half else scores.dtype  # halves are computed in float32, and narrowed at the end
-    if (made := calibrator._predict_on_cuda(scores.detach().to(wide))) is not None:
-        return narrow(made, scores, scores.dtype, calibrator.preserves) if half else made
+    if (made := calibrator._predict_on_cuda(scores.detach())) is not None:
+        return made
     if not _are_plain_logits(calibrator, scores):
         return None
     eps, smallest = WIDTHS[wide]

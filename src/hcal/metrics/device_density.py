@@ -121,4 +121,3 @@ def _integrate(density_event: Tensor, density: Tensor, rate: Tensor, half: Tenso
     before = torch.where((half < RESOLVED * _STEP)[:, None] & ~valid, -1, before)
     filled = torch.where(before >= 0, integrand.gather(1, before.clamp(min=0)), 0.0)
     return torch.trapezoid(filled, x) / torch.trapezoid(every, x)
-

@@ -47,6 +47,18 @@ def evaluate_loss(
         # its memory is numpy's, which asks for huge pages: the gradient is written in random order, and with
         # small pages the address look-ups alone double the time at 25 million events
         return probs.new_tensor(loss), None if grad is None else torch.from_numpy(grad)
+    if not isinstance(probs, np.ndarray) and family.capturable and takes_fused(probs):
+        from hcal.objective.replayed import recordings
+
+        if recordings.suits(probs):
+            key = (settings, type(family), need_grad)
+            return recordings.run(key, lambda p, t: _evaluate(p, t, settings, family, need_grad), probs, y)
+    return _evaluate(probs, y, settings, family, need_grad)
+
+
+def _evaluate(
+    probs: Any, y: Any, settings: ObjectiveSettings, family: Family, need_grad: bool
+) -> tuple[Any, Any]:
     events = family.gather(probs, y)
     loss, slope = engine_for(events.q)(events.q, events.marks, settings, need_grad)
     return loss, None if slope is None else family.scatter(slope, probs, events)

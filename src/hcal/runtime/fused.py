@@ -17,8 +17,8 @@ def fused() -> bool:
     return find_spec("triton") is not None
 
 
-def takes_fused(p: Tensor) -> bool:
-    """Return whether the Triton kernels take this tensor: float32 on CUDA.
+def takes_fused(p: Tensor, *, halves: bool = False) -> bool:
+    """Return whether the Triton kernels take this tensor: float32 on CUDA, or with ``halves`` a half too.
 
     Examples
     --------
@@ -27,4 +27,5 @@ def takes_fused(p: Tensor) -> bool:
     False
     """
     small = p.numel() < 2**31 - 2**16  # the kernels count events in 32 bits
-    return p.is_cuda and str(p.dtype) == "torch.float32" and small and fused()
+    names = ("torch.float32", *(("torch.float16", "torch.bfloat16") if halves else ()))
+    return p.is_cuda and str(p.dtype) in names and small and fused()

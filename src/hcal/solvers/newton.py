@@ -29,8 +29,8 @@ def newton(
     loss : callable
         θ ↦ (value, gradient).
     hessian : callable
-        θ ↦ (P, P). Flat directions (the shift of all intercepts) are allowed, and so is a curvature below 0 far
-        from the optimum.
+        θ ↦ (P, P). Flat directions (the shift of all intercepts) are allowed, and far from the optimum a
+        curvature below 0.
     start : array of shape (P,)
     limit : array of shape (P,), optional
         |θ| stays within it; what is held there by the gradient takes no part in a step.

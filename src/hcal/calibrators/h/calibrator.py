@@ -207,7 +207,7 @@ class HCalibrator(Calibrator):
         predict_default(self.state_, logits, self.preserves, out)
 
     def _predict_on_cuda(self, logits: Tensor) -> Tensor | None:
-        if self.protocol == "paper" or self.preserves == "order" or not takes_fused(logits):
+        if self.protocol == "paper" or self.preserves == "order" or not takes_fused(logits, halves=True):
             return None
         from hcal.calibrators.h.on_cuda import predict_kernel, takes_kernel
 

@@ -68,7 +68,7 @@ def new_setting(logits: Logits, y: IntArray, weight: Float64, *, classes: bool) 
     >>> new_setting(np.zeros((2, 4)), np.array([0, 2]), np.ones(2), classes=True).prefer
     array([1.5, 0.5, 1.5, 0.5])
     """
-    n, k = logits.shape
+    k = logits.shape[1]
     mass = np.bincount(y, weights=weight, minlength=k)
     prefer = np.round(
         mass + _soft_mass(logits, weight), 9

@@ -1,4 +1,4 @@
-"""What stands between a model and its Triton kernel: the form of the parameters, and which tensors it takes."""
+"""What stands between a model and its Triton kernel: the form of the parameters, and what it takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _forms: WeakKeyDictionary[Any, tuple[Any, Any, Form]] = WeakKeyDictionary()
 
 
 def predict_kernel(calibrator: Any, logits: Tensor) -> Tensor | None:
-    """Return the probabilities of float32 logits by one kernel; None where scores are not sound logits.
+    """Return the probabilities of logits in float32 or a half by one kernel; None: they are no sound logits.
 
     Parameters
     ----------
@@ -66,40 +66,25 @@ def new_form(model: Model, device: Any) -> Form:
     """Return a model with a pool as the kernel reads it."""
     import torch
 
-    from hcal.calibrators.h._triton import Form
+    from hcal.calibrators.h._triton import NUMBERS, STAGE_NUMBERS, Form
 
     made, blend, last = stages(model, np.float32), model.blend, model.last
-    assert blend is not None and last is not None
-    numbers = np.array([made.just_below, made.floor, float(len(blend.prefer)), made.tiny])
-    parts = [numbers, np.array(model.refined.scaler()).ravel(), model.refined.weights]
-    curves = []
-    for curve in (model.curve, model.final, last):
-        curves.append(sum(part.size for part in parts))
+    assert blend is not None
+    assert last is not None
+    numbers = {name: float(getattr(made, name)) for name in STAGE_NUMBERS}
+    numbers["count"] = float(len(blend.prefer))
+    parts = [np.array(model.refined.scaler()).ravel(), model.refined.weights]
+    for name, curve in (("curve", model.curve), ("final", model.final), ("last", last)):
+        numbers[name] = float(len(NUMBERS) + sum(part.size for part in parts))
         parts += [curve.scaler, np.array([float(len(curve.knots))]), curve.knots, curve.weights]
     order = np.argsort(-blend.prefer, kind="stable")
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
     classes = np.stack([model.rest.bias, model.curve.classes, last.classes, blend.bias, place])
 
-    def put(array: Any, dtype: Any) -> Tensor:
+    def put(array: Any, dtype: Any = np.float32) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=dtype)).to(device)
 
-    return Form(
-        put(np.concatenate(parts), np.float64),
-        put(classes, np.float64),
-        put(order, np.int32),
-        put(np.stack([made.intercept, made.slope]), np.float32),
-        put(made.matrix, np.float32),
-        (curves[0], curves[1], curves[2]),
-        {
-            "beta": float(made.beta),
-            "kappa": float(made.kappa),
-            "far": float(made.far),
-            "lift": made.lift,
-            "events": made.events,
-            "refined_share": float(made.refined),
-            "cap": float(made.cap),
-            "scale_share": float(made.scale),
-            "lowest": float(made.lowest),
-        },
-    )
+    rows = put(np.concatenate([[numbers[name] for name in NUMBERS], *parts]))
+    table = put(np.stack([made.intercept, made.slope]))
+    return Form(rows, put(classes), put(order, np.int32), table, put(made.matrix), model.lift is None)

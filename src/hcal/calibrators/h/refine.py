@@ -7,37 +7,34 @@ s = 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from hcal.calibrators.h.rows import N_FEATURES, Float64, Rows, Scaler, blocks, few, fit_scaler, look
+from hcal.calibrators.h.refine_problem import KNOTS as KNOTS
+from hcal.calibrators.h.refine_problem import WIDEST as WIDEST
+from hcal.calibrators.h.refine_problem import RefineProblem, problem_blocks, sum_blocks, sum_curvatures
+from hcal.calibrators.h.rows import Float64, Rows, Scaler, blocks, fit_scaler, look
 from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.newton import newton
 from hcal.solvers.rows import FitRows
 from hcal.solvers.temperature import Temperature, temperature_of
 
-#: Knots of g, in temperature-scaled margins: dense where probability mass is.
-KNOTS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32], dtype=np.float64)
 #: This many nearest classes count one by one while fitting; those beyond in groups of 2, 4, 8, …
 _EXACT = 24
 _ITERATIONS = 100
-#: From this many scores on stage 1 is solved to the end by Newton, the same on every engine; below, quasi-Newton
+#: From this many scores on stage 1 is solved to the end by Newton, alike on every engine; below, quasi-Newton
 #: steps end early, and results/ speak of that. See docs/decisions/195-solved-to-the-end.md.
 EXACT_EVENTS = 1_000_000
-#: Entries of a block of rows: while they are sorted, and while the compressed problem is evaluated.
-_SORTED, _ROWS_EVENTS = 500_000, 60_000
-#: |ln| of a row's scale and of a slope of g, and of what a feature may add to the former: beyond, rows decide
-#: nothing any more, and numbers overflow.
-WIDEST, _STEEPEST, _STRONGEST = 30.0, 7.0, 3.0
-# Ridge on the change of log-slope from segment to segment, and on the feature weights, in units of 1/N.
-_SMOOTH, _RIDGE = 1.0, 1.0
+#: Entries of a block of rows while they are sorted.
+_SORTED = 500_000
+#: |ln| of a slope of g, and of what a feature may add to a row's scale: beyond, numbers overflow.
+_STEEPEST, _STRONGEST = 7.0, 3.0
 
 
 class Refined(NamedTuple):
@@ -155,10 +152,10 @@ def fit_refined(logits: Logits, y: IntArray, weight: Float64) -> tuple[Refined, 
         return _fit_there(logits, y, weight, solved)
     seen, label, counts, feature = _compress(logits, y, solved.beta)
     scaler = fit_scaler(feature, weight)
-    parts = _problem_blocks(seen, label, counts, scaler(feature), weight)
-    curvature = partial(_sum_curvatures, parts) if logits.size >= EXACT_EVENTS else None
-    problem = _Problem(
-        partial(_sum_blocks, parts), float(weight.sum()), float(weight @ (label > 0)), curvature
+    parts = problem_blocks(seen, label, counts, scaler(feature), weight)
+    curvature = partial(sum_curvatures, parts) if logits.size >= EXACT_EVENTS else None
+    problem = RefineProblem(
+        partial(sum_blocks, parts), float(weight.sum()), float(weight @ (label > 0)), curvature
     )
     return _solve(problem, solved, scaler)
 
@@ -173,7 +170,7 @@ def _fit_there(
     scaler = fit_scaler(feature, weight)
     sums.standardise(scaler(feature))
     curvature = sums.curvature if logits.size >= EXACT_EVENTS else None
-    return _solve(_Problem(sums, float(weight.sum()), sums.errors, curvature), solved, scaler)
+    return _solve(RefineProblem(sums, float(weight.sum()), sums.errors, curvature), solved, scaler)
 
 
 def fit_refined_rows(rows: FitRows, logits: FloatArray, weight: Float64) -> tuple[Refined, bool, str]:
@@ -200,7 +197,7 @@ def fit_refined_rows(rows: FitRows, logits: FloatArray, weight: Float64) -> tupl
         value, by_slope, by_feature = rows.sum(partial(_sum_rows, solved.beta, scaler, slope, c))
         return value, by_slope, by_feature
 
-    return _solve(_Problem(sums, rows.total, lost), solved, scaler)
+    return _solve(RefineProblem(sums, rows.total, lost), solved, scaler)
 
 
 def _lost(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float]:
@@ -211,10 +208,10 @@ def _sum_rows(
     beta: float, scaler: Scaler, slope: Float64, c: Float64, logits: FloatArray, y: IntArray, weight: Float64
 ) -> tuple[float, Float64, Float64]:
     seen, label, counts, feature = _compress(logits, y, beta)
-    return _sum_blocks(_problem_blocks(seen, label, counts, scaler(feature), weight), slope, c)
+    return sum_blocks(problem_blocks(seen, label, counts, scaler(feature), weight), slope, c)
 
 
-def _solve(problem: _Problem, solved: Temperature, scaler: Scaler) -> tuple[Refined, bool, str]:
+def _solve(problem: RefineProblem, solved: Temperature, scaler: Scaler) -> tuple[Refined, bool, str]:
     limit = np.where(np.arange(problem.size) < len(KNOTS) - 1, _STEEPEST, _STRONGEST)
     start = np.zeros(problem.size)
     if problem.curvature is not None:
@@ -276,170 +273,3 @@ def group_edges(n_classes: int) -> IntArray:
                 edges.append(min(edges[-1] + size, n_classes))
         size *= 2
     return np.array(edges)
-
-
-def _problem_blocks(
-    seen: Float64, label: Float64, counts: Float64, x: Float64, weight: Float64
-) -> list[_Block]:
-    """Cut rows into blocks of a fixed size: temporaries stay in the cache, and sums are the same anyhow."""
-    both = np.concatenate([seen, label[:, None]], axis=1)
-    segment = np.minimum(np.searchsorted(KNOTS, both, side="right") - 1, len(KNOTS) - 2)
-    log_counts = np.log(counts)
-    return [
-        _Block(segment[b], both[b] - KNOTS[segment[b]], log_counts, x[b], weight[b])
-        for b in blocks(len(both), both.shape[1], _ROWS_EVENTS)
-    ]
-
-
-def _sum_blocks(parts: list[_Block], slope: Float64, c: Float64) -> tuple[float, Float64, Float64]:
-    """Return the summed NLL and its gradients in the slopes and the features' weights."""
-    found = each(lambda block: block(slope, c), parts, events=sum(block.beyond.size for block in parts))
-    loss, by_slope, by_feature = zip(*found, strict=True)
-    return float(sum(loss)), np.sum(by_slope, axis=0), np.sum(by_feature, axis=0)
-
-
-def _sum_curvatures(parts: list[_Block], slope: Float64, c: Float64) -> Float64:
-    found = each(lambda block: block.curvature(slope, c), parts, events=sum(b.beyond.size for b in parts))
-    return np.asarray(np.sum(found, axis=0))
-
-
-def second_derivatives(by_slope: Any, u: Any, p: Any, pull: Any, x: Any, weight: Any) -> Any:
-    """Return the Hessian (J + F, J + F) of Σ_n w_n·(ln Σ_g e^{c_g − u_ng} + u_n,label), u = s(x)·g(margin).
-
-    Parameters
-    ----------
-    by_slope : array or tensor of shape (N, G + 1, J)
-        ∂u/∂ log-slope; the label comes last.
-    u : array or tensor of shape (N, G + 1)
-    p : array or tensor of shape (N, G)
-        Probabilities of the groups, times the weight.
-    pull : array or tensor of shape (N, G + 1)
-        Derivatives of the weighted NLL in u.
-    x : array or tensor of shape (N, F)
-    weight : array or tensor of shape (N,)
-    """
-    seen = by_slope[:, :-1]
-    n_rows, n_groups, n_slopes = seen.shape
-    flat = seen.reshape(n_rows * n_groups, n_slopes)
-    # Of the log-sum: the mean of squares less the square of the mean, row by row.
-    mean = (p[:, :, None] * seen).sum(1) / weight[:, None]
-    mean_u = (p * u[:, :-1]).sum(1) / weight
-    slopes = flat.T @ (flat * p.reshape(-1)[:, None]) - mean.T @ (mean * weight[:, None])
-    mixed = ((p * u[:, :-1])[:, :, None] * seen).sum(1) - mean * (mean_u * weight)[:, None]
-    features = (p * u[:, :-1] ** 2).sum(1) - mean_u**2 * weight
-    # Of u itself, which is exponential in its parameters: its second derivatives are its first ones.
-    pulled = (pull[:, :, None] * by_slope).sum(1)
-    mixed = (mixed + pulled).T @ x
-    features = (features + (pull * u).sum(1))[:, None] * x
-    out = np.zeros((n_slopes + x.shape[1],) * 2)
-    out[:n_slopes, :n_slopes] = _here(slopes) + np.diag(_here(pulled.sum(0)))
-    out[:n_slopes, n_slopes:] = _here(mixed)
-    out[n_slopes:, :n_slopes] = out[:n_slopes, n_slopes:].T
-    out[n_slopes:, n_slopes:] = _here(x.T @ features)
-    return out
-
-
-def _here(values: Any) -> Float64:
-    return values if isinstance(values, np.ndarray) else np.asarray(values.cpu().numpy())
-
-
-class _Problem:
-    """The mean NLL of stage 1 with its gradient; parameters are log-slopes of g and the features' weights."""
-
-    size = len(KNOTS) - 1 + N_FEATURES
-
-    def __init__(
-        self,
-        sums: Callable[..., tuple[float, Float64, Float64]],
-        total: float,
-        errors: float,
-        curvature: Callable[..., Float64] | None = None,
-    ):
-        self.sums, self.total, self.curvature = sums, total, curvature
-        self.strength = few(total, errors) / total
-
-    def split(self, theta: Float64) -> tuple[Float64, Float64]:
-        return theta[: len(KNOTS) - 1], theta[len(KNOTS) - 1 :]
-
-    def __call__(self, theta: Float64) -> tuple[float, Float64]:
-        log_slope, c = self.split(theta)
-        slope = np.exp(log_slope)
-        loss, gradient_s, gradient_c = self.sums(slope, c)
-        loss, gradient_s, gradient_c = loss / self.total, gradient_s / self.total, gradient_c / self.total
-        gradient_s *= slope
-        step = np.diff(log_slope)
-        smooth, ridge = _SMOOTH * self.strength, _RIDGE * self.strength
-        penalty = smooth * step @ step + ridge * (c @ c + 0.1 * log_slope @ log_slope)
-        gradient_s += 0.2 * ridge * log_slope
-        gradient_s[1:] += 2 * smooth * step
-        gradient_s[:-1] -= 2 * smooth * step
-        gradient_c += 2 * ridge * c
-        return loss + float(penalty), np.concatenate([gradient_s, gradient_c])
-
-    def hessian(self, theta: Float64) -> Float64:
-        """Return the second derivatives (P, P)."""
-        assert self.curvature is not None
-        log_slope, c = self.split(theta)
-        n, smooth, ridge = len(log_slope), _SMOOTH * self.strength, _RIDGE * self.strength
-        step = np.diff(np.eye(n), axis=0)
-        out = self.curvature(np.exp(log_slope), c) / self.total
-        out[:n, :n] += 2 * smooth * step.T @ step + 0.2 * ridge * np.eye(n)
-        out[n:, n:] += 2 * ridge * np.eye(len(c))
-        return out
-
-
-class _Block(NamedTuple):
-    """Some rows of the problem: cells of the margins, how far into them, and the rest of the rows."""
-
-    segment: IntArray
-    beyond: Float64
-    log_counts: Float64
-    x: Float64
-    weight: Float64
-
-    def __call__(self, slope: Float64, c: Float64) -> tuple[float, Float64, Float64]:
-        """Return the weighted NLL, and its gradients in the slopes and in the features' weights."""
-        start = np.concatenate([[0.0], np.cumsum(slope * np.diff(KNOTS))[:-1]])
-        g = slope[self.segment]
-        g *= self.beyond
-        g += start[self.segment]
-        scale = np.exp(np.clip(self.x @ c, -WIDEST, WIDEST))
-        lo = g[:, :-1] * -scale[:, None]
-        lo += self.log_counts
-        peak = lo.max(axis=1, keepdims=True)
-        lo -= peak
-        e = np.exp(lo, out=lo)
-        mass = e.sum(axis=1, keepdims=True)
-        value = (peak + np.log(mass))[:, 0] + scale * g[:, -1]
-        # d value / d(scale·g): minus the probability for the seen margins, one for the label's.
-        pull = np.empty_like(g)
-        np.multiply(e, -self.weight[:, None] / mass, out=pull[:, :-1])
-        pull[:, -1] = self.weight
-        gradient_c = self.x.T @ (np.einsum("ng,ng->n", pull, g) * scale)
-        pull *= scale[:, None]
-        return float(self.weight @ value), self._to_slopes(pull), gradient_c
-
-    def curvature(self, slope: Float64, c: Float64) -> Float64:
-        """Return the second derivatives of the weighted NLL in the log-slopes and the features' weights."""
-        scale = np.exp(np.clip(self.x @ c, -WIDEST, WIDEST))
-        # d(scale·g)/d log-slope, for the groups of classes and, last, the label: (n, G + 1, J).
-        place = np.arange(len(slope))
-        cell = self.segment[..., None]
-        by_slope = np.where(
-            place < cell, np.diff(KNOTS), np.where(place == cell, self.beyond[..., None], 0.0)
-        )
-        by_slope *= slope * scale[:, None, None]
-        u = by_slope.sum(axis=2)
-        p = softmax(self.log_counts - u[:, :-1]) * self.weight[:, None]
-        pull = np.concatenate([-p, self.weight[:, None]], axis=1)
-        return second_derivatives(by_slope, u, p, pull, self.x, self.weight)
-
-    def _to_slopes(self, pull: Float64) -> Float64:
-        """Turn a gradient with respect to g into one with respect to the slopes of its segments."""
-        n = len(KNOTS) - 1
-        cell = self.segment.ravel()
-        through = np.bincount(cell, weights=pull.ravel(), minlength=n)
-        pull *= self.beyond
-        inside = np.bincount(cell, weights=pull.ravel(), minlength=n)
-        after = np.concatenate([np.cumsum(through[::-1])[::-1][1:], [0.0]])
-        return np.asarray(inside + np.diff(KNOTS) * after)

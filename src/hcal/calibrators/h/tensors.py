@@ -17,7 +17,8 @@ from torch import Tensor
 
 from hcal.calibrators.h.blend import FLOOR
 from hcal.calibrators.h.keep import JUST_BELOW
-from hcal.calibrators.h.refine import KNOTS, WIDEST, Refined, group_edges, second_derivatives
+from hcal.calibrators.h.refine import Refined, group_edges
+from hcal.calibrators.h.refine_problem import KNOTS, WIDEST, second_derivatives
 from hcal.calibrators.h.rows import FAR, TINY, Float64
 from hcal.runtime.device_rows import DeviceRows
 from hcal.runtime.numerics import IntArray
@@ -165,6 +166,7 @@ class RefinedSums:
         self.x = beside(self.feature, x)
 
     def __call__(self, slope: Float64, c: Float64) -> tuple[float, Float64, Float64]:
+        """Return the summed NLL, and its gradients in the slopes and the weights of the features."""
         theta = beside(self.x, np.concatenate([slope, c]))
         slopes, weights = theta[: len(slope)], theta[len(slope) :]
         g = (self.shares @ slopes).view(self.shape)
@@ -185,11 +187,9 @@ class RefinedSums:
         theta = beside(self.x, np.concatenate([slope, c]))
         scale = torch.exp((self.x @ theta[len(slope) :]).clamp_(-WIDEST, WIDEST))
         by_slope = self.shares.view(*self.shape, -1) * theta[: len(slope)] * scale[:, None, None]
-        u = by_slope.sum(dim=2)
-        p = torch.softmax(self.log_counts - u[:, :-1], dim=1) * self.weight[:, None]
-        pull = torch.cat([-p, self.weight[:, None]], dim=1)
-        found: Float64 = second_derivatives(by_slope, u, p, pull, self.x, self.weight)
-        return found
+        seen, label = by_slope[:, :-1], by_slope[:, -1]
+        p = torch.softmax(self.log_counts - seen.sum(dim=2), dim=1) * self.weight[:, None]
+        return second_derivatives(seen, label, p, self.x, self.weight)
 
 
 def grouped(margin: Tensor) -> tuple[Tensor, Float64]:
@@ -247,6 +247,7 @@ class RestSums:
         self.top, self.y, self.weight = (beside(margin, v) for v in (top, y, weight))
 
     def __call__(self, theta: Float64) -> tuple[float, Float64]:
+        """Return the sum and its gradient."""
         t = beside(self.margin, theta)
         kappa = torch.exp(t[0])
         scores = -kappa * self.margin
@@ -284,6 +285,7 @@ class PoolSums:
         self.y, self.weight = beside(log_p, y)[:, None], beside(log_p, weight)
 
     def __call__(self, a: Float64) -> tuple[float, Float64]:
+        """Return the sum and its gradient."""
         s = (beside(self.flat, a) @ self.flat).view(self.log_p.shape[1:])
         total = torch.logsumexp(s, dim=1)
         value = self.weight @ (total - s.gather(1, self.y)[:, 0])
