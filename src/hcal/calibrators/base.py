@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.on_device import predict_on_device
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
-from hcal.data.class_names import ClassName, encode, names_of_fit
+from hcal.data.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.data.provenance import fingerprint
 from hcal.data.top_k import TopK
 from hcal.metrics.summary import Scores, score_probs
@@ -45,6 +45,10 @@ PRIOR_SPEC = StateSpec(
 _BLOCK_EVENTS = 4_000_000
 #: Names of parameters in older model files -> present ones.
 _RENAMED = {"seed": "random_state"}
+#: Lists of sentences in ``info_``.
+_TOLD = {"notes", "warnings"}
+#: What ``info_`` says of predictions that other class frequencies change.
+_OF_SIDES = {"notes", "changed_sides", "crossing"}
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
 _FAR = 5.0
 
@@ -72,6 +76,11 @@ class Fitted:
     converged: bool = True
     message: str = ""
     info: dict[str, Any] = field(default_factory=dict)
+
+    def named(self, names: tuple[ClassName, ...] | None) -> Fitted:
+        """Return the same, with the user's names of the classes in every sentence."""
+        told = {key: [with_names(words, names) for words in self.info[key]] for key in _TOLD & set(self.info)}
+        return replace(self, message=with_names(self.message, names), info=self.info | told)
 
 
 class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -170,6 +179,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             fitted.state["input_floor"] = floor
         mass = np.bincount(labels, weights=weight, minlength=x.shape[1])
         fitted.info["class_frequencies"] = (mass / mass.sum()).tolist()
+        fitted = fitted.named(names)
         self._remember(fitted, x.shape[1], names)
         self.info_ = {**self.info_, "fitted_on": rows}
         try:
@@ -257,8 +267,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         >>> cal.with_prior([0.5, 0.5]).predict_proba([[0.0, 2.0]]).round(2)
         array([[0.5, 0.5]])
         """
-        new = prior.check_frequencies(frequencies, self._old_frequencies().size)
-        return self._shifted(new, prior.log_ratio(new, self._old_frequencies()))
+        old = self._old_frequencies()
+        new = prior.check_frequencies(frequencies, old.size)
+        return self._shifted(new, prior.log_ratio(new, old, self.class_names_))
 
     def with_prior_from(self, scores: Any) -> Self:
         """Return this calibrator for the class frequencies of unlabelled rows, learned by EM.
@@ -294,7 +305,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _shifted(self, new: NDArray[np.float64], ratio: NDArray[np.float64]) -> Self:
         """Return a fitted copy whose probabilities are multiplied by e^ratio, whatever this one's are."""
         other: Self = clone(self)
-        info = {**self.info_, "prior": new.tolist()}
+        info = {key: told for key, told in self.info_.items() if key not in _OF_SIDES}
+        info["prior"] = new.tolist()
         fitted = Fitted({**self.state_, PRIOR: ratio}, self.converged_, "", info)
         other._remember(fitted, self.n_classes_, self.class_names_)
         other.scores_ = self.scores_

@@ -40,6 +40,7 @@ def fit_batches(
     sample_rows: int = 1_000_000,
     random_state: int = 0,
     run: Run | None = None,
+    classes: Any = None,
 ) -> Method:
     """Fit a calibrator on blocks of rows, of which one at a time is in memory.
 
@@ -68,6 +69,8 @@ def fit_batches(
     run : callable, optional
         (function, pieces) ↦ the function's result for every piece, in any order: where the passes run. By
         default here, one piece after the other.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns; by default those that the batches know.
 
     Returns
     -------
@@ -93,13 +96,11 @@ def fit_batches(
         )
     calibrator._forget()
     sample = _Sampling(sample_rows, random_state)
+    names = getattr(batches, "classes", None) if classes is None else classes
     if summed:
-        _fit_by_sums(calibrator, source, sample)
+        _fit_by_sums(calibrator, source, sample, names)
     else:
-        _fit_sample(calibrator, source, sample)
-    names = getattr(batches, "classes", None)
-    if names is not None:
-        calibrator.class_names_ = check_classes(names, calibrator.n_classes_)
+        _fit_sample(calibrator, source, sample, names)
     return calibrator
 
 
@@ -170,9 +171,10 @@ def _surveyed(calibrator: Calibrator, source: _Source) -> Survey:
 # -- by sums ------------------------------------------------------------------------------------------
 
 
-def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> None:
+def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling, classes: Any) -> None:
     plain = hasattr(calibrator, "_fit_rows")
     survey = _surveyed(calibrator, source) if plain else _sampled(calibrator, source, sampling)
+    names = None if classes is None else check_classes(classes, survey.n_classes)
     floor = survey.floor() if calibrator.floored and calibrator.input != "logits" else None
     reader = PieceReader(calibrator.input, survey.n_classes, floor, calibrator.native_float32)
     rows = PieceRows(source, reader, source.run, survey.mass)
@@ -191,7 +193,8 @@ def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling) -
         fitted.state["input_floor"] = floor
     fitted.info["class_frequencies"] = (survey.mass / rows.total).tolist()
     fitted.info["fitted_on"] = {"rows": int(survey.counts.sum())}
-    calibrator._remember(fitted, survey.n_classes)
+    fitted = fitted.named(names)
+    calibrator._remember(fitted, survey.n_classes, names)
     try:
         outputs = _score(calibrator, source, survey)
     except BaseException:
@@ -277,14 +280,18 @@ def _arranged(calibrator: Calibrator, sample: SampledRows, floor: Any) -> ArrayR
     return array_rows(calibrator._working(apply_floor(found.logits, floor)), found.y, found.weight)
 
 
-def _fit_sample(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> None:
-    sample = _sampled(calibrator, source, sampling).drawn()
+def _fit_sample(calibrator: Calibrator, source: _Source, sampling: _Sampling, classes: Any) -> None:
+    survey = _sampled(calibrator, source, sampling)
+    names = None if classes is None else check_classes(classes, survey.n_classes)
+    texts = None if names is None else [str(name) for name in names]  # labels are positions
+    sample = survey.drawn()
     scores, y, weight = sample.scores, sample.y, sample.weight
     if not calibrator.weighted:  # then proportions are kept by drawing alone
         scores, y = scores[sample.plain], y[sample.plain]
-        calibrator.fit(scores, y)
+        calibrator.fit(scores, y, classes=texts)
     else:
-        calibrator.fit(scores, y, None if (weight == 1.0).all() else weight)
+        calibrator.fit(scores, y, None if (weight == 1.0).all() else weight, classes=texts)
+    calibrator.class_names_ = names
     facts = _facts(sample.seen, len(y), source.passes)
     calibrator.info_["batches"] = facts | {"random_state": sampling.random_state}
 

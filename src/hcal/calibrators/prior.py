@@ -7,11 +7,13 @@ Decaestecker, 2002; with calibrated probabilities: Alexandari, Kundaje and Shrik
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.data.class_names import ClassName, class_title
 from hcal.runtime.numerics import FloatArray
 from hcal.runtime.ops import Ops
 
@@ -35,7 +37,7 @@ def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
     return np.asarray(found / found.sum())
 
 
-def log_ratio(new: Float64, old: Float64) -> Float64:
+def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = None) -> Float64:
     """Return ln new/old (K,); a class that is to vanish gets −∞, one that was never seen cannot appear.
 
     Examples
@@ -46,7 +48,7 @@ def log_ratio(new: Float64, old: Float64) -> Float64:
     unseen = np.flatnonzero((old == 0) & (new > 0))
     if unseen.size:
         raise ValueError(
-            f"class {unseen[0]} has no calibration row, so its probability cannot be adjusted: "
+            f"{class_title(int(unseen[0]), names)} has no calibration row, so its probability cannot be adjusted: "
             "its frequency must be 0"
         )
     with np.errstate(divide="ignore"):

@@ -11,6 +11,7 @@ import numpy as np
 
 from hcal.certificates.event import EventCertificate, Refutation, certify_event
 from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins, table_of_rows
+from hcal.data.class_names import class_title
 from hcal.metrics.sample import BLOCK, Data, Vector
 from hcal.runtime.numerics import FloatArray, IntArray
 
@@ -90,17 +91,6 @@ class ClassCertificates:
             "smooth_at_most": float(self.smooth.max()),
             "mean_smooth_at_most": float(self.smooth.mean()),
         }
-
-
-def class_title(k: int, names: Sequence[str | int] | None) -> str:
-    """Return what sentences call a class.
-
-    Examples
-    --------
-    >>> class_title(1, None), class_title(1, ["well", "sick"])
-    ('class 1', 'class sick')
-    """
-    return f"class {k if names is None else names[k]}"
 
 
 def class_tolerance(frequency: Vector, tolerance: float) -> Vector:

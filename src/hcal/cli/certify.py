@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
@@ -16,6 +18,7 @@ from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
 from hcal.cli.scale import Scale, describe, open_batches
 from hcal.data import Batches, DataFile
+from hcal.data.class_names import reorder
 from hcal.evaluation import learned_from
 
 
@@ -137,16 +140,14 @@ def open_monitor(state: Path | None, level: float, tolerance: float) -> Monitor:
 
 
 def watch_batch(monitor: Monitor, data: DataFile, calibrator: Calibrator | None) -> None:
-    """Add one file's rows to a monitor, in their order.
-
-    Parameters
-    ----------
-    monitor : Monitor
-    data : DataFile
-    calibrator : Calibrator, optional
-    """
+    """Add one file's rows to a monitor, in their order; the first file that names classes names them for all."""
     probs = own_probs(data) if calibrator is None else calibrator.predict_proba(data.values)
-    monitor.update(probs, data.labels())
+    y, names = data.labels(), text_names(data)
+    if names is not None:
+        monitor.classes = tuple(names) if monitor.classes is None else monitor.classes
+        order = reorder(names, monitor.classes) or range(len(names))
+        probs, y = probs[:, order], np.argsort(order)[y]
+    monitor.update(probs, y if monitor.classes is None else np.array(monitor.classes)[y])
 
 
 def save_picture(figure: Any, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -135,6 +136,30 @@ def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[Cl
     if len(found) == n_classes and all(isinstance(c, str) for c in found) and is_text(y):
         return check_classes(found, n_classes)
     return None
+
+
+def class_title(k: int, names: Sequence[ClassName] | None) -> str:
+    """Return what sentences call a class: by its name, or by its number.
+
+    Examples
+    --------
+    >>> class_title(1, None), class_title(1, ["well", "sick"])
+    ('class 1', 'class sick')
+    """
+    return f"class {k if names is None else names[k]}"
+
+
+def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
+    """Return a sentence that speaks of classes by their numbers with the names of these classes.
+
+    Examples
+    --------
+    >>> with_names("every label is class 1", ["well", "sick"])
+    'every label is class sick'
+    """
+    if names is None:
+        return sentence
+    return re.sub(r"\bclass (\d+)\b", lambda found: class_title(int(found[1]), names), sentence)
 
 
 def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:

@@ -261,10 +261,7 @@ def fit(
     starts = np.concatenate([[0.0], np.cumsum(sizes)])[:-1].astype(np.int64)
     pieces = per_block(partial(_batch, calibrator.input, starts), whole, columns)
     names = None if classes is None else check_classes(classes, classes_of(whole))
-    made = fit_batches(calibrator, pieces, run=_over_blocks, **options)
-    if names is not None:
-        made.class_names_ = names
-    return made
+    return fit_batches(calibrator, pieces, run=_over_blocks, classes=names, **options)
 
 
 def _batch(kind: InputKind, starts: Any, scores: Any, *, number: int, **rows: Any) -> Batch:

@@ -24,6 +24,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
+from hcal.data.class_names import ClassName, check_classes, is_text
 from hcal.inputs import check_weight
 from hcal.integrations._content_folds import content_folds, digests, merge_equal
 from hcal.integrations._margins import booster_margins, raw_margins
@@ -290,7 +291,16 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if own is None and not calibrator.weighted:
             first, mass = np.repeat(first, mass.astype(np.int64)), np.ones(len(rows))
         z, y = logits[first], labels[rows][first]
-        return calibrator.fit(z, y, None if (mass == 1).all() else mass)
+        return calibrator.fit(z, y, None if (mass == 1).all() else mass, classes=self._names())
+
+    def _names(self) -> tuple[ClassName, ...] | None:
+        """Return the labels where they are text that a calibrator can carry: its sentences then say them."""
+        if not is_text(self.classes_):
+            return None
+        try:
+            return check_classes(self.classes_, len(self.classes_))
+        except ValueError:
+            return None
 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""

@@ -186,7 +186,9 @@ class DistributedMonitor(_Accumulator):
 
     def _empty(self) -> Monitor:
         own = self.part
-        return Monitor(own.level, own.tolerance, events=own.events, positive=own.positive)
+        return Monitor(
+            own.level, own.tolerance, events=own.events, positive=own.positive, classes=own.classes
+        )
 
 
 def _device(group: Any) -> torch.device:
