@@ -84,7 +84,9 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
     names = np.array(["ant", "bee", "cat"])
     for name, columns, rows in (("mon", "ant,bee,cat", slice(600)), ("tue", "cat,ant,bee", slice(600, None))):
         order = [names.tolist().index(c) for c in columns.split(",")]
-        lines = [f"{','.join(map(str, row[order]))},{names[k]}" for row, k in zip(p[rows], y[rows], strict=True)]
+        lines = [
+            f"{','.join(map(str, row[order]))},{names[k]}" for row, k in zip(p[rows], y[rows], strict=True)
+        ]
         (tmp_path / f"{name}.csv").write_text("\n".join([f"{columns},label", *lines]))
     files = (tmp_path / "mon.csv", tmp_path / "tue.csv")
     found = json.loads(_run("watch", *files, "--input", "probs", "--label", "label", "--json", code=3))

@@ -53,10 +53,6 @@ class Job:
 def run_job(job: Job) -> Iterator[Cell]:
     """Fit and measure; every failure becomes a cell that says so.
 
-    Yields
-    ------
-    Cell
-
     Examples
     --------
     >>> ref = TaskRef("a", "synthetic", "temperature-k3-n200")
@@ -180,15 +176,11 @@ def measure_all(sample: Sample, metrics: Sequence[str]) -> dict[str, float]:
 def paired_replicates(
     sample: Sample, metrics: Sequence[str], replicates: int
 ) -> dict[str, NDArray[np.float64]]:
-    """Return replicates of every metric under resampled test rows.
+    """Return replicates (R,) of every metric under resampled test rows.
 
     Replicate b draws the same rows whatever the predictor, so two methods are compared replicate by
     replicate (a paired bootstrap). A metric that costs a pass over all pairs has first-order replicates: each
     row's share of the statistic is computed once and resampled.
-
-    Returns
-    -------
-    dict of arrays of shape (replicates,)
 
     Examples
     --------

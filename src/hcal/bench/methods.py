@@ -82,17 +82,9 @@ def _address(cls: Any) -> str:
 
 
 def resolve_methods(text: str) -> list[Method]:
-    """Turn a comma-separated selection into methods.
+    """Turn a comma-separated selection of names, ``all`` or ``quick`` into methods.
 
-    Parameters
-    ----------
-    text : str
-        Names, ``all`` or ``quick``.
-
-    Returns
-    -------
-    list of Method
-        ``uncal`` always first: every other cell is compared with it.
+    ``uncal`` always comes first: every other cell is compared with it.
 
     Examples
     --------

@@ -20,13 +20,7 @@ def render_tables(
 ) -> str:
     """Return tables as text.
 
-    Parameters
-    ----------
-    format : {"terminal", "markdown", "latex", "html"}
-    width : int, optional
-        Columns of the terminal; a wide table is cut into parts that fit.
-    colour : bool
-        Use terminal colours.
+    In the terminal a table that is wider than ``width`` is cut into parts that fit.
 
     Examples
     --------

@@ -181,10 +181,7 @@ def _complete_length(data: bytes) -> int:
 class Results:
     """Everything a results file holds, as cells with lookups; what tables and figures read.
 
-    Parameters
-    ----------
-    cells : iterable of Cell
-        A later cell replaces an earlier one of the same key (a retry).
+    A later cell replaces an earlier one of the same key (a retry).
     """
 
     def __init__(self, cells: Iterable[Cell]) -> None:
@@ -248,12 +245,7 @@ class Results:
 
 
 def read_results(path: str | os.PathLike[str]) -> Results:
-    """Read a results file, also while a run is writing it; incomplete cells are left out.
-
-    Parameters
-    ----------
-    path : path-like
-        ``.csv`` or ``.parquet``.
+    """Read ``.csv`` or ``.parquet`` results, also while a run is writing them; incomplete cells are left out.
 
     Examples
     --------

@@ -48,16 +48,8 @@ def make_synthetic(
 ) -> SyntheticTask:
     """Draw a task with known true probabilities.
 
-    Parameters
-    ----------
-    kind : str
-        The fault; see the module's description.
-    n_classes : int
-        K, from 2 up.
-    n_cal, n_test : int
-        Rows of the two parts.
-    strength : float
-        How much of the fault; 0 leaves the classifier calibrated (on the calibration prior).
+    ``kind`` is the fault, see the module's description, ``strength`` how much of it there is: 0 leaves the
+    classifier calibrated (on the calibration prior).
 
     Examples
     --------

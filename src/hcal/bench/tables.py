@@ -150,10 +150,7 @@ def _incomplete(results: Results, values: Float64) -> list[str]:
 def overview_table(results: Results, *, relative: bool = True) -> ResultTable:
     """Return ARE (or AE) per metric × method, the paper's overall table.
 
-    Parameters
-    ----------
-    relative : bool
-        ARE, the mean over tasks of the ratio to the uncalibrated error; else AE.
+    ARE is the mean over tasks of the ratio to the uncalibrated error.
     """
     metrics = [m for group in LEVELS[:-1] for m in GROUPS[group]]
     shown = [m for m in metrics if m in results.metrics]

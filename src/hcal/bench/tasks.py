@@ -113,17 +113,9 @@ class TaskRef:
 def find_tasks(where: str | os.PathLike[str] | Iterable[str]) -> tuple[list[TaskRef], list[str]]:
     """List tasks without loading them.
 
-    Parameters
-    ----------
-    where : str, path, or iterable of str
-        Comma-separated or iterable; each item is a folder of ``.npz`` and ``.p`` files, one such file, the
-        name of a paper task (found in the folder ``HCAL_PAPER_DATA`` or downloaded), or ``synthetic:NAME``.
-
-    Returns
-    -------
-    tasks : list of TaskRef
-    skipped : list of str
-        One sentence for each file that was left out, and why.
+    ``where`` names, with commas or one by one, folders of ``.npz`` and ``.p`` files, such files, paper tasks
+    (found in the folder ``HCAL_PAPER_DATA`` or downloaded), or ``synthetic:NAME``. The second list has a
+    sentence for each file that was left out.
 
     Examples
     --------
@@ -250,16 +242,9 @@ def paper_file(name: str) -> Path:
 
 
 def download_paper_task(name: str, *, endpoint: str | None = None, cache: str | None = None) -> Path:
-    """Download one published file into the Hugging Face cache and return its path.
+    """Download one of :data:`PAPER_TASKS` into the Hugging Face cache and return its path.
 
-    Parameters
-    ----------
-    name : str
-        One of :data:`PAPER_TASKS`.
-    endpoint : str, optional
-        Another server than huggingface.co (also: the variable ``HF_ENDPOINT``).
-    cache : str, optional
-        Folder of the cache.
+    ``endpoint`` is another server than huggingface.co (also: the variable ``HF_ENDPOINT``).
     """
     try:
         from huggingface_hub import HfApi, hf_hub_download

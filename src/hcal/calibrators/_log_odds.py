@@ -94,15 +94,7 @@ def fit_events(
 def spread(curved: Float64, logits: FloatArray) -> Float64:
     """Return probabilities (N, K) from the calibrated log-odds of the events.
 
-    Parameters
-    ----------
-    curved : array of shape (N, K), or (N, 1) for two classes
-    logits : array of shape (N, K)
-        What a row of zeros falls back to.
-
-    Returns
-    -------
-    array of shape (N, K)
+    ``curved`` has shape (N, K), or (N, 1) for two classes; a row of zeros falls back to the logits (N, K).
 
     Examples
     --------

@@ -66,11 +66,7 @@ def increasing_logistic(design: Float64, target: Float64, weight: Float64) -> So
 
     Convex with few bounds: the best of the solutions with some coefficients at 0 that keep the others there.
 
-    Parameters
-    ----------
-    design : array of shape (N, P)
-        The first column is the intercept.
-    target, weight : arrays of shape (N,)
+    The first column of the design (N, P) is the intercept.
 
     Examples
     --------

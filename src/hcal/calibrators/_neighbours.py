@@ -16,12 +16,7 @@ _ROUNDING = 1e-11  # relative; matrix products of other shapes sum in another or
 
 
 class Neighbours:
-    """The calibration rows p and their errors p − Y, ready to be asked for those nearest to new rows.
-
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-    y : array of shape (N,)
+    """The calibration rows p (N, K) and their errors p − Y, ready to be asked for those nearest to new rows.
 
     Examples
     --------
@@ -37,15 +32,8 @@ class Neighbours:
     def errors(self, queries: FloatArray, counts: Sequence[int]) -> Iterator[tuple[slice, Float64]]:
         """Yield, for each block of queries, the mean error of the nearest rows.
 
-        Parameters
-        ----------
-        queries : array of shape (M, K)
-        counts : sequence of int, ascending
-            How many neighbours; several at once share one search.
-
-        Yields
-        ------
-        slice, array of shape (len(counts), rows of the block, K)
+        Of M queries (M, K); ``counts``, ascending, share one search. An error is (len(counts), rows of the
+        block, K).
         """
         rows = max(1, _BLOCK_DISTANCES // len(self.error))
         for start in range(0, len(queries), rows):

@@ -112,11 +112,7 @@ def by_rank(x: Float64, y: IntArray) -> tuple[Float64, IntArray]:
 def average_ties(values: FloatArray, keys: FloatArray) -> None:
     """Give classes of equal key the mean of their values, in place.
 
-    Parameters
-    ----------
-    values : array of shape (N, K)
-    keys : array of shape (N, K)
-        Sorted along rows, so that equal ones are neighbours.
+    Keys (N, K) are sorted along rows, so that equal ones are neighbours.
 
     Examples
     --------

@@ -57,14 +57,7 @@ class FoldMatrices(Calibrator):
 def penalty_grid(name: str, n_classes: int) -> list[Pair]:
     """Return the pairs (λ, μ), λ outer; from 1e-2 upwards for 100 classes and more.
 
-    Parameters
-    ----------
-    name : {"decades", "published"}
-        Decades up to 10, or the published 3 × 12 values of λ and 12 of μ up to 1e6.
-
-    Returns
-    -------
-    list of (float, float)
+    ``"decades"`` up to 10, or the ``"published"`` 3 × 12 values of λ and 12 of μ up to 1e6.
 
     Examples
     --------

@@ -118,16 +118,7 @@ def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
 def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: FitCurve) -> State:
     """Fit a curve to every class that has rows; one without any gets an empty curve.
 
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-
-    Returns
-    -------
-    dict
-        The curves end to end: class k owns ``knots[offsets[k]:offsets[k+1]]`` and the same of ``values``.
+    The curves stand end to end: class k owns ``knots[offsets[k]:offsets[k+1]]`` and the same of ``values``.
 
     Examples
     --------
@@ -152,20 +143,9 @@ def apply_curves(
 ) -> Float64:
     """Evaluate each class's curve on its column and normalise the rows; a class without one keeps its column.
 
-    Parameters
-    ----------
-    state : dict
-        From :func:`fit_curves`, with ``floor`` added.
-    scores : array of shape (N, K)
-        What the curves were fitted on.
-    evaluate : callable
-        :func:`step` or :func:`line`.
-    uncalibrated : array of shape (N, K), optional
-        What replaces a row of zeros; the scores themselves unless given.
-
-    Returns
-    -------
-    array of shape (N, K)
+    ``state`` is that of :func:`fit_curves` with a ``floor``, ``evaluate`` is :func:`step` or :func:`line`,
+    scores have shape (N, K). A row of zeros becomes that of ``uncalibrated``, by default the scores
+    themselves.
 
     Examples
     --------
@@ -184,18 +164,7 @@ def apply_curves(
 def normalise(raw: Float64, probs: FloatArray, floor: float) -> Float64:
     """Divide rows by their sum (a row of zeros becomes the uncalibrated one), then lift zeros by the floor.
 
-    Parameters
-    ----------
-    raw : array of shape (N, K)
-        Non-negative scores; changed in place.
-    probs : array of shape (N, K)
-        The uncalibrated rows.
-    floor : float
-        p becomes (p + floor)/(1 + K·floor).
-
-    Returns
-    -------
-    array of shape (N, K)
+    ``raw`` (N, K) is changed in place; p becomes (p + floor)/(1 + K·floor).
 
     Examples
     --------

@@ -81,16 +81,7 @@ def keep_absent(inner: FloatArray, logits: FloatArray, present: IntArray) -> Flo
 
     An unpenalised likelihood would send a class that never occurs to probability 0: no evidence for that.
 
-    Parameters
-    ----------
-    inner : array of shape (N, C)
-        Probabilities over the present classes.
-    logits : array of shape (N, K)
-    present : array of shape (C,)
-
-    Returns
-    -------
-    array of shape (N, K)
+    ``inner`` (N, C) are probabilities over the C present classes.
 
     Examples
     --------

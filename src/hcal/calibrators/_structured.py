@@ -57,13 +57,7 @@ def second_stage(
 ) -> Solution:
     """Minimise mean NLL + penalty of the distance to the identity map, parameter by parameter.
 
-    Parameters
-    ----------
-    make_map : callable
-        Makes a map that starts at the identity, which is the centre of the penalty.
-    rows : FitRows
-    strength : array of shape (P,)
-    penalty : {"ridge", "lasso", "mcp", "group_lasso"}
+    The map starts at the identity, which is the centre of the penalty; ``strength`` has shape (P,).
     """
     n_classes = len(rows.mass)
     if penalty == "ridge":

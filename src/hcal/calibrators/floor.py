@@ -33,16 +33,7 @@ def learn_floor(log_probs: FloatArray, weight: NDArray[np.float64] | None) -> ND
     Without zeros, a quarter of that or of 1/(N·K), whichever is smaller: a zero that comes later finds a
     place, and what is merely smaller than a few rows show stays as it is.
 
-    Parameters
-    ----------
-    log_probs : array of shape (N, K)
-        From :func:`hcal.inputs.check_logits`: finite.
-    weight : array of shape (N,), optional
-        Rows without weight are not looked at.
-
-    Returns
-    -------
-    array of shape ()
+    ``log_probs`` (N, K) are finite; rows without weight are not looked at.
 
     Examples
     --------

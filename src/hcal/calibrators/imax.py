@@ -132,15 +132,7 @@ def _divergence(odds: Float64, p: Float64, softplus: Float64, centre: int) -> Fl
 def maximise_information(odds: Float64, representatives: Float64) -> Float64:
     """Alternate between edges and representatives; return the B − 1 inner edges.
 
-    Parameters
-    ----------
-    odds : array of shape (n,)
-        Sorted ascending: then a bin is a range, and its mean comes from one prefix sum.
-    representatives : array of shape (B,)
-
-    Returns
-    -------
-    array of shape (B − 1,)
+    ``odds`` (n,) ascend: then a bin is a range, and its mean comes from one prefix sum.
 
     Examples
     --------

@@ -48,8 +48,8 @@ def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = No
     unseen = np.flatnonzero((old == 0) & (new > 0))
     if unseen.size:
         raise ValueError(
-            f"{class_title(int(unseen[0]), names)} has no calibration row, so its probability cannot be adjusted: "
-            "its frequency must be 0"
+            f"{class_title(int(unseen[0]), names)} has no calibration row, so its probability cannot be "
+            "adjusted: its frequency must be 0"
         )
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(new) - np.log(np.where(old > 0, old, 1.0)))
@@ -89,13 +89,7 @@ def graph_shift(ops: Ops, probs: Any, ratio: Float64 | None) -> Any:
 
 
 def estimate_frequencies(probs: Float64, old: Float64) -> Float64:
-    """Return the class frequencies (K,) that make unlabelled rows most likely, by EM.
-
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-        Calibrated probabilities under the old frequencies.
-    old : array of shape (K,)
+    """Return the class frequencies (K,) that make rows most likely, by EM; probs (N, K) are of the old ones.
 
     Examples
     --------

@@ -50,14 +50,8 @@ class ArrangedRows(NamedTuple):
 def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: bool) -> ArrangedRows:
     """Return the rows by content; with ``merge``, copies become one row that weighs as much as they did.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-        Rows of weight 0 are left out.
-    merge : bool
-        Whether the method takes weights; if not, copies stay, side by side in no particular order.
+    Rows of weight 0 are left out. Without ``merge``, for methods that take no weights, copies stay, side by
+    side in no particular order.
 
     Examples
     --------
@@ -86,12 +80,7 @@ def content_order(
 ) -> tuple[IntArray, NDArray[np.bool_]]:
     """Return the order of rows by content (N,), and which of them repeat the one before (N,).
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-        Helps to tell classes apart where rows are mirror images of each other.
+    The weight helps to tell classes apart where rows are mirror images of each other.
 
     Examples
     --------
@@ -211,11 +200,7 @@ def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
     are discrete: they come again because there are few of them. So they are where a few scores hold most rows
     (a forest that is sure of a thousand rows says the same of all).
 
-    Parameters
-    ----------
-    logits : array of shape (M, K)
-        Distinct rows, as :func:`arrange` merges them.
-    y, weight : arrays of shape (M,)
+    Rows (M, K) are distinct, as :func:`arrange` merges them.
 
     Examples
     --------
@@ -274,19 +259,7 @@ def fold_parts(
 ) -> list[tuple[WeightedRows, WeightedRows]]:
     """Return (part to fit on, part held out) of every fold; copies of a row stand on one side.
 
-    Parameters
-    ----------
-    logits : array of shape (M, K)
-    y : array of shape (M,)
-    weight : array of shape (M,), optional
-    n_folds : int
-        As many at most are made as there are rows to deal; one fold holds everything out that it fits on.
-    random_state : int
-        Of the order in which rows are dealt.
-
-    Returns
-    -------
-    list of (WeightedRows, WeightedRows)
+    As many folds at most are made as there are rows to deal; one fold holds everything out that it fits on.
 
     Examples
     --------

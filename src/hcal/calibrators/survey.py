@@ -42,18 +42,6 @@ def checked_batch(
 ) -> tuple[FloatArray, IntArray, Float64]:
     """Return the logits (B, K), labels and weights (B,) of a batch, every fault named with its rows.
 
-    Parameters
-    ----------
-    batch : Batch
-        With labels.
-    input : {"logits", "probs", "log_probs"}
-        What the calibrator takes.
-    n_classes : int, optional
-
-    Returns
-    -------
-    array of shape (B, K), array of shape (B,), array of shape (B,)
-
     Examples
     --------
     >>> checked_batch(Batch(np.array([[0.0, 2.0]]), "logits", None, 40), "logits")

@@ -55,20 +55,9 @@ def _grouped(calibrator: Calibrator) -> GroupedMethod:
 
 
 def fit_top_k(calibrator: Method, top: TopK, y: Any, sample_weight: Any = None) -> Method:
-    """Fit a calibrator on top-k scores; ``calibrator.fit(top, y)`` comes here.
+    """Fit one of :func:`methods_of_top_k` on top-k scores; ``calibrator.fit(top, y)`` comes here.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-        One of :func:`methods_of_top_k`.
-    top : TopK
-    y : array-like of shape (N,)
-        Integers 0..K−1, listed in their row or not.
-    sample_weight : array-like of shape (N,), optional
-
-    Returns
-    -------
-    Calibrator
+    Labels (N,) are integers 0..K−1, listed in their row or not.
 
     Examples
     --------
@@ -105,19 +94,7 @@ def fit_top_k(calibrator: Method, top: TopK, y: Any, sample_weight: Any = None) 
 
 
 def predict_top_k(calibrator: Calibrator, top: TopK) -> TopK:
-    """Return calibrated probabilities of the listed classes and of the tail.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-        Fitted, on top-k scores or on all classes.
-    top : TopK
-
-    Returns
-    -------
-    TopK
-        With the same classes in the same places.
-    """
+    """Return calibrated probabilities of the listed classes, in the same places, and of the tail."""
     method = _grouped(calibrator)
     calibrator._check_fitted()
     if top.n_classes != calibrator.n_classes_:

@@ -57,14 +57,7 @@ FAMILIES = {"top-label": TOP_BETS, "class-wise": CLASS_BETS, "vector": VECTOR_BE
 def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDArray[np.float64]:
     """Return the logarithm of what each bet pays on each event.
 
-    Parameters
-    ----------
-    p, c : array of any shape S
-        Claims, and marks (bool).
-
-    Returns
-    -------
-    array of shape (*S, E)
+    Claims ``p`` and marks ``c`` have any shape S, the answer (*S, E).
 
     Examples
     --------

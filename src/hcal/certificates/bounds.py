@@ -18,14 +18,6 @@ _STEPS = 30  # Newton converges in six to eight; the cap only guards against rou
 def kl(c: ArrayLike, q: ArrayLike) -> Vector:
     """Return the binary relative entropy kl(c, q) = c·log(c/q) + (1−c)·log((1−c)/(1−q)).
 
-    Parameters
-    ----------
-    c, q : array-like of probabilities
-
-    Returns
-    -------
-    array
-
     Examples
     --------
     >>> kl(0.5, [0.5, 0.9]).round(4)
@@ -43,16 +35,7 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
 
     kl is convex in q, so that every step stays at or above the root: a stop too early is only wider.
 
-    Parameters
-    ----------
-    c : array-like
-        Observed frequencies.
-    reach : array-like
-        log(1/failure) / m, of the same shape or broadcast.
-
-    Returns
-    -------
-    array
+    ``c`` are observed frequencies, ``reach`` is log(1/failure)/m.
 
     Examples
     --------
@@ -81,14 +64,6 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
 def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
     """Return the interval of all q with kl(c, q) ≤ reach.
 
-    Parameters
-    ----------
-    c, reach : array-like
-
-    Returns
-    -------
-    low, high : array
-
     Examples
     --------
     >>> low, high = kl_interval([0.9], np.log(40) / 200)
@@ -114,16 +89,7 @@ def largest_variance(low: ArrayLike, high: ArrayLike) -> Vector:
 def bennett(variance: ArrayLike, log_failure: float) -> Vector:
     """Return the least x with V·η(x/V) ≥ log_failure, η(u) = (1 + u)·log(1 + u) − u.
 
-    Parameters
-    ----------
-    variance : array-like
-        Upper bounds V on the sum of the variances.
-    log_failure : float
-        log(sides / failure).
-
-    Returns
-    -------
-    array
+    ``variance`` V bounds the sum of the variances; ``log_failure`` is log(sides / failure).
 
     Examples
     --------

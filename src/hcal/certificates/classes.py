@@ -130,22 +130,9 @@ def certify_classes(
 ) -> ClassCertificates:
     """Certify every class from its table.
 
-    Parameters
-    ----------
-    tables : iterable of EventTable
-        One a class, in the order of ``classes``; made when asked for, so that one is in memory at a time.
-    classes : array of shape (C,)
-    failure : float
-        For all of them together.
-    tolerance : float
-        Rows needed are counted for this tolerance, see :func:`class_tolerance`.
-    keep : int
-        Full certificates of so many classes, those furthest off, are kept.
-    names : sequence of K str or int, optional
-
-    Returns
-    -------
-    ClassCertificates
+    ``tables`` are made when asked for, in the order of ``classes`` (C,), so that one is in memory at a time.
+    ``failure`` is for all of them together; rows needed are counted for ``tolerance``, see
+    :func:`class_tolerance`. Full certificates of the ``keep`` classes furthest off are kept.
     """
     rows: list[tuple[float, ...]] = []
     kept: dict[int, EventCertificate] = {}
@@ -175,17 +162,7 @@ def _needed(ratio: float, limit: float, found: EventCertificate | None) -> int |
 
 
 def class_tables(data: Data, classes: IntArray) -> Iterable[EventTable]:
-    """Yield the table of every class: exact where the sample is small, in fine bins where it is large.
-
-    Parameters
-    ----------
-    data : Data
-    classes : array of shape (C,)
-
-    Yields
-    ------
-    EventTable
-    """
+    """Yield the table of every class: exact where the sample is small, in fine bins where it is large."""
     if data.n * len(classes) <= EXACT_ENTRIES:
         for k in classes.tolist():
             yield table_of_rows(data.probs[:, k].astype(np.float64), data.y == k)

@@ -32,10 +32,7 @@ class Band:
 def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     """Return the curve with its band, valid where the windows are, but for the probability of failure.
 
-    Parameters
-    ----------
-    windows : Windows
-        Their intervals bound the variance, and the curve's end.
+    The intervals of the windows bound the variance, and the curve's end.
 
     Examples
     --------

@@ -43,17 +43,7 @@ class GroupCertificate:
 
 
 def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
-    """Return the names of the groups and the number of each row's group.
-
-    Parameters
-    ----------
-    groups : array-like of shape (N,)
-        Anything that can be told apart: strings, integers, booleans.
-
-    Returns
-    -------
-    names : list of str
-    which : array of shape (N,)
+    """Return the names of the groups, of any kind that can be told apart, and the number of each row's (N,).
 
     Examples
     --------
@@ -77,12 +67,7 @@ def certify_groups(
 ) -> tuple[GroupCertificate, ...]:
     """Certify every group, worst first: proven gaps before possible ones.
 
-    Parameters
-    ----------
-    p, c : array of shape (N,)
-    groups : array-like of shape (N,)
-    failure : float
-        For all groups together.
+    ``failure`` is for all groups together.
 
     Examples
     --------

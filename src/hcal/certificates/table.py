@@ -63,14 +63,7 @@ class EventTable:
 
 
 def table_of_rows(p: Vector, c: Vector) -> EventTable:
-    """Group rows by their claimed probability.
-
-    Parameters
-    ----------
-    p : array of shape (N,)
-        Claimed probabilities.
-    c : array of shape (N,)
-        Marks, 0 or 1.
+    """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
 
     Examples
     --------

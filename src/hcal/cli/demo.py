@@ -49,16 +49,7 @@ class Digits:
 
 
 def train_digits(random_state: int = 0) -> Digits:
-    """Train the network and return its logits on held-out digits.
-
-    Parameters
-    ----------
-    random_state : int
-        Of the grain, the split and the training.
-
-    Returns
-    -------
-    Digits
+    """Train the network and return its logits on held-out digits; all draws follow ``random_state``.
 
     Examples
     --------

@@ -11,17 +11,7 @@ from hcal.evaluation.diagram import ReliabilityCurve
 def draw_text(curve: ReliabilityCurve, *, title: str = "", width: int = 40) -> Text:
     """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
 
-    Parameters
-    ----------
-    curve : ReliabilityCurve
-        From :func:`hcal.reliability`.
-    title : str
-    width : int
-        Characters from 0 to 1.
-
-    Returns
-    -------
-    rich.text.Text
+    ``width`` is in characters from 0 to 1.
 
     Examples
     --------

@@ -95,16 +95,7 @@ def _intervals(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def own_probs(data: DataFile) -> FloatArray:
-    """Return the probabilities that a file holds or implies: softmax of its logits.
-
-    Parameters
-    ----------
-    data : DataFile
-
-    Returns
-    -------
-    array of shape (N, K)
-    """
+    """Return the probabilities (N, K) that a file holds or implies: softmax of its logits."""
     return to_probs(data.values, data.kind)
 
 
@@ -121,18 +112,7 @@ def measure(
 ) -> Measured:
     """Measure the file's probabilities and, where given, the calibrator's.
 
-    Parameters
-    ----------
-    data : DataFile
-    calibrator : Calibrator, optional
-    metrics : sequence of str, optional
-        Names or levels; all by default.
-    ci : float, optional
-        Level of the intervals.
-
-    Returns
-    -------
-    Measured
+    ``metrics`` are names or levels, all by default; ``ci`` is the level of the intervals.
     """
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
@@ -156,17 +136,7 @@ def measure_batches(
 ) -> tuple[Measured, list[str]]:
     """Measure rows that come by blocks; return also what is to be said of them.
 
-    Parameters
-    ----------
-    source : Batches
-    calibrator, metrics, ci
-        As for :func:`measure`.
-    **told
-        Who works on the pieces, and who is told of it.
-
-    Returns
-    -------
-    Measured, list of str
+    ``told`` says who works on the pieces, and who is told of it.
     """
     found = evaluate_batches(source, calibrator, metrics, ci, **told)
     sample = found.sample
@@ -195,22 +165,7 @@ def run_evaluate(
     *,
     quiet: bool,
 ) -> tuple[Measured, list[str]]:
-    """Measure what was asked for, by blocks where that was asked for or files are many.
-
-    Parameters
-    ----------
-    model : Path, optional
-    ask : Ask
-    metrics, ci
-        As for :func:`measure`.
-    scale : Scale
-    quiet : bool
-
-    Returns
-    -------
-    Measured, list of str
-        And what is to be said of the rows.
-    """
+    """Measure what was asked for, by blocks where asked for or files are many; return also what to say."""
     if scale.by_blocks(ask):
         calibrator = None if model is None else load(model)
         source = open_batches(ask, scale, calibrator, model)

@@ -24,20 +24,8 @@ def write(
 ) -> ReportVerdict:
     """Measure, write the page and return its verdict.
 
-    Parameters
-    ----------
-    output : Path
-    data : DataFile
-    calibrator : Calibrator, optional
-    names : Path, optional
-        A text file with one class name a line.
-    ci : float
-    positive : str, optional
-        Name or number of the positive class of two.
-
-    Returns
-    -------
-    ReportVerdict
+    ``names`` is a text file with one class name a line, ``positive`` the name or number of the positive
+    class.
     """
     listed = data.classes if names is None else _lines(names)
     content = measure_report(

@@ -37,14 +37,8 @@ def warm(
 def warm_kernels() -> tuple[dict[str, float], str, str]:
     """Run every kernel on a handful of rows, in both float widths.
 
-    Returns
-    -------
-    seconds : dict of float
-        By part: what compiling took, or loading from disk.
-    folder : str
-        Where the kernels of the default are kept; empty if nowhere.
-    why : str
-        Why they are not kept; empty if they are.
+    Return the seconds by part that compiling took, or loading from disk; the folder where the kernels of the
+    default are kept, empty if nowhere; and why they are not kept, empty if they are.
     """
     from hcal.runtime.extras import missing
     from hcal.runtime.jit import compiled

@@ -20,18 +20,7 @@ from hcal.runtime.extras import missing
 
 
 def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the wanted columns of a parquet file.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-        A column of lists is a matrix.
-    """
+    """Read the wanted columns of a parquet file; a column of lists is a matrix."""
     with _one_line():
         rows = ParquetRows(file, name, wish)
         check_bytes(name, rows.n_bytes, size_of(file))
@@ -40,13 +29,7 @@ def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 
 
 class ParquetRows:
-    """Rows of the wanted columns of a parquet file; a span is some row groups.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-    """
+    """Rows of the wanted columns of a parquet file; a span is some row groups."""
 
     random = False
 
@@ -92,13 +75,7 @@ class ParquetRows:
 
 
 class IpcRows:
-    """Rows of the wanted columns of a feather or Arrow IPC file; a span is some record batches.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-    """
+    """Rows of the wanted columns of a feather or Arrow IPC file; a span is some record batches."""
 
     random = False
 
@@ -163,17 +140,7 @@ class IpcRows:
 
 
 def read_feather(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the wanted columns of a feather file (version 2, which is Arrow's own file), batch by batch.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-    """
+    """Read the wanted columns of a feather file (version 2, which is Arrow's own file), batch by batch."""
     with _one_line():
         rows = IpcRows(file, name, wish)
         batches, total = [], 0

@@ -160,18 +160,9 @@ def write_blocks(
 ) -> Iterator[Callable[..., None]]:
     """Yield a function that takes blocks of probabilities; the file appears when the last was written.
 
-    Parameters
-    ----------
-    path : path-like
-        ``.npz .npy .csv`` or ``.parquet``, with the content that :func:`hcal.data.write_probs` gives it.
-    n_rows : int
-        How many rows there will be.
-    classes : sequence of K str, optional
-
-    Yields
-    ------
-    callable
-        Of ``probs``, ``y`` and ``ids``, as for :func:`hcal.data.write_probs`.
+    The function takes ``probs``, ``y`` and ``ids``, and the file has the content that
+    :func:`hcal.data.write_probs` gives it; ``n_rows`` are announced, because some formats say their length
+    first.
 
     Examples
     --------

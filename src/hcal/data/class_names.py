@@ -26,15 +26,6 @@ class UnnamedClassesError(ValueError):
 def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     """Check names of classes: K different texts, or K different integers.
 
-    Parameters
-    ----------
-    classes : sequence of K str or int
-    n_classes : int
-
-    Returns
-    -------
-    tuple of K str or int
-
     Examples
     --------
     >>> check_classes(np.array(["cat", "dog"]), 2)
@@ -79,15 +70,6 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
 
     Text is looked up among names that are text; integers are then positions. Among names that are integers,
     integers are looked up by value.
-
-    Parameters
-    ----------
-    y : array-like of shape (N,)
-    classes : sequence of K str or int, or None
-
-    Returns
-    -------
-    array-like of shape (N,)
 
     Examples
     --------
@@ -164,10 +146,6 @@ def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
 
 def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:
     """Return where each class stands among columns that have names; None where they stand in order.
-
-    Parameters
-    ----------
-    columns, classes : sequence of K str
 
     Examples
     --------

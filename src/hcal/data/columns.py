@@ -75,11 +75,7 @@ def role_key(role: str) -> str:
 def may_be_text(key: str, *, labels: bool = False) -> bool:
     """Whether an array of that name may hold text: labels, ids, groups and names of classes.
 
-    Parameters
-    ----------
-    key : str
-    labels : bool
-        Whether the whole file holds labels.
+    ``labels`` says whether the whole file holds labels.
 
     Examples
     --------
@@ -96,16 +92,8 @@ def match_scores(names: Sequence[str], wish: str) -> list[str]:
 
     Numbered columns come by their number, others as the file or the caller has them.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Columns that have no other part.
-    wish : str
-        A pattern, or names with commas between them.
-
-    Returns
-    -------
-    list of str
+    ``wish`` is a pattern, or names with commas between them; ``names`` are the columns that have no other
+    part.
 
     Examples
     --------
@@ -133,12 +121,6 @@ def match_scores(names: Sequence[str], wish: str) -> list[str]:
 def class_parts(columns: Sequence[str], wish: str | None = None) -> list[str]:
     """Return what is left of columns' names without what they share: what the star stands for, or no prefix.
 
-    Parameters
-    ----------
-    columns : sequence of str
-    wish : str, optional
-        The pattern that chose them.
-
     Examples
     --------
     >>> class_parts(["logit_cat", "logit_dog"]), class_parts(["m1:cat", "m1:dog"], "m1:*")
@@ -152,12 +134,6 @@ def class_parts(columns: Sequence[str], wish: str | None = None) -> list[str]:
 
 def named_classes(columns: Sequence[str], wish: str | None = None) -> tuple[str, ...] | None:
     """Return the names that score columns give to their classes; None where they only count them.
-
-    Parameters
-    ----------
-    columns : sequence of str
-    wish : str, optional
-        The pattern that chose them.
 
     Examples
     --------

@@ -36,18 +36,8 @@ def is_questions(paths: Sequence[Path]) -> bool:
 def read_questions(paths: Sequence[Path], *, score: OptionScore = "sum") -> Found:
     """Read questions with their options, or answers with their stated confidence.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Several are read together, in this order.
-    score : {"sum", "length", "mutual-information"}
-        Of an option (:func:`hcal.data.lm_eval.read_lm_eval`).
-
-    Returns
-    -------
-    kind, values, y, is_questions
-        Questions as log-probabilities of shape (N, most options), −inf where an option does not exist; stated
-        confidences as probabilities of shape (N,) that the answer is right.
+    Questions come as log-probabilities of shape (N, most options), −inf where an option does not exist;
+    stated confidences as probabilities of shape (N,) that the answer is right.
 
     Examples
     --------

@@ -106,12 +106,7 @@ def _first_number(path: str, key: str = "") -> int | None:
 def check_memory(name: str, needed: int) -> None:
     """Refuse, before anything starts, what would need more memory than there is.
 
-    Parameters
-    ----------
-    name : str
-        Of the file, for the message.
-    needed : int
-        Bytes that the whole work would take at its peak. Whoever has set ``HCAL_MAX_BYTES`` is not asked.
+    ``needed`` counts bytes at the peak of the whole work. Whoever has set ``HCAL_MAX_BYTES`` is not asked.
 
     Examples
     --------
@@ -136,14 +131,7 @@ class NeedsBlocksError(ValueError):
 def check_bytes(name: str, wanted: int, held: int) -> None:
     """Refuse, before anything is allocated, what would take more memory than the limits allow.
 
-    Parameters
-    ----------
-    name : str
-        Of the file, for the message.
-    wanted : int
-        Bytes that the arrays would take.
-    held : int
-        Bytes of the file itself.
+    ``wanted`` are the bytes that the arrays would take, ``held`` those of the file itself.
 
     Examples
     --------
@@ -172,14 +160,6 @@ def _gigabytes(count: int) -> str:
 
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; refuse pipes, devices, sockets and folders without waiting.
-
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    binary file
 
     Examples
     --------

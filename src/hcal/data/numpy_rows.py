@@ -70,15 +70,7 @@ class _Held(_Unpacked):
 
 
 class NumpyRows:
-    """Rows of the wanted arrays of an ``.npy`` or ``.npz`` file.
-
-    Parameters
-    ----------
-    file : binary file
-    name : str
-        Of the file, for messages.
-    wish : Wish
-    """
+    """Rows of the wanted arrays of an ``.npy`` or ``.npz`` file."""
 
     def __init__(self, file: BinaryIO, name: str, wish: Wish) -> None:
         self._name, self._held = name, size_of(file)

@@ -36,16 +36,6 @@ _COMPRESSED: Final = {
 def read_pickle(data: bytes, name: str) -> Any:
     """Read a pickle of numeric numpy arrays in tuples, lists and dicts; refuse everything else.
 
-    Parameters
-    ----------
-    data : bytes
-    name : str
-        Of the file, for messages.
-
-    Returns
-    -------
-    arrays, nested as they were
-
     Examples
     --------
     >>> import numpy as np

@@ -14,16 +14,8 @@ from hcal.runtime.ragged import is_ragged, log_softmax_options, pad_options
 def to_probs(scores: Any, kind: inputs.InputKind) -> FloatArray:
     """Return the probabilities that scores say or imply.
 
-    Parameters
-    ----------
-    scores : array-like of shape (N, K), or (N,) for a binary score
-        A list of rows of different lengths holds questions with as many options each; the options that a
-        question lacks get the probability 0.
-    kind : {"logits", "probs", "log_probs"}
-
-    Returns
-    -------
-    array of shape (N, K)
+    A list of rows of different lengths holds questions with as many options each; the options that a question
+    lacks get the probability 0.
 
     Examples
     --------

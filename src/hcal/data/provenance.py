@@ -15,15 +15,7 @@ _BLOCK: Final = 2**16
 def fingerprint(scores: NDArray[Any]) -> dict[str, Any]:
     """Return what names a set of rows, in any order: how many, and a hash of what they say.
 
-    Parameters
-    ----------
-    scores : array of shape (N, K)
-        Finite or not; float32 and float64 of the same values are the same rows.
-
-    Returns
-    -------
-    dict
-        ``rows`` and ``rows_sha256``.
+    float32 and float64 of the same values are the same rows.
 
     Examples
     --------

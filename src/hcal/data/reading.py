@@ -179,18 +179,7 @@ def data_of_arrays(
 ) -> DataFile:
     """Return arrays that a plan chose, of all rows or of some, by the parts they play.
 
-    Parameters
-    ----------
-    plan : ReadingPlan
-        That has chosen.
-    arrays : dict of arrays
-    y : array of shape (N,), or None
-        Labels of another file; None where those of this file count.
-    classes : sequence of K str, or None
-
-    Returns
-    -------
-    DataFile
+    ``y`` are labels of another file; None where those of this file count.
     """
     path = plan.path
     found: dict[str, Any] = {role: arrays[name] for role, name in plan.names.items()}
@@ -267,10 +256,6 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
 @contextmanager
 def explained(name: str) -> Iterator[None]:
     """Turn what a parser of a foreign format raises into one sentence that names the file.
-
-    Parameters
-    ----------
-    name : str
 
     Examples
     --------

@@ -25,18 +25,7 @@ _SHEET: Final = 4
 
 
 def read_jsonl(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read a file with one JSON object a line; all have the keys of the first.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-        A key that holds lists is a matrix.
-    """
+    """Read a file with one JSON object a line, all with the keys of the first; lists are rows of a matrix."""
     check_bytes(name, _WIDEST * size_of(file), size_of(file))
     rows = _objects(file)
     first = next(rows, None)
@@ -71,17 +60,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_xlsx(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the one sheet of a workbook; its first row holds the names of the columns.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-    """
+    """Read the one sheet of a workbook; its first row holds the names of the columns."""
     try:
         from openpyxl import load_workbook
     except ImportError:

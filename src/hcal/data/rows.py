@@ -82,11 +82,7 @@ def even_spans(n_rows: int, step: int) -> list[Span]:
 def gathered_spans(sizes: Sequence[int], step: int) -> list[Span]:
     """Cut a file that can be read from where its parts begin; ``place`` is the number of the first part.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        How many rows each part has.
-    step : int
+    ``sizes`` are the rows of each part.
 
     Examples
     --------

@@ -40,18 +40,8 @@ class OtherColumnError(ValueError):
 def columns_by_name(names: Sequence[str], columns: Columns | None = None) -> dict[str, list[str]]:
     """Say which columns make which array: ``{"logits": ["logits_0", "logits_1"], "y": ["y"]}``.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the columns.
-    columns : Columns, optional
-        What the caller calls them.
-
-    Returns
-    -------
-    dict of lists of names
-        Free columns stand under ``"_bare"`` where no column is named as a score, columns that the caller
-        named under ``"@scores"``, ``"@label"``, ….
+    Free columns stand under ``"_bare"`` where no column is named as a score, columns that the caller named
+    under ``"@scores"``, ``"@label"``, ….
 
     Examples
     --------
@@ -131,11 +121,7 @@ def _kind_of(name: str) -> str:
 def refuse_other_columns(names: Iterable[str], index: Iterable[str] = ()) -> None:
     """Refuse free columns whose names say that they are no scores.
 
-    Parameters
-    ----------
-    names : iterable of str
-    index : iterable of str
-        Columns that the file itself calls an index.
+    ``index`` are columns that the file itself calls an index.
 
     Examples
     --------
@@ -159,11 +145,6 @@ _WAY_OUT: Final = (
 def refuse_identifiers(matrix: NDArray[Any], names: Sequence[str]) -> None:
     """Refuse a free column of whole numbers among columns that are not: a number of a row, or a label.
 
-    Parameters
-    ----------
-    matrix : array of shape (N, K)
-    names : sequence of K str
-
     Examples
     --------
     >>> refuse_identifiers(np.array([[0.5, 1.25], [0.25, 2.5]]), ["a", "b"])
@@ -185,18 +166,6 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     The first line is a header unless all its cells are numbers. Where they are ``0,1,2`` (or ``1,2,3``) it
     may be either, and is refused. No line is dropped: ``#`` begins no comment, and an empty line in the
     middle is an error.
-
-    Parameters
-    ----------
-    file : binary file
-    name : str
-        Of the file, for messages.
-    wish : Wish
-        Which names are wanted.
-
-    Returns
-    -------
-    dict of arrays
     """
     check_bytes(name, WIDEST * size_of(file), size_of(file))
     return parse_csv(csv_text(file.read()), wish)
@@ -205,18 +174,8 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 def parse_csv(text: str, wish: Wish, *, judged: bool = False, known: Collection[str] = ()) -> Arrays:
     """Return the wanted arrays of a table's text: of a whole file, or of some rows under its first line.
 
-    Parameters
-    ----------
-    text : str
-    wish : Wish
-    judged : bool
-        Whether other rows have shown that the free columns are scores: a few may all be whole numbers.
-    known : collection of str
-        Arrays that other rows have shown to hold text.
-
-    Returns
-    -------
-    dict of arrays
+    ``judged`` says that other rows have shown the free columns to be scores (a few may all be whole numbers),
+    ``known`` are arrays that other rows have shown to hold text.
 
     Examples
     --------
@@ -324,13 +283,8 @@ def _cells(text: str, places: list[int], width: int, *, skip: int) -> list[list[
 def typed(key: str, cells: Sequence[Any], *, text: bool = False) -> NDArray[Any]:
     """Return cells as integers where all are, labels also as other numbers, else as text.
 
-    Parameters
-    ----------
-    key : str
-        Which part of the table they are; only an id may be empty.
-    cells : sequence of str, int, float, bool or None
-    text : bool
-        Whether other cells have shown that they are text, whatever these look like.
+    Only an id (``key``) may be empty; ``text`` says that other cells have shown to be text, whatever these
+    look like.
 
     Examples
     --------

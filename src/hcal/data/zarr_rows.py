@@ -38,13 +38,7 @@ def is_zarr(path: Path) -> bool:
 
 
 class ZarrRows:
-    """Rows of the wanted arrays of a Zarr store.
-
-    Parameters
-    ----------
-    path : Path
-    wish : Wish
-    """
+    """Rows of the wanted arrays of a Zarr store."""
 
     random = True
 

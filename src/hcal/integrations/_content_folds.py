@@ -21,19 +21,8 @@ def content_folds(
 ) -> IntArray:
     """Return the fold 0..n_folds−1 of every row, stratified by label; −1 means always in the training part.
 
-    Parameters
-    ----------
-    X : array-like of shape (N, ...)
-        numpy, scipy sparse, pandas, polars, or a sequence of objects.
-    labels : array of shape (N,)
-    n_folds : int
-    random_state : int
-    counted : array of bool of shape (N,), optional
-        Rows that are false (weight 0) are dealt nowhere and change nothing.
-
-    Returns
-    -------
-    array of shape (N,)
+    ``X`` is numpy, scipy sparse, pandas, polars, or a sequence of objects. Rows that are not ``counted``
+    (weight 0) are dealt nowhere and change nothing.
 
     Examples
     --------
@@ -62,16 +51,8 @@ def merge_equal(
 
     A method that shuffles rows or counts them then says the same of a weighted row as of a repeated one.
 
-    Parameters
-    ----------
-    digest, fold, labels : arrays of shape (N,)
-        Rows are equal where all three are: what they say, who scored them, what they are.
-    weight : array of shape (N,), optional
-
-    Returns
-    -------
-    rows : array of shape (M,)
-    weight : array of shape (M,), positive
+    Rows are equal where ``digest``, ``fold`` and ``labels`` (N,) are: what they say, who scored them, what
+    they are.
 
     Examples
     --------

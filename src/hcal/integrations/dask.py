@@ -309,17 +309,7 @@ class Driver:
             raise OSError(f"no Dask scheduler answers at {scheduler!r}: {error}") from None
 
     def __call__(self, function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
-        """Yield ``function(piece)`` of every piece; a few more than there are threads are on their way.
-
-        Parameters
-        ----------
-        function : callable
-        pieces : iterable
-
-        Yields
-        ------
-        object
-        """
+        """Yield ``function(piece)`` of every piece; a few more than there are threads are on their way."""
         waiting: deque[Any] = deque()
         try:
             for piece in pieces:

@@ -33,21 +33,7 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def reliability_chart(curve: ReliabilityCurve, side: str, *, event: str = "right") -> str:
-    """Draw a reliability diagram: observed frequency against stated probability, bands, histogram.
-
-    Parameters
-    ----------
-    curve : ReliabilityCurve
-    side : {"before", "after"}
-        Which colour of the page.
-    event : str
-        What happened, in a word: ``"right"``.
-
-    Returns
-    -------
-    str
-        An SVG.
-    """
+    """Draw a reliability diagram: observed frequency against stated probability, bands, histogram."""
     frame = Frame(44, 10, 300, 300)
     bars = Frame(44, 322, 300, 48, y_range=(0, 1))
     parts = [*square(frame, "stated confidence", f"how often it was {event}", below=bars)]
@@ -163,17 +149,8 @@ def _radius(curve: ReliabilityCurve, b: int) -> float:
 def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str, *, top: int) -> str:
     """Draw how many rows have which confidence, right and wrong ones apart, on a logarithmic axis.
 
-    Parameters
-    ----------
-    conf : array of shape (N,)
-    hit : array of shape (N,)
-    side : {"before", "after"}
-    top : int
-        The power of ten where the axis ends, so that two charts can share it.
-
-    Returns
-    -------
-    str
+    Confidences and hits have shape (N,); the axis ends at the power of ten ``top``, which two charts can
+    share.
     """
     edges = np.linspace(0, 1, 26)
     right = np.histogram(conf[hit], edges)[0]
@@ -228,17 +205,8 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> tup
     A class-agnostic order-preserving method is one rising curve; dots beside the curve mean that the method
     treats classes or rows differently.
 
-    Parameters
-    ----------
-    before, after : arrays of shape (N, K)
-        Probabilities.
-    points : int
-        How many dots to draw.
-
-    Returns
-    -------
-    (str, str)
-        The drawing, and what it shows in a sentence.
+    ``before`` and ``after`` are probabilities (N, K), of which ``points`` dots are drawn; beside the drawing
+    comes what it shows in a sentence.
     """
     inside, outside = _relative_logits(before, after, points)
     span = max(4.0, float(np.ceil(-np.quantile(inside, 0.02)))) if inside.size else 4.0
@@ -315,17 +283,7 @@ def _slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
 
 
 def class_counts(counts: IntArray, names: Sequence[str]) -> str:
-    """Draw the number of rows of every class as bars.
-
-    Parameters
-    ----------
-    counts : array of shape (K,)
-    names : sequence of str
-
-    Returns
-    -------
-    str
-    """
+    """Draw the number of rows of every class as bars."""
     frame = Frame(52, 10, 460, 100, (0, len(counts)), (0, max(float(counts.max()), 1.0)))
     width = frame.width / len(counts)
     parts = [svg.line(frame.left, frame.y(0), frame.left + frame.width, frame.y(0), "axis")]
@@ -344,18 +302,7 @@ def class_counts(counts: IntArray, names: Sequence[str]) -> str:
 
 
 def small(before: ReliabilityCurve | None, after: ReliabilityCurve, name: str) -> str:
-    """Draw the reliability of one class's probability in the size of a stamp.
-
-    Parameters
-    ----------
-    before : ReliabilityCurve, optional
-    after : ReliabilityCurve
-    name : str
-
-    Returns
-    -------
-    str
-    """
+    """Draw the reliability of one class's probability in the size of a stamp."""
     frame = Frame(4, 4, 92, 92)
     parts = ['<path class="stamp-grid" d="M4 4h92v92h-92zM4 96L96 4"/>']
     for curve, side in ((before, "before"), (after, "after")):

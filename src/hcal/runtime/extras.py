@@ -8,12 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 
 def missing(what: str, package: str, extra: str) -> ImportError:
-    """Return the error for a package that an extra of hcal brings.
-
-    Parameters
-    ----------
-    what : str
-        What needs it: ``"plots"``, ``"reading .xlsx"``.
+    """Return the error for a package that an extra brings and ``what`` needs, such as ``"reading .xlsx"``.
 
     Examples
     --------

@@ -36,11 +36,6 @@ def compiled() -> bool:
 def jit(**options: Any) -> Callable[[Kernel], Kernel]:
     """Return a decorator that compiles a kernel: the GIL released, kept on disk where that is safe.
 
-    Parameters
-    ----------
-    **options
-        Of ``numba.njit``.
-
     Examples
     --------
     >>> callable(jit(fastmath=True)) if compiled() else True
@@ -64,16 +59,7 @@ def jit(**options: Any) -> Callable[[Kernel], Kernel]:
 def is_ready(kernel: Any, *arguments: Any) -> bool:
     """Return whether a kernel can run on arguments of these types without being compiled first.
 
-    Parameters
-    ----------
-    kernel : what ``jit`` made
-    *arguments
-        As it will be called.
-
-    Returns
-    -------
-    bool
-        True if it is compiled in this process, lies on disk, or cannot be asked (another numba).
+    It can if it is compiled in this process, lies on disk, or cannot be asked (another numba).
 
     Examples
     --------
@@ -142,11 +128,6 @@ def writable_by_others(folder: Path, *, trusted: set[int] | frozenset[int] = fro
 
     A folder is safe if this user, root or somebody ``trusted`` owns it and nobody else may write to it; one
     above it may also be open to all if it is sticky, as /tmp is.
-
-    Parameters
-    ----------
-    trusted : set of int
-        More user ids.
 
     Examples
     --------

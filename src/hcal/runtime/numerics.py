@@ -51,17 +51,7 @@ def softmax(logits: FloatArray) -> FloatArray:
 
 
 def grouped_softmax(scores: FloatArray, log_sizes: Float64) -> Float64:
-    """Return the softmax where each score stands for several classes: the probability of ONE of them.
-
-    Parameters
-    ----------
-    scores : array of shape (N, G)
-    log_sizes : array of shape (N, G)
-        ln of how many classes have the score; −inf for none.
-
-    Returns
-    -------
-    array of shape (N, G)
+    """Return the softmax (N, G) where a score stands for e^log_sizes classes: the probability of ONE of them.
 
     Examples
     --------

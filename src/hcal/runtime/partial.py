@@ -39,11 +39,6 @@ P = TypeVar("P", bound=Partial)
 def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
     """Return the parts as one, added in the order given to an empty one.
 
-    Parameters
-    ----------
-    empty : callable
-        Makes a part that has seen no rows; the answer for no parts at all.
-
     Examples
     --------
     >>> from hcal.metrics import StreamingMetrics

@@ -37,13 +37,8 @@ def progress(
 
     The bar shows at once if ``verbose``; else after three seconds, and only on a terminal.
 
-    Parameters
-    ----------
-    title : str
-    total : int
-    verbose : bool
-    unit : str, optional
-        What a step is, such as ``"rows"``: adds how many there are a second and the time that is left.
+    ``unit`` says what a step is, such as ``"rows"``: it adds how many there are a second and the time that is
+    left.
 
     Examples
     --------

@@ -51,11 +51,7 @@ def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
 
     What is computed does not depend on the number of threads.
 
-    Parameters
-    ----------
-    items : sequence
-    events : int
-        How many array entries all items together stand for.
+    ``events`` counts the array entries that all items together stand for.
 
     Examples
     --------
@@ -70,16 +66,8 @@ def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
 def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -> list[tuple[int, int]]:
     """Cut range(n) into one part a thread, or one part where n is small.
 
-    Parameters
-    ----------
-    snap : callable, optional
-        Moves a cut up to the next place where cutting is allowed.
-    grain : int
-        How many events one unit of ``n`` stands for.
-
-    Returns
-    -------
-    list of (start, stop)
+    ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``
+    events.
 
     Examples
     --------
@@ -94,10 +82,6 @@ def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -
 
 def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> list[T]:
     """Run ``work(start, stop)`` on every part, in threads if there is more than one; results in order.
-
-    Parameters
-    ----------
-    parts : list of (start, stop)
 
     Examples
     --------

@@ -78,19 +78,7 @@ def loss_of(
 ) -> Loss:
     """Return θ ↦ (objective of the map's probabilities + penalty, gradient in θ).
 
-    Parameters
-    ----------
-    map : Map
-    objective : Objective
-    x : array of shape (N, ·)
-        The scores that the map takes.
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-    penalty : Ridge, optional
-
-    Returns
-    -------
-    callable
+    The map takes the scores ``x`` (N, ·); ``y`` and ``weight`` have shape (N,).
 
     Examples
     --------
@@ -128,18 +116,7 @@ def loss_of(
 def hessian_of(
     map: Map, x: Float64, weight: Float64 | None = None, penalty: Ridge | None = None
 ) -> Callable[[Float64], Float64]:
-    """Return θ ↦ second derivative of mean NLL + penalty, for maps that have a ``curvature``.
-
-    Parameters
-    ----------
-    map : Map
-    x : array of shape (N, ·)
-    weight : array of shape (N,), optional
-    penalty : Ridge, optional
-
-    Returns
-    -------
-    callable
+    """Return θ ↦ second derivative (P, P) of mean NLL + penalty, for maps that have a ``curvature``.
 
     Examples
     --------
@@ -168,16 +145,7 @@ def hessian_of(
 class Problem:
     """What a solver is given: all of a fit but how to do it.
 
-    Attributes
-    ----------
-    map : Map
-    objective : Objective
-    x : array of shape (N, ·)
-        The scores that the map takes.
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-    penalty : Ridge, optional
-    start : array of shape (P,)
+    The fields are the arguments of :func:`fit_map`, with a ``start`` of shape (P,).
 
     Examples
     --------

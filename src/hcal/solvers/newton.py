@@ -23,15 +23,9 @@ def newton(
 ) -> Solution:
     """Minimise a convex function by Newton steps with backtracking.
 
-    Parameters
-    ----------
-    loss : callable
-        θ ↦ (value, gradient).
-    hessian : callable
-        θ ↦ (P, P). Flat directions (the shift of all intercepts) are allowed.
-    start : array of shape (P,)
-    tolerance : float
-        Stop when a full step is expected to gain less than this, relative to 1 + |value|.
+    ``loss`` is θ ↦ (value, gradient), ``hessian`` θ ↦ (P, P), in which flat directions (the shift of all
+    intercepts) are allowed. It stops when a full step is expected to gain less than ``tolerance`` relative to
+    1 + |value|.
 
     Examples
     --------

@@ -37,11 +37,7 @@ def lasso_prox(strength: Float64) -> Prox:
 def mcp_prox(strength: Float64, gamma: float = 3.0) -> Prox:
     """Return the minimax concave penalty: s|θ| − θ²/2γ up to |θ| = γs, constant above.
 
-    Parameters
-    ----------
-    strength : array of shape (P,)
-    gamma : float
-        Steps must stay below it; the solver's line search does.
+    Steps must stay below ``gamma``; the solver's line search does.
 
     Examples
     --------
@@ -64,10 +60,8 @@ def mcp_prox(strength: Float64, gamma: float = 3.0) -> Prox:
 def group_lasso_prox(strength: Float64, n_classes: int) -> Prox:
     """Return Σ_k s_k‖off-diagonal of row k of a matrix‖₂ + Σ s|θ| of the diagonal and of the offsets.
 
-    Parameters
-    ----------
-    strength : array of shape (K² + K,)
-        As the parameters of :func:`hcal.maps.scaling.matrix`: the matrix row by row, then the offsets.
+    ``strength`` (K² + K,) stands as the parameters of :func:`hcal.maps.scaling.matrix`: the matrix row by
+    row, then the offsets.
 
     Examples
     --------
@@ -99,13 +93,8 @@ def proximal_gradient(
 ) -> Solution:
     """Minimise smooth loss + penalty by accelerated proximal gradient (FISTA) with restarts.
 
-    Parameters
-    ----------
-    loss : callable
-        θ ↦ (value, gradient).
-    start : array of shape (P,)
-    tolerance : float
-        Stop when an iteration moves no parameter by more than this, relative to the largest.
+    ``loss`` is θ ↦ (value, gradient). It stops when an iteration moves no parameter by more than
+    ``tolerance``, relative to the largest.
 
     Examples
     --------

@@ -94,13 +94,7 @@ class FitRows(Protocol):
 
 @dataclass(frozen=True)
 class ArrayRows:
-    """Rows in memory.
-
-    Attributes
-    ----------
-    x : array of shape (N, ·)
-    y, weight : arrays of shape (N,)
-    n_classes : int
+    """Rows in memory: x (N, ·), y and weight (N,).
 
     Examples
     --------
@@ -136,17 +130,7 @@ class ArrayRows:
 
 
 def array_rows(logits: FloatArray, y: IntArray, weight: Float64 | None = None) -> ArrayRows:
-    """Return rows in memory; without weights each counts once.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-
-    Returns
-    -------
-    ArrayRows
+    """Return logits (N, K), labels and weights (N,) as rows in memory; without weights each counts once.
 
     Examples
     --------
@@ -160,14 +144,7 @@ def array_rows(logits: FloatArray, y: IntArray, weight: Float64 | None = None) -
 class PieceRows:
     """Rows in pieces that are read anew in every pass, here or elsewhere.
 
-    Attributes
-    ----------
-    pieces : iterable that can be gone through again and again
-    read : callable
-        What a piece holds; sent along, like all that follows.
-    run : callable
-    mass : array of shape (K,)
-    changes : tuple of callables
+    ``read`` says what a piece holds; it is sent along, like ``changes``.
 
     Examples
     --------

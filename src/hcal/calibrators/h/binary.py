@@ -51,18 +51,9 @@ def fit_table(
 ) -> tuple[Table, dict[str, float], Temperature]:
     """Pool the candidates by what they say out of fold, and fit each on all rows.
 
-    Parameters
-    ----------
-    u : array of shape (N,)
-        z₁ − z₀.
-    y, weight : arrays of shape (N,)
-    held : array of shape (F, N)
-        The weight of every row that each fold holds out; without folds, temperature scaling.
-
-    Returns
-    -------
-    Table, dict of str to float, Temperature
-        The function, every candidate's share, and how the temperature was found.
+    ``u`` (N,) is z₁ − z₀; ``held`` (F, N) is the weight of every row that each fold holds out, and without
+    folds it is temperature scaling. Beside the table: every candidate's share, and how the temperature was
+    found.
     """
     at, place = places(u, weight)
     everything = count(at, place, y, weight)
@@ -163,17 +154,7 @@ def _shares(odds: Float64, mass: Float64, little: float) -> Float64:
 def fit_two(
     logits: FloatArray, y: IntArray, weight: Float64, held: Float64 | None, *, crossing: bool
 ) -> Fitted:
-    """Fit two classes.
-
-    Parameters
-    ----------
-    logits : array of shape (N, 2)
-    y, weight : arrays of shape (N,)
-    held : array of shape (F, N), optional
-        The weight of every row that each fold holds out; without it, temperature scaling.
-    crossing : bool
-        Whether the side of every prediction is kept, beside the ranking.
-    """
+    """Fit two classes, folds as for :func:`fit_table`; with ``crossing`` every prediction keeps its side."""
     u = _odds(logits)
     table, share, solved = fit_table(u, y, weight, np.zeros((0, len(y))) if held is None else held)
     if crossing:

@@ -57,22 +57,7 @@ def fit_paper(
     random_state: int = 0,
     verbose: bool = False,
 ) -> dict[str, Fitted]:
-    """Train every candidate once and return, for each selector, the best epoch of the best map.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    settings : PaperSettings
-    device : str, optional
-        Of torch; by default the CPU.
-    random_state : int
-    verbose : bool
-
-    Returns
-    -------
-    dict of selector to Fitted
-    """
+    """Train every candidate once and return, for each selector, the best epoch of the best map."""
     unknown = [s for s in settings.select if s not in SELECTORS]
     if unknown or not settings.select or not settings.maps:
         raise ValueError(f"select must be among {', '.join(map(repr, SELECTORS))}, got {settings.select!r}")
