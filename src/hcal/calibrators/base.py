@@ -11,7 +11,6 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -22,18 +21,20 @@ from sklearn.exceptions import NotFittedError
 from hcal import inputs
 from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.argmax import keep_argmax
+from hcal.calibrators.fitted import Fitted, State
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.on_device import predict_on_device
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
-from hcal.data.class_names import ClassName, encode, names_of_fit, with_names
+from hcal.data.class_names import ClassName, encode, names_of_fit
 from hcal.data.provenance import fingerprint
 from hcal.data.top_k import TopK
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
 
+__all__ = ["PRIOR", "CalibrationWarning", "Calibrator", "Fitted", "Preserves", "State"]
+
 Preserves = Literal["order", "accuracy"] | None
-State = dict[str, NDArray[Any]]
 
 #: Where a state holds ln of new over old class frequencies; absent where they are those of the fit.
 PRIOR = "prior_log_ratio"
@@ -45,8 +46,6 @@ PRIOR_SPEC = StateSpec(
 _BLOCK_EVENTS = 4_000_000
 #: Names of parameters in older model files -> present ones.
 _RENAMED = {"seed": "random_state"}
-#: Lists of sentences in ``info_``.
-_TOLD = {"notes", "warnings"}
 #: What ``info_`` says of predictions that other class frequencies change.
 _OF_SIDES = {"notes", "changed_sides", "crossing"}
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
@@ -55,32 +54,6 @@ _FAR = 5.0
 
 class CalibrationWarning(UserWarning):
     """A fit did not converge, left the calibration set worse than before, or got weights of an odd sum."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What ``_fit`` returns.
-
-    Attributes
-    ----------
-    state : dict of arrays
-        All that ``_predict`` needs; it goes into the saved file as it is.
-    converged : bool
-    message : str
-        What happened, in words; shown when ``converged`` is false.
-    info : dict
-        JSON-able facts for the user: chosen hyperparameters, iterations, loss curve.
-    """
-
-    state: State
-    converged: bool = True
-    message: str = ""
-    info: dict[str, Any] = field(default_factory=dict)
-
-    def named(self, names: tuple[ClassName, ...] | None) -> Fitted:
-        """Return the same, with the user's names of the classes in every sentence."""
-        told = {key: [with_names(words, names) for words in self.info[key]] for key in _TOLD & set(self.info)}
-        return replace(self, message=with_names(self.message, names), info=self.info | told)
 
 
 class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]

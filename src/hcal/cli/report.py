@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hcal.calibrators.base import Calibrator
+from hcal.cli import console
 from hcal.data import DataFile
 from hcal.data.limits import open_regular
 from hcal.reporting import Source, measure_report, write_page
@@ -42,6 +43,21 @@ def write(
     )
     write_page(output, content)
     return judge_report(content)
+
+
+def to_dict(verdict: ReportVerdict, page: Path) -> dict[str, Any]:
+    """Return what the page says, JSON-able."""
+    return {
+        "report": str(page), "grade": verdict.grade, "headline": verdict.headline,
+        "sentences": verdict.sentences, "alarms": verdict.alarms,
+    }  # fmt: skip
+
+
+def show_verdict(verdict: ReportVerdict, page: Path) -> None:
+    """Print what the page says, and where it is."""
+    console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
+    console.out().print("\n".join(verdict.sentences), markup=False)
+    console.out().print(f"\nwrote [bold]{console.name(page)}[/]: open it in any browser")
 
 
 def _lines(path: Path) -> list[str]:

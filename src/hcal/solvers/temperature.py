@@ -72,27 +72,15 @@ def _scale(distances: float, n_rows: int) -> float:
     return scale if scale > NOTHING else 0.0
 
 
-def nll_derivatives(
-    logits: FloatArray, y: IntArray, weight: Float64 | None, *, unit: float = 1.0
-) -> Callable[[float], tuple[float, float]]:
-    """Return β ↦ (first, second) derivative in β of the mean NLL of softmax(β z).
-
-    The first is the mean of E_p[z] − z_y and increases with β; the second is the mean of Var_p[z].
-
-    ``unit``: the logits are measured in it (β in its inverse), so that squares cannot overflow.
-
-    Examples
-    --------
-    >>> both = nll_derivatives(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), None)
-    >>> both(0.0)
-    (0.0, 0.25)
-    """
-    return _derivatives(array_rows(logits, y, weight), unit)
-
-
 def _derivatives(
     rows: FitRows, unit: float, log_sizes: Float64 | None = None
 ) -> Callable[[float], tuple[float, float]]:
+    """Return β ↦ (first, second) derivative in β of the mean NLL of softmax(β z), z measured in ``unit``.
+
+    The first is the mean of E_p[z] − z_y and increases with β; the second is the mean of Var_p[z]. In a unit
+    of their own, squares of the scores cannot overflow.
+    """
+
     def derivatives(beta: float) -> tuple[float, float]:
         slope, curvature = rows.sum(partial(_derivative_sums, beta, unit, log_sizes))
         return slope / rows.total, curvature / rows.total
@@ -119,19 +107,6 @@ def _derivative_sums(
     parts = each(of_block, list(_blocks(*logits.shape)), events=logits.size)
     slope, curvature = (float(sum(column)) for column in zip(*parts, strict=True))
     return slope, curvature
-
-
-def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callable[[float], float]:
-    """Return d(mean NLL of softmax(β z))/dβ as a function of β: mean of E_p[z] − z_y, increasing in β.
-
-    Examples
-    --------
-    >>> slope = nll_slope(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), None)
-    >>> abs(slope(0.0)) < 1e-12
-    True
-    """
-    derivatives = nll_derivatives(logits, y, weight)
-    return lambda beta: derivatives(beta)[0]
 
 
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
@@ -225,7 +200,7 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
 
 
 def temperature_of(rows: FitRows, log_sizes: Float64 | None = None) -> Temperature:
-    """Find the temperature of rows in memory or not, as :func:`solve_temperature`; a score may stand for several.
+    """Find the temperature of rows in memory or not; a score stands for e^log_sizes classes, or for one.
 
     Examples
     --------
