@@ -101,8 +101,6 @@ class ClusterCrew:
 def run_whole_job(job: Job) -> list[Cell]:
     """Run a job in this process.
 
-    Examples
-    --------
     >>> from hcal.bench.methods import Method
     >>> from hcal.bench.tasks import TaskRef
     >>> ref = TaskRef("a", "synthetic", "temperature-k3-n200")

@@ -24,8 +24,6 @@ _SUBJECTS = ("h", *PAPER_PROTOCOL)
 def math_title(metric: str) -> str:
     """Return a metric's name as matplotlib sets it, with its indices.
 
-    Examples
-    --------
     >>> math_title("ECE^em"), math_title("CWECE_a")
     ('ECE$^{em}$', 'CWECE$_{a}$')
     """

@@ -59,8 +59,6 @@ class Method:
 def benchmark_methods() -> dict[str, Method]:
     """Return every method by name, in the order of the tables: the registry and the paper protocol.
 
-    Examples
-    --------
     >>> list(benchmark_methods())[0]
     'uncal'
     """
@@ -86,8 +84,6 @@ def resolve_methods(text: str) -> list[Method]:
 
     ``uncal`` always comes first: every other cell is compared with it.
 
-    Examples
-    --------
     >>> [m.name for m in resolve_methods("ts")]
     ['uncal', 'ts']
     """

@@ -101,8 +101,6 @@ class TaskRef:
     def load(self) -> Task:
         """Read or generate the arrays, checked.
 
-        Examples
-        --------
         >>> TaskRef("a", "synthetic", "temperature-k4-n60").load().n_classes
         4
         """
@@ -117,8 +115,6 @@ def find_tasks(where: str | os.PathLike[str] | Iterable[str]) -> tuple[list[Task
     (found in the folder ``HCAL_PAPER_DATA`` or downloaded), or ``synthetic:NAME``. The second list has a
     sentence for each file that was left out.
 
-    Examples
-    --------
     >>> find_tasks("synthetic:temperature-k4")[0][0].name
     'temperature-k4'
     """
@@ -226,8 +222,6 @@ def _task(name: str, logits_cal: Any, y_cal: Any, logits_test: Any, y_test: Any)
 def paper_file(name: str) -> Path:
     """Return the local path of a paper task: from the folder ``HCAL_PAPER_DATA``, else downloaded.
 
-    Examples
-    --------
     >>> paper_file("no_such_task")
     Traceback (most recent call last):
     ...

@@ -18,8 +18,6 @@ _ROUNDING = 1e-11  # relative; matrix products of other shapes sum in another or
 class Neighbours:
     """The calibration rows p (N, K) and their errors p − Y, ready to be asked for those nearest to new rows.
 
-    Examples
-    --------
     >>> near = Neighbours(np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([0, 0]))
     >>> [(rows, errors.tolist()) for rows, errors in near.errors(np.array([[0.2, 0.8]]), [1])]
     [(slice(0, 1, None), [[[-0.9, 0.9]]])]
@@ -87,8 +85,6 @@ def subtract_error(queries: FloatArray, error: Float64, threshold: float) -> Flo
 
     Shapes: queries, error (M, K) → (M, K).
 
-    Examples
-    --------
     >>> subtract_error(np.array([[0.6, 0.3, 0.1]]), np.array([[0.2, 0.3, -0.1]]), 0.1).round(2)
     array([[0.4, 0.3, 0.1]])
     """

@@ -59,8 +59,6 @@ def penalty_grid(name: str, n_classes: int) -> list[Pair]:
 
     ``"decades"`` up to 10, or the ``"published"`` 3 × 12 values of λ and 12 of μ up to 1e6.
 
-    Examples
-    --------
     >>> len(penalty_grid("decades", 10)), len(penalty_grid("published", 10))
     (49, 432)
     """

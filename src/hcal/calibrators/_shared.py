@@ -40,8 +40,6 @@ class OneTemperature(Calibrator):
 def clipped_log_probs(logits: FloatArray, eps: float = EPS) -> Float64:
     """Return ln p of p = softmax(z) clipped to [eps, 1 − eps].
 
-    Examples
-    --------
     >>> clipped_log_probs(np.array([[0.0, 1000.0]])).round(4)
     array([[-36.0437,  -0.    ]])
     """
@@ -54,8 +52,6 @@ def top_hits(logits: FloatArray, y: IntArray) -> Float64:
 
     ``argmax`` would give a tie to the class of the lowest number.
 
-    Examples
-    --------
     >>> top_hits(np.array([[1.0, 3.0], [2.0, 2.0]]), np.array([1, 1]))
     array([1. , 0.5])
     """
@@ -67,8 +63,6 @@ def top_hits(logits: FloatArray, y: IntArray) -> Float64:
 def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntArray:
     """Return the classes that have rows (of positive weight), ascending.
 
-    Examples
-    --------
     >>> present_classes(np.array([2, 0, 2]), None, 4)
     array([0, 2])
     """
@@ -83,8 +77,6 @@ def keep_absent(inner: FloatArray, logits: FloatArray, present: IntArray) -> Flo
 
     ``inner`` (N, C) are probabilities over the C present classes.
 
-    Examples
-    --------
     >>> keep_absent(np.array([[0.1, 0.9]]), np.log([[0.5, 0.2, 0.3]]), np.array([1, 2])).round(3)
     array([[0.5 , 0.05, 0.45]])
     """

@@ -41,8 +41,6 @@ class FirstStage:
 def first_stage(rows: FitRows) -> tuple[FirstStage, Temperature]:
     """Fit the temperature; ε = 1/(N + 1).
 
-    Examples
-    --------
     >>> from hcal.solvers.rows import array_rows
     >>> stage, _ = first_stage(array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])))
     >>> stage.epsilon

@@ -13,8 +13,6 @@ def keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
     A strictly increasing map cannot change the argmax; a float can: two logits one ulp apart may get equal
     probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.runtime.halves`.
 
-    Examples
-    --------
     >>> probs = np.array([[0.5, 0.5]])
     >>> keep_argmax(probs, np.array([[0.0, 1e-20]]))
     >>> int(probs.argmax())

@@ -37,8 +37,6 @@ def hash_rows(x: FloatArray) -> Hashes:
 
     Shapes: x (N, K) → (N,) in uint64.
 
-    Examples
-    --------
     >>> a = hash_rows(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
     >>> bool(a[0] == a[2]), bool(a[0] == a[1])
     (True, False)
@@ -83,8 +81,6 @@ class RowSketch:
     It keeps the smallest hashes with how often each came; of those that came once the first ``KEPT`` are
     those of :func:`sketch`, and their share stands for that of all.
 
-    Examples
-    --------
     >>> x, y = np.random.default_rng(0).normal(size=(100, 3)), np.arange(100) % 3
     >>> parts = RowSketch().update(x[:30], y[:30]).merge(RowSketch().update(x[30:], y[30:]))
     >>> parts.result() == sketch(x, y)[0]
@@ -203,8 +199,6 @@ def share_seen(calibrator: Calibrator, scores: FloatArray, y: IntArray) -> float
     Scores (N, K) are checked logits. It is 0 where no more rows coincide than discrete scores do by chance,
     and for a calibrator of a version that remembered nothing.
 
-    Examples
-    --------
     >>> import hcal
     >>> x, y = np.random.default_rng(0).normal(size=(100, 3)), np.arange(100) % 3
     >>> x[np.arange(100), y] += 1
@@ -221,8 +215,6 @@ class SeenRows:
     ``kept`` is what the calibrator remembers, under ``KEY`` of its ``info_``; nothing is found where that is
     nothing.
 
-    Examples
-    --------
     >>> SeenRows(None).update(np.eye(3), np.arange(3)).result()
     0.0
     """

@@ -95,8 +95,6 @@ def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
     Each new centre is the best of 2 + ⌊ln B⌋ candidates drawn with probability proportional to the distance
     to the nearest centre so far. Shapes: odds (n,) → (B,).
 
-    Examples
-    --------
     >>> seed_centres(np.array([-3.0, 3.0]), 2, 0)
     array([-3.,  3.])
     """
@@ -134,8 +132,6 @@ def maximise_information(odds: Float64, representatives: Float64) -> Float64:
 
     ``odds`` (n,) ascend: then a bin is a range, and its mean comes from one prefix sum.
 
-    Examples
-    --------
     >>> maximise_information(np.array([-2.0, -2.0, 2.0, 2.0]), np.array([-1.0, 1.0])).round(6) + 0.0
     array([0.])
     """

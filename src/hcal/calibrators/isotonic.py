@@ -41,8 +41,6 @@ def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float6
 
     Rows without weight are left out, so that a weight of 0 equals absence.
 
-    Examples
-    --------
     >>> pool_equal(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0]), None)
     (array([0.2, 0.5]), array([1., 2.]), array([0., 1.]))
     """

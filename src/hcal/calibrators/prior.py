@@ -24,8 +24,6 @@ _STEPS = 10_000
 def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
     """Return class frequencies (K,) that sum to 1, or say what is wrong with them.
 
-    Examples
-    --------
     >>> check_frequencies([1, 3], 2)
     array([0.25, 0.75])
     """
@@ -40,8 +38,6 @@ def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
 def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = None) -> Float64:
     """Return ln new/old (K,); a class that is to vanish gets −∞, one that was never seen cannot appear.
 
-    Examples
-    --------
     >>> log_ratio(np.array([0.5, 0.5]), np.array([0.25, 0.75])).round(3)
     array([ 0.693, -0.405])
     """
@@ -58,8 +54,6 @@ def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = No
 def shift(probs: FloatArray, ratio: Float64) -> None:
     """Multiply probabilities (N, K) by e^ratio and normalise, in place.
 
-    Examples
-    --------
     >>> p = np.array([[0.5, 0.5]])
     >>> shift(p, np.log([1.0, 3.0]))
     >>> p
@@ -74,8 +68,6 @@ def shift(probs: FloatArray, ratio: Float64) -> None:
 def graph_shift(ops: Ops, probs: Any, ratio: Float64 | None) -> Any:
     """Return :func:`shift` in the operations of :mod:`hcal.runtime.ops`.
 
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> graph_shift(NumpyOps(), np.array([[0.5, 0.5]]), np.log([1.0, 3.0]))
     array([[0.25, 0.75]])
@@ -91,8 +83,6 @@ def graph_shift(ops: Ops, probs: Any, ratio: Float64 | None) -> Any:
 def estimate_frequencies(probs: Float64, old: Float64) -> Float64:
     """Return the class frequencies (K,) that make rows most likely, by EM; probs (N, K) are of the old ones.
 
-    Examples
-    --------
     >>> probs = np.array([[0.9, 0.1]] * 30 + [[0.1, 0.9]] * 70)
     >>> estimate_frequencies(probs, np.array([0.5, 0.5])).round(2)
     array([0.25, 0.75])

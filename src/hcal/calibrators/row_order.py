@@ -53,8 +53,6 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
     Rows of weight 0 are left out. Without ``merge``, for methods that take no weights, copies stay, side by
     side in no particular order.
 
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 2.0]]), np.array([1, 0, 1])
     >>> rows, other = arrange(z, y, None, merge=True), arrange(z[::-1], y[::-1], None, merge=True)
     >>> rows.weight.tolist(), rows.weight.tolist() == other.weight.tolist()
@@ -82,8 +80,6 @@ def content_order(
 
     The weight helps to tell classes apart where rows are mirror images of each other.
 
-    Examples
-    --------
     >>> order, copy = content_order(np.array([[0.0, 2.0], [3.0, 0.0], [5.0, 7.0]]), np.array([1, 1, 1]))
     >>> order.tolist(), copy.tolist()
     ([1, 0, 2], [False, False, True])
@@ -153,8 +149,6 @@ def class_ranks(logits: FloatArray, y: IntArray, weight: Float64 | None) -> IntA
 
     Mirror images (scores of a and b swapped, and the label with them) have equal keys.
 
-    Examples
-    --------
     >>> class_ranks(np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]]), np.array([1, 0, 1]), None)
     array([0, 1])
     """
@@ -202,8 +196,6 @@ def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
 
     Rows (M, K) are distinct, as :func:`arrange` merges them.
 
-    Examples
-    --------
     >>> z = np.array([[0.0, 2.0], [0.0, 2.0], [0.0, 1.0]])
     >>> are_discrete(z, np.array([0, 1, 1]), np.ones(3)), are_discrete(z[1:], np.array([1, 1]), np.ones(2))
     (True, False)
@@ -224,8 +216,6 @@ def deal(y: IntArray, weight: Float64, n_folds: int, *, discrete: bool = False) 
     random one). A row and its copies fall into one fold; where scores are discrete, whole counts of a row are
     independent rows and are dealt one by one.
 
-    Examples
-    --------
     >>> deal(np.array([0, 0, 1]), np.array([1.0, 3.0, 1.0]), 2)
     array([[1., 0., 1.],
            [0., 3., 0.]])
@@ -261,8 +251,6 @@ def fold_parts(
 
     As many folds at most are made as there are rows to deal; one fold holds everything out that it fits on.
 
-    Examples
-    --------
     >>> z = np.array([[0.0, 2.0], [0.0, 2.0], [1.0, 0.0], [0.0, 3.0]])
     >>> folds = fold_parts(z, np.array([1, 1, 0, 1]), None, 2)
     >>> sorted(held.rows.tolist() for _, held in folds)

@@ -24,8 +24,6 @@ RowPiece = Batch | Piece | Callable[[], Batch | Iterable[Batch]]
 def open_piece(piece: RowPiece) -> Iterator[Batch]:
     """Yield the batches that a piece is, or reads; empty ones are left out.
 
-    Examples
-    --------
     >>> [batch.start for batch in open_piece(lambda: Batch(np.zeros((1, 2)), "logits", np.array([0]), 7))]
     [7]
     """
@@ -42,8 +40,6 @@ def checked_batch(
 ) -> tuple[FloatArray, IntArray, Float64]:
     """Return the logits (B, K), labels and weights (B,) of a batch, every fault named with its rows.
 
-    Examples
-    --------
     >>> checked_batch(Batch(np.array([[0.0, 2.0]]), "logits", None, 40), "logits")
     Traceback (most recent call last):
     ...

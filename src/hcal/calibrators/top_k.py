@@ -37,8 +37,6 @@ class GroupedMethod(Protocol):
 def methods_of_top_k() -> list[str]:
     """Return the methods that take :class:`hcal.data.top_k.TopK`.
 
-    Examples
-    --------
     >>> methods_of_top_k()
     ['ets', 'ts', 'uncal']
     """
@@ -59,8 +57,6 @@ def fit_top_k(calibrator: Method, top: TopK, y: Any, sample_weight: Any = None) 
 
     Labels (N,) are integers 0..K−1, listed in their row or not.
 
-    Examples
-    --------
     >>> from hcal.calibrators.ts import TemperatureScaling
     >>> top = TopK([[0.9, 0.05]] * 4, [[7, 3]] * 4, n_classes=1000)
     >>> cal = fit_top_k(TemperatureScaling(), top, [7, 7, 3, 500])

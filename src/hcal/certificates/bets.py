@@ -59,8 +59,6 @@ def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDAr
 
     Claims ``p`` and marks ``c`` have any shape S, the answer (*S, E).
 
-    Examples
-    --------
     >>> pays = np.exp(log_payoffs(np.array([0.8, 0.8]), np.array([True, False]), TOP_BETS, 0.0))
     >>> np.allclose(0.8 * pays[0] + 0.2 * pays[1], 1)  # a fair game
     True
@@ -84,8 +82,6 @@ def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:
 
     Shapes: probs (N, K), y (N,) → (N, E).
 
-    Examples
-    --------
     >>> f = np.array([[0.2, 0.8], [0.2, 0.8]])
     >>> pays = np.exp(log_vector_payoffs(f, np.array([0, 1])))
     >>> np.allclose(0.2 * pays[0] + 0.8 * pays[1], 1)

@@ -18,8 +18,6 @@ _STEPS = 30  # Newton converges in six to eight; the cap only guards against rou
 def kl(c: ArrayLike, q: ArrayLike) -> Vector:
     """Return the binary relative entropy kl(c, q) = c·log(c/q) + (1−c)·log((1−c)/(1−q)).
 
-    Examples
-    --------
     >>> kl(0.5, [0.5, 0.9]).round(4)
     array([0.    , 0.5108])
     """
@@ -37,8 +35,6 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
 
     ``c`` are observed frequencies, ``reach`` is log(1/failure)/m.
 
-    Examples
-    --------
     >>> kl_upper([0.0, 0.5, 1.0], np.log(20) / 100).round(4)
     array([0.0295, 0.6206, 1.    ])
     """
@@ -64,8 +60,6 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
 def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
     """Return the interval of all q with kl(c, q) ≤ reach.
 
-    Examples
-    --------
     >>> low, high = kl_interval([0.9], np.log(40) / 200)
     >>> low.round(4), high.round(4)
     (array([0.8328]), array([0.9478]))
@@ -77,8 +71,6 @@ def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
 def largest_variance(low: ArrayLike, high: ArrayLike) -> Vector:
     """Return the largest q(1 − q) of an interval: at ½ if it is inside, else at the nearer end.
 
-    Examples
-    --------
     >>> largest_variance([0.1, 0.4], [0.2, 0.7])
     array([0.16, 0.25])
     """
@@ -91,8 +83,6 @@ def bennett(variance: ArrayLike, log_failure: float) -> Vector:
 
     ``variance`` V bounds the sum of the variances; ``log_failure`` is log(sides / failure).
 
-    Examples
-    --------
     >>> bennett([0.0, 100.0], np.log(40)).round(3)
     array([ 0.   , 28.366])
     """
@@ -112,8 +102,6 @@ def bennett(variance: ArrayLike, log_failure: float) -> Vector:
 def check_level(level: float) -> float:
     """Return 1 − level, the probability that a certificate may fail.
 
-    Examples
-    --------
     >>> round(check_level(0.95), 6)
     0.05
     """

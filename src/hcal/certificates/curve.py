@@ -34,8 +34,6 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
 
     The intervals of the windows bound the variance, and the curve's end.
 
-    Examples
-    --------
     >>> from hcal.certificates.table import table_of_rows
     >>> from hcal.certificates.windows import find_windows
     >>> table = table_of_rows(np.linspace(0.5, 1, 400), np.ones(400))

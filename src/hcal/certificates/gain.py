@@ -32,8 +32,6 @@ def certify_gain(before: Vector, after: Vector, failure: float, random_state: in
     Scores (N,) lie in [0, 2]; each side has half of the failure. Rows are dealt in a random order: a sorted
     file would tell the gambler what comes.
 
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> gain = certify_gain(rng.uniform(0, 1, 2000), rng.uniform(0, 0.5, 2000), 0.05)
     >>> 0.2 < gain.at_least < 0.25 < gain.at_most < 0.3
@@ -51,8 +49,6 @@ def lower_mean(x: Vector, failure: float) -> float:
 
     They stand in an order that does not depend on the values.
 
-    Examples
-    --------
     >>> round(lower_mean(np.tile([0.4, 0.6], 500), 0.05), 3)
     0.492
     """

@@ -45,8 +45,6 @@ class GroupCertificate:
 def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
     """Return the names of the groups, of any kind that can be told apart, and the number of each row's (N,).
 
-    Examples
-    --------
     >>> group_names(["b", "a", "b"], 3)
     (['a', 'b'], array([1, 0, 1]))
     """
@@ -69,8 +67,6 @@ def certify_groups(
 
     ``failure`` is for all groups together.
 
-    Examples
-    --------
     >>> p = np.full(2000, 0.9)
     >>> c = np.arange(2000) % 10 > np.where(np.arange(2000) < 500, 4, 0)
     >>> found = certify_groups(p, c, np.where(np.arange(2000) < 500, "bad", "good"), 0.05)

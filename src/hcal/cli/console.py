@@ -51,8 +51,6 @@ def show_wide(shown: Any) -> None:
 def name(text: object) -> str:
     """Return a name of a file (or other text of the user) so that its brackets are no markup.
 
-    Examples
-    --------
     >>> print(name("data[bold].hcal"))
     data\\[bold].hcal
     """
@@ -189,8 +187,6 @@ def _finite(value: Any) -> Any:
 def refuse_inputs(output: Path, *read: Path | None) -> None:
     """Refuse an output that is one of the files to read, under whatever name.
 
-    Examples
-    --------
     >>> refuse_inputs(Path("a.npz"), Path("./a.npz"))
     Traceback (most recent call last):
     ...

@@ -51,8 +51,6 @@ class Digits:
 def train_digits(random_state: int = 0) -> Digits:
     """Train the network and return its logits on held-out digits; all draws follow ``random_state``.
 
-    Examples
-    --------
     >>> train_digits().logits_test.shape
     (2788, 10)
     """

@@ -13,8 +13,6 @@ def draw_text(curve: ReliabilityCurve, *, title: str = "", width: int = 40) -> T
 
     ``width`` is in characters from 0 to 1.
 
-    Examples
-    --------
     >>> import hcal
     >>> curve = hcal.reliability([[0.05, 0.95]] * 12, [1] * 6 + [0] * 6, bins=10).curves[0]
     >>> print(draw_text(curve, width=20).plain)

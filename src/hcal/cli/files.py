@@ -121,8 +121,6 @@ def as_fitted(calibrator: Calibrator, model: Path, ask: Ask, read: Callable[[Inp
 def parse_params(pairs: list[str]) -> dict[str, Any]:
     """Parse ``name=value`` pairs; a value is JSON where it can be, None, True or False, else text.
 
-    Examples
-    --------
     >>> parse_params(["bins=30", "preserve=None", "events=top-label"])
     {'bins': 30, 'preserve': None, 'events': 'top-label'}
     """

@@ -93,8 +93,6 @@ SHOWN: Final[dict[str, tuple[Any, Any]]] = {"quiet": (QuietOpt, False), "json": 
 def names_of(text: str | None) -> list[str] | None:
     """Return names with commas between them as a list.
 
-    Examples
-    --------
     >>> names_of("cat, dog"), names_of(None)
     (['cat', 'dog'], None)
     """

@@ -71,8 +71,6 @@ def _lines(path: Path) -> list[str]:
 def class_number(name: str | None, names: Sequence[Any] | None) -> int:
     """Return the class that a name or a number means; class 1 by default.
 
-    Examples
-    --------
     >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, None)
     (1, 0, 1)
     """

@@ -136,8 +136,6 @@ def read_header(file: Any, *, text: bool = False) -> tuple[tuple[int, ...], bool
 def fill(file: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool = False) -> NDArray[Any]:
     """Read exactly the bytes of one array from where the file stands.
 
-    Examples
-    --------
     >>> import io
     >>> fill(io.BytesIO(b"\\x01\\x02"), (2,), np.dtype("u1"))
     array([1, 2], dtype=uint8)

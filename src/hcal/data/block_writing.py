@@ -145,8 +145,6 @@ BLOCK_TYPES: Final = tuple(sorted(_BLOCKS))
 def can_write_blocks(path: str | Path) -> None:
     """Raise now when ``path`` is not a type that can be written block by block.
 
-    Examples
-    --------
     >>> can_write_blocks("out.parquet")
     """
     if Path(path).suffix.lower() not in _BLOCKS:
@@ -164,8 +162,6 @@ def write_blocks(
     :func:`hcal.data.write_probs` gives it; ``n_rows`` are announced, because some formats say their length
     first.
 
-    Examples
-    --------
     >>> path = Path(tempfile.mkdtemp()) / "p.csv"
     >>> with write_blocks(path, 2) as write:
     ...     for _ in range(2):

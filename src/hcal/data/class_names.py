@@ -26,8 +26,6 @@ class UnnamedClassesError(ValueError):
 def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     """Check names of classes: K different texts, or K different integers.
 
-    Examples
-    --------
     >>> check_classes(np.array(["cat", "dog"]), 2)
     ('cat', 'dog')
     """
@@ -54,8 +52,6 @@ def _plain(name: Any) -> Any:
 def is_text(y: Any) -> bool:
     """Whether labels are text.
 
-    Examples
-    --------
     >>> is_text(["cat", "dog"]), is_text([0, 1])
     (True, False)
     """
@@ -71,8 +67,6 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     Text is looked up among names that are text; integers are then positions. Among names that are integers,
     integers are looked up by value.
 
-    Examples
-    --------
     >>> encode(["dog", "cat"], ["cat", "dog"]), encode([7, 3], [3, 7]), encode([1, 0], ["cat", "dog"])
     (array([1, 0]), array([1, 0]), [1, 0])
     """
@@ -107,8 +101,6 @@ def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:
 def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[ClassName, ...] | None:
     """Return the names that a fit was given, or those of a frame's columns where the labels are text.
 
-    Examples
-    --------
     >>> names_of_fit(None, ["cat"], ["cat", "dog"], 2), names_of_fit(None, [0], ["cat", "dog"], 2)
     (('cat', 'dog'), None)
     """
@@ -123,8 +115,6 @@ def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[Cl
 def class_title(k: int, names: Sequence[ClassName] | None) -> str:
     """Return what sentences call a class: by its name, or by its number.
 
-    Examples
-    --------
     >>> class_title(1, None), class_title(1, ["well", "sick"])
     ('class 1', 'class sick')
     """
@@ -134,8 +124,6 @@ def class_title(k: int, names: Sequence[ClassName] | None) -> str:
 def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
     """Return a sentence that speaks of classes by their numbers with the names of these classes.
 
-    Examples
-    --------
     >>> with_names("every label is class 1", ["well", "sick"])
     'every label is class sick'
     """
@@ -147,8 +135,6 @@ def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
 def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:
     """Return where each class stands among columns that have names; None where they stand in order.
 
-    Examples
-    --------
     >>> reorder(["dog", "cat"], ["cat", "dog"])
     [1, 0]
     """

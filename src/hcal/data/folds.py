@@ -26,8 +26,6 @@ def kfold(
     ``stratify`` and ``groups`` are arrays of shape (N,): labels whose shares the folds keep, and groups (one
     patient, one video) whose rows never stand on both sides.
 
-    Examples
-    --------
     >>> [held_out.tolist() for _, held_out in kfold(5, 2, random_state=0)]
     [[0, 1, 2], [3, 4]]
     """

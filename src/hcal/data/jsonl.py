@@ -20,8 +20,6 @@ Found = tuple[InputKind, NDArray[Any], NDArray[Any], bool]
 def is_questions(paths: Sequence[Path]) -> bool:
     """Whether files are samples or stated confidences, and not a table with an object a line.
 
-    Examples
-    --------
     >>> is_questions([Path("a.csv")])
     False
     """
@@ -39,8 +37,6 @@ def read_questions(paths: Sequence[Path], *, score: OptionScore = "sum") -> Foun
     Questions come as log-probabilities of shape (N, most options), −inf where an option does not exist;
     stated confidences as probabilities of shape (N,) that the answer is right.
 
-    Examples
-    --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "judge.jsonl"
     >>> _ = path.write_text('{"confidence": "80%", "correct": true}')

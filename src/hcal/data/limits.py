@@ -74,8 +74,6 @@ def _own_limit() -> int | None:
 def available_memory() -> int:
     """Return the bytes that this process can still get: of the machine, its container and its own limit.
 
-    Examples
-    --------
     >>> available_memory() > 0
     True
     """
@@ -108,8 +106,6 @@ def check_memory(name: str, needed: int) -> None:
 
     ``needed`` counts bytes at the peak of the whole work. Whoever has set ``HCAL_MAX_BYTES`` is not asked.
 
-    Examples
-    --------
     >>> check_memory("a.npy", 1000)
     >>> check_memory("a.npy", 10**18)
     Traceback (most recent call last):
@@ -133,8 +129,6 @@ def check_bytes(name: str, wanted: int, held: int) -> None:
 
     ``wanted`` are the bytes that the arrays would take, ``held`` those of the file itself.
 
-    Examples
-    --------
     >>> check_bytes("a.npz", 8_000, 500)
     >>> check_bytes("a.npz", 10**18, 500)
     Traceback (most recent call last):
@@ -161,8 +155,6 @@ def _gigabytes(count: int) -> str:
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; refuse pipes, devices, sockets and folders without waiting.
 
-    Examples
-    --------
     >>> open_regular(Path("none.npz"))
     Traceback (most recent call last):
     ...
@@ -193,8 +185,6 @@ def _check_regular(path: Path, mode: int) -> None:
 def size_of(file: BinaryIO) -> int:
     """Return the bytes of an open file.
 
-    Examples
-    --------
     >>> with open_regular(Path(__file__)) as file:
     ...     size_of(file) > 1000
     True
@@ -205,8 +195,6 @@ def size_of(file: BinaryIO) -> int:
 def one_line(text: object, length: int = 240) -> str:
     """Return a message on one line and of bounded length, whatever a foreign parser made of it.
 
-    Examples
-    --------
     >>> one_line("first\\n   second")
     'first second'
     >>> len(one_line("x" * 10**6))

@@ -17,8 +17,6 @@ def to_probs(scores: Any, kind: inputs.InputKind) -> FloatArray:
     A list of rows of different lengths holds questions with as many options each; the options that a question
     lacks get the probability 0.
 
-    Examples
-    --------
     >>> to_probs([[0.0, 0.0], [0.0, 0.0, 0.0]], "logits").round(3)
     array([[0.5  , 0.5  , 0.   ],
            [0.333, 0.333, 0.333]])

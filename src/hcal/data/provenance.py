@@ -17,8 +17,6 @@ def fingerprint(scores: NDArray[Any]) -> dict[str, Any]:
 
     float32 and float64 of the same values are the same rows.
 
-    Examples
-    --------
     >>> one, other = fingerprint(np.eye(3)), fingerprint(np.eye(3)[::-1])
     >>> one == other, one["rows"]
     (True, 3)
@@ -30,8 +28,6 @@ def fingerprint(scores: NDArray[Any]) -> dict[str, Any]:
 def row_hashes(scores: NDArray[Any]) -> NDArray[np.uint64]:
     """Return a 64-bit hash of every row; shape (N,).
 
-    Examples
-    --------
     >>> a, b, c = row_hashes(np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]]))
     >>> bool(a == b), bool(a == c)
     (True, False)
@@ -54,8 +50,6 @@ def row_hashes(scores: NDArray[Any]) -> NDArray[np.uint64]:
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spread every bit over all 64 (the finaliser of splitmix64; Steele et al., OOPSLA 2014).
 
-    Examples
-    --------
     >>> int(mix(np.array([1], dtype=np.uint64))[0]) % 1000
     789
     """

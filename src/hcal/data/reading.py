@@ -257,8 +257,6 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
 def explained(name: str) -> Iterator[None]:
     """Turn what a parser of a foreign format raises into one sentence that names the file.
 
-    Examples
-    --------
     >>> with explained("a.npz"):
     ...     raise EOFError
     Traceback (most recent call last):

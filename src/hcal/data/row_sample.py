@@ -53,8 +53,6 @@ class RowSample:
     It holds the rows of the smallest ``rows`` hashes, and of each class at least the smallest ``rows //
     (4·K)``, as far as there are so many: at most a quarter more.
 
-    Examples
-    --------
     >>> x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
     >>> one = RowSample(2, 4).update(x, y, np.ones(10), 0)
     >>> two = RowSample(2, 4).update(x[6:], y[6:], np.ones(4), 6)

@@ -60,8 +60,6 @@ class FileRows(Protocol):
 def step_of(n_rows: int, size: int) -> int:
     """Return how many rows make a piece: whole blocks, and not too many pieces.
 
-    Examples
-    --------
     >>> step_of(1000, 100), step_of(10**9, 65536) // 65536
     (100, 60)
     """
@@ -71,8 +69,6 @@ def step_of(n_rows: int, size: int) -> int:
 def even_spans(n_rows: int, step: int) -> list[Span]:
     """Cut rows that can be read from anywhere.
 
-    Examples
-    --------
     >>> [(span.start, span.stop) for span in even_spans(5, 2)]
     [(0, 2), (2, 4), (4, 5)]
     """
@@ -84,8 +80,6 @@ def gathered_spans(sizes: Sequence[int], step: int) -> list[Span]:
 
     ``sizes`` are the rows of each part.
 
-    Examples
-    --------
     >>> [(span.start, span.stop, span.place) for span in gathered_spans([3, 3, 3], 5)]
     [(0, 6, 0), (6, 9, 2)]
     """
@@ -102,8 +96,6 @@ def gathered_spans(sizes: Sequence[int], step: int) -> list[Span]:
 def check_lengths(lengths: dict[str, int]) -> int:
     """Return how many rows all arrays have, or name two that differ.
 
-    Examples
-    --------
     >>> check_lengths({"logits": 3, "y": 3})
     3
     """

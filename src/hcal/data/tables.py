@@ -43,8 +43,6 @@ def columns_by_name(names: Sequence[str], columns: Columns | None = None) -> dic
     Free columns stand under ``"_bare"`` where no column is named as a score, columns that the caller named
     under ``"@scores"``, ``"@label"``, ….
 
-    Examples
-    --------
     >>> columns_by_name(["y", "probs_1", "probs_0"])
     {'y': ['y'], 'probs': ['probs_0', 'probs_1']}
     >>> columns_by_name(["id", "a", "b", "target"], Columns(scores="a,b", label="target"))
@@ -123,8 +121,6 @@ def refuse_other_columns(names: Iterable[str], index: Iterable[str] = ()) -> Non
 
     ``index`` are columns that the file itself calls an index.
 
-    Examples
-    --------
     >>> refuse_other_columns(["cat", "dog"])
     >>> refuse_other_columns(["id", "cat", "dog"])
     Traceback (most recent call last):
@@ -145,8 +141,6 @@ _WAY_OUT: Final = (
 def refuse_identifiers(matrix: NDArray[Any], names: Sequence[str]) -> None:
     """Refuse a free column of whole numbers among columns that are not: a number of a row, or a label.
 
-    Examples
-    --------
     >>> refuse_identifiers(np.array([[0.5, 1.25], [0.25, 2.5]]), ["a", "b"])
     """
     # A column of one value (a class that is never predicted) says nothing.
@@ -177,8 +171,6 @@ def parse_csv(text: str, wish: Wish, *, judged: bool = False, known: Collection[
     ``judged`` says that other rows have shown the free columns to be scores (a few may all be whole numbers),
     ``known`` are arrays that other rows have shown to hold text.
 
-    Examples
-    --------
     >>> parse_csv("probs_0,probs_1\\n0.25,0.75\\n", Wish(list))
     {'probs': array([[0.25, 0.75]])}
     """
@@ -209,8 +201,6 @@ def parse_csv(text: str, wish: Wish, *, judged: bool = False, known: Collection[
 def one_axis(key: str, array: NDArray[Any], columns: Sequence[str]) -> NDArray[Any]:
     """Return one column as (N,) where it is an array by its own name (y, probs) or by the caller's word.
 
-    Examples
-    --------
     >>> one_axis("y", np.zeros((3, 1)), ["y"]).shape, one_axis("logits", np.zeros((3, 2)), ["a", "b"]).shape
     ((3,), (3, 2))
     """
@@ -286,8 +276,6 @@ def typed(key: str, cells: Sequence[Any], *, text: bool = False) -> NDArray[Any]
     Only an id (``key``) may be empty; ``text`` says that other cells have shown to be text, whatever these
     look like.
 
-    Examples
-    --------
     >>> typed("@id", ["0017", "2"]), typed("y", ["1", "0"])
     (array(['0017', '2'], dtype='<U4'), array([1, 0]))
     """
@@ -307,8 +295,6 @@ def typed(key: str, cells: Sequence[Any], *, text: bool = False) -> NDArray[Any]
 def csv_text(raw: bytes) -> str:
     """Return the text of a table, or say that it is none.
 
-    Examples
-    --------
     >>> csv_text(b"a,b")
     'a,b'
     """

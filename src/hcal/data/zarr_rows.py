@@ -29,8 +29,6 @@ _METADATA: Final = (".zarray", ".zgroup", "zarr.json")
 def is_zarr(path: Path) -> bool:
     """Whether a folder is a Zarr store.
 
-    Examples
-    --------
     >>> is_zarr(Path("none"))
     False
     """

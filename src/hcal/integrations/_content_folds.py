@@ -24,8 +24,6 @@ def content_folds(
     ``X`` is numpy, scipy sparse, pandas, polars, or a sequence of objects. Rows that are not ``counted``
     (weight 0) are dealt nowhere and change nothing.
 
-    Examples
-    --------
     >>> content_folds([[1.0], [2.0], [1.0], [3.0]], np.array([0, 0, 0, 0]), 2)[[0, 2]].tolist()
     [0, 0]
     """
@@ -54,8 +52,6 @@ def merge_equal(
     Rows are equal where ``digest``, ``fold`` and ``labels`` (N,) are: what they say, who scored them, what
     they are.
 
-    Examples
-    --------
     >>> digest, fold = np.array([b"b", b"a", b"b"]), np.zeros(3, dtype=int)
     >>> merge_equal(digest, fold, np.array([1, 0, 1]), None)
     (array([1, 0]), array([1., 2.]))
@@ -69,8 +65,6 @@ def merge_equal(
 def digests(X: Any, random_state: int = 0) -> NDArray[np.bytes_]:
     """Return a keyed hash of every row.
 
-    Examples
-    --------
     >>> a, b, c = digests([[1.0, 2.0], [1.0, 2.5], [1.0, 2.0]])
     >>> bool(a == c), bool(a == b)
     (True, False)

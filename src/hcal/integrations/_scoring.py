@@ -100,8 +100,6 @@ def score_function(metric: str) -> Any:
 def encode(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
     """Return labels as places among the (sorted) classes.
 
-    Examples
-    --------
     >>> encode(["b", "a"], np.array(["a", "b"]))
     array([1, 0])
     """

@@ -29,8 +29,6 @@ class Ranking:
 def rank(p: np.ndarray, positive: np.ndarray) -> Ranking:
     """Return AUC, average precision and scikit-learn's Brier score of the positive class, for p (N,).
 
-    Examples
-    --------
     >>> rank(np.array([0.1, 0.4, 0.8]), np.array([False, False, True]))
     Ranking(auc=1.0, average_precision=1.0, brier=0.07)
     """

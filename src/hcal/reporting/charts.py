@@ -21,8 +21,6 @@ _ENOUGH = 10
 def percent(value: float, digits: int = 1) -> str:
     """Return a share in per cent.
 
-    Examples
-    --------
     >>> percent(0.12345).replace("\\N{NO-BREAK SPACE}", "_")
     '12.3_%'
     """

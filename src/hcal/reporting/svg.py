@@ -14,8 +14,6 @@ from html import escape
 def coordinate(value: float) -> str:
     """Write a coordinate with at most one decimal: a page of a thousand charts stays small.
 
-    Examples
-    --------
     >>> coordinate(3.0), coordinate(2.25), coordinate(-0.04)
     ('3', '2.2', '0')
     """
@@ -48,8 +46,6 @@ class Frame:
 def tag(name: str, content: str | None = None, /, **attributes: object) -> str:
     """Return one element; ``class_`` becomes ``class`` and ``a_b`` becomes ``a-b``.
 
-    Examples
-    --------
     >>> tag("rect", x=1.0, class_="bar")
     '<rect x="1" class="bar"/>'
     >>> tag("title", "a & b")
@@ -103,8 +99,6 @@ def drawing(
 ) -> str:
     """Return a whole drawing that scales with its box and speaks to screen readers.
 
-    Examples
-    --------
     >>> drawing(10, 5, [], title="a", description="b")
     '<svg viewBox="0 0 10 5" class="chart" role="img" aria-label="a. b"></svg>'
     """

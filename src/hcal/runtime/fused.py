@@ -20,8 +20,6 @@ def fused() -> bool:
 def takes_fused(p: Tensor) -> bool:
     """Return whether the Triton kernels take this tensor: float32 on CUDA.
 
-    Examples
-    --------
     >>> import torch
     >>> takes_fused(torch.zeros(2))
     False

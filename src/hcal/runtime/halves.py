@@ -23,8 +23,6 @@ def narrow(
     ``values`` (..., K) are probabilities or their logarithms, in the order that is promised, and ``scores``
     (..., K) what was calibrated; the gradient passes through. ``keep=None`` only rounds.
 
-    Examples
-    --------
     >>> probs, scores = torch.tensor([[0.3333, 0.3333, 0.3334]]), torch.tensor([[1.0, 1.0, 1.1]])
     >>> narrow(probs, scores, torch.bfloat16, "accuracy").argmax().item()
     2

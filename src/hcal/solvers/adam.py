@@ -187,8 +187,6 @@ def train(
     ``select`` chooses an epoch, and the parameters are left at the first one's. ``tick`` is called once an
     epoch.
 
-    Examples
-    --------
     >>> from hcal.maps import TemperatureMap
     >>> from hcal.objective.torch_loss import torch_nll
     >>> x, y = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1), torch.tensor([1, 1, 1, 0])

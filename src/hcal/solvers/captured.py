@@ -26,8 +26,6 @@ def can_capture(x: Tensor, objective: object) -> bool:
 
     The objective says so itself (``capturable``): one that reads values back to the host cannot be.
 
-    Examples
-    --------
     >>> can_capture(torch.zeros(2, 2), object())
     False
     """

@@ -24,8 +24,6 @@ _THREADED_EVENTS, _PART_EVENTS = 2_000_000, 1_000_000
 class Ridge:
     """The penalty Σ strength · (θ − centre)².
 
-    Examples
-    --------
     >>> Ridge(np.array([2.0]), np.array([1.0])).value_and_grad(np.array([3.0]))
     (8.0, array([8.]))
     """
@@ -43,8 +41,6 @@ class Ridge:
 def unit_weight(weight: Float64 | None, n_rows: int) -> Float64:
     """Return weights that sum to 1; None means equal ones.
 
-    Examples
-    --------
     >>> unit_weight(None, 4)
     array([0.25, 0.25, 0.25, 0.25])
     """
@@ -80,8 +76,6 @@ def loss_of(
 
     The map takes the scores ``x`` (N, ·); ``y`` and ``weight`` have shape (N,).
 
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> loss = loss_of(scaling.temperature(), proper.log_loss(), np.array([[0.0, 0.0]]), np.array([0]))
@@ -118,8 +112,6 @@ def hessian_of(
 ) -> Callable[[Float64], Float64]:
     """Return θ ↦ second derivative (P, P) of mean NLL + penalty, for maps that have a ``curvature``.
 
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> hessian_of(scaling.vector(2), np.zeros((1, 2)))(scaling.vector(2).start)[2:, 2:]
     array([[ 0.25, -0.25],
@@ -147,8 +139,6 @@ class Problem:
 
     The fields are the arguments of :func:`fit_map`, with a ``start`` of shape (P,).
 
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> map = scaling.temperature()
@@ -246,8 +236,6 @@ def _units(
 def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float64:
     """Return the diagonal (P,) of the second derivative of the weighted sum of NLLs.
 
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> diagonal_of(scaling.vector(2), scaling.vector(2).start, np.zeros((1, 2)), np.ones(1))
     array([0.  , 0.  , 0.25, 0.25])
@@ -263,8 +251,6 @@ def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float6
 def units_of(diagonal: Float64, penalty: Ridge | None) -> Float64 | None:
     """Return 1/√(diagonal, with the penalty's), or None where there is nothing to measure units by.
 
-    Examples
-    --------
     >>> units_of(np.array([4.0, 1.0]), None)
     array([0.5, 1. ])
     """

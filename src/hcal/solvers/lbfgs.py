@@ -44,8 +44,6 @@ def lbfgs(
     than ``gain`` relative to max(|value|, 1), or when ``watch`` (called with θ) says so, which counts as
     converged; ``memory`` pairs of steps are kept.
 
-    Examples
-    --------
     >>> solved = lbfgs(lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3)), np.zeros(2))
     >>> solved.theta.round(5), solved.converged
     (array([3., 3.]), True)

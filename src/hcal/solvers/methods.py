@@ -88,8 +88,6 @@ class Lbfgs:
 class NewtonOrLbfgs:
     """Newton where the problem is convex, small and free, else L-BFGS.
 
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> from hcal.solvers.fit_map import fit_map

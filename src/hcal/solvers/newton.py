@@ -27,8 +27,6 @@ def newton(
     intercepts) are allowed. It stops when a full step is expected to gain less than ``tolerance`` relative to
     1 + |value|.
 
-    Examples
-    --------
     >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
     >>> newton(square, lambda t: 2 * np.eye(2), np.zeros(2)).theta.round(6)
     array([3., 3.])

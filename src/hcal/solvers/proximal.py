@@ -22,8 +22,6 @@ class Prox:
 def lasso_prox(strength: Float64) -> Prox:
     """Return Σ s|θ|.
 
-    Examples
-    --------
     >>> lasso_prox(np.array([1.0, 1.0])).step(np.array([3.0, 0.5]), 1.0)
     array([2., 0.])
     """
@@ -39,8 +37,6 @@ def mcp_prox(strength: Float64, gamma: float = 3.0) -> Prox:
 
     Steps must stay below ``gamma``; the solver's line search does.
 
-    Examples
-    --------
     >>> mcp_prox(np.array([1.0, 1.0])).step(np.array([4.0, 0.5]), 1.0)
     array([4., 0.])
     """
@@ -63,8 +59,6 @@ def group_lasso_prox(strength: Float64, n_classes: int) -> Prox:
     ``strength`` (K² + K,) stands as the parameters of :func:`hcal.maps.scaling.matrix`: the matrix row by
     row, then the offsets.
 
-    Examples
-    --------
     >>> group_lasso_prox(np.ones(6), 2).step(np.array([2.0, 0.5, 3.0, 0.0, 0.0, 0.0]), 1.0)
     array([1., 0., 2., 0., 0., 0.])
     """
@@ -96,8 +90,6 @@ def proximal_gradient(
     ``loss`` is θ ↦ (value, gradient). It stops when an iteration moves no parameter by more than
     ``tolerance``, relative to the largest.
 
-    Examples
-    --------
     >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
     >>> proximal_gradient(square, np.zeros(1), lasso_prox(np.array([2.0]))).theta.round(4)
     array([2.])

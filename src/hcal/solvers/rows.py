@@ -30,8 +30,6 @@ Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 class Sums:
     """Numbers and arrays that add up: a partial result (:mod:`hcal.runtime.partial`).
 
-    Examples
-    --------
     >>> Sums().update(1.0, np.ones(2)).merge(Sums().update(2.0, np.ones(2))).result()
     (3.0, array([2., 2.]))
     """
@@ -96,8 +94,6 @@ class FitRows(Protocol):
 class ArrayRows:
     """Rows in memory: x (N, ·), y and weight (N,).
 
-    Examples
-    --------
     >>> rows = array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
     >>> rows.mass, rows.total
     (array([1., 3.]), 4.0)
@@ -132,8 +128,6 @@ class ArrayRows:
 def array_rows(logits: FloatArray, y: IntArray, weight: Float64 | None = None) -> ArrayRows:
     """Return logits (N, K), labels and weights (N,) as rows in memory; without weights each counts once.
 
-    Examples
-    --------
     >>> array_rows(np.zeros((2, 3)), np.array([0, 2])).mass
     array([1., 0., 1.])
     """
@@ -146,8 +140,6 @@ class PieceRows:
 
     ``read`` says what a piece holds; it is sent along, like ``changes``.
 
-    Examples
-    --------
     >>> pieces = [[(np.array([[0.0, 2.0]]), np.array([1]), np.ones(1))]] * 3
     >>> rows = PieceRows(pieces, list, lambda work, items: map(work, items), np.array([0.0, 3.0]))
     >>> rows.sum(lambda x, y, w: (float(x.sum()), len(y)))

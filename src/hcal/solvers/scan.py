@@ -15,8 +15,6 @@ def minimise_scalar(
     ``points`` of the scan should be enough to land in the valley of the global minimum; ``tolerance`` is
     absolute, on the argument.
 
-    Examples
-    --------
     >>> round(minimise_scalar(lambda t: (t - 1.5) ** 2, -4.0, 4.0), 5)
     1.5
     """

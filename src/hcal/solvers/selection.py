@@ -34,8 +34,6 @@ def select(
     previous model or None) is handed the one before. ``score`` (model, side held out) is better where it is
     lower. Sides are arrays of rows, or rows with weights, as the two take them.
 
-    Examples
-    --------
     >>> from hcal.data.folds import kfold
     >>> data = np.arange(10.0)
     >>> found = select([0.0, 1.0], kfold(10, 5), lambda c, rows, _: c * data[rows].mean(),

@@ -98,8 +98,6 @@ def fit_rows(
     ``make_map`` and ``make_objective`` are sent to where the rows are; ``solver`` is one of
     :mod:`hcal.solvers.methods`.
 
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> from hcal.solvers.methods import Lbfgs

@@ -52,8 +52,6 @@ def logit_scale(logits: FloatArray) -> float:
 
     A mean below 1e-280 counts as none: no file could hold an inverse temperature for it.
 
-    Examples
-    --------
     >>> logit_scale(np.array([[0.0, 4.0]]))
     2.0
     """
@@ -112,8 +110,6 @@ def _derivative_sums(
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
     """Return the NLL (N,) of every row under softmax(β z), and its derivative in β.
 
-    Examples
-    --------
     >>> label_derivatives(np.array([[0.0, 1.0]]), np.array([1]), 0.0)[1]
     array([-0.5])
     """
@@ -131,8 +127,6 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
 def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None = None) -> Float64:
     """Return the largest softmax(β z) of every row (N,); a score stands for e^log_sizes classes, or for one.
 
-    Examples
-    --------
     >>> top_probability(np.array([[0.0, 4.0]]), 0.0)
     array([0.5])
     """
@@ -146,8 +140,6 @@ def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None =
 def confidence_of_beta(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
     """Return β ↦ mean over rows of the largest softmax(β z): increasing in β, from 1/K.
 
-    Examples
-    --------
     >>> confidence_of_beta(np.array([[0.0, 4.0]]), None)(0.0)
     0.5
     """
@@ -162,8 +154,6 @@ def solve_increasing(
     Never fails silently: when the function has one sign in the whole bracket, the better end comes back with
     ``converged=False`` and a sentence.
 
-    Examples
-    --------
     >>> round(solve_increasing(lambda beta: beta - 2.0).beta, 6)
     2.0
     """
@@ -190,8 +180,6 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     - when every label has the top score, the T whose mean confidence is (N+1)/(N+2) (the rule of
       succession), or T = 1 where the scores are surer than that already.
 
-    Examples
-    --------
     >>> solved = solve_temperature(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
     >>> round(2 * solved.beta, 6)  # log 3
     1.098612
@@ -202,8 +190,6 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
 def temperature_of(rows: FitRows, log_sizes: Float64 | None = None) -> Temperature:
     """Find the temperature of rows in memory or not; a score stands for e^log_sizes classes, or for one.
 
-    Examples
-    --------
     >>> rows = array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
     >>> round(2 * temperature_of(rows).beta, 6)
     1.098612

@@ -93,8 +93,6 @@ def _with_ends(knots: Float64, values: Float64, beta: float) -> Table:
 def crossing_kept(table: Table, beta: float) -> Table:
     """Return the table with the sign of u: below 0 it is negative, above positive, and it rises as strictly.
 
-    Examples
-    --------
     >>> kept = crossing_kept(Table(np.array([-1.0, 1.0]), np.array([1.0, 2.0])), 1.0)
     >>> look_up(kept, np.array([-0.5, 0.0, 0.5])).round(4)
     array([-5.00e-04,  0.00e+00,  1.75e+00])
@@ -118,8 +116,6 @@ def _meetings(table: Table, ramp: float) -> Float64:
 def look_up(table: Table, u: Float64) -> Float64:
     """Return the log-odds at u; the end segments go on for ever.
 
-    Examples
-    --------
     >>> look_up(Table(np.array([0.0, 1.0]), np.array([0.0, 2.0])), np.array([-1.0, 0.5, 3.0]))
     array([-2.,  1.,  6.])
     """
