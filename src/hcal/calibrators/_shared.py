@@ -16,8 +16,6 @@ EPS = float(np.finfo(np.float64).eps)
 
 #: The inverse temperature of the methods that have one.
 BETA = Field("beta", "inverse temperature 1/T", low=0.0, high=STEEP)
-#: The state of the methods that are one temperature.
-ONE_TEMPERATURE = (StateSpec((BETA,)),)
 #: The classes that had calibration rows, where the others keep their probability.
 PRESENT = Field("present", "classes with calibration rows", ("C",), 0, "K-1", "int64", "increasing")
 PRESENT_SIZE = {"C": ("classes with calibration rows", 1)}
@@ -28,7 +26,7 @@ class OneTemperature(Calibrator):
 
     preserves = "order"
     weighted = True
-    state_specs = ONE_TEMPERATURE
+    state_specs = (StateSpec((BETA,)),)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return softmax(logits * self.state_["beta"])

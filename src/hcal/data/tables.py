@@ -119,8 +119,6 @@ def _kind_of(name: str) -> str:
 def refuse_other_columns(names: Iterable[str], index: Iterable[str] = ()) -> None:
     """Refuse free columns whose names say that they are no scores.
 
-    ``index`` are columns that the file itself calls an index.
-
     >>> refuse_other_columns(["cat", "dog"])
     >>> refuse_other_columns(["id", "cat", "dog"])
     Traceback (most recent call last):
@@ -188,22 +186,45 @@ def parse_csv(text: str, wish: Wish, *, judged: bool = False, known: Collection[
             "name the columns logits_0, logits_1, …, or write the numbers with a decimal point"
         )
     names = [f"column {i}" for i in range(len(head))] if bare else head
-    columns = {BARE: names} if bare and not wish.columns.scores else columns_by_name(names, wish.columns)
-    chosen = {key: columns[key] for key in wish.choose(columns)}
-    if BARE in chosen and not wish.labels:
-        refuse_other_columns(() if bare else chosen[BARE])
+    if bare:
+        columns = columns_by_name(names, wish.columns) if wish.columns.scores else {BARE: names}
+        chosen = {key: columns[key] for key in wish.choose(columns)}
+    else:
+        chosen = choose_columns(names, wish)
     values = _columns_of(text, names, chosen, wish, known, skip=0 if bare else 1)
-    if BARE in chosen and not wish.labels and not judged:
-        refuse_identifiers(values[BARE], chosen[BARE])
-    return {key: one_axis(key, array, chosen[key]) for key, array in values.items()}
+    return judged_columns(values, chosen, wish, judged=judged)
 
 
-def one_axis(key: str, array: NDArray[Any], columns: Sequence[str]) -> NDArray[Any]:
-    """Return one column as (N,) where it is an array by its own name (y, probs) or by the caller's word.
+def choose_columns(names: Sequence[str], wish: Wish, index: Iterable[str] = ()) -> dict[str, list[str]]:
+    """Return the columns of every wanted array; refuse free ones that are no scores by their names.
 
-    >>> one_axis("y", np.zeros((3, 1)), ["y"]).shape, one_axis("logits", np.zeros((3, 2)), ["a", "b"]).shape
-    ((3,), (3, 2))
+    ``index`` are columns that the file itself calls an index.
+
+    >>> choose_columns(["y", "probs_0", "probs_1", "age"], Wish(lambda held: ["probs"]))
+    {'probs': ['probs_0', 'probs_1']}
     """
+    columns = columns_by_name(names, wish.columns)
+    chosen = {key: columns[key] for key in wish.choose(columns)}
+    if not wish.labels:
+        refuse_other_columns(chosen.get(BARE, ()), index)
+    return chosen
+
+
+def judged_columns(
+    arrays: Arrays, chosen: dict[str, list[str]], wish: Wish, *, judged: bool = False
+) -> Arrays:
+    """Return the arrays of chosen columns in their final shapes; refuse free columns that are no scores.
+
+    >>> judged_columns({"y": np.array([[1], [0]])}, {"y": ["y"]}, Wish(list))
+    {'y': array([1, 0])}
+    """
+    if BARE in arrays and not wish.labels and not judged:
+        refuse_identifiers(arrays[BARE], chosen[BARE])
+    return {key: _one_axis(key, array, chosen[key]) for key, array in arrays.items()}
+
+
+def _one_axis(key: str, array: NDArray[Any], columns: Sequence[str]) -> NDArray[Any]:
+    """Return one column as (N,) where it is an array by its own name (y, probs) or by the caller's word."""
     alone = list(columns) == [key] or (key.startswith("@") and len(columns) == 1)
     return array[:, 0] if alone and array.ndim == 2 and array.shape[1] == 1 else array
 
