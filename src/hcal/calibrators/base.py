@@ -129,10 +129,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         classes : sequence of K str or int, optional
             Names of the classes in the order of the columns; ``predict`` then answers with them. A DataFrame
             whose columns are named as the labels needs none.
-
-        Returns
-        -------
-        self
         """
         if isinstance(logits, TopK):
             from hcal.calibrators.top_k import fit_top_k
@@ -210,10 +206,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         ----------
         logits : array-like of shape (N, K)
         y : array-like of shape (N,)
-
-        Returns
-        -------
-        float
         """
         from hcal.metrics import nll
 

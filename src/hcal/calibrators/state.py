@@ -123,12 +123,6 @@ class StateSpec:
 def check_state(spec: StateSpec, state: StateArrays, n_classes: int) -> None:
     """Raise a ValueError that names the array which is not as declared.
 
-    Parameters
-    ----------
-    spec : StateSpec
-    state : mapping of name to array
-    n_classes : int
-
     Examples
     --------
     >>> spec = StateSpec((Field("bias", "one a class", ("K",)),))

@@ -99,15 +99,6 @@ def class_tolerance(frequency: Vector, tolerance: float) -> Vector:
     At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be
     small for a common class may be all there is to say about a rare one.
 
-    Parameters
-    ----------
-    frequency : array
-    tolerance : float
-
-    Returns
-    -------
-    array
-
     Examples
     --------
     >>> class_tolerance(np.array([0.5, 0.01]), 0.05).round(3)

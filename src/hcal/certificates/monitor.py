@@ -334,12 +334,7 @@ class Monitor:
         return f"<Monitor: {self}>"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the evidence of every family over time, and the line where the alarm sounds.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-        """
+        """Draw the evidence of every family over time, and the line where the alarm sounds."""
         from hcal.certificates.drawing import draw_evidence
 
         return draw_evidence(self, ax)

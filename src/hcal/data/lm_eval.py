@@ -50,10 +50,6 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
         divided by its number of characters (``acc_norm``), or that less its log-likelihood without the
         question (``acc_mutual_info``).
 
-    Returns
-    -------
-    Questions
-
     Examples
     --------
     >>> import tempfile

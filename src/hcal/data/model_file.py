@@ -91,10 +91,6 @@ def _plain(value: Any) -> Any:
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     """Return the header and the arrays of a model file of this schema or an earlier one, checksum verified.
 
-    Parameters
-    ----------
-    path : path-like
-
     Returns
     -------
     (dict, dict of str to array)

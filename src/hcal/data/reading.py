@@ -147,10 +147,6 @@ def read_data(
     score : {"sum", "length", "mutual-information"}
         What the score of an option is, in samples of lm-evaluation-harness (``.jsonl``).
 
-    Returns
-    -------
-    DataFile
-
     Examples
     --------
     >>> import tempfile

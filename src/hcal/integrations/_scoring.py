@@ -160,10 +160,6 @@ class CalibrationDisplay:
         name : str, optional
         **options
             As for :meth:`from_predictions`.
-
-        Returns
-        -------
-        CalibrationDisplay
         """
         labels = np.asarray(estimator.classes_)
         title = type(estimator).__name__ if name is None else name
@@ -201,10 +197,6 @@ class CalibrationDisplay:
             Level of the band.
         sample_weight : array-like of shape (N,), optional
         ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        CalibrationDisplay
         """
         if strategy not in _BINNING:
             raise ValueError(f"strategy must be one of {', '.join(map(repr, _BINNING))}, got {strategy!r}")
@@ -225,17 +217,7 @@ class CalibrationDisplay:
         return cls(found, ci, name or "", known[positive]).plot(ax=ax)
 
     def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
-        """Draw it.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-        name : str, optional
-
-        Returns
-        -------
-        self
-        """
+        """Draw it."""
         from hcal.evaluation.drawing import draw_curve
 
         self.ax_ = draw_curve(self.curve, self.ci, ax)

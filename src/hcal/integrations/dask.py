@@ -183,10 +183,6 @@ def certify(
     level, assume, tolerance, positive, input
         As in :func:`hcal.certify`.
 
-    Returns
-    -------
-    Certificate
-
     Examples
     --------
     >>> p = dask.array.from_array(np.tile([0.2, 0.8], (600, 1)), chunks=(300, 2))

@@ -116,10 +116,6 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             Goes to the map, and to the estimator if it takes weights.
         **params
             Metadata for the estimator's ``fit`` and the splitter's ``split``, routed as scikit-learn does.
-
-        Returns
-        -------
-        self
         """
         X, y = self._check_targets(X, y)
         weight = check_weight(sample_weight, len(y))
@@ -177,12 +173,7 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return labels
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Say which metadata goes where: the estimator's ``fit`` and the splitter's ``split``.
-
-        Returns
-        -------
-        MetadataRouter
-        """
+        """Say which metadata goes where: the estimator's ``fit`` and the splitter's ``split``."""
         fit_to_fit = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self)
         router.add(estimator=self._base(), method_mapping=fit_to_fit)

@@ -161,14 +161,6 @@ class CalibrationHead(nn.Module):
 def is_recorded(x: Tensor) -> bool:
     """Whether operations on a tensor are being traced, compiled, exported, batched or watched.
 
-    Parameters
-    ----------
-    x : Tensor
-
-    Returns
-    -------
-    bool
-
     Examples
     --------
     >>> is_recorded(torch.zeros(1))
@@ -222,10 +214,6 @@ def scores_of(output: Any) -> Tensor:
     Parameters
     ----------
     output : Tensor, or an object or mapping with ``logits``, or a tuple that starts with a tensor
-
-    Returns
-    -------
-    Tensor
 
     Examples
     --------

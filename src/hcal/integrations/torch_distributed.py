@@ -87,21 +87,11 @@ class DistributedMetrics(_Accumulator):
         super().__init__(StreamingMetrics(n_classes, metrics), input, group)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of the rows of all ranks; every rank must call it.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the metrics of the rows of all ranks; every rank must call it."""
         return self.reduced().result()
 
     def reduced(self) -> StreamingMetrics:
-        """Return what all ranks have seen: one ``all_reduce``, this rank's own part stays as it is.
-
-        Returns
-        -------
-        StreamingMetrics
-        """
+        """Return what all ranks have seen: one ``all_reduce``, this rank's own part stays as it is."""
         state = self.part.state
         sums = {name: np.asarray(value) for name, value in state["sums"].items()}
         flat = torch.from_numpy(np.concatenate([value.ravel() for value in sums.values()]))
@@ -158,12 +148,7 @@ class DistributedMonitor(_Accumulator):
         self.log_evidence = 0.0
 
     def compute(self) -> Alarm | None:
-        """Multiply the capitals of all ranks as of now; every rank must call it. Look as often as you like.
-
-        Returns
-        -------
-        Alarm or None
-        """
+        """Multiply the capitals of all ranks as of now; every rank must call it. Look as often as you like."""
         # Neither the past, which grows, nor alarms at a single rank's level are part of the product.
         states = _gathered(self.part.state | {"history": [], "alarm": None}, self.group)
         whole = merged(map(Monitor.from_state, states), self._empty)

@@ -117,10 +117,6 @@ def measure_report(
     groups : array-like of shape (N,), optional
         A group of each row: a section on groups, the worst first.
 
-    Returns
-    -------
-    Content
-
     Examples
     --------
     >>> measure_report([[2.0, 0.0], [0.0, 1.0]], [0, 1]).counts
@@ -159,10 +155,6 @@ def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **op
     scores, y, calibrator, **options
         As for :func:`measure_report`.
 
-    Returns
-    -------
-    str
-
     Examples
     --------
     >>> "Calibration report" in build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1])
@@ -198,13 +190,7 @@ def write_report(
 
 
 def write_page(path: str | os.PathLike[str], content: Content) -> None:
-    """Write a measured report to a file, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-    content : Content
-    """
+    """Write a measured report to a file, atomically."""
     from hcal.data.atomic import atomic_path
 
     with atomic_path(Path(path)) as temporary:

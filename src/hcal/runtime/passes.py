@@ -41,11 +41,6 @@ class WorkerDiedError(OSError):
 def one_by_one(function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
     """Yield ``function(piece)`` for every piece, in this process.
 
-    Parameters
-    ----------
-    function : callable
-    pieces : iterable
-
     Examples
     --------
     >>> list(one_by_one(abs, [-1, 2]))
@@ -85,10 +80,6 @@ def add_up(
         Told how many rows were done, after each piece.
     size : callable
         Returns how many rows a piece has.
-
-    Returns
-    -------
-    partial result
     """
     whole = empty()
     for piece, part in zip(pieces, (driver or one_by_one)(function, pieces), strict=True):
@@ -104,10 +95,6 @@ class Processes:
     They take seconds to come: as a context manager it keeps them from pass to pass. Where one is killed, the
     pieces that were under way are done again; a piece must therefore be harmless to do twice. Processes end
     with the one that began them.
-
-    Parameters
-    ----------
-    workers : int
 
     Examples
     --------
