@@ -238,6 +238,12 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     return x, origin
 
 
+def check_kind(input: InputKind) -> None:
+    """Raise where that is no kind of scores."""
+    if input not in INPUT_KINDS:
+        raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+
+
 def check_logits(
     logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
 ) -> tuple[FloatArray, Origin]:
@@ -262,8 +268,7 @@ def check_logits(
     array([[0., 0.],
            [0., 2.]])
     """
-    if input not in INPUT_KINDS:
-        raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+    check_kind(input)
     if input == "probs":
         probs, origin = check_probs(logits)
         _check_shape(probs, "probs", n_classes)

@@ -35,6 +35,18 @@ class OneTemperature(Calibrator):
         return ops.softmax(x * ops.const(self.state_["beta"]))
 
 
+def probs_and_rest(ops: Ops, x: Any) -> tuple[Any, Any]:
+    """Return p and 1 − p (N, K) in the operations of a graph; 1 − p of the top is summed from the others.
+
+    >>> from hcal.runtime.ops import NumpyOps
+    >>> [round(float(p[0, 1]), 3) for p in probs_and_rest(NumpyOps(), np.log([[0.25, 0.75]]))]
+    [0.75, 0.25]
+    """
+    probs, top = ops.softmax(x), ops.top(x)
+    others = ops.sum(ops.where(top, probs * 0, probs))
+    return probs, ops.where(top, others, probs * -1 + 1)
+
+
 def clipped_log_probs(logits: FloatArray, eps: float = EPS) -> Float64:
     """Return ln p of p = softmax(z) clipped to [eps, 1 − eps].
 

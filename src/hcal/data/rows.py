@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -93,6 +93,11 @@ def gathered_spans(sizes: Sequence[int], step: int) -> list[Span]:
     return spans
 
 
+def rows_of(arrays: Mapping[str, Any]) -> int:
+    """Return how many rows the arrays of a file have; names of classes are not among the rows."""
+    return check_lengths({k: a.shape[0] if a.shape else 0 for k, a in arrays.items() if k != CLASSES})
+
+
 def check_lengths(lengths: dict[str, int]) -> int:
     """Return how many rows all arrays have, or name two that differ.
 
@@ -113,7 +118,7 @@ class WholeRows:
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
-        self.n_rows = check_lengths({k: len(a) for k, a in arrays.items() if k != CLASSES})
+        self.n_rows = rows_of(arrays)
         self.n_bytes = sum(a.nbytes for a in arrays.values())
 
     def spans(self, step: int) -> list[Span]:

@@ -171,6 +171,7 @@ def certify(
     tolerance: float = TOLERANCE,
     positive: int = 1,
     input: InputKind = "probs",
+    classes: Any = None,
 ) -> Certificate:
     """Certify a predictor in one pass over blocks, from fine fixed bins of its claims.
 
@@ -180,7 +181,7 @@ def certify(
     y : dask Array or Series of shape (N,)
         Integer labels 0..K−1.
     groups : dask Array or Series of shape (N,), optional
-    level, assume, tolerance, positive, input
+    level, assume, tolerance, positive, input, classes
         As in :func:`hcal.certify`.
 
     Examples
@@ -192,7 +193,7 @@ def certify(
     whole, columns = aligned(probs, y=y, groups=groups)
     empty = partial(CertificateStream, classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns).compute()[0]
-    return stream.certify(level=level, assume=assume, tolerance=tolerance)
+    return stream.certify(level=level, assume=assume, tolerance=tolerance, classes=classes)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:

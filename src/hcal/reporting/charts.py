@@ -78,22 +78,16 @@ def _steady(curve: ReliabilityCurve) -> NDArray[np.intp]:
 
 def square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None) -> list[str]:
     """Return grid, diagonal and labels of a square from 0 to 1 each way."""
-    parts = [
-        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
-    ]
+    parts = [svg.plot_area(frame)]
     bottom = (below or frame).top + (below or frame).height
     for t in _TICKS:
-        parts.append(svg.line(frame.x(t), frame.top, frame.x(t), frame.top + frame.height, "grid"))
-        parts.append(svg.line(frame.left, frame.y(t), frame.left + frame.width, frame.y(t), "grid"))
+        parts.append(svg.upright(frame, t))
+        parts.append(svg.across(frame, t))
         parts.append(svg.text(frame.x(t), bottom + 14, f"{t:g}"))
         parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t:g}", anchor="end"))
     parts.append(svg.line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "diagonal"))
     parts.append(svg.text(frame.left + frame.width / 2, bottom + 29, x_label, "label"))
-    middle = frame.top + frame.height / 2
-    parts.append(
-        svg.tag("text", y_label, x=12, y=middle, class_="label", text_anchor="middle",
-                transform=f"rotate(-90 12 {coordinate(middle)})")
-    )  # fmt: skip
+    parts.append(svg.beside(y_label, frame.top + frame.height / 2))
     return parts
 
 
@@ -154,22 +148,17 @@ def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str, *, 
     right = np.histogram(conf[hit], edges)[0]
     wrong = np.histogram(conf[~hit], edges)[0]
     frame = Frame(44, 10, 300, 170, y_range=(-0.3, top))
-    parts = [
-        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
-    ]
+    parts = [svg.plot_area(frame)]
     for power in range(top + 1):
-        y = frame.y(power)
-        parts.append(svg.line(frame.left, y, frame.left + frame.width, y, "grid"))
-        parts.append(svg.text(frame.left - 6, y + 4, _count(10**power), anchor="end"))
+        parts.append(svg.across(frame, power))
+        parts.append(svg.text(frame.left - 6, frame.y(power) + 4, _count(10**power), anchor="end"))
     for t in _TICKS:
         parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{t:g}"))
     parts.append(_steps(frame, edges, right, f"area {side}"))
     parts.append(_steps(frame, edges, wrong, "area wrong"))
     mean, accuracy = float(conf.mean()), float(hit.mean())
     for value, class_ in ((mean, f"mean {side}"), (accuracy, "accuracy")):
-        parts.append(
-            svg.line(frame.x(value), frame.top, frame.x(value), frame.top + frame.height, f"mark {class_}")
-        )
+        parts.append(svg.upright(frame, value, f"mark {class_}"))
     parts.append(
         svg.text(frame.left + frame.width / 2, frame.top + frame.height + 29, "stated confidence", "label")
     )
@@ -211,14 +200,12 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> tup
     reach = max(4.0, float(np.ceil(-np.quantile(outside, 0.02)))) if outside.size else 4.0
     frame = Frame(44, 10, 300, 240, (-span, 0.0), (-reach, 0.0))
     keep = (inside >= -span) & (outside >= -reach) & (outside <= 0)
-    parts = [
-        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
-    ]
+    parts = [svg.plot_area(frame)]
     for t in _whole_ticks(span):
-        parts.append(svg.line(frame.x(t), frame.top, frame.x(t), frame.top + frame.height, "grid"))
+        parts.append(svg.upright(frame, t))
         parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{t}"))
     for t in _whole_ticks(reach):
-        parts.append(svg.line(frame.left, frame.y(t), frame.left + frame.width, frame.y(t), "grid"))
+        parts.append(svg.across(frame, t))
         parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t}", anchor="end"))
     low = -min(span, reach)
     parts.append(svg.line(frame.x(low), frame.y(low), frame.x(0), frame.y(0), "diagonal"))
@@ -231,10 +218,7 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> tup
         )
     )
     parts.append(svg.text(frame.left + 150, frame.top + 269, "logit in, from its row's top", "label"))
-    parts.append(
-        svg.tag("text", "logit out, from its row's top", x=12, y=130, class_="label", text_anchor="middle",
-                transform="rotate(-90 12 130)")
-    )  # fmt: skip
+    parts.append(svg.beside("logit out, from its row's top", 130))
     words = _slope(inside[keep], outside[keep])
     return svg.drawing(356, 286, parts, title="The map", description=words), words
 

@@ -94,6 +94,27 @@ def text(x: float, y: float, content: str, class_: str = "tick", anchor: str = "
     return tag("text", content, x=x, y=y, class_=class_, text_anchor=anchor)
 
 
+def plot_area(frame: Frame) -> str:
+    """Return the ground that a chart is drawn on."""
+    return tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
+
+
+def across(frame: Frame, value: float, class_: str = "grid") -> str:
+    """Return a line from side to side at a data value."""
+    return line(frame.left, frame.y(value), frame.left + frame.width, frame.y(value), class_)
+
+
+def upright(frame: Frame, value: float, class_: str = "grid") -> str:
+    """Return a line from top to bottom at a data value."""
+    return line(frame.x(value), frame.top, frame.x(value), frame.top + frame.height, class_)
+
+
+def beside(content: str, middle: float) -> str:
+    """Return the label of the upward axis."""
+    turned = f"rotate(-90 12 {coordinate(middle)})"
+    return tag("text", content, x=12, y=middle, class_="label", text_anchor="middle", transform=turned)
+
+
 def drawing(
     width: float, height: float, parts: Iterable[str], *, title: str, description: str, class_: str = "chart"
 ) -> str:
