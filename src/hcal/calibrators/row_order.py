@@ -33,14 +33,7 @@ _UNEVEN = 0.1
 
 
 class ArrangedRows(NamedTuple):
-    """Distinct rows in an order that depends on content alone.
-
-    Attributes
-    ----------
-    logits : array of shape (M, K)
-    y : array of shape (M,)
-    weight : array of shape (M,), or None where every row counts once
-    """
+    """Distinct rows (M, K) in an order by content alone; weights are None where every row counts once."""
 
     logits: FloatArray
     y: IntArray

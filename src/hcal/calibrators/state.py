@@ -150,14 +150,7 @@ def check_state(spec: StateSpec, state: StateArrays, n_classes: int) -> None:
 
 
 def choose_spec(specs: tuple[StateSpec, ...], params: Mapping[str, Any], names: set[str]) -> StateSpec:
-    """Return the declaration that fits the parameters; of several, the one whose arrays are there.
-
-    Parameters
-    ----------
-    specs : tuple of StateSpec
-    params : mapping
-    names : set of str
-        Of the arrays at hand.
+    """Return the declaration that fits the parameters; of several, that whose arrays (``names``) are there.
 
     Examples
     --------

@@ -86,16 +86,7 @@ def as_batch(start: int, data: DataFile) -> Batch:
 
 
 def read_piece(piece: Piece) -> Iterator[Batch]:
-    """Yield the batches of one piece, in this or in any other process.
-
-    Parameters
-    ----------
-    piece : Piece
-        Of :meth:`Batches.pieces`.
-
-    Yields
-    ------
-    Batch
+    """Yield the batches of one of :meth:`Batches.pieces`, in this or in any other process.
 
     Examples
     --------

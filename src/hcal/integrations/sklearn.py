@@ -336,16 +336,7 @@ def _is_per_row(value: Any, n_rows: int) -> bool:
 
 
 def as_logits(response: Any, name: str) -> FloatArray:
-    """Turn the output of ``decision_function`` or ``predict_proba`` into logits of shape (N, K).
-
-    Parameters
-    ----------
-    response : array of shape (N, K), or (N,) for a binary decision function
-    name : {"decision_function", "margins", "predict_proba"}
-
-    Returns
-    -------
-    array of shape (N, K)
+    """Turn the output of ``decision_function``, ``margins`` or ``predict_proba`` into logits of shape (N, K).
 
     Examples
     --------
@@ -365,16 +356,7 @@ def align_columns(
 ) -> FloatArray:
     """Put columns in the order of ``want``; a class that a fold never saw gets a probability near zero.
 
-    Parameters
-    ----------
-    logits : array of shape (N, len(have))
-    have, want : arrays of class labels, ``have`` a subset of ``want``
-    absent : float
-        The probability of such a class, as a share of the largest.
-
-    Returns
-    -------
-    array of shape (N, len(want))
+    ``absent`` is that probability, as a share of the largest.
 
     Examples
     --------

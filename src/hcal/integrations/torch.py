@@ -209,11 +209,7 @@ class CalibratedModule(nn.Module):
 
 
 def scores_of(output: Any) -> Tensor:
-    """Return the tensor of scores in a model's output.
-
-    Parameters
-    ----------
-    output : Tensor, or an object or mapping with ``logits``, or a tuple that starts with a tensor
+    """Return the scores of an output: a tensor, ``logits`` of an object or mapping, or the first of a tuple.
 
     Examples
     --------

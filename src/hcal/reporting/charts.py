@@ -268,10 +268,10 @@ def class_counts(counts: IntArray, names: Sequence[str]) -> str:
     """Draw the number of rows of every class as bars."""
     frame = Frame(52, 10, 460, 100, (0, len(counts)), (0, max(float(counts.max()), 1.0)))
     width = frame.width / len(counts)
-    parts = [svg.line(frame.left, frame.y(0), frame.left + frame.width, frame.y(0), "axis")]
+    parts = [svg.across(frame, 0, "axis")]
     for share in (0.5, 1.0):
         value = frame.y_range[1] * share
-        parts.append(svg.line(frame.left, frame.y(value), frame.left + frame.width, frame.y(value), "grid"))
+        parts.append(svg.across(frame, value))
         parts.append(svg.text(frame.left - 6, frame.y(value) + 4, _count(round(value)), anchor="end"))
     for k, count in enumerate(counts):
         inner = svg.tag("title", f"{names[k]}: {count:,} rows")

@@ -67,19 +67,8 @@ def add_up(
 ) -> M:
     """Return what the function makes of all pieces, merged in their order.
 
-    Parameters
-    ----------
-    function : callable
-        Of a piece; returns a partial result (:mod:`hcal.runtime.partial`).
-    pieces : sequence
-    empty : callable
-        Makes a partial result that has seen nothing.
-    driver : Driver, optional
-        This process by default.
-    advance : callable, optional
-        Told how many rows were done, after each piece.
-    size : callable
-        Returns how many rows a piece has.
+    ``function`` makes a partial result (:mod:`hcal.runtime.partial`) of a piece, ``empty`` one that has seen
+    nothing. ``advance`` is told after each piece how many rows were done: its ``size``.
     """
     whole = empty()
     for piece, part in zip(pieces, (driver or one_by_one)(function, pieces), strict=True):

@@ -65,15 +65,7 @@ class Sums:
 
 
 class FitRows(Protocol):
-    """Rows with labels and weights, of which sums can be had.
-
-    Attributes
-    ----------
-    mass : array of shape (K,)
-        The weight of every class.
-    total : float
-        The weight of all rows.
-    """
+    """Rows with labels and weights, of which sums can be had."""
 
     @property
     def mass(self) -> Float64:
