@@ -24,6 +24,7 @@ from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.summary import Scores
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, bounded, softmax
 from hcal.runtime.partial import merged
+from hcal.runtime.passes import one_by_one
 from hcal.solvers.rows import ArrayRows, PieceRows, Run, array_rows
 
 Method = TypeVar("Method", bound=Calibrator)
@@ -88,7 +89,7 @@ def fit_batches(
     (array([[0.25, 0.75]]), True)
     """
     summed = _by_sums(calibrator, exact)
-    source = _Source(batches, _one_by_one if run is None else run)
+    source = _Source(batches, one_by_one if run is None else run)
     if summed and source.once:
         raise ValueError(
             f"{calibrator.name!r} goes through the batches several times, and this iterator ends: pass a "
@@ -139,17 +140,13 @@ class _Source:
         return isinstance(self.given, Iterator)
 
     def __iter__(self) -> Iterator[RowPiece]:
-        if isinstance(self.given, Batches) and self.drive is not _one_by_one:
+        if isinstance(self.given, Batches) and self.drive is not one_by_one:
             return iter(self.given.pieces())  # read where the work is done
         return iter(self.given() if callable(self.given) else self.given)
 
     def run(self, work: Callable[[RowPiece], Any], pieces: Iterable[RowPiece]) -> Iterator[Any]:
         self.passes += 1
         return self.drive(work, pieces)
-
-
-def _one_by_one(work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
-    return (work(piece) for piece in pieces)
 
 
 def _look(empty: Callable[[], Survey], piece: RowPiece) -> Survey:
@@ -213,14 +210,14 @@ def _score(calibrator: Calibrator, source: _Source, survey: Survey) -> Hashes:
     rows = PieceRows(source, reader, source.run, survey.mass)
     before, after, outputs = rows.sum(partial(_score_block, calibrator, kept))
     calibrator.scores_ = {"before": before.scores(), "after": after.scores()}
-    return np.asarray(outputs.values, dtype=np.uint64)
+    return np.asarray(outputs, dtype=np.uint64)
 
 
 def _score_block(
     calibrator: Calibrator, kept: Hashes, x: FloatArray, y: IntArray, weight: Float64
-) -> tuple[_Scored, _Scored, _Joined]:
+) -> tuple[_Scored, _Scored, tuple[int, ...]]:
     probs = calibrator._predict_blocks(x)
-    found = _Joined(tuple(outputs_of(x, probs, kept).tolist()))
+    found = tuple(outputs_of(x, probs, kept).tolist())  # what adds up stands side by side
     return _Scored.of(softmax(x), y, weight), _Scored.of(probs, y, weight), found
 
 
@@ -240,16 +237,6 @@ class _Scored:
     def scores(self) -> Scores:
         total, *_, confidence = self.metrics.state["sums"]["sums"]
         return {**self.metrics.compute(), "mean_confidence": float(confidence / total)}
-
-
-@dataclass(frozen=True)
-class _Joined:
-    """Values side by side."""
-
-    values: tuple[int, ...]
-
-    def __add__(self, other: _Joined) -> _Joined:
-        return _Joined(self.values + other.values)
 
 
 # -- from a sample ------------------------------------------------------------------------------------
@@ -302,7 +289,7 @@ def _sampled(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> Su
     Elsewhere, a piece would send all of its rows: it cannot know which are among the first of all. So the
     numbers of rows are asked for first.
     """
-    if source.once or source.drive is _one_by_one:
+    if source.once or source.drive is one_by_one:
         survey = Survey(calibrator.input, sampling.empty)
         source.passes += 1
         for batch in chain.from_iterable(map(open_piece, source)):

@@ -19,13 +19,7 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish, read_npy, read_npz
 from hcal.data.arrow import read_feather, read_parquet
 from hcal.data.class_names import check_classes, encode, reorder
-from hcal.data.columns import (
-    ANY,
-    BARE,
-    CLASSES,
-    Columns,
-    may_be_text,
-)
+from hcal.data.columns import ANY, BARE, CLASSES, Columns, may_be_text
 from hcal.data.jsonl import is_questions, read_questions
 from hcal.data.limits import BROKEN, check_bytes, one_line, open_regular, size_of
 from hcal.data.lm_eval import OptionScore

@@ -78,7 +78,7 @@ def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
         match = _COLUMN.fullmatch(name)
         if match:
             _number(numbered.setdefault(match[1] + (match[2] or ""), {}), int(match[3]), name)
-        elif name.removesuffix("_cal").removesuffix("_test") in (*INPUT_KINDS, "y"):
+        elif _kind_of(name) in (*INPUT_KINDS, "y"):
             arrays[name] = [name]
         else:
             rest.append(name)

@@ -47,20 +47,7 @@ class Scorer:
         get_metric(self.metric)
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the score of a fitted classifier.
-
-        Parameters
-        ----------
-        estimator : classifier
-            With ``predict_proba`` and ``classes_``.
-        X : array-like of shape (N, features)
-        y : array-like of shape (N,)
-        sample_weight : array-like of shape (N,), optional
-
-        Returns
-        -------
-        float
-        """
+        """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
         codes = encode(y, np.asarray(estimator.classes_))
         metric = get_metric(self.metric)
         value = metric.function(estimator.predict_proba(X), codes, sample_weight=sample_weight)

@@ -96,13 +96,8 @@ def measure_report(
 
     Parameters
     ----------
-    scores : array-like of shape (N, K), or (N,) for a binary score
-        What the model said about rows that the calibrator has not seen.
-    y : array-like of shape (N,)
-    calibrator : Calibrator, optional
-        Fitted.
-    input : {"logits", "probs", "log_probs"}, optional
-        What ``scores`` holds; the calibrator's own kind, or ``"logits"``, by default.
+    scores, y, calibrator, input, groups, ci
+        As for :func:`report`.
     class_names : sequence of K str, optional
     source : Source, optional
         Name, part and checksum of the file, for the page.
@@ -110,12 +105,8 @@ def measure_report(
         Scores that the calibrator learned from; rows in common raise an alarm on the page.
     notes : sequence of str
         More alarms.
-    ci : float
-        Level of intervals and bands.
     positive : int
         The positive class of two.
-    groups : array-like of shape (N,), optional
-        A group of each row: a section on groups, the worst first.
 
     Examples
     --------
