@@ -85,20 +85,8 @@ class PieceReader:
 class Survey:
     """What a fit must know of all rows before it begins: a partial result (:mod:`hcal.runtime.partial`).
 
-    Parameters
-    ----------
-    input : {"logits", "probs", "log_probs"}
-    sample : callable, optional
-        n_classes ↦ a :class:`RowSample` to be filled on the way.
-
-    Attributes
-    ----------
-    counts, mass : arrays of shape (K,)
-        Rows and weight of every class.
-    weighted : bool
-        Whether rows came with weights.
-    sketch : RowSketch
-    sample : RowSample, or None
+    ``counts`` and ``mass`` (K,) are rows and weight of every class, ``weighted`` says whether rows came with
+    weights. ``sample`` makes, of the number of classes, a :class:`RowSample` to be filled on the way.
     """
 
     def __init__(

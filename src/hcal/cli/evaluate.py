@@ -32,21 +32,9 @@ TIMES: Final = 10
 class Measured:
     """What ``hcal evaluate`` found.
 
-    Attributes
-    ----------
-    data : DataFile
-    raw, probs : arrays of shape (N, K)
-        The file's own probabilities, and the calibrator's (the same object where there is none).
-    y : array of shape (N,)
-    before : Evaluation or None
-        Of ``raw``, where there is a calibrator.
-    result : Evaluation
-        Of ``probs``.
-    calibrator : Calibrator or None
-    argmax_changed : int
-        How many rows got another most probable class.
-    streamed : BatchedEvaluation or None
-        Where rows came by blocks: then ``raw``, ``probs`` and ``y`` are a sample of them.
+    ``raw`` (N, K) are the file's own probabilities and ``before`` their evaluation where there is a
+    calibrator; ``probs`` (N, K) are the calibrator's, or the same object, and ``result`` is theirs. Where
+    rows came by blocks (``streamed``) these arrays are a sample of them.
     """
 
     data: DataFile

@@ -25,18 +25,8 @@ TIMES: Final = 10
 class FitDone:
     """What ``hcal fit`` did.
 
-    Attributes
-    ----------
-    calibrator : Calibrator
-        Fitted and saved.
-    output : Path
-    data : DataFile
-        What it learned from; of rows that came by blocks, some of the first.
-    what : str
-        Their names and shape, in words.
-    rows : int
-    told : list of str
-        Warnings.
+    ``data`` is what it learned from (of rows that came by blocks, some of the first), ``what`` their names
+    and shape in words, ``told`` are warnings.
     """
 
     calibrator: Calibrator

@@ -33,14 +33,7 @@ _HIGHEST = 600.0
 
 
 class Counts(NamedTuple):
-    """How much of each class lies at each log-odds.
-
-    Attributes
-    ----------
-    u : array of shape (G,)
-        Ascending.
-    mass : array of shape (2, G)
-    """
+    """How much of each class (2, G) lies at each log-odds u (G,), ascending."""
 
     u: Float64
     mass: Float64

@@ -31,15 +31,9 @@ LossName = Literal["paper", "published"]
 class PaperSettings:
     """How the paper protocol runs.
 
-    Parameters
-    ----------
-    select : sequence of {"top-label", "class-wise", "nll"}
-        Each chooses an epoch and a map: by dECE, CWECE_a or NLL on the training set.
-    loss : {"paper", "published"}
-        The published code's variant is far slower and for comparison only.
-    maps : sequence of str
-        Candidates, by the names of :func:`hcal.maps.build_map`.
-    adam : AdamSettings
+    Each of ``select`` ("top-label", "class-wise", "nll") chooses an epoch and a map: by dECE, CWECE_a or NLL
+    on the training set. The ``"published"`` loss is far slower and for comparison only; ``maps`` are names of
+    :func:`hcal.maps.build_map`.
     """
 
     select: Sequence[str] = ("top-label",)
