@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from hcal.reporting import Content
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -66,3 +71,14 @@ def wait_for_release(missing: Collection[str], what: str) -> None:
         pytest.fail(f"{', '.join(sorted(missing))}: {what}")
     if missing:
         pytest.skip(f"before a release: {', '.join(sorted(missing))}: {what}")
+
+
+@cache
+def measured_report(scale: float = 2.5, n: int = 4000) -> Content:
+    """Logits that are over-confident (scale 2.5), calibrated (1) or under-confident (0.4), and a TS."""
+    import hcal
+    from hcal.reporting import Source, measure_report
+
+    logits, y = synthetic(n, scale=scale, seed=1)
+    calibrator = hcal.make_calibrator("ts").fit(*synthetic(4000, scale=scale))
+    return measure_report(logits, y, calibrator, source=Source("task.npz", "test", "logits", "ab" * 32))

@@ -45,18 +45,9 @@ def _refuse_masked(x: Any, what: str) -> None:
 
 
 def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
-    """Convert an array of any supported library to numpy and remember its origin.
+    """Convert an array of numpy, torch, pandas or polars, or nested lists, to numpy and remember its origin.
 
-    Parameters
-    ----------
-    x : array-like
-        numpy, torch, pandas or polars; nested lists become numpy.
-    what : str
-        The name used in errors.
-
-    Returns
-    -------
-    array, Origin
+    ``what`` is the name used in errors.
 
     Examples
     --------
@@ -238,6 +229,12 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     return x, origin
 
 
+def check_kind(input: InputKind) -> None:
+    """Raise where that is no kind of scores."""
+    if input not in INPUT_KINDS:
+        raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+
+
 def check_logits(
     logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
 ) -> tuple[FloatArray, Origin]:
@@ -262,8 +259,7 @@ def check_logits(
     array([[0., 0.],
            [0., 2.]])
     """
-    if input not in INPUT_KINDS:
-        raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+    check_kind(input)
     if input == "probs":
         probs, origin = check_probs(logits)
         _check_shape(probs, "probs", n_classes)
@@ -328,15 +324,7 @@ def _check_log_probs(x: FloatArray) -> None:
 
 
 def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
-    """Check labels: integers 0..K−1, one a row. A class may be absent.
-
-    Parameters
-    ----------
-    y : array-like of shape (N,)
-
-    Returns
-    -------
-    array of shape (N,) in int64
+    """Check labels (N,): integers 0..K−1, one a row; return them in int64. A class may be absent.
 
     Examples
     --------
@@ -370,15 +358,7 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
-    """Check sample weights: non-negative, finite, not all zero; None stays None.
-
-    Parameters
-    ----------
-    sample_weight : array-like of shape (N,), or None
-
-    Returns
-    -------
-    array of shape (N,) in float64, or None
+    """Check sample weights (N,): non-negative, finite, not all zero; None stays None.
 
     Examples
     --------

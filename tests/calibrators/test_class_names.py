@@ -102,3 +102,53 @@ def test_a_failed_fit_forgets_the_names() -> None:
     with pytest.raises(ValueError, match="y has"):
         cal.fit(LOGITS, CODES[:-1])
     assert "class_names_" not in vars(cal)
+
+
+def _biased(n: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of two classes whose crossing has to move, and labels 0, 1."""
+    rng = np.random.default_rng(0)
+    odds = 2 * rng.normal(size=n)
+    return np.stack([np.zeros(n), odds + 2], axis=1), (rng.random(n) < 1 / (1 + np.exp(-odds))).astype(int)
+
+
+def test_sentences_say_the_users_names(capfd: pytest.CaptureFixture[str]) -> None:
+    z, y = _biased()
+    cal = hcal.HCalibrator(verbose=True).fit(z, np.array(["ham", "spam"])[y], classes=["ham", "spam"])
+    assert "change side: class spam is now the likelier" in cal.info_["notes"][0]
+    assert "class spam is now" in capfd.readouterr().err
+    numbers = hcal.HCalibrator().fit(z, 3 + 4 * y, classes=[3, 7])  # names that are numbers, once
+    assert "class 7 is now the likelier" in numbers.info_["notes"][0]
+    with pytest.warns(hcal.CalibrationWarning, match="every label is class spam"):
+        alone = hcal.HCalibrator().fit(z, ["spam"] * len(z), classes=["ham", "spam"])
+    assert "every label is class spam" in alone.info_["warnings"][0]
+    with pytest.raises(ValueError, match="class ham has no calibration row"):
+        alone.with_prior([0.5, 0.5])
+    # What was said of sides does not hold for other class frequencies.
+    shifted = cal.with_prior([0.5, 0.5])
+    assert not {"notes", "changed_sides", "crossing"} & set(shifted.info_)
+    assert cal.info_["notes"]
+
+
+@pytest.mark.parametrize("names", [("ham", "spam"), (3, 7)])
+def test_sentences_of_fits_by_blocks_say_the_users_names(names: tuple[str | int, str | int]) -> None:
+    from hcal.data import Batch
+
+    z, y = _biased()
+    cal = hcal.fit_batches(hcal.HCalibrator(), [Batch(z, "logits", y, 0)], classes=names)
+    assert f"class {names[1]} is now the likelier" in cal.info_["notes"][0]
+    assert cal.class_names_ == names
+
+
+def test_sentences_behind_a_classifier_say_its_labels() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    from hcal.integrations.sklearn import HCalibratedClassifier
+
+    z, y = _biased()
+    told = np.array(["ham", "spam"])[y]
+    model = LogisticRegression().fit(z, np.where(z[:, 1] > 2, "spam", "ham"))
+    wrapped = HCalibratedClassifier(model, cv="prefit").fit(z, told)
+    assert "class spam is now the likelier" in wrapped.calibrator_.info_["notes"][0]
+    empty = np.where(told == "ham", "", "spam")  # a label that no model file can hold
+    model = LogisticRegression().fit(z, empty)
+    assert set(HCalibratedClassifier(model, cv="prefit").fit(z, empty).predict(z)) == {"", "spam"}

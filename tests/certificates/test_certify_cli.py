@@ -76,6 +76,26 @@ def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
     assert found["alarm"] is None
 
 
+def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([2, 2, 2], size=6000)
+    q = p * [1.0, 1.0, 0.4]
+    y = (rng.random((6000, 1)) > (q / q.sum(1, keepdims=True)).cumsum(1)).sum(1)
+    names = np.array(["ant", "bee", "cat"])
+    for name, columns, rows in (("mon", "ant,bee,cat", slice(600)), ("tue", "cat,ant,bee", slice(600, None))):
+        order = [names.tolist().index(c) for c in columns.split(",")]
+        lines = [
+            f"{','.join(map(str, row[order]))},{names[k]}" for row, k in zip(p[rows], y[rows], strict=True)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{columns},label", *lines]))
+    files = (tmp_path / "mon.csv", tmp_path / "tue.csv")
+    found = json.loads(_run("watch", *files, "--input", "probs", "--label", "label", "--json", code=3))
+    assert found["alarm"]["event"] == "class cat"
+    assert found["rows"] == 6000
+    told = hcal.Monitor().update(p, y)
+    assert found["log_evidence"] == pytest.approx(told.log_evidence, rel=1e-9)
+
+
 def test_evaluate_makes_the_reports_statements(task: tuple[Path, Path], tmp_path: Path) -> None:
     file, model = task
     found = json.loads(_run("evaluate", file, "--model", model, "--metrics", "nll", "--ci", "0.95", "--json"))

@@ -66,10 +66,19 @@ def test_the_class_that_drifts_is_named_with_its_direction() -> None:
     f = rng.dirichlet([2, 2, 2, 2], size=8000)
     q = f.copy()
     q[:, 2] *= 0.4
-    monitor = hcal.Monitor(events=["class-wise"]).update(f, draw_labels(q / q.sum(1, keepdims=True), rng))
+    y = draw_labels(q / q.sum(1, keepdims=True), rng)
+    monitor = hcal.Monitor(events=["class-wise"]).update(f, y)
     assert monitor.alarm is not None
     assert (monitor.alarm.family, monitor.alarm.event) == ("class-wise", "class 2")
     assert monitor.alarm.direction.startswith("stated too high")
+    names = ["ant", "bee", "cat", "dog"]
+    named = hcal.Monitor(events=["class-wise"], classes=names)
+    named = hcal.Monitor.from_state(json.loads(json.dumps(named.state))).update(f, np.array(names)[y])
+    assert named.alarm is not None
+    assert named.alarm.event == "class cat"
+    assert named.evidence == monitor.evidence
+    with pytest.raises(ValueError, match="classes has 4 names for 3"):
+        hcal.Monitor(classes=names).update([[0.2, 0.3, 0.5]], [0])
 
 
 def test_a_tolerance_is_tolerated() -> None:

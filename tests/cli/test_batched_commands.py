@@ -126,6 +126,9 @@ def test_evaluate_by_blocks_says_what_is_exact(folder: Path, monkeypatch: pytest
 
 
 def test_certify_by_blocks_and_never_on_rows_of_the_fit(folder: Path, tmp_path: Path) -> None:
+    named = ("certify", folder / "whole.npz", "--classes", "ant,bee,cat,dog")
+    by_blocks, whole = (json.loads(run(*named, "--json", *more)) for more in (("--batch-rows", 500), ()))
+    assert by_blocks["classes"]["names"] == whole["classes"]["names"] == ["ant", "bee", "cat", "dog"]
     told = json.loads(run("certify", folder / "whole.npz", "--group", "g", "--batch-rows", 500, "--json"))
     assert told["n"] == N
     assert len(told["groups"]) == 3

@@ -127,6 +127,8 @@ def test_fit_and_report_say_how_many_predictions_of_two_classes_change_side(tmp_
     moved, fresh = (int((cal.predict(part) != part.argmax(axis=1)).sum()) for part in z)
     assert min(moved, fresh) > 10
     assert f"{moved} of 300 predictions change side" in told.output
+    named = json.loads(run("fit", task, "-o", model, "--classes", "ham,spam", "--json").stdout)["info"]
+    assert "change side: class spam is now the likelier" in named["notes"][0]
     info = json.loads(run("fit", task, "-o", model, "--json").stdout)["info"]
     assert info["changed_sides"] == moved
     assert info["notes"][0].startswith(f"{moved} of 300 predictions change side")

@@ -35,8 +35,6 @@ def _groups() -> dict[str, tuple[str, ...]]:
 def metric_key(metric: str) -> tuple[int, str]:
     """Sort key: the paper's metrics in its order, then those it does not have, scores last.
 
-    Examples
-    --------
     >>> sorted(["nll", "hce", "skce", "ece_s1", "mean_confidence"], key=metric_key)
     ['ece_s1', 'skce', 'hce', 'nll', 'mean_confidence']
     """
@@ -52,8 +50,6 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = _groups()
 def label_of(metric: str) -> str:
     """Return how a table writes a metric, or another recorded number.
 
-    Examples
-    --------
     >>> label_of("ece_ew"), label_of("mean_confidence")
     ('ECE^ew', 'mean confidence')
     """
@@ -115,8 +111,6 @@ QUICK_METHODS: Final[tuple[str, ...]] = (
 def paper_selector(metric: str) -> str:
     """Return which of the paper's three runs its tables show for a metric.
 
-    Examples
-    --------
     >>> paper_selector("ece_ew"), paper_selector("dkde_ce"), paper_selector("nll")
     ('h_top', 'h_class', 'h_nll')
     """
@@ -126,8 +120,6 @@ def paper_selector(metric: str) -> str:
 def group_of(metric: str) -> str:
     """Return the level of a metric: top-label, class-wise, canonical or score.
 
-    Examples
-    --------
     >>> group_of("skce")
     'canonical'
     """
@@ -137,8 +129,6 @@ def group_of(metric: str) -> str:
 def method_key(method: str) -> tuple[int, str]:
     """Sort key that puts methods in the paper's order.
 
-    Examples
-    --------
     >>> sorted(["h", "ts", "uncal"], key=method_key)
     ['uncal', 'ts', 'h']
     """

@@ -53,12 +53,6 @@ class Job:
 def run_job(job: Job) -> Iterator[Cell]:
     """Fit and measure; every failure becomes a cell that says so.
 
-    Yields
-    ------
-    Cell
-
-    Examples
-    --------
     >>> ref = TaskRef("a", "synthetic", "temperature-k3-n200")
     >>> [cell] = run_job(Job(ref, (Method("ts", "ts"),), 0, ("nll",), before={"nll": 1.0}))
     >>> cell.ok, cell.post["argmax_changes"]
@@ -88,8 +82,6 @@ def run_job(job: Job) -> Iterator[Cell]:
 def failed_cell(key: Key, error: str) -> Cell:
     """Return the record of a cell that gave no result.
 
-    Examples
-    --------
     >>> failed_cell(Key("a", "ts", 0), "killed").error
     'killed'
     """
@@ -167,8 +159,6 @@ def _note_fit(cell: Cell, calibrator: Any) -> None:
 def measure_all(sample: Sample, metrics: Sequence[str]) -> dict[str, float]:
     """Return the metrics and the mean confidence of a sample.
 
-    Examples
-    --------
     >>> measure_all(Sample([[0.2, 0.8]], [1]), ["accuracy"])
     {'accuracy': 1.0, 'mean_confidence': 0.8}
     """
@@ -180,18 +170,12 @@ def measure_all(sample: Sample, metrics: Sequence[str]) -> dict[str, float]:
 def paired_replicates(
     sample: Sample, metrics: Sequence[str], replicates: int
 ) -> dict[str, NDArray[np.float64]]:
-    """Return replicates of every metric under resampled test rows.
+    """Return replicates (R,) of every metric under resampled test rows.
 
     Replicate b draws the same rows whatever the predictor, so two methods are compared replicate by
     replicate (a paired bootstrap). A metric that costs a pass over all pairs has first-order replicates: each
     row's share of the statistic is computed once and resampled.
 
-    Returns
-    -------
-    dict of arrays of shape (replicates,)
-
-    Examples
-    --------
     >>> paired_replicates(Sample([[0.2, 0.8], [0.7, 0.3]], [1, 1]), ["accuracy"], 3)["accuracy"].shape
     (3,)
     """
@@ -205,8 +189,6 @@ def paired_replicates(
 def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) -> bool:
     """Return whether a predictor gave up its confidence: the rule of the public contract.
 
-    Examples
-    --------
     >>> collapsed({"nll": 4.2, "accuracy": 0.75, "mean_confidence": 0.016}, {"nll": 1.0}, 100)
     True
     """
@@ -227,8 +209,6 @@ def inverted_rows(logits: Probs, probs: Probs) -> int:
 
     Shapes: logits, probs (N, K).
 
-    Examples
-    --------
     >>> inverted_rows(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[0.6, 0.4], [0.5, 0.5]]))
     1
     """
@@ -246,8 +226,6 @@ def inverted_rows(logits: Probs, probs: Probs) -> int:
 def reliability_bins(sample: Sample, bins: int = 15) -> dict[str, list[float]]:
     """Return count, mean confidence and accuracy of equal-width bins (lo, hi] of the confidence.
 
-    Examples
-    --------
     >>> reliability_bins(Sample([[0.25, 0.75]], [1]), bins=2)
     {'n': [0, 1], 'conf': [0.0, 0.75], 'acc': [0.0, 1.0]}
     """
@@ -265,8 +243,6 @@ def reliability_bins(sample: Sample, bins: int = 15) -> dict[str, list[float]]:
 class PeakMemory:
     """The high-water mark of this process above where it stood when the object was made.
 
-    Examples
-    --------
     >>> memory = PeakMemory()
     >>> block = np.ones(10_000_000)
     >>> memory.peak_mb() > 50

@@ -21,18 +21,7 @@ _PATIENCE = 5.0
 
 @contextlib.contextmanager
 def cluster_crew(address: str, timeout_s: float) -> Iterator[ClusterCrew]:
-    """Connect to a scheduler; at the end give up what is still running and disconnect.
-
-    Parameters
-    ----------
-    address : str
-        Such as ``"tcp://10.0.0.1:8786"``.
-    timeout_s : float
-
-    Yields
-    ------
-    ClusterCrew
-    """
+    """Connect to a scheduler (``"tcp://10.0.0.1:8786"``); at the end give up what runs and disconnect."""
     from hcal.integrations.dask import Driver
 
     with Driver(address) as run:
@@ -46,11 +35,7 @@ def cluster_crew(address: str, timeout_s: float) -> Iterator[ClusterCrew]:
 class ClusterCrew:
     """Jobs as futures, as many at a time as the cluster has threads.
 
-    Parameters
-    ----------
-    driver : hcal.integrations.dask.Driver
-    timeout_s : float
-        A job that takes longer is given up.
+    A job that takes longer than ``timeout_s`` is given up.
     """
 
     def __init__(self, driver: Any, timeout_s: float) -> None:
@@ -116,16 +101,6 @@ class ClusterCrew:
 def run_whole_job(job: Job) -> list[Cell]:
     """Run a job in this process.
 
-    Parameters
-    ----------
-    job : Job
-
-    Returns
-    -------
-    list of Cell
-
-    Examples
-    --------
     >>> from hcal.bench.methods import Method
     >>> from hcal.bench.tasks import TaskRef
     >>> ref = TaskRef("a", "synthetic", "temperature-k3-n200")

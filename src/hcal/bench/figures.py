@@ -24,8 +24,6 @@ _SUBJECTS = ("h", *PAPER_PROTOCOL)
 def math_title(metric: str) -> str:
     """Return a metric's name as matplotlib sets it, with its indices.
 
-    Examples
-    --------
     >>> math_title("ECE^em"), math_title("CWECE_a")
     ('ECE$^{em}$', 'CWECE$_{a}$')
     """
@@ -35,11 +33,7 @@ def math_title(metric: str) -> str:
 def draw_all(results: Results, folder: Path, *, task: str | None = None, suffix: str = "png") -> list[Path]:
     """Draw every figure that the results allow.
 
-    Parameters
-    ----------
-    task : str, optional
-        Of the reliability diagrams; by default the first one.
-    suffix : {"png", "pdf", "svg"}
+    ``task`` is that of the reliability diagrams, by default the first; ``suffix`` is png, pdf or svg.
     """
     if suffix not in ("png", "pdf", "svg"):
         raise ValueError(f"format must be png, pdf or svg, got {suffix!r}")
@@ -62,10 +56,7 @@ def draw_all(results: Results, folder: Path, *, task: str | None = None, suffix:
 def radar(results: Results, highlight: Sequence[str] | None = None) -> Figure:
     """Draw ARE over the metrics, one line a method; the best few in colour, the others grey.
 
-    Parameters
-    ----------
-    highlight : sequence of str, optional
-        Methods in colour; by default h-calibration's and the four others with the lowest mean ARE.
+    ``highlight``: methods in colour; by default h-calibration's and the four others with the lowest mean ARE.
     """
     table = overview_table(results)
     spokes = {label_of(m) for m in PAPER_METRICS}

@@ -59,8 +59,6 @@ class Method:
 def benchmark_methods() -> dict[str, Method]:
     """Return every method by name, in the order of the tables: the registry and the paper protocol.
 
-    Examples
-    --------
     >>> list(benchmark_methods())[0]
     'uncal'
     """
@@ -82,20 +80,10 @@ def _address(cls: Any) -> str:
 
 
 def resolve_methods(text: str) -> list[Method]:
-    """Turn a comma-separated selection into methods.
+    """Turn a comma-separated selection of names, ``all`` or ``quick`` into methods.
 
-    Parameters
-    ----------
-    text : str
-        Names, ``all`` or ``quick``.
+    ``uncal`` always comes first: every other cell is compared with it.
 
-    Returns
-    -------
-    list of Method
-        ``uncal`` always first: every other cell is compared with it.
-
-    Examples
-    --------
     >>> [m.name for m in resolve_methods("ts")]
     ['uncal', 'ts']
     """

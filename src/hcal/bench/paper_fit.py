@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 class SharedPaperFit:
     """Stands in for ``HCalibrator(protocol="paper")`` in a benchmark job.
 
-    Parameters
-    ----------
-    select : {"top-label", "class-wise", "nll"}
-        The selector of :meth:`predict_proba`; :meth:`selected` gives the others.
-    random_state : int
-    device : str, optional
+    ``select`` is the selector of :meth:`predict_proba`; :meth:`selected` gives the others.
     """
 
     def __init__(self, select: str, random_state: int = 0, device: str | None = None) -> None:

@@ -20,16 +20,8 @@ def render_tables(
 ) -> str:
     """Return tables as text.
 
-    Parameters
-    ----------
-    format : {"terminal", "markdown", "latex", "html"}
-    width : int, optional
-        Columns of the terminal; a wide table is cut into parts that fit.
-    colour : bool
-        Use terminal colours.
+    In the terminal a table that is wider than ``width`` is cut into parts that fit.
 
-    Examples
-    --------
     >>> print(render_tables([ResultTable("T", "task", ["ts"], [Row("a", [0.5], ["best"])])], "markdown"))
     ### T
     <BLANKLINE>
@@ -51,8 +43,6 @@ def render_tables(
 def write_text(path: Path, text: str) -> None:
     """Write a page in UTF-8, whatever the locale, whole or not at all.
 
-    Examples
-    --------
     >>> import tempfile
     >>> page = Path(tempfile.mkdtemp()) / "a.md"
     >>> write_text(page, "†")
@@ -68,8 +58,6 @@ def write_text(path: Path, text: str) -> None:
 def cell_text(row: Row, i: int) -> str:
     """Return one value as text, without marks.
 
-    Examples
-    --------
     >>> cell_text(Row("a", [0.25, None], digits=2), 1)
     '–'
     """
@@ -85,8 +73,6 @@ def cell_text(row: Row, i: int) -> str:
 def float_is_zero(text: str) -> bool:
     """Return whether a printed number shows only zeros.
 
-    Examples
-    --------
     >>> float_is_zero("-0.00"), float_is_zero("-0.01")
     (True, False)
     """

@@ -95,17 +95,8 @@ Progress = Callable[[int, int, Cell | None], None]
 def run(plan: Plan, path: str | os.PathLike[str], progress: Progress | None = None) -> Results:
     """Fill the results file with every cell of the plan that it does not hold yet.
 
-    Parameters
-    ----------
-    plan : Plan
-    path : path-like
-        Results file; an existing one is continued.
-    progress : callable, optional
-        Called with cells done, cells in all, and the cell just finished (None at the start).
-
-    Returns
-    -------
-    Results
+    An existing file is continued. ``progress`` is called with cells done, cells in all, and the cell just
+    finished (None at the start).
     """
     with Store(path) as store:
         results = read_results(path)

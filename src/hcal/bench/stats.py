@@ -12,8 +12,6 @@ def ranks(table: Float64) -> Float64:
 
     Shapes: table (tasks, methods) → (tasks, methods).
 
-    Examples
-    --------
     >>> ranks(np.array([[0.3, 0.1, 0.1]]))
     array([[3. , 1.5, 1.5]])
     """
@@ -25,8 +23,6 @@ def ranks(table: Float64) -> Float64:
 def critical_difference(n_tasks: int, n_methods: int, alpha: float = 0.05) -> float:
     """Return Nemenyi's critical difference of mean ranks (Demšar, JMLR 2006).
 
-    Examples
-    --------
     >>> round(critical_difference(14, 4), 2)
     1.25
     """

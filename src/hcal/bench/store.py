@@ -91,8 +91,6 @@ def _text(value: float | None) -> str:
 class Store:
     """The results file, open for appending by one process at a time.
 
-    Examples
-    --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "results.csv"
     >>> cell = Cell(Key("a", "ts", 0), {"nll": 1.0}, {"nll": 0.5}, {"status": {"status": "ok"}})
@@ -181,10 +179,7 @@ def _complete_length(data: bytes) -> int:
 class Results:
     """Everything a results file holds, as cells with lookups; what tables and figures read.
 
-    Parameters
-    ----------
-    cells : iterable of Cell
-        A later cell replaces an earlier one of the same key (a retry).
+    A later cell replaces an earlier one of the same key (a retry).
     """
 
     def __init__(self, cells: Iterable[Cell]) -> None:
@@ -248,15 +243,8 @@ class Results:
 
 
 def read_results(path: str | os.PathLike[str]) -> Results:
-    """Read a results file, also while a run is writing it; incomplete cells are left out.
+    """Read ``.csv`` or ``.parquet`` results, also while a run is writing them; incomplete cells are left out.
 
-    Parameters
-    ----------
-    path : path-like
-        ``.csv`` or ``.parquet``.
-
-    Examples
-    --------
     >>> read_results("no such file")
     Traceback (most recent call last):
     ...
@@ -311,8 +299,6 @@ def _cells(rows: Iterable[Sequence[str]]) -> Iterator[Cell]:
 def export_results(results: Results, path: str | os.PathLike[str]) -> None:
     """Write results as a compact file in sorted order, without superseded cells: ``.csv`` or ``.parquet``.
 
-    Examples
-    --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "kept.csv"
     >>> export_results(Results([Cell(Key("a", "ts", 0), notes={"status": {"status": "ok"}})]), path)

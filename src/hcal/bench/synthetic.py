@@ -48,19 +48,9 @@ def make_synthetic(
 ) -> SyntheticTask:
     """Draw a task with known true probabilities.
 
-    Parameters
-    ----------
-    kind : str
-        The fault; see the module's description.
-    n_classes : int
-        K, from 2 up.
-    n_cal, n_test : int
-        Rows of the two parts.
-    strength : float
-        How much of the fault; 0 leaves the classifier calibrated (on the calibration prior).
+    ``kind`` is the fault, see the module's description, ``strength`` how much of it there is: 0 leaves the
+    classifier calibrated (on the calibration prior).
 
-    Examples
-    --------
     >>> task = make_synthetic("temperature", n_classes=3, n_cal=50, n_test=40)
     >>> task.logits_cal.shape, task.true_test.shape
     ((50, 3), (40, 3))
@@ -125,8 +115,6 @@ def _distort(kind: Distortion, logits: Float64, bias: Float64, strength: float) 
 def parse_synthetic(text: str) -> SyntheticTask:
     """Build a task from its name: ``KIND``, then any of ``-kK``, ``-nN``, ``-sSEED``.
 
-    Examples
-    --------
     >>> parse_synthetic("class_bias-k5-n100-s3").logits_test.shape
     (100, 5)
     """

@@ -52,8 +52,6 @@ class ResultTable:
 def marks_of(values: Float64, eligible: NDArray[np.bool_], *, higher: bool = False) -> list[Mark]:
     """Mark the best and the second of the eligible values; equal values share a mark.
 
-    Examples
-    --------
     >>> marks_of(np.array([0.3, 0.1, 0.2]), np.array([True, True, True]))
     ['', 'best', 'second']
     """
@@ -150,10 +148,7 @@ def _incomplete(results: Results, values: Float64) -> list[str]:
 def overview_table(results: Results, *, relative: bool = True) -> ResultTable:
     """Return ARE (or AE) per metric × method, the paper's overall table.
 
-    Parameters
-    ----------
-    relative : bool
-        ARE, the mean over tasks of the ratio to the uncalibrated error; else AE.
+    ARE is the mean over tasks of the ratio to the uncalibrated error.
     """
     metrics = [m for group in LEVELS[:-1] for m in GROUPS[group]]
     shown = [m for m in metrics if m in results.metrics]
@@ -192,8 +187,6 @@ def _companions(results: Results, names: Sequence[str]) -> list[Row]:
 def rank_table(results: Results) -> ResultTable:
     """Return mean ranks over tasks per metric and per group, with the critical difference.
 
-    Examples
-    --------
     >>> rank_table(Results([])).rows
     []
     """

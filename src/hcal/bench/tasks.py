@@ -101,8 +101,6 @@ class TaskRef:
     def load(self) -> Task:
         """Read or generate the arrays, checked.
 
-        Examples
-        --------
         >>> TaskRef("a", "synthetic", "temperature-k4-n60").load().n_classes
         4
         """
@@ -113,20 +111,10 @@ class TaskRef:
 def find_tasks(where: str | os.PathLike[str] | Iterable[str]) -> tuple[list[TaskRef], list[str]]:
     """List tasks without loading them.
 
-    Parameters
-    ----------
-    where : str, path, or iterable of str
-        Comma-separated or iterable; each item is a folder of ``.npz`` and ``.p`` files, one such file, the
-        name of a paper task (found in the folder ``HCAL_PAPER_DATA`` or downloaded), or ``synthetic:NAME``.
+    ``where`` names, with commas or one by one, folders of ``.npz`` and ``.p`` files, such files, paper tasks
+    (found in the folder ``HCAL_PAPER_DATA`` or downloaded), or ``synthetic:NAME``. The second list has a
+    sentence for each file that was left out.
 
-    Returns
-    -------
-    tasks : list of TaskRef
-    skipped : list of str
-        One sentence for each file that was left out, and why.
-
-    Examples
-    --------
     >>> find_tasks("synthetic:temperature-k4")[0][0].name
     'temperature-k4'
     """
@@ -234,8 +222,6 @@ def _task(name: str, logits_cal: Any, y_cal: Any, logits_test: Any, y_test: Any)
 def paper_file(name: str) -> Path:
     """Return the local path of a paper task: from the folder ``HCAL_PAPER_DATA``, else downloaded.
 
-    Examples
-    --------
     >>> paper_file("no_such_task")
     Traceback (most recent call last):
     ...
@@ -250,16 +236,9 @@ def paper_file(name: str) -> Path:
 
 
 def download_paper_task(name: str, *, endpoint: str | None = None, cache: str | None = None) -> Path:
-    """Download one published file into the Hugging Face cache and return its path.
+    """Download one of :data:`PAPER_TASKS` into the Hugging Face cache and return its path.
 
-    Parameters
-    ----------
-    name : str
-        One of :data:`PAPER_TASKS`.
-    endpoint : str, optional
-        Another server than huggingface.co (also: the variable ``HF_ENDPOINT``).
-    cache : str, optional
-        Folder of the cache.
+    ``endpoint`` is another server than huggingface.co (also: the variable ``HF_ENDPOINT``).
     """
     try:
         from huggingface_hub import HfApi, hf_hub_download

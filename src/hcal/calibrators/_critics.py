@@ -17,8 +17,6 @@ _REACH = 50.0
 def action_weight(x: Float64, critic: Float64) -> Float64:
     """Return w₁ of the two action weights softmax(V x): only the difference v of V's rows matters.
 
-    Examples
-    --------
     >>> action_weight(np.array([[0.5, 0.5]]), np.zeros(2))
     array([0.5])
     """
@@ -28,17 +26,8 @@ def action_weight(x: Float64, critic: Float64) -> Float64:
 def critic_gain(x: Float64, residual: Float64, weight: Float64) -> Callable[[Float64], tuple[float, Float64]]:
     """Return v ↦ −Σ_a ‖Σ_i ω_i w_a(x_i)(Y_i − x_i)‖₂ and its gradient.
 
-    Parameters
-    ----------
-    x : array of shape (N, K)
-        The current predictions.
-    residual : array of shape (N, K)
-        Y − x.
-    weight : array of shape (N,)
-        Sums to 1.
+    ``x`` are the current predictions (N, K), ``residual`` is Y − x, ``weight`` (N,) sums to 1.
 
-    Examples
-    --------
     >>> gain = critic_gain(np.array([[0.5, 0.5]]), np.array([[0.5, -0.5]]), np.ones(1))
     >>> round(-gain(np.zeros(2))[0], 4)
     0.7071

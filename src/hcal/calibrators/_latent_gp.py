@@ -136,8 +136,6 @@ def event_terms(
 
     The second-order Taylor expansion of the expected log-likelihood.
 
-    Examples
-    --------
     >>> value, _, _ = event_terms(np.zeros((1, 2)), np.zeros((1, 2)), np.array([0]), np.ones(1))
     >>> round(value, 4)
     -0.6931
@@ -190,8 +188,6 @@ class TabulatedElbo:
 def line_centres(x: Float64, m: int, iterations: int = 100) -> Float64:
     """Return m centres of 1-D k-means, Lloyd from quantiles; distinct even where values repeat.
 
-    Examples
-    --------
     >>> line_centres(np.array([0.0, 0.0, 4.0, 4.0]), 2)
     array([0., 4.])
     """

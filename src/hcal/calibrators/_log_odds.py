@@ -21,8 +21,6 @@ FitEvent = Callable[[Float64, Float64, Float64 | None], tuple[Float64, bool]]
 def log_odds(logits: FloatArray) -> Float64:
     """Return ln p_k − ln(1 − p_k) of every class, without loss where p_k is near 1; logits (N, K) → (N, K).
 
-    Examples
-    --------
     >>> log_odds(np.array([[0.0, 1000.0]]))
     array([[-1000.,  1000.]])
     """
@@ -47,8 +45,6 @@ def log_odds(logits: FloatArray) -> Float64:
 def events(scores: Float64) -> Float64:
     """Return the columns that get a curve: class 1 of two, all of more.
 
-    Examples
-    --------
     >>> events(np.zeros((5, 2))).shape
     (5, 1)
     """
@@ -60,17 +56,8 @@ def fit_events(
 ) -> tuple[Float64, bool]:
     """Fit the numbers of every curve; a class without rows, or the only one that has any, gets the identity.
 
-    Parameters
-    ----------
-    odds : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-    identity : array of shape (P,)
-        The numbers that leave the log-odds as they are.
-
-    Returns
-    -------
-    array of shape (K, P), or (1, P) for two classes, and whether all fits converged
+    ``identity`` (P,) are the numbers that leave log-odds (N, K) as they are. The answer has shape (K, P), or
+    (1, P) for two classes; beside it, whether all fits converged.
 
     Examples
     --------
@@ -94,18 +81,8 @@ def fit_events(
 def spread(curved: Float64, logits: FloatArray) -> Float64:
     """Return probabilities (N, K) from the calibrated log-odds of the events.
 
-    Parameters
-    ----------
-    curved : array of shape (N, K), or (N, 1) for two classes
-    logits : array of shape (N, K)
-        What a row of zeros falls back to.
+    ``curved`` has shape (N, K), or (N, 1) for two classes; a row of zeros falls back to the logits (N, K).
 
-    Returns
-    -------
-    array of shape (N, K)
-
-    Examples
-    --------
     >>> spread(np.array([[0.0]]), np.array([[0.0, 3.0]]))
     array([[0.5, 0.5]])
     """

@@ -17,8 +17,6 @@ def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:
 
     They are what a uniform prior on each rate makes of the labels, and keep separable data from running off.
 
-    Examples
-    --------
     >>> platt_targets(np.array([1.0, 0.0, 0.0]), None)
     array([0.66666667, 0.25      , 0.25      ])
     """
@@ -39,8 +37,6 @@ def logistic(
 
     Shapes: design (N, P), target, weight (N,), penalty (P, P), start (P,).
 
-    Examples
-    --------
     >>> solved = logistic(np.ones((4, 1)), np.array([1.0, 1.0, 1.0, 0.0]), np.ones(4))
     >>> round(float(expit(solved.theta[0])), 6)
     0.75
@@ -66,14 +62,8 @@ def increasing_logistic(design: Float64, target: Float64, weight: Float64) -> So
 
     Convex with few bounds: the best of the solutions with some coefficients at 0 that keep the others there.
 
-    Parameters
-    ----------
-    design : array of shape (N, P)
-        The first column is the intercept.
-    target, weight : arrays of shape (N,)
+    The first column of the design (N, P) is the intercept.
 
-    Examples
-    --------
     >>> design = np.array([[1.0, 0.0], [1.0, 1.0]])
     >>> increasing_logistic(design, np.array([0.75, 0.25]), np.ones(2)).theta.round(6)
     array([0., 0.])

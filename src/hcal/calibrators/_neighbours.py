@@ -16,15 +16,8 @@ _ROUNDING = 1e-11  # relative; matrix products of other shapes sum in another or
 
 
 class Neighbours:
-    """The calibration rows p and their errors p − Y, ready to be asked for those nearest to new rows.
+    """The calibration rows p (N, K) and their errors p − Y, ready to be asked for those nearest to new rows.
 
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-    y : array of shape (N,)
-
-    Examples
-    --------
     >>> near = Neighbours(np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([0, 0]))
     >>> [(rows, errors.tolist()) for rows, errors in near.errors(np.array([[0.2, 0.8]]), [1])]
     [(slice(0, 1, None), [[[-0.9, 0.9]]])]
@@ -37,15 +30,8 @@ class Neighbours:
     def errors(self, queries: FloatArray, counts: Sequence[int]) -> Iterator[tuple[slice, Float64]]:
         """Yield, for each block of queries, the mean error of the nearest rows.
 
-        Parameters
-        ----------
-        queries : array of shape (M, K)
-        counts : sequence of int, ascending
-            How many neighbours; several at once share one search.
-
-        Yields
-        ------
-        slice, array of shape (len(counts), rows of the block, K)
+        Of M queries (M, K); ``counts``, ascending, share one search. An error is (len(counts), rows of the
+        block, K).
         """
         rows = max(1, _BLOCK_DISTANCES // len(self.error))
         for start in range(0, len(queries), rows):
@@ -99,8 +85,6 @@ def subtract_error(queries: FloatArray, error: Float64, threshold: float) -> Flo
 
     Shapes: queries, error (M, K) → (M, K).
 
-    Examples
-    --------
     >>> subtract_error(np.array([[0.6, 0.3, 0.1]]), np.array([[0.2, 0.3, -0.1]]), 0.1).round(2)
     array([[0.4, 0.3, 0.1]])
     """

@@ -32,8 +32,6 @@ def to_fit(logits: FloatArray) -> Float64:
     grid, rows with another constant, or other classes first, are the same numbers.
     Shapes: logits (N, K) → (N, K).
 
-    Examples
-    --------
     >>> z = np.array([[0.1, 0.2, 0.4], [3.0, 1.0, 1.0]])
     >>> bool((to_fit(z) == to_fit(z + 0.7)).all())
     True
@@ -53,8 +51,6 @@ def ranked_units(
 
     The unit is 1 for logits of a usual scale, as published, else what brings them to the scale ``usual``.
 
-    Examples
-    --------
     >>> ranked_units(np.array([[0.0, 3000.0]]), np.array([0]), None, 10)[3]
     1500.0
     """
@@ -70,8 +66,6 @@ def ranked_units(
 def to_predict(state: State, logits: FloatArray) -> Float64:
     """Return what a fitted method takes: centred logits, or, from a file of hcal 0.1, the logits themselves.
 
-    Examples
-    --------
     >>> to_predict(MARK, np.array([[1.0, 3.0]])), to_predict({}, np.array([[1.0, 3.0]]))
     (array([[-1.,  1.]]), array([[1., 3.]]))
     """
@@ -82,8 +76,6 @@ def to_predict(state: State, logits: FloatArray) -> Float64:
 def to_predict_graph(state: State, ops: Ops, x: Any, n_classes: int) -> Any:
     """Return the same as :func:`to_predict` in portable operations.
 
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> to_predict_graph(MARK, NumpyOps(), np.array([[1.0, 3.0]]), 2)
     array([[-1.,  1.]])
@@ -99,8 +91,6 @@ def by_rank(x: Float64, y: IntArray) -> tuple[Float64, IntArray]:
 
     What treats all classes alike needs no more, and then does not see their numbers.
 
-    Examples
-    --------
     >>> by_rank(np.array([[1.0, 3.0, 2.0]]), np.array([0]))
     (array([[3., 2., 1.]]), array([2]))
     """
@@ -112,14 +102,8 @@ def by_rank(x: Float64, y: IntArray) -> tuple[Float64, IntArray]:
 def average_ties(values: FloatArray, keys: FloatArray) -> None:
     """Give classes of equal key the mean of their values, in place.
 
-    Parameters
-    ----------
-    values : array of shape (N, K)
-    keys : array of shape (N, K)
-        Sorted along rows, so that equal ones are neighbours.
+    Keys (N, K) are sorted along rows, so that equal ones are neighbours.
 
-    Examples
-    --------
     >>> values = np.array([[0.5, 0.3, 0.2]])
     >>> average_ties(values, np.array([[2.0, 1.0, 1.0]]))
     >>> values

@@ -57,17 +57,8 @@ class FoldMatrices(Calibrator):
 def penalty_grid(name: str, n_classes: int) -> list[Pair]:
     """Return the pairs (λ, μ), λ outer; from 1e-2 upwards for 100 classes and more.
 
-    Parameters
-    ----------
-    name : {"decades", "published"}
-        Decades up to 10, or the published 3 × 12 values of λ and 12 of μ up to 1e6.
+    ``"decades"`` up to 10, or the ``"published"`` 3 × 12 values of λ and 12 of μ up to 1e6.
 
-    Returns
-    -------
-    list of (float, float)
-
-    Examples
-    --------
     >>> len(penalty_grid("decades", 10)), len(penalty_grid("published", 10))
     (49, 432)
     """

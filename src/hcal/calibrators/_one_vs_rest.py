@@ -78,8 +78,6 @@ def probabilities(logits: FloatArray, state: State = ROUNDED) -> FloatArray:
     Steps and pools ask whether two probabilities are equal, or equal to an edge. Where they are by the scores
     (votes of a forest, p = ½), the last bit of a softmax must not decide.
 
-    Examples
-    --------
     >>> z = np.log([[0.1, 0.2, 0.7], [0.1, 0.7, 0.2]]) + np.array([[0.3], [7.0]])
     >>> p = probabilities(z)
     >>> bool(p[0, 1] == p[1, 2])
@@ -92,8 +90,6 @@ def probabilities(logits: FloatArray, state: State = ROUNDED) -> FloatArray:
 def ten_digits(x: FloatArray) -> Float64:
     """Return numbers rounded to ten digits: what is equal but for rounding is equal.
 
-    Examples
-    --------
     >>> bool(ten_digits(np.array(0.1 + 0.2)) == ten_digits(np.array(0.3)))
     True
     """
@@ -104,8 +100,6 @@ def ten_digits(x: FloatArray) -> Float64:
 def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
     """Yield (k, contiguous copy of column k), reading the matrix in blocks of columns.
 
-    Examples
-    --------
     >>> [(k, column.tolist()) for k, column in columns(np.eye(2))]
     [(0, [1.0, 0.0]), (1, [0.0, 1.0])]
     """
@@ -118,19 +112,8 @@ def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
 def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: FitCurve) -> State:
     """Fit a curve to every class that has rows; one without any gets an empty curve.
 
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
+    The curves stand end to end: class k owns ``knots[offsets[k]:offsets[k+1]]`` and the same of ``values``.
 
-    Returns
-    -------
-    dict
-        The curves end to end: class k owns ``knots[offsets[k]:offsets[k+1]]`` and the same of ``values``.
-
-    Examples
-    --------
     >>> state = fit_curves(np.eye(2), np.array([0, 0]), None, lambda p, hit, w: (p, hit))
     >>> state["offsets"]
     array([0, 2, 2])
@@ -152,23 +135,10 @@ def apply_curves(
 ) -> Float64:
     """Evaluate each class's curve on its column and normalise the rows; a class without one keeps its column.
 
-    Parameters
-    ----------
-    state : dict
-        From :func:`fit_curves`, with ``floor`` added.
-    scores : array of shape (N, K)
-        What the curves were fitted on.
-    evaluate : callable
-        :func:`step` or :func:`line`.
-    uncalibrated : array of shape (N, K), optional
-        What replaces a row of zeros; the scores themselves unless given.
+    ``state`` is that of :func:`fit_curves` with a ``floor``, ``evaluate`` is :func:`step` or :func:`line`,
+    scores have shape (N, K). A row of zeros becomes that of ``uncalibrated``, by default the scores
+    themselves.
 
-    Returns
-    -------
-    array of shape (N, K)
-
-    Examples
-    --------
     >>> state = {"offsets": np.array([0, 1, 1]), "knots": np.array([1.0]), "values": np.array([0.2])}
     >>> apply_curves(state | {"floor": np.array(0.0)}, np.array([[0.4, 0.6]]), step)
     array([[0.25, 0.75]])
@@ -184,21 +154,8 @@ def apply_curves(
 def normalise(raw: Float64, probs: FloatArray, floor: float) -> Float64:
     """Divide rows by their sum (a row of zeros becomes the uncalibrated one), then lift zeros by the floor.
 
-    Parameters
-    ----------
-    raw : array of shape (N, K)
-        Non-negative scores; changed in place.
-    probs : array of shape (N, K)
-        The uncalibrated rows.
-    floor : float
-        p becomes (p + floor)/(1 + K·floor).
+    ``raw`` (N, K) is changed in place; p becomes (p + floor)/(1 + K·floor).
 
-    Returns
-    -------
-    array of shape (N, K)
-
-    Examples
-    --------
     >>> normalise(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[0.5, 0.5], [0.9, 0.1]]), 0.0)
     array([[0.25, 0.75],
            [0.9 , 0.1 ]])
@@ -220,8 +177,6 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64
     1/(N·K) is the same as mixing each row with the uniform one at weight 1/(N + 1): N rows cannot show an
     event to be rarer than about that, and a zero bin then costs log(N·K) instead of an infinite NLL.
 
-    Examples
-    --------
     >>> float(default_floor(None, 50, 2))
     0.01
     """
@@ -235,8 +190,6 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64
 def step(p: Float64, knots: Float64, values: Float64) -> Float64:
     """Look up a step function with bins (lo, hi], ``knots`` being the upper ends; the first holds 0 too.
 
-    Examples
-    --------
     >>> step(np.array([0.0, 0.5, 0.6]), np.array([0.5, 1.0]), np.array([0.1, 0.9]))
     array([0.1, 0.1, 0.9])
     """
@@ -247,8 +200,6 @@ def step(p: Float64, knots: Float64, values: Float64) -> Float64:
 def line(p: Float64, knots: Float64, values: Float64) -> Float64:
     """Interpolate linearly between knots, constant outside them.
 
-    Examples
-    --------
     >>> line(np.array([0.0, 0.3]), np.array([0.2, 0.4]), np.array([0.1, 0.5]))
     array([0.1, 0.3])
     """

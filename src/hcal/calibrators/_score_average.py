@@ -16,8 +16,6 @@ _LOG_FLOOR = -100.0  # a certain but wrong bin costs 100 nats a row, not infinit
 def binary_cross_entropy(values: Float64, positives: Float64, negatives: Float64) -> Float64:
     """Return −[positives·log v + negatives·log(1 − v)] of each bin, each log at least −100.
 
-    Examples
-    --------
     >>> binary_cross_entropy(np.array([0.0, 0.5]), np.array([1.0, 1.0]), np.array([1.0, 0.0])).round(4)
     array([100.    ,   0.6931])
     """
@@ -30,8 +28,6 @@ def binary_cross_entropy(values: Float64, positives: Float64, negatives: Float64
 def bic_scores(cross_entropy: Float64, n_parameters: NDArray[Any], n_rows: int) -> Float64:
     """Return exp((min BIC − BIC)/2) of each model, BIC = 2·cross-entropy + parameters·ln N.
 
-    Examples
-    --------
     >>> bic_scores(np.array([1.0, 1.0]), np.array([1, 3]), 10).round(3)
     array([1. , 0.1])
     """
@@ -46,8 +42,6 @@ def elbow_weights(scores: Float64) -> Float64:
     Sorted descending, first past equal scores, then on while a score drops by more than 0.001 variances of
     all scores: models up to that one are kept.
 
-    Examples
-    --------
     >>> elbow_weights(np.array([0.5, 1.0, 0.0, 0.0]))
     array([0.33333333, 0.66666667, 0.        , 0.        ])
     """

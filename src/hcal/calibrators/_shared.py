@@ -16,8 +16,6 @@ EPS = float(np.finfo(np.float64).eps)
 
 #: The inverse temperature of the methods that have one.
 BETA = Field("beta", "inverse temperature 1/T", low=0.0, high=STEEP)
-#: The state of the methods that are one temperature.
-ONE_TEMPERATURE = (StateSpec((BETA,)),)
 #: The classes that had calibration rows, where the others keep their probability.
 PRESENT = Field("present", "classes with calibration rows", ("C",), 0, "K-1", "int64", "increasing")
 PRESENT_SIZE = {"C": ("classes with calibration rows", 1)}
@@ -28,7 +26,7 @@ class OneTemperature(Calibrator):
 
     preserves = "order"
     weighted = True
-    state_specs = ONE_TEMPERATURE
+    state_specs = (StateSpec((BETA,)),)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return softmax(logits * self.state_["beta"])
@@ -37,11 +35,21 @@ class OneTemperature(Calibrator):
         return ops.softmax(x * ops.const(self.state_["beta"]))
 
 
+def probs_and_rest(ops: Ops, x: Any) -> tuple[Any, Any]:
+    """Return p and 1 − p (N, K) in the operations of a graph; 1 − p of the top is summed from the others.
+
+    >>> from hcal.runtime.ops import NumpyOps
+    >>> [round(float(p[0, 1]), 3) for p in probs_and_rest(NumpyOps(), np.log([[0.25, 0.75]]))]
+    [0.75, 0.25]
+    """
+    probs, top = ops.softmax(x), ops.top(x)
+    others = ops.sum(ops.where(top, probs * 0, probs))
+    return probs, ops.where(top, others, probs * -1 + 1)
+
+
 def clipped_log_probs(logits: FloatArray, eps: float = EPS) -> Float64:
     """Return ln p of p = softmax(z) clipped to [eps, 1 − eps].
 
-    Examples
-    --------
     >>> clipped_log_probs(np.array([[0.0, 1000.0]])).round(4)
     array([[-36.0437,  -0.    ]])
     """
@@ -54,8 +62,6 @@ def top_hits(logits: FloatArray, y: IntArray) -> Float64:
 
     ``argmax`` would give a tie to the class of the lowest number.
 
-    Examples
-    --------
     >>> top_hits(np.array([[1.0, 3.0], [2.0, 2.0]]), np.array([1, 1]))
     array([1. , 0.5])
     """
@@ -67,8 +73,6 @@ def top_hits(logits: FloatArray, y: IntArray) -> Float64:
 def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntArray:
     """Return the classes that have rows (of positive weight), ascending.
 
-    Examples
-    --------
     >>> present_classes(np.array([2, 0, 2]), None, 4)
     array([0, 2])
     """
@@ -81,19 +85,8 @@ def keep_absent(inner: FloatArray, logits: FloatArray, present: IntArray) -> Flo
 
     An unpenalised likelihood would send a class that never occurs to probability 0: no evidence for that.
 
-    Parameters
-    ----------
-    inner : array of shape (N, C)
-        Probabilities over the present classes.
-    logits : array of shape (N, K)
-    present : array of shape (C,)
+    ``inner`` (N, C) are probabilities over the C present classes.
 
-    Returns
-    -------
-    array of shape (N, K)
-
-    Examples
-    --------
     >>> keep_absent(np.array([[0.1, 0.9]]), np.log([[0.5, 0.2, 0.3]]), np.array([1, 2])).round(3)
     array([[0.5 , 0.05, 0.45]])
     """

@@ -41,8 +41,6 @@ class FirstStage:
 def first_stage(rows: FitRows) -> tuple[FirstStage, Temperature]:
     """Fit the temperature; ε = 1/(N + 1).
 
-    Examples
-    --------
     >>> from hcal.solvers.rows import array_rows
     >>> stage, _ = first_stage(array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])))
     >>> stage.epsilon
@@ -57,13 +55,7 @@ def second_stage(
 ) -> Solution:
     """Minimise mean NLL + penalty of the distance to the identity map, parameter by parameter.
 
-    Parameters
-    ----------
-    make_map : callable
-        Makes a map that starts at the identity, which is the centre of the penalty.
-    rows : FitRows
-    strength : array of shape (P,)
-    penalty : {"ridge", "lasso", "mcp", "group_lasso"}
+    The map starts at the identity, which is the centre of the penalty; ``strength`` has shape (P,).
     """
     n_classes = len(rows.mass)
     if penalty == "ridge":

@@ -8,18 +8,11 @@ from hcal.runtime.numerics import FloatArray
 
 
 def keep_argmax(probs: FloatArray, logits: FloatArray) -> None:
-    """Where rounding made the top class tie with an earlier one, lift it by one unit in the last place.
+    """Where rounding made the top class of probs (N, K) tie with an earlier one, lift it by an ulp, in place.
 
     A strictly increasing map cannot change the argmax; a float can: two logits one ulp apart may get equal
     probabilities, and ``argmax`` takes the first. Half floats are narrowed later: :mod:`hcal.runtime.halves`.
 
-    Parameters
-    ----------
-    probs, logits : arrays of shape (N, K)
-        The first is changed in place.
-
-    Examples
-    --------
     >>> probs = np.array([[0.5, 0.5]])
     >>> keep_argmax(probs, np.array([[0.0, 1e-20]]))
     >>> int(probs.argmax())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -22,6 +21,7 @@ from sklearn.exceptions import NotFittedError
 from hcal import inputs
 from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.argmax import keep_argmax
+from hcal.calibrators.fitted import Fitted, State
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.on_device import predict_on_device, rows_on_device, score_on_device
 from hcal.calibrators.row_order import arrange
@@ -36,8 +36,9 @@ from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = ["PRIOR", "CalibrationWarning", "Calibrator", "Fitted", "Preserves", "State"]
+
 Preserves = Literal["order", "accuracy"] | None
-State = dict[str, NDArray[Any]]
 
 #: Where a state holds ln of new over old class frequencies; absent where they are those of the fit.
 PRIOR = "prior_log_ratio"
@@ -49,33 +50,14 @@ PRIOR_SPEC = StateSpec(
 _BLOCK_EVENTS = 4_000_000
 #: Names of parameters in older model files -> present ones.
 _RENAMED = {"seed": "random_state"}
+#: What ``info_`` says of predictions that other class frequencies change.
+_OF_SIDES = {"notes", "changed_sides", "crossing"}
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
 _FAR = 5.0
 
 
 class CalibrationWarning(UserWarning):
     """A fit did not converge, left the calibration set worse than before, or got weights of an odd sum."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What ``_fit`` returns.
-
-    Attributes
-    ----------
-    state : dict of arrays
-        All that ``_predict`` needs; it goes into the saved file as it is.
-    converged : bool
-    message : str
-        What happened, in words; shown when ``converged`` is false.
-    info : dict
-        JSON-able facts for the user: chosen hyperparameters, iterations, loss curve.
-    """
-
-    state: State
-    converged: bool = True
-    message: str = ""
-    info: dict[str, Any] = field(default_factory=dict)
 
 
 class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -151,10 +133,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         classes : sequence of K str or int, optional
             Names of the classes in the order of the columns; ``predict`` then answers with them. A DataFrame
             whose columns are named as the labels needs none.
-
-        Returns
-        -------
-        self
         """
         if isinstance(logits, TopK):
             from hcal.calibrators.top_k import fit_top_k
@@ -175,6 +153,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             fitted.state["input_floor"] = floor
         mass = np.bincount(labels, weights=weight, minlength=x.shape[1])
         fitted.info["class_frequencies"] = (mass / mass.sum()).tolist()
+        fitted = fitted.named(names)
         self._remember(fitted, x.shape[1], names)
         self.info_ = {**self.info_, "fitted_on": rows}
         try:
@@ -232,10 +211,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         ----------
         logits : array-like of shape (N, K)
         y : array-like of shape (N,)
-
-        Returns
-        -------
-        float
         """
         from hcal.metrics import nll
 
@@ -262,8 +237,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         >>> cal.with_prior([0.5, 0.5]).predict_proba([[0.0, 2.0]]).round(2)
         array([[0.5, 0.5]])
         """
-        new = prior.check_frequencies(frequencies, self._old_frequencies().size)
-        return self._shifted(new, prior.log_ratio(new, self._old_frequencies()))
+        old = self._old_frequencies()
+        new = prior.check_frequencies(frequencies, old.size)
+        return self._shifted(new, prior.log_ratio(new, old, self.class_names_))
 
     def with_prior_from(self, scores: Any) -> Self:
         """Return this calibrator for the class frequencies of unlabelled rows, learned by EM.
@@ -299,7 +275,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _shifted(self, new: NDArray[np.float64], ratio: NDArray[np.float64]) -> Self:
         """Return a fitted copy whose probabilities are multiplied by e^ratio, whatever this one's are."""
         other: Self = clone(self)
-        info = {**self.info_, "prior": new.tolist()}
+        info = {key: told for key, told in self.info_.items() if key not in _OF_SIDES}
+        info["prior"] = new.tolist()
         fitted = Fitted({**self.state_, PRIOR: ratio}, self.converged_, "", info)
         other._remember(fitted, self.n_classes_, self.class_names_)
         other.scores_ = self.scores_

@@ -63,10 +63,6 @@ def apply_batches(
     advance : callable, optional
         Told how many rows were done, again and again.
 
-    Returns
-    -------
-    Applied
-
     Examples
     --------
     >>> import tempfile, numpy as np, hcal
@@ -90,17 +86,7 @@ def _ignore(rows: int) -> None:
 
 
 def predicted(calibrator: Calibrator, piece: Piece) -> Iterator[Block]:
-    """Yield what a calibrator says of a piece, block by block.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-    piece : Piece
-
-    Yields
-    ------
-    probs, y, ids
-    """
+    """Yield what a calibrator says of a piece, block by block."""
     for start, data in read_data_blocks(piece):
         with rows_from(start):
             probs = calibrator.predict_proba(data.values)

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from hcal.calibrators._shared import EPS, PRESENT, PRESENT_SIZE, keep_absent, present_classes
+from hcal.calibrators._shared import (
+    EPS,
+    PRESENT,
+    PRESENT_SIZE,
+    keep_absent,
+    present_classes,
+    probs_and_rest,
+)
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
@@ -86,9 +93,7 @@ class BetaCalibration(Calibrator):
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         present, k = self.state_["present"], self.n_classes_
-        probs, top = ops.softmax(x), ops.top(x)
-        others = ops.sum(ops.where(top, probs * 0, probs))
-        rest = ops.where(top, others, probs * -1 + 1)
+        probs, rest = probs_and_rest(ops, x)
         a, b = (ops.const(self.state_[name]) for name in "ab")
         own, rest = (ops.log(ops.clip(ops.columns(v, present, k), EPS, 1 - EPS)) for v in (probs, rest))
         return ops.keep_absent(ops.softmax(own * a - rest * b + ops.const(self.state_["c"])), x, present, k)

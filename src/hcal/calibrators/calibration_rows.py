@@ -39,8 +39,6 @@ def hash_rows(x: Logits) -> Hashes:
 
     Shapes: x (N, K) → (N,) in uint64.
 
-    Examples
-    --------
     >>> a = hash_rows(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
     >>> bool(a[0] == a[2]), bool(a[0] == a[1])
     (True, False)
@@ -60,18 +58,7 @@ def _centred(x: Logits) -> Logits:
 
 
 def checked_rows(calibrator: Calibrator, scores: Any) -> FloatArray:
-    """Return scores as the sketch of a calibrator sees them.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-        One for questions with different numbers of options has rows of its own.
-    scores : array-like of shape (N, K)
-
-    Returns
-    -------
-    array of shape (N, K)
-    """
+    """Return scores (N, K) as the sketch of a calibrator sees them; one for questions has rows of its own."""
     own = getattr(calibrator, "rows", None)
     if own is not None:
         return np.asarray(own(scores))
@@ -79,17 +66,7 @@ def checked_rows(calibrator: Calibrator, scores: Any) -> FloatArray:
 
 
 def sketch(x: Logits, y: IntArray) -> tuple[dict[str, Any], NDArray[np.intp]]:
-    """Return the sketch of rows without what becomes of them, and the rows that it keeps.
-
-    Parameters
-    ----------
-    x : array of shape (N, K)
-    y : array of shape (N,)
-
-    Returns
-    -------
-    dict, array of int
-    """
+    """Return the sketch of rows without what becomes of them, and the rows that it keeps."""
     hashes = hash_rows(_centred(x))
     _, first, times = np.unique(hashes, return_index=True, return_counts=True)
     single = first[times == 1][:KEPT]  # np.unique sorts: these are the smallest hashes
@@ -110,8 +87,6 @@ class RowSketch:
     It keeps the smallest hashes with how often each came; of those that came once the first ``KEPT`` are
     those of :func:`sketch`, and their share stands for that of all.
 
-    Examples
-    --------
     >>> x, y = np.random.default_rng(0).normal(size=(100, 3)), np.arange(100) % 3
     >>> parts = RowSketch().update(x[:30], y[:30]).merge(RowSketch().update(x[30:], y[30:]))
     >>> parts.result() == sketch(x, y)[0]
@@ -174,17 +149,7 @@ class RowSketch:
 
 
 def outputs_of(x: FloatArray, probs: FloatArray, kept: Hashes) -> Hashes:
-    """Return the hashes of the outputs (B, K) of those rows (B, K) whose hashes were kept.
-
-    Parameters
-    ----------
-    x, probs : arrays of shape (B, K)
-    kept : array of uint64
-
-    Returns
-    -------
-    array of uint64
-    """
+    """Return the hashes of the outputs (B, K) of those rows (B, K) whose hashes were kept."""
     return hash_rows(_shown(probs[np.isin(hash_rows(_centred(x)), kept)]))
 
 
@@ -201,16 +166,7 @@ def _came_once(hashes: Hashes) -> Hashes:
 
 
 def remember(calibrator: Calibrator, x: Logits, y: IntArray) -> None:
-    """Add the sketch of the calibration rows to a calibrator that has just learned from them.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-        Fitted.
-    x : array of shape (N, K)
-        Its checked logits.
-    y : array of shape (N,)
-    """
+    """Add the sketch of the calibration rows (N, K) to a calibrator that has just learned from them."""
     found, single = sketch(x, y)
     outputs = _outputs(calibrator, x, single)
     found["outputs"] = _packed(outputs)
@@ -248,21 +204,9 @@ def _unpacked(text: str) -> Hashes:
 def share_seen(calibrator: Calibrator, scores: FloatArray, y: IntArray) -> float:
     """Return the share of a calibrator's calibration rows that are among these scores.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-        Fitted or loaded; one of a version that remembered nothing has seen nothing.
-    scores : array of shape (N, K)
-        Checked logits.
-    y : array of shape (N,)
+    Scores (N, K) are checked logits. It is 0 where no more rows coincide than discrete scores do by chance,
+    and for a calibrator of a version that remembered nothing.
 
-    Returns
-    -------
-    float
-        0 where no more rows coincide than discrete scores do by chance.
-
-    Examples
-    --------
     >>> import hcal
     >>> x, y = np.random.default_rng(0).normal(size=(100, 3)), np.arange(100) % 3
     >>> x[np.arange(100), y] += 1
@@ -276,13 +220,9 @@ def share_seen(calibrator: Calibrator, scores: FloatArray, y: IntArray) -> float
 class SeenRows:
     """Which rows of a fit are among others: a partial result (:mod:`hcal.runtime.partial`).
 
-    Parameters
-    ----------
-    kept : dict or None
-        What the calibrator remembers, under ``KEY`` of its ``info_``; nothing is found where that is nothing.
+    ``kept`` is what the calibrator remembers, under ``KEY`` of its ``info_``; nothing is found where that is
+    nothing.
 
-    Examples
-    --------
     >>> SeenRows(None).update(np.eye(3), np.arange(3)).result()
     0.0
     """
@@ -336,15 +276,7 @@ class SeenRows:
 def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> dict[str, float]:
     """Return, by method, the shares of calibration rows whose calibrated probabilities are among these.
 
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-        As ``predict_proba`` gave them.
-
-    Returns
-    -------
-    dict
-        Of those with such rows only.
+    Probabilities (N, K) are as ``predict_proba`` gave them; methods without such rows are left out.
     """
     judged = [
         c for c in calibrators if c.n_classes_ == probs.shape[1] and c.name != "uncal" and KEY in c.info_

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
-from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators.isotonic import isotonic_points
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 
@@ -42,8 +41,7 @@ class CenteredIsotonicRegression(CurvePerClass):
 
 
 def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
-    knots, mass, hits = pool_equal(p, hit, weight)
-    values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
+    knots, mass, values = isotonic_points(p, hit, weight)
     first = run_starts(values)
     last = np.concatenate([first[1:], [len(values)]]) - 1
     level = values[first]

@@ -12,8 +12,6 @@ T = TypeVar("T")
 def parameters(cls: type[T]) -> type[T]:
     """Write the constructor of a method from its annotated fields, all keyword-only (scikit-learn's rule).
 
-    Examples
-    --------
     >>> @parameters
     ... class Method:
     ...     bins: int = 15

@@ -169,8 +169,6 @@ def simplex_quadratic(gram: Float64, linear: Float64) -> Float64:
 
     Shapes: gram (M, M), linear (M,) → (M,).
 
-    Examples
-    --------
     >>> simplex_quadratic(np.eye(3), np.array([1.0, 0.5, 0.0]))
     array([0.75, 0.25, 0.  ])
     """

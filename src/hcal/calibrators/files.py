@@ -68,14 +68,6 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     computed: a file either gives a calibrator whose probabilities are probabilities, or is refused with the
     name of what is wrong.
 
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    Calibrator
-
     Examples
     --------
     >>> load("no such file")

@@ -24,6 +24,7 @@ from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.summary import Scores
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, bounded, softmax
 from hcal.runtime.partial import merged
+from hcal.runtime.passes import one_by_one
 from hcal.solvers.rows import ArrayRows, PieceRows, Run, array_rows
 
 Method = TypeVar("Method", bound=Calibrator)
@@ -40,6 +41,7 @@ def fit_batches(
     sample_rows: int = 1_000_000,
     random_state: int = 0,
     run: Run | None = None,
+    classes: Any = None,
 ) -> Method:
     """Fit a calibrator on blocks of rows, of which one at a time is in memory.
 
@@ -68,6 +70,8 @@ def fit_batches(
     run : callable, optional
         (function, pieces) ↦ the function's result for every piece, in any order: where the passes run. By
         default here, one piece after the other.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns; by default those that the batches know.
 
     Returns
     -------
@@ -85,7 +89,7 @@ def fit_batches(
     (array([[0.25, 0.75]]), True)
     """
     summed = _by_sums(calibrator, exact)
-    source = _Source(batches, _one_by_one if run is None else run)
+    source = _Source(batches, one_by_one if run is None else run)
     if summed and source.once:
         raise ValueError(
             f"{calibrator.name!r} goes through the batches several times, and this iterator ends: pass a "
@@ -93,13 +97,11 @@ def fit_batches(
         )
     calibrator._forget()
     sample = _Sampling(sample_rows, random_state)
+    names = getattr(batches, "classes", None) if classes is None else classes
     if summed:
-        _fit_by_sums(calibrator, source, sample)
+        _fit_by_sums(calibrator, source, sample, names)
     else:
-        _fit_sample(calibrator, source, sample)
-    names = getattr(batches, "classes", None)
-    if names is not None:
-        calibrator.class_names_ = check_classes(names, calibrator.n_classes_)
+        _fit_sample(calibrator, source, sample, names)
     return calibrator
 
 
@@ -138,17 +140,13 @@ class _Source:
         return isinstance(self.given, Iterator)
 
     def __iter__(self) -> Iterator[RowPiece]:
-        if isinstance(self.given, Batches) and self.drive is not _one_by_one:
+        if isinstance(self.given, Batches) and self.drive is not one_by_one:
             return iter(self.given.pieces())  # read where the work is done
         return iter(self.given() if callable(self.given) else self.given)
 
     def run(self, work: Callable[[RowPiece], Any], pieces: Iterable[RowPiece]) -> Iterator[Any]:
         self.passes += 1
         return self.drive(work, pieces)
-
-
-def _one_by_one(work: Callable[[Any], Any], pieces: Iterable[Any]) -> Iterator[Any]:
-    return (work(piece) for piece in pieces)
 
 
 def _look(empty: Callable[[], Survey], piece: RowPiece) -> Survey:
@@ -170,9 +168,10 @@ def _surveyed(calibrator: Calibrator, source: _Source) -> Survey:
 # -- by sums ------------------------------------------------------------------------------------------
 
 
-def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> None:
+def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling, classes: Any) -> None:
     plain = hasattr(calibrator, "_fit_rows")
     survey = _surveyed(calibrator, source) if plain else _sampled(calibrator, source, sampling)
+    names = None if classes is None else check_classes(classes, survey.n_classes)
     floor = survey.floor() if calibrator.floored and calibrator.input != "logits" else None
     reader = PieceReader(calibrator.input, survey.n_classes, floor, calibrator.native_float32)
     rows = PieceRows(source, reader, source.run, survey.mass)
@@ -191,7 +190,8 @@ def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling) -
         fitted.state["input_floor"] = floor
     fitted.info["class_frequencies"] = (survey.mass / rows.total).tolist()
     fitted.info["fitted_on"] = {"rows": int(survey.counts.sum())}
-    calibrator._remember(fitted, survey.n_classes)
+    fitted = fitted.named(names)
+    calibrator._remember(fitted, survey.n_classes, names)
     try:
         outputs = _score(calibrator, source, survey)
     except BaseException:
@@ -210,14 +210,14 @@ def _score(calibrator: Calibrator, source: _Source, survey: Survey) -> Hashes:
     rows = PieceRows(source, reader, source.run, survey.mass)
     before, after, outputs = rows.sum(partial(_score_block, calibrator, kept))
     calibrator.scores_ = {"before": before.scores(), "after": after.scores()}
-    return np.asarray(outputs.values, dtype=np.uint64)
+    return np.asarray(outputs, dtype=np.uint64)
 
 
 def _score_block(
     calibrator: Calibrator, kept: Hashes, x: FloatArray, y: IntArray, weight: Float64
-) -> tuple[_Scored, _Scored, _Joined]:
+) -> tuple[_Scored, _Scored, tuple[int, ...]]:
     probs = calibrator._predict_blocks(x)
-    found = _Joined(tuple(outputs_of(x, probs, kept).tolist()))
+    found = tuple(outputs_of(x, probs, kept).tolist())  # what adds up stands side by side
     return _Scored.of(softmax(x), y, weight), _Scored.of(probs, y, weight), found
 
 
@@ -237,16 +237,6 @@ class _Scored:
     def scores(self) -> Scores:
         total, *_, confidence = self.metrics.state["sums"]["sums"]
         return {**self.metrics.compute(), "mean_confidence": float(confidence / total)}
-
-
-@dataclass(frozen=True)
-class _Joined:
-    """Values side by side."""
-
-    values: tuple[int, ...]
-
-    def __add__(self, other: _Joined) -> _Joined:
-        return _Joined(self.values + other.values)
 
 
 # -- from a sample ------------------------------------------------------------------------------------
@@ -277,14 +267,18 @@ def _arranged(calibrator: Calibrator, sample: SampledRows, floor: Any) -> ArrayR
     return array_rows(calibrator._working(apply_floor(found.logits, floor)), found.y, found.weight)
 
 
-def _fit_sample(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> None:
-    sample = _sampled(calibrator, source, sampling).drawn()
+def _fit_sample(calibrator: Calibrator, source: _Source, sampling: _Sampling, classes: Any) -> None:
+    survey = _sampled(calibrator, source, sampling)
+    names = None if classes is None else check_classes(classes, survey.n_classes)
+    texts = None if names is None else [str(name) for name in names]  # labels are positions
+    sample = survey.drawn()
     scores, y, weight = sample.scores, sample.y, sample.weight
     if not calibrator.weighted:  # then proportions are kept by drawing alone
         scores, y = scores[sample.plain], y[sample.plain]
-        calibrator.fit(scores, y)
+        calibrator.fit(scores, y, classes=texts)
     else:
-        calibrator.fit(scores, y, None if (weight == 1.0).all() else weight)
+        calibrator.fit(scores, y, None if (weight == 1.0).all() else weight, classes=texts)
+    calibrator.class_names_ = names
     facts = _facts(sample.seen, len(y), source.passes)
     calibrator.info_["batches"] = facts | {"random_state": sampling.random_state}
 
@@ -295,7 +289,7 @@ def _sampled(calibrator: Calibrator, source: _Source, sampling: _Sampling) -> Su
     Elsewhere, a piece would send all of its rows: it cannot know which are among the first of all. So the
     numbers of rows are asked for first.
     """
-    if source.once or source.drive is _one_by_one:
+    if source.once or source.drive is one_by_one:
         survey = Survey(calibrator.input, sampling.empty)
         source.passes += 1
         for batch in chain.from_iterable(map(open_piece, source)):

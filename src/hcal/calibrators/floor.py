@@ -33,19 +33,8 @@ def learn_floor(log_probs: FloatArray, weight: NDArray[np.float64] | None) -> ND
     Without zeros, a quarter of that or of 1/(N·K), whichever is smaller: a zero that comes later finds a
     place, and what is merely smaller than a few rows show stays as it is.
 
-    Parameters
-    ----------
-    log_probs : array of shape (N, K)
-        From :func:`hcal.inputs.check_logits`: finite.
-    weight : array of shape (N,), optional
-        Rows without weight are not looked at.
+    ``log_probs`` (N, K) are finite; rows without weight are not looked at.
 
-    Returns
-    -------
-    array of shape ()
-
-    Examples
-    --------
     >>> round(float(learn_floor(np.log([[1e-300, 1.0], [0.01, 0.99]]), None)), 6)
     0.005
     """
@@ -56,8 +45,6 @@ def learn_floor(log_probs: FloatArray, weight: NDArray[np.float64] | None) -> ND
 def least_believed(log_probs: FloatArray, weight: NDArray[np.float64] | None) -> tuple[float, bool]:
     """Return the smallest log-probability that is not taken for a zero, and whether there are no zeros.
 
-    Examples
-    --------
     >>> least_believed(np.array([[-1e3, 0.0]]), None)
     (0.0, False)
     """
@@ -69,8 +56,6 @@ def least_believed(log_probs: FloatArray, weight: NDArray[np.float64] | None) ->
 def floor_of(least: float, no_zeros: bool, total: float, n_classes: int) -> NDArray[np.float64]:
     """Return the floor of rows of which :func:`least_believed` is known; see :func:`learn_floor`.
 
-    Examples
-    --------
     >>> floor_of(0.0, True, 5.0, 10)
     array(0.005)
     """
@@ -86,8 +71,6 @@ def apply_floor(log_probs: FloatArray, floor: NDArray[np.float64] | None) -> Flo
     Rows are not normalised: what comes out are logits.
     Shapes: log_probs (N, K), floor () → (N, K), of the same dtype.
 
-    Examples
-    --------
     >>> np.exp(apply_floor(np.log([1e-300, 0.01, 0.5]), np.array(0.005))).round(4)
     array([0.005, 0.01 , 0.5  ])
     """
@@ -106,8 +89,6 @@ def apply_floor(log_probs: FloatArray, floor: NDArray[np.float64] | None) -> Flo
 def graph_floor(ops: Ops, log_probs: Any, floor: NDArray[np.float64] | None) -> Any:
     """Return :func:`apply_floor` in the operations of :mod:`hcal.runtime.ops`.
 
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> np.exp(graph_floor(NumpyOps(), np.log([1e-300, 0.01, 0.5]), np.array(0.005))).round(4)
     array([0.005, 0.01 , 0.5  ])

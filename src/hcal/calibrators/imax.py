@@ -95,8 +95,6 @@ def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
     Each new centre is the best of 2 + ⌊ln B⌋ candidates drawn with probability proportional to the distance
     to the nearest centre so far. Shapes: odds (n,) → (B,).
 
-    Examples
-    --------
     >>> seed_centres(np.array([-3.0, 3.0]), 2, 0)
     array([-3.,  3.])
     """
@@ -132,18 +130,8 @@ def _divergence(odds: Float64, p: Float64, softplus: Float64, centre: int) -> Fl
 def maximise_information(odds: Float64, representatives: Float64) -> Float64:
     """Alternate between edges and representatives; return the B − 1 inner edges.
 
-    Parameters
-    ----------
-    odds : array of shape (n,)
-        Sorted ascending: then a bin is a range, and its mean comes from one prefix sum.
-    representatives : array of shape (B,)
+    ``odds`` (n,) ascend: then a bin is a range, and its mean comes from one prefix sum.
 
-    Returns
-    -------
-    array of shape (B − 1,)
-
-    Examples
-    --------
     >>> maximise_information(np.array([-2.0, -2.0, 2.0, 2.0]), np.array([-1.0, 1.0])).round(6) + 0.0
     array([0.])
     """

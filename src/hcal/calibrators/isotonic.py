@@ -41,8 +41,6 @@ def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float6
 
     Rows without weight are left out, so that a weight of 0 equals absence.
 
-    Examples
-    --------
     >>> pool_equal(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0]), None)
     (array([0.2, 0.5]), array([1., 2.]), array([0., 1.]))
     """
@@ -56,9 +54,18 @@ def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float6
     return p[first], np.add.reduceat(weight, first), np.add.reduceat(hits, first)
 
 
-def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
+def isotonic_points(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
+    """Return the distinct p, the mass of each and the value of the non-decreasing curve there.
+
+    >>> isotonic_points(np.array([0.2, 0.5]), np.array([1.0, 0.0]), None)[2]
+    array([0.5, 0.5])
+    """
     knots, mass, hits = pool_equal(p, hit, weight)
-    values = np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
+    return knots, mass, np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
+
+
+def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
+    knots, _, values = isotonic_points(p, hit, weight)
     # Only the two ends of a flat stretch matter to the interpolation.
     inner = np.zeros(len(values), dtype=bool)
     inner[1:-1] = (values[1:-1] == values[:-2]) & (values[1:-1] == values[2:])

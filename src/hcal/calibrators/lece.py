@@ -118,11 +118,7 @@ class _Choice:
     held_out_nll: float | None  # None where nothing was chosen
 
     def info(self) -> dict[str, float | None]:
-        return {
-            "fraction": self.fraction,
-            "threshold": self.threshold,
-            "held_out_nll": self.held_out_nll,
-        }
+        return dict(vars(self))
 
 
 def _memory(logits: FloatArray, y: IntArray, choice: _Choice) -> State:

@@ -20,13 +20,6 @@ _LONGEST = 1000
 def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters read from JSON as the constructor takes them; name the first that is not one.
 
-    Parameters
-    ----------
-    method : subclass of Calibrator
-    params : mapping of str to plain values
-
-    Examples
-    --------
     >>> from hcal.calibrators import get_calibrator
     >>> check_params(get_calibrator("ec"), {"bracket": [0.1, 2.0]})
     {'bracket': (0.1, 2.0)}

@@ -8,6 +8,7 @@ import numpy as np
 
 from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, platt_targets
+from hcal.calibrators._shared import probs_and_rest
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
@@ -78,10 +79,8 @@ class PlattScaling(Calibrator):
 
 
 def _graph_odds(ops: Ops, x: Any) -> Any:
-    """Return the log-odds of every class; 1 − p of the top class is summed from the others."""
-    probs, top = ops.softmax(x), ops.top(x)
-    others = ops.sum(ops.where(top, probs * 0, probs))
-    rest = ops.where(top, others, probs * -1 + 1)
+    """Return the log-odds of every class."""
+    probs, rest = probs_and_rest(ops, x)
     smallest = float(np.finfo(np.float64).tiny)
     return ops.log(ops.maximum(probs, smallest)) - ops.log(ops.maximum(rest, smallest))
 

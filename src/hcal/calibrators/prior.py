@@ -7,11 +7,13 @@ Decaestecker, 2002; with calibrated probabilities: Alexandari, Kundaje and Shrik
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.data.class_names import ClassName, class_title
 from hcal.runtime.numerics import FloatArray
 from hcal.runtime.ops import Ops
 
@@ -22,8 +24,6 @@ _STEPS = 10_000
 def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
     """Return class frequencies (K,) that sum to 1, or say what is wrong with them.
 
-    Examples
-    --------
     >>> check_frequencies([1, 3], 2)
     array([0.25, 0.75])
     """
@@ -35,19 +35,17 @@ def check_frequencies(frequencies: Any, n_classes: int) -> Float64:
     return np.asarray(found / found.sum())
 
 
-def log_ratio(new: Float64, old: Float64) -> Float64:
+def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = None) -> Float64:
     """Return ln new/old (K,); a class that is to vanish gets −∞, one that was never seen cannot appear.
 
-    Examples
-    --------
     >>> log_ratio(np.array([0.5, 0.5]), np.array([0.25, 0.75])).round(3)
     array([ 0.693, -0.405])
     """
     unseen = np.flatnonzero((old == 0) & (new > 0))
     if unseen.size:
         raise ValueError(
-            f"class {unseen[0]} has no calibration row, so its probability cannot be adjusted: "
-            "its frequency must be 0"
+            f"{class_title(int(unseen[0]), names)} has no calibration row, so its probability cannot be "
+            "adjusted: its frequency must be 0"
         )
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(new) - np.log(np.where(old > 0, old, 1.0)))
@@ -56,8 +54,6 @@ def log_ratio(new: Float64, old: Float64) -> Float64:
 def shift(probs: FloatArray, ratio: Float64) -> None:
     """Multiply probabilities (N, K) by e^ratio and normalise, in place.
 
-    Examples
-    --------
     >>> p = np.array([[0.5, 0.5]])
     >>> shift(p, np.log([1.0, 3.0]))
     >>> p
@@ -72,8 +68,6 @@ def shift(probs: FloatArray, ratio: Float64) -> None:
 def graph_shift(ops: Ops, probs: Any, ratio: Float64 | None) -> Any:
     """Return :func:`shift` in the operations of :mod:`hcal.runtime.ops`.
 
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> graph_shift(NumpyOps(), np.array([[0.5, 0.5]]), np.log([1.0, 3.0]))
     array([[0.25, 0.75]])
@@ -87,16 +81,8 @@ def graph_shift(ops: Ops, probs: Any, ratio: Float64 | None) -> Any:
 
 
 def estimate_frequencies(probs: Float64, old: Float64) -> Float64:
-    """Return the class frequencies (K,) that make unlabelled rows most likely, by EM.
+    """Return the class frequencies (K,) that make rows most likely, by EM; probs (N, K) are of the old ones.
 
-    Parameters
-    ----------
-    probs : array of shape (N, K)
-        Calibrated probabilities under the old frequencies.
-    old : array of shape (K,)
-
-    Examples
-    --------
     >>> probs = np.array([[0.9, 0.1]] * 30 + [[0.1, 0.9]] * 70)
     >>> estimate_frequencies(probs, np.array([0.5, 0.5])).round(2)
     array([0.25, 0.75])

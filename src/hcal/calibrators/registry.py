@@ -140,10 +140,6 @@ def make_calibrator(name: str, **params: Any) -> Calibrator:
     **params
         Parameters of that method; an unknown one is an error that lists the valid ones.
 
-    Returns
-    -------
-    Calibrator
-
     Examples
     --------
     >>> make_calibrator("ts", input="probs")

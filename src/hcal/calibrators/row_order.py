@@ -34,14 +34,7 @@ _UNEVEN = 0.1
 
 
 class ArrangedRows(NamedTuple):
-    """Distinct rows in an order that depends on content alone.
-
-    Attributes
-    ----------
-    logits : array of shape (M, K)
-    y : array of shape (M,)
-    weight : array of shape (M,), or None where every row counts once
-    """
+    """Distinct rows (M, K) in an order by content alone; weights are None where every row counts once."""
 
     logits: FloatArray
     y: IntArray
@@ -51,17 +44,9 @@ class ArrangedRows(NamedTuple):
 def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: bool) -> ArrangedRows:
     """Return the rows by content; with ``merge``, copies become one row that weighs as much as they did.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-        Rows of weight 0 are left out.
-    merge : bool
-        Whether the method takes weights; if not, copies stay, side by side in no particular order.
+    Rows of weight 0 are left out. Without ``merge``, for methods that take no weights, copies stay, side by
+    side in no particular order.
 
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 2.0]]), np.array([1, 0, 1])
     >>> rows, other = arrange(z, y, None, merge=True), arrange(z[::-1], y[::-1], None, merge=True)
     >>> rows.weight.tolist(), rows.weight.tolist() == other.weight.tolist()
@@ -87,15 +72,8 @@ def content_order(
 ) -> tuple[IntArray, NDArray[np.bool_]]:
     """Return the order of rows by content (N,), and which of them repeat the one before (N,).
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-        Helps to tell classes apart where rows are mirror images of each other.
+    The weight helps to tell classes apart where rows are mirror images of each other.
 
-    Examples
-    --------
     >>> order, copy = content_order(np.array([[0.0, 2.0], [3.0, 0.0], [5.0, 7.0]]), np.array([1, 1, 1]))
     >>> order.tolist(), copy.tolist()
     ([1, 0, 2], [False, False, True])
@@ -174,8 +152,6 @@ def class_ranks(logits: FloatArray, y: IntArray, weight: Float64 | None) -> IntA
 
     Mirror images (scores of a and b swapped, and the label with them) have equal keys.
 
-    Examples
-    --------
     >>> class_ranks(np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]]), np.array([1, 0, 1]), None)
     array([0, 1])
     """
@@ -221,14 +197,8 @@ def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
     are discrete: they come again because there are few of them. So they are where a few scores hold most rows
     (a forest that is sure of a thousand rows says the same of all).
 
-    Parameters
-    ----------
-    logits : array of shape (M, K)
-        Distinct rows, as :func:`arrange` merges them.
-    y, weight : arrays of shape (M,)
+    Rows (M, K) are distinct, as :func:`arrange` merges them.
 
-    Examples
-    --------
     >>> z = np.array([[0.0, 2.0], [0.0, 2.0], [0.0, 1.0]])
     >>> are_discrete(z, np.array([0, 1, 1]), np.ones(3)), are_discrete(z[1:], np.array([1, 1]), np.ones(2))
     (True, False)
@@ -249,8 +219,6 @@ def deal(y: IntArray, weight: Float64, n_folds: int, *, discrete: bool = False) 
     random one). A row and its copies fall into one fold; where scores are discrete, whole counts of a row are
     independent rows and are dealt one by one.
 
-    Examples
-    --------
     >>> deal(np.array([0, 0, 1]), np.array([1.0, 3.0, 1.0]), 2)
     array([[1., 0., 1.],
            [0., 3., 0.]])
@@ -284,22 +252,8 @@ def fold_parts(
 ) -> list[tuple[WeightedRows, WeightedRows]]:
     """Return (part to fit on, part held out) of every fold; copies of a row stand on one side.
 
-    Parameters
-    ----------
-    logits : array of shape (M, K)
-    y : array of shape (M,)
-    weight : array of shape (M,), optional
-    n_folds : int
-        As many at most are made as there are rows to deal; one fold holds everything out that it fits on.
-    random_state : int
-        Of the order in which rows are dealt.
+    As many folds at most are made as there are rows to deal; one fold holds everything out that it fits on.
 
-    Returns
-    -------
-    list of (WeightedRows, WeightedRows)
-
-    Examples
-    --------
     >>> z = np.array([[0.0, 2.0], [0.0, 2.0], [1.0, 0.0], [0.0, 3.0]])
     >>> folds = fold_parts(z, np.array([1, 1, 0, 1]), None, 2)
     >>> sorted(held.rows.tolist() for _, held in folds)

@@ -78,7 +78,9 @@ class ScalingBinning(Calibrator):
         state |= {"platt": platt, "floor": default_floor(self.floor, *logits.shape)} | ROUNDED
         failed = [k for k, fit in enumerate(fits) if not fit.converged]
         message = (
-            f"the Platt fit of {len(failed)} classes did not converge, first {failed[0]}" if failed else ""
+            f"the Platt fit of {len(failed)} classes did not converge, first class {failed[0]}"
+            if failed
+            else ""
         )
         return Fitted(state, not failed, message, {"bins": bins})
 

@@ -123,12 +123,6 @@ class StateSpec:
 def check_state(spec: StateSpec, state: StateArrays, n_classes: int) -> None:
     """Raise a ValueError that names the array which is not as declared.
 
-    Parameters
-    ----------
-    spec : StateSpec
-    state : mapping of name to array
-    n_classes : int
-
     Examples
     --------
     >>> spec = StateSpec((Field("bias", "one a class", ("K",)),))
@@ -156,14 +150,7 @@ def check_state(spec: StateSpec, state: StateArrays, n_classes: int) -> None:
 
 
 def choose_spec(specs: tuple[StateSpec, ...], params: Mapping[str, Any], names: set[str]) -> StateSpec:
-    """Return the declaration that fits the parameters; of several, the one whose arrays are there.
-
-    Parameters
-    ----------
-    specs : tuple of StateSpec
-    params : mapping
-    names : set of str
-        Of the arrays at hand.
+    """Return the declaration that fits the parameters; of several, that whose arrays (``names``) are there.
 
     Examples
     --------

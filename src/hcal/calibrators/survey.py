@@ -24,8 +24,6 @@ RowPiece = Batch | Piece | Callable[[], Batch | Iterable[Batch]]
 def open_piece(piece: RowPiece) -> Iterator[Batch]:
     """Yield the batches that a piece is, or reads; empty ones are left out.
 
-    Examples
-    --------
     >>> [batch.start for batch in open_piece(lambda: Batch(np.zeros((1, 2)), "logits", np.array([0]), 7))]
     [7]
     """
@@ -42,20 +40,6 @@ def checked_batch(
 ) -> tuple[FloatArray, IntArray, Float64]:
     """Return the logits (B, K), labels and weights (B,) of a batch, every fault named with its rows.
 
-    Parameters
-    ----------
-    batch : Batch
-        With labels.
-    input : {"logits", "probs", "log_probs"}
-        What the calibrator takes.
-    n_classes : int, optional
-
-    Returns
-    -------
-    array of shape (B, K), array of shape (B,), array of shape (B,)
-
-    Examples
-    --------
     >>> checked_batch(Batch(np.array([[0.0, 2.0]]), "logits", None, 40), "logits")
     Traceback (most recent call last):
     ...
@@ -101,20 +85,8 @@ class PieceReader:
 class Survey:
     """What a fit must know of all rows before it begins: a partial result (:mod:`hcal.runtime.partial`).
 
-    Parameters
-    ----------
-    input : {"logits", "probs", "log_probs"}
-    sample : callable, optional
-        n_classes ↦ a :class:`RowSample` to be filled on the way.
-
-    Attributes
-    ----------
-    counts, mass : arrays of shape (K,)
-        Rows and weight of every class.
-    weighted : bool
-        Whether rows came with weights.
-    sketch : RowSketch
-    sample : RowSample, or None
+    ``counts`` and ``mass`` (K,) are rows and weight of every class, ``weighted`` says whether rows came with
+    weights. ``sample`` makes, of the number of classes, a :class:`RowSample` to be filled on the way.
     """
 
     def __init__(

@@ -37,8 +37,6 @@ class GroupedMethod(Protocol):
 def methods_of_top_k() -> list[str]:
     """Return the methods that take :class:`hcal.data.top_k.TopK`.
 
-    Examples
-    --------
     >>> methods_of_top_k()
     ['ets', 'ts', 'uncal']
     """
@@ -55,23 +53,10 @@ def _grouped(calibrator: Calibrator) -> GroupedMethod:
 
 
 def fit_top_k(calibrator: Method, top: TopK, y: Any, sample_weight: Any = None) -> Method:
-    """Fit a calibrator on top-k scores; ``calibrator.fit(top, y)`` comes here.
+    """Fit one of :func:`methods_of_top_k` on top-k scores; ``calibrator.fit(top, y)`` comes here.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-        One of :func:`methods_of_top_k`.
-    top : TopK
-    y : array-like of shape (N,)
-        Integers 0..K−1, listed in their row or not.
-    sample_weight : array-like of shape (N,), optional
+    Labels (N,) are integers 0..K−1, listed in their row or not.
 
-    Returns
-    -------
-    Calibrator
-
-    Examples
-    --------
     >>> from hcal.calibrators.ts import TemperatureScaling
     >>> top = TopK([[0.9, 0.05]] * 4, [[7, 3]] * 4, n_classes=1000)
     >>> cal = fit_top_k(TemperatureScaling(), top, [7, 7, 3, 500])
@@ -105,19 +90,7 @@ def fit_top_k(calibrator: Method, top: TopK, y: Any, sample_weight: Any = None) 
 
 
 def predict_top_k(calibrator: Calibrator, top: TopK) -> TopK:
-    """Return calibrated probabilities of the listed classes and of the tail.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-        Fitted, on top-k scores or on all classes.
-    top : TopK
-
-    Returns
-    -------
-    TopK
-        With the same classes in the same places.
-    """
+    """Return calibrated probabilities of the listed classes, in the same places, and of the tail."""
     method = _grouped(calibrator)
     calibrator._check_fitted()
     if top.n_classes != calibrator.n_classes_:

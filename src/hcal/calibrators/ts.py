@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._shared import ONE_TEMPERATURE
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
-from hcal.runtime.ops import Ops
+from hcal.calibrators._shared import OneTemperature
+from hcal.calibrators.base import Fitted
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax
 from hcal.solvers.rows import FitRows, array_rows
 from hcal.solvers.temperature import Temperature, temperature_of
 
 
-class TemperatureScaling(Calibrator):
+class TemperatureScaling(OneTemperature):
     """softmax(z/T) with the one T > 0 that minimises the mean NLL; convex in 1/T.
 
     Guo, Pleiss, Sun, Weinberger: On Calibration of Modern Neural Networks, ICML 2017.
@@ -30,12 +26,6 @@ class TemperatureScaling(Calibrator):
 
     name = "ts"
     title = "Temperature scaling"
-    preserves = "order"
-    weighted = True
-    state_specs = ONE_TEMPERATURE
-
-    def __init__(self, *, input: InputKind = "logits") -> None:
-        self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))
@@ -50,12 +40,6 @@ class TemperatureScaling(Calibrator):
 
     def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
         return grouped_softmax(scores * self.state_["beta"], log_sizes)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return softmax(logits * self.state_["beta"])
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        return ops.softmax(x * ops.const(self.state_["beta"]))
 
 
 def _fitted(solved: Temperature) -> Fitted:

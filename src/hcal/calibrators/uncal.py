@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import StateSpec
-from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.rows import FitRows
@@ -30,9 +29,6 @@ class Uncalibrated(Calibrator):
     weighted = True
     state_specs = (StateSpec(),)
     floored = False  # "before" is what the classifier said
-
-    def __init__(self, *, input: InputKind = "logits") -> None:
-        self.input = input
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
         return Fitted({})

@@ -18,11 +18,7 @@ _jit = jit()
 def accumulate(counted: Any, probs: Any) -> None:
     """Add every probability to its class's bin.
 
-    Parameters
-    ----------
-    counted : array of shape (K, BINS, 2)
-        Counts and sums of the claims.
-    probs : contiguous array of shape (N, K)
+    ``counted`` (K, BINS, 2) holds counts and sums of the claims, ``probs`` (N, K) is contiguous.
     """
     k = probs.shape[1]
     chunks = [(a, min(a + _CHUNK, k)) for a in range(0, k, _CHUNK)]

@@ -100,4 +100,4 @@ def certify_batches(
     whole = add_up(function, source.pieces(), empty, driver=driver, advance=advance, size=len)
     if calibrator is not None:
         refuse_share(whole.seen.result(), calibrator.name)
-    return whole.stream.certify(level=level, assume=assume)
+    return whole.stream.certify(level=level, assume=assume, classes=source.classes)

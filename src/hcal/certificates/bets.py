@@ -57,17 +57,8 @@ FAMILIES = {"top-label": TOP_BETS, "class-wise": CLASS_BETS, "vector": VECTOR_BE
 def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDArray[np.float64]:
     """Return the logarithm of what each bet pays on each event.
 
-    Parameters
-    ----------
-    p, c : array of any shape S
-        Claims, and marks (bool).
+    Claims ``p`` and marks ``c`` have any shape S, the answer (*S, E).
 
-    Returns
-    -------
-    array of shape (*S, E)
-
-    Examples
-    --------
     >>> pays = np.exp(log_payoffs(np.array([0.8, 0.8]), np.array([True, False]), TOP_BETS, 0.0))
     >>> np.allclose(0.8 * pays[0] + 0.2 * pays[1], 1)  # a fair game
     True
@@ -91,8 +82,6 @@ def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:
 
     Shapes: probs (N, K), y (N,) → (N, E).
 
-    Examples
-    --------
     >>> f = np.array([[0.2, 0.8], [0.2, 0.8]])
     >>> pays = np.exp(log_vector_payoffs(f, np.array([0, 1])))
     >>> np.allclose(0.2 * pays[0] + 0.8 * pays[1], 1)

@@ -18,16 +18,6 @@ _STEPS = 30  # Newton converges in six to eight; the cap only guards against rou
 def kl(c: ArrayLike, q: ArrayLike) -> Vector:
     """Return the binary relative entropy kl(c, q) = c·log(c/q) + (1−c)·log((1−c)/(1−q)).
 
-    Parameters
-    ----------
-    c, q : array-like of probabilities
-
-    Returns
-    -------
-    array
-
-    Examples
-    --------
     >>> kl(0.5, [0.5, 0.9]).round(4)
     array([0.    , 0.5108])
     """
@@ -43,19 +33,8 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
 
     kl is convex in q, so that every step stays at or above the root: a stop too early is only wider.
 
-    Parameters
-    ----------
-    c : array-like
-        Observed frequencies.
-    reach : array-like
-        log(1/failure) / m, of the same shape or broadcast.
+    ``c`` are observed frequencies, ``reach`` is log(1/failure)/m.
 
-    Returns
-    -------
-    array
-
-    Examples
-    --------
     >>> kl_upper([0.0, 0.5, 1.0], np.log(20) / 100).round(4)
     array([0.0295, 0.6206, 1.    ])
     """
@@ -81,16 +60,6 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
 def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
     """Return the interval of all q with kl(c, q) ≤ reach.
 
-    Parameters
-    ----------
-    c, reach : array-like
-
-    Returns
-    -------
-    low, high : array
-
-    Examples
-    --------
     >>> low, high = kl_interval([0.9], np.log(40) / 200)
     >>> low.round(4), high.round(4)
     (array([0.8328]), array([0.9478]))
@@ -102,8 +71,6 @@ def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:
 def largest_variance(low: ArrayLike, high: ArrayLike) -> Vector:
     """Return the largest q(1 − q) of an interval: at ½ if it is inside, else at the nearer end.
 
-    Examples
-    --------
     >>> largest_variance([0.1, 0.4], [0.2, 0.7])
     array([0.16, 0.25])
     """
@@ -114,19 +81,8 @@ def largest_variance(low: ArrayLike, high: ArrayLike) -> Vector:
 def bennett(variance: ArrayLike, log_failure: float) -> Vector:
     """Return the least x with V·η(x/V) ≥ log_failure, η(u) = (1 + u)·log(1 + u) − u.
 
-    Parameters
-    ----------
-    variance : array-like
-        Upper bounds V on the sum of the variances.
-    log_failure : float
-        log(sides / failure).
+    ``variance`` V bounds the sum of the variances; ``log_failure`` is log(sides / failure).
 
-    Returns
-    -------
-    array
-
-    Examples
-    --------
     >>> bennett([0.0, 100.0], np.log(40)).round(3)
     array([ 0.   , 28.366])
     """
@@ -146,8 +102,6 @@ def bennett(variance: ArrayLike, log_failure: float) -> Vector:
 def check_level(level: float) -> float:
     """Return 1 − level, the probability that a certificate may fail.
 
-    Examples
-    --------
     >>> round(check_level(0.95), 6)
     0.05
     """

@@ -11,6 +11,7 @@ import numpy as np
 
 from hcal.certificates.event import EventCertificate, Refutation, certify_event
 from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins, table_of_rows
+from hcal.data.class_names import class_title
 from hcal.metrics.sample import BLOCK, Data, Vector
 from hcal.runtime.numerics import FloatArray, IntArray
 
@@ -92,31 +93,11 @@ class ClassCertificates:
         }
 
 
-def class_title(k: int, names: Sequence[str | int] | None) -> str:
-    """Return what sentences call a class.
-
-    Examples
-    --------
-    >>> class_title(1, None), class_title(1, ["well", "sick"])
-    ('class 1', 'class sick')
-    """
-    return f"class {k if names is None else names[k]}"
-
-
 def class_tolerance(frequency: Vector, tolerance: float) -> Vector:
     """Return the tolerance of a class in proportion to the spread of its own label: 2·√(π(1 − π))·tolerance.
 
     At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be
     small for a common class may be all there is to say about a rare one.
-
-    Parameters
-    ----------
-    frequency : array
-    tolerance : float
-
-    Returns
-    -------
-    array
 
     Examples
     --------
@@ -140,22 +121,9 @@ def certify_classes(
 ) -> ClassCertificates:
     """Certify every class from its table.
 
-    Parameters
-    ----------
-    tables : iterable of EventTable
-        One a class, in the order of ``classes``; made when asked for, so that one is in memory at a time.
-    classes : array of shape (C,)
-    failure : float
-        For all of them together.
-    tolerance : float
-        Rows needed are counted for this tolerance, see :func:`class_tolerance`.
-    keep : int
-        Full certificates of so many classes, those furthest off, are kept.
-    names : sequence of K str or int, optional
-
-    Returns
-    -------
-    ClassCertificates
+    ``tables`` are made when asked for, in the order of ``classes`` (C,), so that one is in memory at a time.
+    ``failure`` is for all of them together; rows needed are counted for ``tolerance``, see
+    :func:`class_tolerance`. Full certificates of the ``keep`` classes furthest off are kept.
     """
     rows: list[tuple[float, ...]] = []
     kept: dict[int, EventCertificate] = {}
@@ -185,17 +153,7 @@ def _needed(ratio: float, limit: float, found: EventCertificate | None) -> int |
 
 
 def class_tables(data: Data, classes: IntArray) -> Iterable[EventTable]:
-    """Yield the table of every class: exact where the sample is small, in fine bins where it is large.
-
-    Parameters
-    ----------
-    data : Data
-    classes : array of shape (C,)
-
-    Yields
-    ------
-    EventTable
-    """
+    """Yield the table of every class: exact where the sample is small, in fine bins where it is large."""
     if data.n * len(classes) <= EXACT_ENTRIES:
         for k in classes.tolist():
             yield table_of_rows(data.probs[:, k].astype(np.float64), data.y == k)

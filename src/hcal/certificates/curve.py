@@ -32,13 +32,8 @@ class Band:
 def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     """Return the curve with its band, valid where the windows are, but for the probability of failure.
 
-    Parameters
-    ----------
-    windows : Windows
-        Their intervals bound the variance, and the curve's end.
+    The intervals of the windows bound the variance, and the curve's end.
 
-    Examples
-    --------
     >>> from hcal.certificates.table import table_of_rows
     >>> from hcal.certificates.windows import find_windows
     >>> table = table_of_rows(np.linspace(0.5, 1, 400), np.ones(400))

@@ -28,13 +28,7 @@ def pyplot() -> Any:
 
 
 def draw_event(event: EventCertificate, level: float) -> Figure:
-    """Draw the cumulative curve with its band, and below it every window's interval of the gap.
-
-    Parameters
-    ----------
-    level : float
-        Of the whole certificate, for the title.
-    """
+    """Draw the cumulative curve with its band, and below it every window's interval of the gap."""
     figure: Figure
     figure, (top, bottom) = pyplot().subplots(2, 1, figsize=(7.2, 7.0), layout="constrained")
     _curve(top, event)

@@ -21,8 +21,6 @@ _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 def part_name(level: int) -> str:
     """Return the name of a window of a resolution: half, quarter, …
 
-    Examples
-    --------
     >>> part_name(3), part_name(7)
     ('eighth', '128th')
     """

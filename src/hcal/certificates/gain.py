@@ -29,17 +29,9 @@ class Gain:
 def certify_gain(before: Vector, after: Vector, failure: float, random_state: int = 0) -> Gain:
     """Bound the mean improvement from two Brier scores a row.
 
-    Parameters
-    ----------
-    before, after : array of shape (N,)
-        Row scores in [0, 2].
-    failure : float
-        Half for each side.
-    random_state : int
-        Rows are dealt in a random order: a sorted file would tell the gambler what comes.
+    Scores (N,) lie in [0, 2]; each side has half of the failure. Rows are dealt in a random order: a sorted
+    file would tell the gambler what comes.
 
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> gain = certify_gain(rng.uniform(0, 1, 2000), rng.uniform(0, 0.5, 2000), 0.05)
     >>> 0.2 < gain.at_least < 0.25 < gain.at_most < 0.3
@@ -55,13 +47,8 @@ def certify_gain(before: Vector, after: Vector, failure: float, random_state: in
 def lower_mean(x: Vector, failure: float) -> float:
     """Return a lower confidence bound of the mean of independent draws from [0, 1].
 
-    Parameters
-    ----------
-    x : array of shape (N,)
-        In an order that does not depend on the values.
+    They stand in an order that does not depend on the values.
 
-    Examples
-    --------
     >>> round(lower_mean(np.tile([0.4, 0.6], 500), 0.05), 3)
     0.492
     """

@@ -43,20 +43,8 @@ class GroupCertificate:
 
 
 def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
-    """Return the names of the groups and the number of each row's group.
+    """Return the names of the groups, of any kind that can be told apart, and the number of each row's (N,).
 
-    Parameters
-    ----------
-    groups : array-like of shape (N,)
-        Anything that can be told apart: strings, integers, booleans.
-
-    Returns
-    -------
-    names : list of str
-    which : array of shape (N,)
-
-    Examples
-    --------
     >>> group_names(["b", "a", "b"], 3)
     (['a', 'b'], array([1, 0, 1]))
     """
@@ -77,15 +65,8 @@ def certify_groups(
 ) -> tuple[GroupCertificate, ...]:
     """Certify every group, worst first: proven gaps before possible ones.
 
-    Parameters
-    ----------
-    p, c : array of shape (N,)
-    groups : array-like of shape (N,)
-    failure : float
-        For all groups together.
+    ``failure`` is for all groups together.
 
-    Examples
-    --------
     >>> p = np.full(2000, 0.9)
     >>> c = np.arange(2000) % 10 > np.where(np.arange(2000) < 500, 4, 0)
     >>> found = certify_groups(p, c, np.where(np.arange(2000) < 500, "bad", "good"), 0.05)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
 from hcal.certificates.gamblers import Gamblers, log_average, log_mean
+from hcal.data.class_names import ClassName, check_classes, class_title, encode
 from hcal.runtime.numerics import Float64
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Monitor:
         Families; all of them by default. The whole vector has no tolerance: with one it is left out.
     positive : int
         The class that is watched where there are two.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns: alarms use them, and labels may be given by them.
 
     Attributes
     ----------
@@ -100,12 +103,14 @@ class Monitor:
         *,
         events: Sequence[str] | None = None,
         positive: int = 1,
+        classes: Sequence[ClassName] | None = None,
     ) -> None:
         if not (isinstance(level, int | float | np.number) and 0 < level < 1):
             raise ValueError(f"level must lie between 0 and 1, such as 0.05, got {level!r}")
         if not 0 <= tolerance < 1:
             raise ValueError(f"tolerance must lie in 0..1, got {tolerance!r}")
         self.level, self.tolerance, self.positive = float(level), float(tolerance), int(positive)
+        self.classes = None if classes is None else check_classes(classes, len(classes))
         self.events = self._families(events)
         self.n, self.n_classes = 0, 0
         self.alarm: Alarm | None = None
@@ -136,7 +141,9 @@ class Monitor:
         y : array-like of shape (N,)
         """
         p, _ = inputs.check_probs(probs)
-        labels = inputs.check_labels(y, *p.shape)
+        labels = inputs.check_labels(encode(y, self.classes), *p.shape)
+        if self.classes is not None:
+            check_classes(self.classes, p.shape[1])
         if not self.n_classes:
             self._begin(p.shape[1])
         if p.shape[1] != self.n_classes:
@@ -182,9 +189,9 @@ class Monitor:
     def _describe(self, row: int, families: Float64, log_evidence: float) -> Alarm:
         family = self.events[int(families.argmax())]
         event, bet = self._gamblers[family].leader()
-        name = {"top-label": "top label", "vector": "whole vector"}.get(family, f"class {event}")
-        if family == "class-wise" and self.n_classes == 2:
-            name = f"class {self.positive}"
+        watched = self.positive if self.n_classes == 2 else event
+        name = {"top-label": "top label", "vector": "whole vector"}.get(family)
+        name = class_title(watched, self.classes) if name is None else name
         evidence = float(np.exp(min(log_evidence, 700.0)))
         return Alarm(row, family, name, FAMILIES[family][bet].words, evidence)
 
@@ -261,6 +268,7 @@ class Monitor:
             "tolerance": self.tolerance,
             "events": list(self.events),
             "positive": self.positive,
+            "classes": self.classes,
             "n": self.n,
             "n_classes": self.n_classes,
             "alarm": None if self.alarm is None else asdict(self.alarm),
@@ -282,7 +290,10 @@ class Monitor:
         """
         if state.get("schema") != _SCHEMA:
             raise ValueError(f"the state has schema {state.get('schema')!r}; this hcal reads {_SCHEMA}")
-        made = cls(state["level"], state["tolerance"], events=state["events"], positive=state["positive"])
+        made = cls(
+            state["level"], state["tolerance"], events=state["events"], positive=state["positive"],
+            classes=state.get("classes"),  # none in older states
+        )  # fmt: skip
         if state["n_classes"]:
             made._begin(state["n_classes"])
         made.n, made._merged = state["n"], state["merged"]
@@ -323,12 +334,7 @@ class Monitor:
         return f"<Monitor: {self}>"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the evidence of every family over time, and the line where the alarm sounds.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-        """
+        """Draw the evidence of every family over time, and the line where the alarm sounds."""
         from hcal.certificates.drawing import draw_evidence
 
         return draw_evidence(self, ax)

@@ -37,8 +37,6 @@ class MonotoneBand:
 def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
     """Return the band of a non-falling q(p) from simultaneous window intervals.
 
-    Examples
-    --------
     >>> from hcal.certificates.table import table_of_rows
     >>> from hcal.certificates.windows import find_windows
     >>> p = np.repeat([0.2, 0.8], 500)

@@ -15,8 +15,6 @@ from hcal.certificates.bounds import kl_interval
 def markov_reach(rows: float, failure: float) -> float:
     """Return the α of the paper's Ξ + α at a probability of failure: 1/(failure·√M), at most 1.
 
-    Examples
-    --------
     >>> markov_reach(160_000, 0.05)
     0.05
     >>> markov_reach(200, 0.05)
@@ -28,8 +26,6 @@ def markov_reach(rows: float, failure: float) -> float:
 def large_deviation_reach(observed: float, rows: float, failure: float) -> float:
     """Return how far the truth of one window, fixed beforehand, can be from what was observed.
 
-    Examples
-    --------
     >>> round(large_deviation_reach(0.9, 2000, 0.05), 4)
     0.0192
     """

@@ -94,10 +94,6 @@ def certify(
     random_state : int
         Of the order in which rows are dealt for the gain.
 
-    Returns
-    -------
-    Certificate
-
     Raises
     ------
     RowsOfTheFitError

@@ -18,8 +18,6 @@ _SHOWN = 8
 def points(value: float) -> str:
     """Write a difference of probabilities in points (hundredths).
 
-    Examples
-    --------
     >>> points(0.0213), points(0.0002)
     ('2.1 points', '0.02 points')
     """
@@ -29,8 +27,6 @@ def points(value: float) -> str:
 def capital(text: str) -> str:
     """Return a text as a sentence begins: its first letter large, names inside it untouched.
 
-    Examples
-    --------
     >>> capital("class McIntosh")
     'Class McIntosh'
     """
@@ -40,8 +36,6 @@ def capital(text: str) -> str:
 def share(value: float) -> str:
     """Write a probability in per cent.
 
-    Examples
-    --------
     >>> share(0.976)
     '97.6 %'
     """

@@ -60,10 +60,6 @@ class CertificateStream:
         probs : array-like of shape (N, K)
         y : array-like of shape (N,)
         groups : array-like of shape (N,), optional
-
-        Returns
-        -------
-        self
         """
         p, _ = inputs.check_probs(probs)
         labels = inputs.check_labels(y, *p.shape)
@@ -90,16 +86,7 @@ class CertificateStream:
             )
 
     def merge(self, other: CertificateStream) -> Self:
-        """Add what another accumulator has seen; in any order, the sum is the same.
-
-        Parameters
-        ----------
-        other : CertificateStream
-
-        Returns
-        -------
-        self
-        """
+        """Add what another accumulator has seen; in any order, the sum is the same."""
         if (self.n_classes, self.positive) != (other.n_classes, other.positive):
             raise ValueError("only accumulators of the same classes can be merged")
         self._top += other._top
@@ -119,16 +106,7 @@ class CertificateStream:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> CertificateStream:
-        """Return the accumulator whose :attr:`state` this is.
-
-        Parameters
-        ----------
-        state : dict
-
-        Returns
-        -------
-        CertificateStream
-        """
+        """Return the accumulator whose :attr:`state` this is."""
         made = cls(state["n_classes"], positive=state["positive"])
         made.n = int(state["n"])
         arrays = dict(state["arrays"])
@@ -155,10 +133,6 @@ class CertificateStream:
         tolerance : float
         classes : sequence of K str or int, optional
             Names of the classes: sentences and tables use them.
-
-        Returns
-        -------
-        Certificate
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")

@@ -63,17 +63,8 @@ class EventTable:
 
 
 def table_of_rows(p: Vector, c: Vector) -> EventTable:
-    """Group rows by their claimed probability.
+    """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
 
-    Parameters
-    ----------
-    p : array of shape (N,)
-        Claimed probabilities.
-    c : array of shape (N,)
-        Marks, 0 or 1.
-
-    Examples
-    --------
     >>> table_of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened
     array([0., 1.])
     """
@@ -89,8 +80,6 @@ def table_of_rows(p: Vector, c: Vector) -> EventTable:
 def bin_of(p: NDArray[np.floating]) -> NDArray[np.int32]:
     """Return the stream bin of each probability, from its bits: no search, no logarithm.
 
-    Examples
-    --------
     >>> bin_of(np.array([0.0, 0.5, 1.0])).tolist() == [0, _SIDE, BINS - 1]
     True
     """
@@ -103,8 +92,6 @@ def bin_of(p: NDArray[np.floating]) -> NDArray[np.int32]:
 def bin_edges() -> tuple[Vector, Vector]:
     """Return the smallest and largest probability of every stream bin, shape (BINS,) each.
 
-    Examples
-    --------
     >>> low, high = bin_edges()
     >>> float(low[0]), float(high[-1])
     (0.0, 1.0)

@@ -31,8 +31,6 @@ class Tails:
 def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = THRESHOLDS) -> Tails:
     """Certify the rows at or above each threshold, all thresholds at once.
 
-    Examples
-    --------
     >>> from hcal.certificates.table import table_of_rows
     >>> p = np.repeat([0.6, 0.95], 500)
     >>> found = threshold_table(table_of_rows(p, np.ones(1000)), 0.05, (0.5, 0.9))
@@ -46,8 +44,6 @@ def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = T
 def risk_coverage(table: EventTable, failure: float) -> Tails:
     """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
 
-    Examples
-    --------
     >>> from hcal.certificates.table import table_of_rows
     >>> p = np.linspace(0.5, 1, 1000)
     >>> len(risk_coverage(table_of_rows(p, np.ones(1000)), 0.05).share)

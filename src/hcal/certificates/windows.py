@@ -64,8 +64,6 @@ class Windows:
 def deepest_level(n: float) -> int:
     """Return L = ⌊log2(n / 200)⌋, 0 below 400 rows.
 
-    Examples
-    --------
     >>> deepest_level(399), deepest_level(400), deepest_level(20000)
     (0, 1, 6)
     """
@@ -80,8 +78,6 @@ def discrete_values(table: EventTable) -> bool:
 def find_windows(table: EventTable, failure: float) -> Windows:
     """Return all windows with intervals that hold together but for the given probability of failure.
 
-    Examples
-    --------
     >>> from hcal.certificates.table import table_of_rows
     >>> p = np.linspace(0.5, 1, 400)
     >>> found = find_windows(table_of_rows(p, np.ones(400)), 0.025)

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hcal._version import __version__
-from hcal.cli import bench, console, warm
+from hcal.cli import bench, commands, console, warm
+from hcal.cli.commands import BY_BLOCKS, OUTPUT, Shown, reading
 from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, shape_of
-from hcal.cli.options import (
-    BatchRowsOpt,
-    ClassesOpt,
-    DataArg,
-    GroupOpt,
-    IdOpt,
-    InputOpt,
-    JsonOpt,
-    LabelOpt,
-    LabelsOpt,
-    MethodOpt,
-    ModelOpt,
-    OptionScoreOpt,
-    QuietOpt,
-    SchedulerOpt,
-    ScoresOpt,
-    WeightOpt,
-    WorkersOpt,
-    names_of,
-)
+from hcal.cli.options import InputOpt, LabelOpt, MethodOpt, ModelOpt, ScoresOpt, names_of
+from hcal.cli.scale import Scale
 
 app = typer.Typer(
     help="Turn the scores of any trained classifier into probabilities that can be trusted.",
@@ -39,10 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _examples(*commands: str) -> str:
-    return "\n\n".join(["Examples:", *(f"  [cyan]{command}[/]" for command in commands)])
+command = partial(commands.command, app)
 
 
 def _version(wanted: bool) -> None:
@@ -60,90 +41,55 @@ def _root(
     pass
 
 
-@app.command(
-    epilog=_examples(
-        "hcal fit cal.npz -o model.hcal", "hcal fit scores.npy --labels y.npy --input probs -o m.hcal"
-    )
-)
+@command("hcal fit cal.npz -o model.hcal", "hcal fit scores.npy --labels y.npy --input probs -o m.hcal")
 def fit(
-    file: DataArg,
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write")],
     method: MethodOpt = None,
-    input: InputOpt = None,
-    labels: LabelsOpt = None,
-    score: OptionScoreOpt = "sum",
-    scores: ScoresOpt = None,
-    label: LabelOpt = None,
-    id: IdOpt = None,
-    weight: WeightOpt = None,
-    classes: ClassesOpt = None,
+    ask: Annotated[Ask, reading("file input labels score scores label id weight classes")],
     preserve: Annotated[
         str | None, typer.Option("--preserve", help="what must not change: order, accuracy or none")
     ] = None,
     param: Annotated[
         list[str] | None, typer.Option("--param", help="a parameter of the method, name=value; repeatable")
     ] = None,
-    batch_rows: BatchRowsOpt = None,
-    workers: WorkersOpt = None,
-    scheduler: SchedulerOpt = None,
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
+    scale: Annotated[Scale, BY_BLOCKS],
+    shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Learn a calibrator from scores and labels of held-out rows."""
-    with console.friendly():
-        from hcal.cli.fit import run_fit
-        from hcal.cli.scale import Scale
+    from hcal.cli.fit import run_fit
 
-        check_output(output, *file, labels)
-        params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
-        ask = Ask(file, input, labels, scores, label, id, weight=weight, classes=classes, score=score)
-        scale = Scale(batch_rows, workers, scheduler)
-        done = run_fit(method, ask, params, scale, output, quiet=quiet or json)
-        if json:
-            console.print_json(done.to_dict())
-        elif not quiet:
-            done.show()
+    check_output(output, *ask.file, ask.labels)
+    params = parse_params([*(param or []), *([] if preserve is None else [f"preserve={preserve}"])])
+    done = run_fit(method, ask, params, scale, output, quiet=shown.silent)
+    shown.show(done.to_dict, done.show)
 
 
-@app.command(epilog=_examples("hcal apply model.hcal new.npz -o probs.npz"))
+@command("hcal apply model.hcal new.npz -o probs.npz")
 def apply(
+    *,
     model: Annotated[Path, typer.Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")],
-    file: DataArg,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="where the probabilities go; type by extension")
     ],
-    input: InputOpt = None,
-    score: OptionScoreOpt = "sum",
+    ask: Annotated[Ask, reading("file input score scores label id")],
     prior: Annotated[
         str | None,
         typer.Option("--prior", help="class frequencies of the new rows, with commas; or 'estimate'"),
     ] = None,
-    scores: ScoresOpt = None,
-    label: LabelOpt = None,
-    id: IdOpt = None,
-    batch_rows: BatchRowsOpt = None,
-    workers: WorkersOpt = None,
-    scheduler: SchedulerOpt = None,
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
+    scale: Annotated[Scale, BY_BLOCKS],
+    shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Turn new scores into calibrated probabilities."""
-    with console.friendly():
-        from hcal.cli.apply import run_apply
-        from hcal.cli.scale import Scale
+    from hcal.cli.apply import run_apply
 
-        ask = Ask(file, input, None, scores, label, id, score=score)
-        scale = Scale(batch_rows, workers, scheduler)
-        written = run_apply(model, ask, output, prior, scale, quiet=quiet or json)
-        if json:
-            console.print_json(written.to_dict())
-        elif not quiet:
-            written.show()
+    written = run_apply(model, ask, output, prior, scale, quiet=shown.silent)
+    shown.show(written.to_dict, written.show)
 
 
-@app.command(epilog=_examples("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json"))
+@command("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json")
 def evaluate(
-    file: DataArg,
+    *,
     model: ModelOpt = None,
     metrics: Annotated[
         str | None, typer.Option("--metrics", help="names with commas between them; default: all")
@@ -151,94 +97,50 @@ def evaluate(
     ci: Annotated[
         float | None, typer.Option("--ci", help="add intervals of this level, such as 0.95")
     ] = None,
-    input: InputOpt = None,
-    labels: LabelsOpt = None,
-    score: OptionScoreOpt = "sum",
-    scores: ScoresOpt = None,
-    label: LabelOpt = None,
-    id: IdOpt = None,
-    group: GroupOpt = None,
-    weight: WeightOpt = None,
-    classes: ClassesOpt = None,
+    ask: Annotated[Ask, reading("file input labels score scores label id group weight classes")],
     diagram: Annotated[bool, typer.Option(help="draw a reliability diagram in the terminal")] = True,
-    batch_rows: BatchRowsOpt = None,
-    workers: WorkersOpt = None,
-    scheduler: SchedulerOpt = None,
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
+    scale: Annotated[Scale, BY_BLOCKS],
+    shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
-    with console.friendly():
-        from hcal.cli.evaluate import run_evaluate, show
-        from hcal.cli.scale import Scale
+    from hcal.cli.evaluate import run_evaluate, show
 
-        ask = Ask(
-            file, input, labels, scores, label, id, group=group, weight=weight, classes=classes, score=score
-        )
-        scale = Scale(batch_rows, workers, scheduler)
-        measured, notes = run_evaluate(model, ask, names_of(metrics), ci, scale, quiet=quiet or json)
-        for note in notes:
-            console.say("warning", "yellow", note)
-        if json:
-            console.print_json(measured.to_dict(notes))
-        elif not quiet:
-            show(measured, draw=diagram)
+    measured, notes = run_evaluate(model, ask, names_of(metrics), ci, scale, quiet=shown.silent)
+    for note in notes:
+        console.say("warning", "yellow", note)
+    shown.show(lambda: measured.to_dict(notes), lambda: show(measured, draw=diagram))
 
 
-@app.command(
-    epilog=_examples(
-        "hcal report test.npz -o report.html", "hcal report test.npz --model model.hcal -o r.html"
-    )
-)
+@command("hcal report test.npz -o report.html", "hcal report test.npz --model model.hcal -o r.html")
 def report(
-    file: DataArg,
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", help="the HTML page to write")],
     model: ModelOpt = None,
-    input: InputOpt = None,
-    labels: LabelsOpt = None,
-    score: OptionScoreOpt = "sum",
     names: Annotated[
         Path | None, typer.Option("--names", help="a text file with one class name a line")
     ] = None,
     ci: Annotated[float, typer.Option("--ci", help="level of intervals and bands")] = 0.95,
     positive: Annotated[str | None, typer.Option(help="the positive class of two, name or number")] = None,
-    group: GroupOpt = None,
-    scores: ScoresOpt = None,
-    label: LabelOpt = None,
-    classes: ClassesOpt = None,
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
+    ask: Annotated[Ask, reading("file input labels score group scores label classes")],
+    shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Write one HTML page that shows whether the probabilities can be trusted."""
-    with console.friendly():
-        from hcal.cli.report import write
+    from hcal.cli.report import show_verdict, to_dict, write
 
-        check_output(output, *file, model, labels, names)
-        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
-        calibrator, data = calibrator_and_data(model, ask)
-        with console.working(f"measuring {shape_of(data)}", quiet=quiet or json):
-            verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive)
-        for alarm in verdict.alarms:
-            console.say("warning", "yellow", alarm)
-        if json:
-            console.print_json({"report": str(output), "grade": verdict.grade, "headline": verdict.headline,
-                                "sentences": verdict.sentences, "alarms": verdict.alarms})  # fmt: skip
-        elif not quiet:
-            console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
-            console.out().print("\n".join(verdict.sentences), markup=False)
-            console.out().print(f"\nwrote [bold]{console.name(output)}[/]: open it in any browser")
+    check_output(output, *ask.file, model, ask.labels, names)
+    calibrator, data = calibrator_and_data(model, ask)
+    with console.working(f"measuring {shape_of(data)}", quiet=shown.silent):
+        verdict = write(output, data, calibrator, names=names, ci=ci, positive=positive)
+    for alarm in verdict.alarms:
+        console.say("warning", "yellow", alarm)
+    shown.show(lambda: to_dict(verdict, output), lambda: show_verdict(verdict, output))
 
 
-@app.command(
-    epilog=_examples(
-        "hcal certify test.npz --model model.hcal", "hcal certify test.npz --group site --plot proof.png"
-    )
-)
+@command("hcal certify test.npz --model model.hcal", "hcal certify test.npz --group site --plot proof.png")
 def certify(
-    file: DataArg,
+    *,
     model: ModelOpt = None,
     level: Annotated[float, typer.Option(help="probability with which all of it holds")] = 0.95,
-    group: GroupOpt = None,
     assume: Annotated[
         str | None, typer.Option("--assume", help="monotone: add what follows if accuracy never falls")
     ] = None,
@@ -246,44 +148,32 @@ def certify(
         str | None, typer.Option("--positive", help="the class to certify of two, name or number")
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
-    input: InputOpt = None,
-    labels: LabelsOpt = None,
-    score: OptionScoreOpt = "sum",
-    scores: ScoresOpt = None,
-    label: LabelOpt = None,
-    classes: ClassesOpt = None,
-    batch_rows: BatchRowsOpt = None,
-    workers: WorkersOpt = None,
-    scheduler: SchedulerOpt = None,
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
+    ask: Annotated[Ask, reading("file group input labels score scores label classes")],
+    scale: Annotated[Scale, BY_BLOCKS],
+    shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
-    with console.friendly():
-        from hcal.cli.certify import run_certify, save_picture
-        from hcal.cli.scale import Scale
+    from hcal.cli.certify import run_certify, save_picture
 
-        if plot is not None:
-            check_output(plot, *file, model)
-        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
-        wanted = {"level": level, "assume": assume, "positive": positive}
-        scale = Scale(batch_rows, workers, scheduler)
-        certificate = run_certify(model, ask, wanted, scale, quiet=quiet or json)
-        if plot is not None:
-            save_picture(certificate.plot(), plot)
-        if json:
-            console.print_json(certificate.to_dict())
-        elif not quiet:
-            console.show_wide(certificate)
+    if plot is not None:
+        check_output(plot, *ask.file, model)
+    wanted = {"level": level, "assume": assume, "positive": positive}
+    certificate = run_certify(model, ask, wanted, scale, quiet=shown.silent)
+    if plot is not None:
+        save_picture(certificate.plot(), plot)
+    shown.show(certificate.to_dict, lambda: console.show_wide(certificate))
 
 
-@app.command(
-    epilog=_examples(
-        "hcal compare task.npz --methods ts,iso,h", "hcal compare cal.csv --test test.csv --plot methods.png"
-    )
+_FoldGroupOpt = Annotated[
+    str | None, typer.Option("--group", help="a column: no group on both sides of a fold")
+]
+
+
+@command(
+    "hcal compare task.npz --methods ts,iso,h", "hcal compare cal.csv --test test.csv --plot methods.png"
 )
 def compare(
-    file: DataArg,
+    *,
     test: Annotated[
         Path | None, typer.Option("--test", help="judge on this file; else the test part, else folds")
     ] = None,
@@ -294,40 +184,27 @@ def compare(
     folds: Annotated[int, typer.Option("--folds", help="of a file without a test part")] = 5,
     plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", help="processes; -1 for all cores")] = None,
-    input: InputOpt = None,
-    labels: LabelsOpt = None,
-    score: OptionScoreOpt = "sum",
-    scores: ScoresOpt = None,
-    label: LabelOpt = None,
-    group: Annotated[
-        str | None, typer.Option("--group", help="a column: no group on both sides of a fold")
-    ] = None,
-    classes: ClassesOpt = None,
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
+    ask: Annotated[Ask, reading("file input labels score scores label classes", group=_FoldGroupOpt)],
+    shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Fit several methods and show which does best on rows that they have not seen."""
-    with console.friendly():
-        from hcal.cli.certify import save_picture
-        from hcal.cli.compare import compare_file
+    from hcal.cli.certify import save_picture
+    from hcal.cli.compare import compare_file
 
-        if plot is not None:
-            check_output(plot, *file, test, labels)
-        ask = Ask(file, input, labels, scores, label, group=group, classes=classes, score=score)
-        table = compare_file(
-            ask, test, methods=names_of(methods), metrics=names_of(metrics), folds=folds, jobs=jobs,
-            progress=False if quiet or json else None,
-        )  # fmt: skip
-        if plot is not None:
-            save_picture(table.plot(), plot)
-        if json:
-            console.print_json(table.to_dict())
-        elif not quiet:
-            console.show_wide(table)
+    if plot is not None:
+        check_output(plot, *ask.file, test, ask.labels)
+    table = compare_file(
+        ask, test, methods=names_of(methods), metrics=names_of(metrics), folds=folds, jobs=jobs,
+        progress=False if shown.silent else None,
+    )  # fmt: skip
+    if plot is not None:
+        save_picture(table.plot(), plot)
+    shown.show(table.to_dict, lambda: console.show_wide(table))
 
 
-@app.command(epilog=_examples("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json"))
+@command("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json")
 def watch(
+    *,
     files: Annotated[list[Path], typer.Argument(help="batches in the order of time", metavar="FILE...")],
     model: ModelOpt = None,
     level: Annotated[
@@ -341,48 +218,45 @@ def watch(
     input: InputOpt = None,
     scores: ScoresOpt = None,
     label: LabelOpt = None,
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
+    shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Watch batches of predictions and labels: is the model still calibrated?"""
-    with console.friendly():
-        from hcal.cli.certify import open_monitor, save_picture, watch_batch
+    from hcal.cli.certify import open_monitor, save_picture, watch_batch
 
-        for path in filter(None, (state, plot)):
-            check_output(path, *files, model)
-        monitor = open_monitor(state, level, tolerance)
-        for file in files:
-            calibrator, data = calibrator_and_data(model, Ask([file], input, None, scores, label))
-            watch_batch(monitor, data, calibrator)
-            if not quiet and not json:
-                console.out().print(f"{file.name}: {monitor}", markup=False)
-        if state is not None:
-            monitor.save(state)
-        if plot is not None:
-            save_picture(monitor.plot().figure, plot)
-        if json:
-            alarm = None if monitor.alarm is None else vars(monitor.alarm)
-            console.print_json({"rows": monitor.n, "log_evidence": monitor.log_evidence, "alarm": alarm})
-        if monitor.alarm is not None:
-            raise typer.Exit(3)  # 1 is an error, 2 a wrong command
+    for path in filter(None, (state, plot)):
+        check_output(path, *files, model)
+    monitor = open_monitor(state, level, tolerance)
+    for file in files:
+        calibrator, data = calibrator_and_data(model, Ask([file], input, scores=scores, label=label))
+        watch_batch(monitor, data, calibrator)
+        if not shown.silent:
+            console.out().print(f"{file.name}: {monitor}", markup=False)
+    if state is not None:
+        monitor.save(state)
+    if plot is not None:
+        save_picture(monitor.plot().figure, plot)
+    if shown.json:
+        alarm = None if monitor.alarm is None else vars(monitor.alarm)
+        console.print_json({"rows": monitor.n, "log_evidence": monitor.log_evidence, "alarm": alarm})
+    if monitor.alarm is not None:
+        raise typer.Exit(3)  # 1 is an error, 2 a wrong command
 
 
-@app.command(epilog=_examples("hcal demo", "hcal demo --method ts --output /tmp/demo"))
+@command("hcal demo", "hcal demo --method ts --output /tmp/demo")
 def demo(
+    *,
     output: Annotated[Path, typer.Option("--output", "-o", help="the folder to write to")] = Path(
         "hcal-demo"
     ),
     method: MethodOpt = "h",
     seed: Annotated[int, typer.Option("--seed", help="seed of the split and of the training")] = 0,
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
+    shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Train an over-confident network on digits, calibrate it, show before and after."""
-    with console.friendly():
-        from hcal.cli.story import run_demo
+    from hcal.cli.story import run_demo
 
-        run_demo(output, method=method or "h", random_state=seed, quiet=quiet, json=json)
+    run_demo(output, method=method or "h", random_state=seed, quiet=shown.quiet, json=shown.json)
 
 
-app.command(epilog=_examples("hcal warm"))(warm.warm)
+command("hcal warm")(warm.warm)
 app.add_typer(bench.app, name="bench")

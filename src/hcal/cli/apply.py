@@ -56,22 +56,7 @@ def check_target(output: Path, *, blocks: bool) -> None:
 def apply_file(
     calibrator: Calibrator, model: Path, ask: Ask, output: Path, prior: str | None, *, quiet: bool
 ) -> Written:
-    """Apply a calibrator to rows that are all in memory.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-    model : Path
-        Where it came from.
-    ask : Ask
-    output : Path
-    prior : str, optional
-    quiet : bool
-
-    Returns
-    -------
-    Written
-    """
+    """Apply a calibrator to rows that are all in memory."""
     ask.check_memory(TIMES, calibrator.input)
     data = read_for(calibrator, model, ask)
     with console.working(f"applying {calibrator.name} to {shape_of(data)}", quiet=quiet):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
@@ -16,6 +18,7 @@ from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
 from hcal.cli.scale import Scale, describe, open_batches
 from hcal.data import Batches, DataFile
+from hcal.data.class_names import reorder
 from hcal.evaluation import learned_from
 
 
@@ -29,19 +32,8 @@ def certify_file(
 ) -> Certificate:
     """Certify what a file holds, or what a calibrator makes of it; never on the rows of the fit.
 
-    Parameters
-    ----------
-    data : DataFile
-    calibrator : Calibrator, optional
-        The gain over the file's own probabilities is certified too.
-    level : float
-    assume : str, optional
-    positive : str, optional
-        Name or number of the class to certify of two.
-
-    Returns
-    -------
-    Certificate
+    With a calibrator the gain over the file's own probabilities is certified too; ``positive`` is the name or
+    number of the class to certify of two.
     """
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
@@ -71,17 +63,7 @@ def certify_source(
 ) -> Certificate:
     """Certify rows that come by blocks; never on the rows of the fit.
 
-    Parameters
-    ----------
-    source : Batches
-    calibrator, level, assume, positive
-        As for :func:`certify_file`.
-    **told
-        Who works on the pieces, and who is told of it.
-
-    Returns
-    -------
-    Certificate
+    ``told`` says who works on the pieces, and who is told of it.
     """
     from hcal.certificates.batched import certify_batches
 
@@ -92,21 +74,7 @@ def certify_source(
 def run_certify(
     model: Path | None, ask: Ask, wanted: dict[str, Any], scale: Scale, *, quiet: bool
 ) -> Certificate:
-    """Certify what was asked for, by blocks where that was asked for or files are many.
-
-    Parameters
-    ----------
-    model : Path, optional
-    ask : Ask
-    wanted : dict
-        Options of :func:`certify_file`.
-    scale : Scale
-    quiet : bool
-
-    Returns
-    -------
-    Certificate
-    """
+    """Certify what was asked for, by blocks where that was asked for or files are many."""
     if scale.by_blocks(ask):
         calibrator = None if model is None else load(model)
         source = open_batches(ask, scale, calibrator, model)
@@ -119,34 +87,21 @@ def run_certify(
 
 
 def open_monitor(state: Path | None, level: float, tolerance: float) -> Monitor:
-    """Return the monitor that a file holds, or a new one.
-
-    Parameters
-    ----------
-    state : Path, optional
-    level, tolerance : float
-        Of a new one.
-
-    Returns
-    -------
-    Monitor
-    """
+    """Return the monitor that a file holds, or a new one of that level and tolerance."""
     if state is not None and state.exists():
         return Monitor.load(state)
     return Monitor(level, tolerance)
 
 
 def watch_batch(monitor: Monitor, data: DataFile, calibrator: Calibrator | None) -> None:
-    """Add one file's rows to a monitor, in their order.
-
-    Parameters
-    ----------
-    monitor : Monitor
-    data : DataFile
-    calibrator : Calibrator, optional
-    """
+    """Add one file's rows to a monitor, in their order; the first that names classes names them for all."""
     probs = own_probs(data) if calibrator is None else calibrator.predict_proba(data.values)
-    monitor.update(probs, data.labels())
+    y, names = data.labels(), text_names(data)
+    if names is not None:
+        monitor.classes = tuple(names) if monitor.classes is None else monitor.classes
+        order = reorder(names, monitor.classes) or range(len(names))
+        probs, y = probs[:, order], np.argsort(order)[y]
+    monitor.update(probs, y if monitor.classes is None else np.array(monitor.classes)[y])
 
 
 def save_picture(figure: Any, path: Path) -> None:

@@ -23,20 +23,7 @@ def compare_file(
 ) -> Comparison:
     """Compare methods on a file with two parts, on two files, or out of fold on one.
 
-    Parameters
-    ----------
-    ask : Ask
-        The file to learn from.
-    test : Path, optional
-        The file to judge on; by default the test part of the first, or folds where it has no parts.
-    methods, metrics : list of str, optional
-    folds : int
-    jobs : int, optional
-    progress : bool, optional
-
-    Returns
-    -------
-    Comparison
+    ``test`` is the file to judge on; by default the test part of the first, or folds where it has no parts.
     """
     learn = ask.read(part="cal")
     options = {

@@ -51,8 +51,6 @@ def show_wide(shown: Any) -> None:
 def name(text: object) -> str:
     """Return a name of a file (or other text of the user) so that its brackets are no markup.
 
-    Examples
-    --------
     >>> print(name("data[bold].hcal"))
     data\\[bold].hcal
     """
@@ -189,14 +187,6 @@ def _finite(value: Any) -> Any:
 def refuse_inputs(output: Path, *read: Path | None) -> None:
     """Refuse an output that is one of the files to read, under whatever name.
 
-    Parameters
-    ----------
-    output : Path
-    *read : Path or None
-        The inputs; None where an option was not given.
-
-    Examples
-    --------
     >>> refuse_inputs(Path("a.npz"), Path("./a.npz"))
     Traceback (most recent call last):
     ...
@@ -241,17 +231,7 @@ def fitting(calibrator: Calibrator, text: str, *, quiet: bool) -> Iterator[None]
 
 
 def before_after(before: Mapping[str, float], after: Mapping[str, float], *, title: str) -> Table:
-    """Return a table of scores before and after; a fall is green, accuracy and confidence have no colour.
-
-    Parameters
-    ----------
-    before, after : dict of floats
-    title : str
-
-    Returns
-    -------
-    rich.table.Table
-    """
+    """Return a table of scores before and after; a fall is green, accuracy and confidence have no colour."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("", style="cyan", no_wrap=True)
     table.add_column("before", justify="right")

@@ -49,19 +49,8 @@ class Digits:
 
 
 def train_digits(random_state: int = 0) -> Digits:
-    """Train the network and return its logits on held-out digits.
+    """Train the network and return its logits on held-out digits; all draws follow ``random_state``.
 
-    Parameters
-    ----------
-    random_state : int
-        Of the grain, the split and the training.
-
-    Returns
-    -------
-    Digits
-
-    Examples
-    --------
     >>> train_digits().logits_test.shape
     (2788, 10)
     """

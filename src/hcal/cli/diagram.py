@@ -11,20 +11,8 @@ from hcal.evaluation.diagram import ReliabilityCurve
 def draw_text(curve: ReliabilityCurve, *, title: str = "", width: int = 40) -> Text:
     """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
 
-    Parameters
-    ----------
-    curve : ReliabilityCurve
-        From :func:`hcal.reliability`.
-    title : str
-    width : int
-        Characters from 0 to 1.
+    ``width`` is in characters from 0 to 1.
 
-    Returns
-    -------
-    rich.text.Text
-
-    Examples
-    --------
     >>> import hcal
     >>> curve = hcal.reliability([[0.05, 0.95]] * 12, [1] * 6 + [0] * 6, bins=10).curves[0]
     >>> print(draw_text(curve, width=20).plain)

@@ -32,21 +32,9 @@ TIMES: Final = 10
 class Measured:
     """What ``hcal evaluate`` found.
 
-    Attributes
-    ----------
-    data : DataFile
-    raw, probs : arrays of shape (N, K)
-        The file's own probabilities, and the calibrator's (the same object where there is none).
-    y : array of shape (N,)
-    before : Evaluation or None
-        Of ``raw``, where there is a calibrator.
-    result : Evaluation
-        Of ``probs``.
-    calibrator : Calibrator or None
-    argmax_changed : int
-        How many rows got another most probable class.
-    streamed : BatchedEvaluation or None
-        Where rows came by blocks: then ``raw``, ``probs`` and ``y`` are a sample of them.
+    ``raw`` (N, K) are the file's own probabilities and ``before`` their evaluation where there is a
+    calibrator; ``probs`` (N, K) are the calibrator's, or the same object, and ``result`` is theirs. Where
+    rows came by blocks (``streamed``) these arrays are a sample of them.
     """
 
     data: DataFile
@@ -95,16 +83,7 @@ def _intervals(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def own_probs(data: DataFile) -> FloatArray:
-    """Return the probabilities that a file holds or implies: softmax of its logits.
-
-    Parameters
-    ----------
-    data : DataFile
-
-    Returns
-    -------
-    array of shape (N, K)
-    """
+    """Return the probabilities (N, K) that a file holds or implies: softmax of its logits."""
     return to_probs(data.values, data.kind)
 
 
@@ -121,18 +100,7 @@ def measure(
 ) -> Measured:
     """Measure the file's probabilities and, where given, the calibrator's.
 
-    Parameters
-    ----------
-    data : DataFile
-    calibrator : Calibrator, optional
-    metrics : sequence of str, optional
-        Names or levels; all by default.
-    ci : float, optional
-        Level of the intervals.
-
-    Returns
-    -------
-    Measured
+    ``metrics`` are names or levels, all by default; ``ci`` is the level of the intervals.
     """
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
@@ -156,17 +124,7 @@ def measure_batches(
 ) -> tuple[Measured, list[str]]:
     """Measure rows that come by blocks; return also what is to be said of them.
 
-    Parameters
-    ----------
-    source : Batches
-    calibrator, metrics, ci
-        As for :func:`measure`.
-    **told
-        Who works on the pieces, and who is told of it.
-
-    Returns
-    -------
-    Measured, list of str
+    ``told`` says who works on the pieces, and who is told of it.
     """
     found = evaluate_batches(source, calibrator, metrics, ci, **told)
     sample = found.sample
@@ -195,22 +153,7 @@ def run_evaluate(
     *,
     quiet: bool,
 ) -> tuple[Measured, list[str]]:
-    """Measure what was asked for, by blocks where that was asked for or files are many.
-
-    Parameters
-    ----------
-    model : Path, optional
-    ask : Ask
-    metrics, ci
-        As for :func:`measure`.
-    scale : Scale
-    quiet : bool
-
-    Returns
-    -------
-    Measured, list of str
-        And what is to be said of the rows.
-    """
+    """Measure what was asked for, by blocks where asked for or files are many; return also what to say."""
     if scale.by_blocks(ask):
         calibrator = None if model is None else load(model)
         source = open_batches(ask, scale, calibrator, model)

@@ -28,7 +28,7 @@ class Ask:
     """A file and what the options say of it."""
 
     file: list[Path]
-    kind: str | None = None
+    input: str | None = None
     labels: Path | None = None
     scores: str | None = None
     label: str | None = None
@@ -45,7 +45,7 @@ class Ask:
         if self.several:
             return self.batches(None, part=part, kind=kind).read_all()
         return read_data(
-            self.file, part=part, kind=kind or self.kind, labels=self.labels, columns=self.columns,
+            self.file, part=part, kind=kind or self.input, labels=self.labels, columns=self.columns,
             classes=names_of(self.classes), score=check_score(self.score),
         )  # fmt: skip
 
@@ -66,7 +66,7 @@ class Ask:
         from hcal.data.pieces import Recipe, declared_bytes
         from hcal.data.sources import files_of
 
-        recipe, declared = Recipe(1, kind or self.kind, self.columns, self.labels), 0
+        recipe, declared = Recipe(1, kind or self.input, self.columns, self.labels), 0
         with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
             declared = sum(declared_bytes(path, recipe) for path in files_of(self.file) or ())
         check_memory(self.file[0].name, times * declared)
@@ -78,8 +78,8 @@ class Ask:
         from hcal.data import batches
 
         return batches(
-            self.file, rows=rows, part=part, kind=kind or self.kind, labels=self.labels, columns=self.columns,
-            classes=names_of(self.classes), order=order,
+            self.file, rows=rows, part=part, kind=kind or self.input, labels=self.labels,
+            columns=self.columns, classes=names_of(self.classes), order=order,
         )  # fmt: skip
 
     @property
@@ -108,9 +108,9 @@ def read_for(calibrator: Calibrator, model: Path, ask: Ask) -> DataFile:
 
 def as_fitted(calibrator: Calibrator, model: Path, ask: Ask, read: Callable[[InputKind], T]) -> T:
     """Read the kind of scores that the calibrator was fitted on; say so where the file has another."""
-    if ask.kind is not None and ask.kind != calibrator.input:
+    if ask.input is not None and ask.input != calibrator.input:
         raise ValueError(
-            f"{model.name} was fitted on {calibrator.input}, so --input {ask.kind} cannot be right"
+            f"{model.name} was fitted on {calibrator.input}, so --input {ask.input} cannot be right"
         )
     try:
         return read(calibrator.input)
@@ -121,8 +121,6 @@ def as_fitted(calibrator: Calibrator, model: Path, ask: Ask, read: Callable[[Inp
 def parse_params(pairs: list[str]) -> dict[str, Any]:
     """Parse ``name=value`` pairs; a value is JSON where it can be, None, True or False, else text.
 
-    Examples
-    --------
     >>> parse_params(["bins=30", "preserve=None", "events=top-label"])
     {'bins': 30, 'preserve': None, 'events': 'top-label'}
     """

@@ -25,18 +25,8 @@ TIMES: Final = 10
 class FitDone:
     """What ``hcal fit`` did.
 
-    Attributes
-    ----------
-    calibrator : Calibrator
-        Fitted and saved.
-    output : Path
-    data : DataFile
-        What it learned from; of rows that came by blocks, some of the first.
-    what : str
-        Their names and shape, in words.
-    rows : int
-    told : list of str
-        Warnings.
+    ``data`` is what it learned from (of rows that came by blocks, some of the first), ``what`` their names
+    and shape in words, ``told`` are warnings.
     """
 
     calibrator: Calibrator
@@ -77,22 +67,7 @@ class FitDone:
 def run_fit(
     method: str | None, ask: Ask, params: dict[str, Any], scale: Scale, output: Path, *, quiet: bool
 ) -> FitDone:
-    """Learn from what was asked for, by blocks where that was asked for, and save the model.
-
-    Parameters
-    ----------
-    method : str, optional
-    ask : Ask
-    params : dict
-        Of the method.
-    scale : Scale
-    output : Path
-    quiet : bool
-
-    Returns
-    -------
-    FitDone
-    """
+    """Learn from what was asked for, by blocks where that was asked for, and save the model."""
     if scale.asked:
         done = _fit_blocks(method, ask, params, scale, output, quiet=quiet)
     else:
@@ -139,16 +114,7 @@ FEW_ROWS, FEW_OF_A_CLASS = 100, 20
 
 
 def warn_of_few_rows(data: DataFile) -> list[str]:
-    """Say on standard error that a calibration set is tiny, and return what was said.
-
-    Parameters
-    ----------
-    data : DataFile
-
-    Returns
-    -------
-    list of str
-    """
+    """Say on standard error that a calibration set is tiny, and return what was said."""
     rows, told = len(data.values), []
     found, counts = np.unique(data.labels(), return_counts=True)
     if rows < FEW_ROWS:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -67,12 +68,31 @@ SchedulerOpt = Annotated[
     str | None, typer.Option("--scheduler", help="address of a Dask scheduler whose workers share the work")
 ]
 
+#: The options that say what is read, worded and defaulted once.
+READING: Final[dict[str, tuple[Any, Any]]] = {
+    "file": (DataArg, Parameter.empty),
+    "input": (InputOpt, None),
+    "labels": (LabelsOpt, None),
+    "score": (OptionScoreOpt, "sum"),
+    "scores": (ScoresOpt, None),
+    "label": (LabelOpt, None),
+    "id": (IdOpt, None),
+    "group": (GroupOpt, None),
+    "weight": (WeightOpt, None),
+    "classes": (ClassesOpt, None),
+}
+#: The options that say how rows are worked on where memory does not hold them.
+SCALE: Final[dict[str, tuple[Any, Any]]] = {
+    "batch_rows": (BatchRowsOpt, None),
+    "workers": (WorkersOpt, None),
+    "scheduler": (SchedulerOpt, None),
+}
+SHOWN: Final[dict[str, tuple[Any, Any]]] = {"quiet": (QuietOpt, False), "json": (JsonOpt, False)}
+
 
 def names_of(text: str | None) -> list[str] | None:
     """Return names with commas between them as a list.
 
-    Examples
-    --------
     >>> names_of("cat, dog"), names_of(None)
     (['cat', 'dog'], None)
     """

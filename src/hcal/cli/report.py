@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hcal.calibrators.base import Calibrator
+from hcal.cli import console
 from hcal.data import DataFile
 from hcal.data.limits import open_regular
 from hcal.reporting import Source, measure_report, write_page
@@ -24,20 +25,8 @@ def write(
 ) -> ReportVerdict:
     """Measure, write the page and return its verdict.
 
-    Parameters
-    ----------
-    output : Path
-    data : DataFile
-    calibrator : Calibrator, optional
-    names : Path, optional
-        A text file with one class name a line.
-    ci : float
-    positive : str, optional
-        Name or number of the positive class of two.
-
-    Returns
-    -------
-    ReportVerdict
+    ``names`` is a text file with one class name a line, ``positive`` the name or number of the positive
+    class.
     """
     listed = data.classes if names is None else _lines(names)
     content = measure_report(
@@ -56,6 +45,21 @@ def write(
     return judge_report(content)
 
 
+def to_dict(verdict: ReportVerdict, page: Path) -> dict[str, Any]:
+    """Return what the page says, JSON-able."""
+    return {
+        "report": str(page), "grade": verdict.grade, "headline": verdict.headline,
+        "sentences": verdict.sentences, "alarms": verdict.alarms,
+    }  # fmt: skip
+
+
+def show_verdict(verdict: ReportVerdict, page: Path) -> None:
+    """Print what the page says, and where it is."""
+    console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
+    console.out().print("\n".join(verdict.sentences), markup=False)
+    console.out().print(f"\nwrote [bold]{console.name(page)}[/]: open it in any browser")
+
+
 def _lines(path: Path) -> list[str]:
     with open_regular(path) as file:
         try:
@@ -67,8 +71,6 @@ def _lines(path: Path) -> list[str]:
 def class_number(name: str | None, names: Sequence[Any] | None) -> int:
     """Return the class that a name or a number means; class 1 by default.
 
-    Examples
-    --------
     >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, None)
     (1, 0, 1)
     """

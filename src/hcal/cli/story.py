@@ -20,16 +20,7 @@ _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 
 
 def run_demo(folder: Path, *, method: str, random_state: int, quiet: bool, json: bool) -> None:
-    """Train, calibrate, show and write.
-
-    Parameters
-    ----------
-    folder : Path
-        Made where it does not exist: ``digits.npz``, ``model.hcal``, ``reliability.png``, ``report.html``.
-    method : str
-    random_state : int
-    quiet, json : bool
-    """
+    """Train, calibrate, show, and write data, model, picture and report into a folder, new if need be."""
     silent = quiet or json
     calibrator = make_calibrator(method)
     folder.mkdir(parents=True, exist_ok=True)

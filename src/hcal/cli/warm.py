@@ -8,43 +8,34 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from hcal.cli import console
-from hcal.cli.options import JsonOpt, QuietOpt
+from hcal.cli.commands import OUTPUT, Shown
 
 
-def warm(
-    quiet: QuietOpt = False,
-    json: JsonOpt = False,
-) -> None:
+def warm(shown: Annotated[Shown, OUTPUT]) -> None:
     """Compile all kernels and keep them on disk: in an image, after an install, before a benchmark."""
-    with console.friendly():
-        with console.working("compiling", quiet=quiet or json):
-            seconds, folder, why = warm_kernels()
-        if json:
-            found = {"seconds": seconds, "folder": folder, "kept": not why, "why_not": why or None}
-            console.print_json(found)
-        elif not quiet:
-            told = ", ".join(f"{name} {spent:.1f} s" for name, spent in seconds.items())
-            console.out().print(f"compiled or found on disk: {told}", markup=False)
-            if folder:
-                console.out().print(f"kept in [bold]{console.name(folder)}[/]", soft_wrap=True)
-        if why:
-            console.say("warning", "yellow", why)
+    with console.working("compiling", quiet=shown.silent):
+        seconds, folder, why = warm_kernels()
+    found = {"seconds": seconds, "folder": folder, "kept": not why, "why_not": why or None}
+
+    def show() -> None:
+        told = ", ".join(f"{name} {spent:.1f} s" for name, spent in seconds.items())
+        console.out().print(f"compiled or found on disk: {told}", markup=False)
+        if folder:
+            console.out().print(f"kept in [bold]{console.name(folder)}[/]", soft_wrap=True)
+
+    shown.show(lambda: found, show)
+    if why:
+        console.say("warning", "yellow", why)
 
 
 def warm_kernels() -> tuple[dict[str, float], str, str]:
     """Run every kernel on a handful of rows, in both float widths.
 
-    Returns
-    -------
-    seconds : dict of float
-        By part: what compiling took, or loading from disk.
-    folder : str
-        Where the kernels of the default are kept; empty if nowhere.
-    why : str
-        Why they are not kept; empty if they are.
+    Return the seconds by part that compiling took, or loading from disk; the folder where the kernels of the
+    default are kept, empty if nowhere; and why they are not kept, empty if they are.
     """
     from hcal.runtime.extras import missing
     from hcal.runtime.jit import compiled

@@ -46,20 +46,7 @@ _MAGIC: Final = b"\x93NUMPY"
 
 
 def read_npy(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the one array of an ``.npy`` file.
-
-    Parameters
-    ----------
-    file : binary file
-    name : str
-        Of the file, for messages.
-    wish : Wish
-        Which names are wanted.
-
-    Returns
-    -------
-    dict of arrays
-    """
+    """Read the one array of an ``.npy`` file."""
     shape, fortran, dtype = read_header(file, text=wish.labels)
     wanted, held = math.prod(shape) * dtype.itemsize, size_of(file)
     if wanted > held - file.tell():
@@ -69,17 +56,7 @@ def read_npy(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 
 
 def read_npz(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the wanted arrays of an ``.npz`` file; the other entries are not touched.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`read_npy`.
-
-    Returns
-    -------
-    dict of arrays
-    """
+    """Read the wanted arrays of an ``.npz`` file; the other entries are not touched."""
     archive, entries = entries_of(file)
     with archive:
         chosen = {key: entries[key] for key in wish.choose(list(entries))}
@@ -93,16 +70,7 @@ def read_npz(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 
 
 def entries_of(file: BinaryIO) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:
-    """Open an ``.npz`` archive; return it and its entries by the names of their arrays.
-
-    Parameters
-    ----------
-    file : binary file
-
-    Returns
-    -------
-    zipfile.ZipFile, dict of zipfile.ZipInfo
-    """
+    """Open an ``.npz`` archive; return it and its entries by the names of their arrays."""
     start = file.read(len(_MAGIC))
     if start == _MAGIC:
         raise ValueError("it is a single .npy array: rename it to .npy")
@@ -168,20 +136,6 @@ def read_header(file: Any, *, text: bool = False) -> tuple[tuple[int, ...], bool
 def fill(file: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool = False) -> NDArray[Any]:
     """Read exactly the bytes of one array from where the file stands.
 
-    Parameters
-    ----------
-    file : binary file
-    shape : tuple of int
-    dtype : numpy.dtype
-    fortran : bool
-        Whether the first index varies fastest.
-
-    Returns
-    -------
-    array of that shape
-
-    Examples
-    --------
     >>> import io
     >>> fill(io.BytesIO(b"\\x01\\x02"), (2,), np.dtype("u1"))
     array([1, 2], dtype=uint8)

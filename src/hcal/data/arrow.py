@@ -12,26 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.data.arrays import Arrays, Wish
-from hcal.data.columns import BARE, may_be_text
+from hcal.data.columns import may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
 from hcal.data.rows import Span, gathered_spans
-from hcal.data.tables import columns_by_name, one_axis, refuse_identifiers, refuse_other_columns, typed
+from hcal.data.tables import choose_columns, judged_columns, typed
 from hcal.runtime.extras import missing
 
 
 def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the wanted columns of a parquet file.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-        A column of lists is a matrix.
-    """
+    """Read the wanted columns of a parquet file; a column of lists is a matrix."""
     with _one_line():
         rows = ParquetRows(file, name, wish)
         check_bytes(name, rows.n_bytes, size_of(file))
@@ -40,13 +29,7 @@ def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 
 
 class ParquetRows:
-    """Rows of the wanted columns of a parquet file; a span is some row groups.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-    """
+    """Rows of the wanted columns of a parquet file; a span is some row groups."""
 
     random = False
 
@@ -60,7 +43,7 @@ class ParquetRows:
             # Pages are read as they are needed: a row group may be the whole file.
             self.source = pq.ParquetFile(file, pre_buffer=False, buffer_size=2**16)
             schema = self.source.schema_arrow
-            self.chosen = _choose(schema, wish)
+            self.chosen = choose_columns(schema.names, wish, _index_of(schema))
             texts = _check_types(schema, self.chosen, wish)
             self.n_rows: int = self.source.metadata.num_rows
             self.n_bytes = _bytes_of(self.source, schema, _all(self.chosen), texts)
@@ -92,13 +75,7 @@ class ParquetRows:
 
 
 class IpcRows:
-    """Rows of the wanted columns of a feather or Arrow IPC file; a span is some record batches.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-    """
+    """Rows of the wanted columns of a feather or Arrow IPC file; a span is some record batches."""
 
     random = False
 
@@ -111,7 +88,7 @@ class IpcRows:
         with _one_line():
             with ipc.open_file(file) as source:
                 self._schema = source.schema
-            self.chosen = _choose(self._schema, wish)
+            self.chosen = choose_columns(self._schema.names, wish, _index_of(self._schema))
             _check_types(self._schema, self.chosen, wish)
             self.source = self._only(_all(self.chosen))
 
@@ -163,17 +140,7 @@ class IpcRows:
 
 
 def read_feather(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the wanted columns of a feather file (version 2, which is Arrow's own file), batch by batch.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-    """
+    """Read the wanted columns of a feather file (version 2, which is Arrow's own file), batch by batch."""
     with _one_line():
         rows = IpcRows(file, name, wish)
         batches, total = [], 0
@@ -204,14 +171,6 @@ def _table(batches: list[Any], schema: Any = None) -> Any:
     return pa.Table.from_batches(batches, schema=schema)
 
 
-def _choose(schema: Any, wish: Wish) -> dict[str, list[str]]:
-    columns = columns_by_name(schema.names, wish.columns)
-    chosen = {key: columns[key] for key in wish.choose(columns)}
-    if not wish.labels:
-        refuse_other_columns(chosen.get(BARE, ()), _index_of(schema))
-    return chosen
-
-
 def _all(chosen: dict[str, list[str]]) -> list[str]:
     return list(dict.fromkeys(c for cs in chosen.values() for c in cs))
 
@@ -221,9 +180,7 @@ def _arrays(
 ) -> Arrays:
     """Return the chosen columns of a table, of all rows or of some; the rest as for ``parse_csv``."""
     arrays = {key: _stack(key, table, cs, text=key in known) for key, cs in chosen.items()}
-    if BARE in arrays and not wish.labels and not judged:
-        refuse_identifiers(arrays[BARE], chosen[BARE])
-    return {key: one_axis(key, array, chosen[key]) for key, array in arrays.items()}
+    return judged_columns(arrays, chosen, wish, judged=judged)
 
 
 def _index_of(schema: Any) -> list[str]:

@@ -32,15 +32,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     Content and rename reach the disk before this returns. Temporaries that a killed process left in the
     folder are removed.
 
-    Parameters
-    ----------
-    path : path-like
-
-    Yields
-    ------
-    Path
-        An empty file in the same folder, with the same suffix.
-
     Examples
     --------
     >>> import tempfile
@@ -114,10 +105,6 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 def check_new_folder(path: Path) -> None:
     """Raise where a folder cannot be written because something is there.
 
-    Parameters
-    ----------
-    path : Path
-
     Examples
     --------
     >>> check_new_folder(Path("new"))
@@ -130,10 +117,6 @@ def check_new_folder(path: Path) -> None:
 
 def remove_stale(folder: Path) -> None:
     """Remove the temporaries that killed processes left in a folder; those of living ones stay.
-
-    Parameters
-    ----------
-    folder : Path
 
     Examples
     --------

@@ -62,10 +62,6 @@ class Batch:
 def rows_from(start: int) -> Iterator[None]:
     """Let an error about a block say where the block begins: its own rows are counted from there.
 
-    Parameters
-    ----------
-    start : int
-
     Examples
     --------
     >>> with rows_from(65536):
@@ -83,33 +79,14 @@ def rows_from(start: int) -> Iterator[None]:
 
 
 def as_batch(start: int, data: DataFile) -> Batch:
-    """Return rows of a file with their labels as integers.
-
-    Parameters
-    ----------
-    start : int
-    data : DataFile
-
-    Returns
-    -------
-    Batch
-    """
+    """Return rows of a file with their labels as integers."""
     with rows_from(start):
         y = None if data.y is None else inputs.check_labels(data.labels(), len(data.values), classes_of(data))
     return Batch(data.values, data.kind, y, start, data.ids, data.groups, data.weight)
 
 
 def read_piece(piece: Piece) -> Iterator[Batch]:
-    """Yield the batches of one piece, in this or in any other process.
-
-    Parameters
-    ----------
-    piece : Piece
-        Of :meth:`Batches.pieces`.
-
-    Yields
-    ------
-    Batch
+    """Yield the batches of one of :meth:`Batches.pieces`, in this or in any other process.
 
     Examples
     --------
@@ -190,10 +167,6 @@ class Batches:
         """Return disjoint parts of the rows, in their order, each for :func:`read_piece`.
 
         They depend on the files and on the block size alone, never on who reads them.
-
-        Returns
-        -------
-        list of Piece
         """
         return list(self._pieces[0])
 
@@ -211,12 +184,7 @@ class Batches:
         return chain.from_iterable(map(read_piece, self._pieces[0]))
 
     def read_all(self) -> DataFile:
-        """Return all rows at once, as :func:`hcal.data.read_data` does for one file.
-
-        Returns
-        -------
-        DataFile
-        """
+        """Return all rows at once, as :func:`hcal.data.read_data` does for one file."""
         check_bytes(self.name, self.n_bytes, self.n_bytes)
         found = [data for piece in self._pieces[0] for _, data in read_data_blocks(piece)]
 
@@ -321,10 +289,6 @@ def batches(
         As for :func:`hcal.data.read_data`. Arrays of a program need ``kind``.
     order : sequence of K str or int, optional
         Names of the classes in the order in which the columns are to come; by default that of the first file.
-
-    Returns
-    -------
-    Batches
 
     Examples
     --------

@@ -145,8 +145,6 @@ BLOCK_TYPES: Final = tuple(sorted(_BLOCKS))
 def can_write_blocks(path: str | Path) -> None:
     """Raise now when ``path`` is not a type that can be written block by block.
 
-    Examples
-    --------
     >>> can_write_blocks("out.parquet")
     """
     if Path(path).suffix.lower() not in _BLOCKS:
@@ -160,21 +158,10 @@ def write_blocks(
 ) -> Iterator[Callable[..., None]]:
     """Yield a function that takes blocks of probabilities; the file appears when the last was written.
 
-    Parameters
-    ----------
-    path : path-like
-        ``.npz .npy .csv`` or ``.parquet``, with the content that :func:`hcal.data.write_probs` gives it.
-    n_rows : int
-        How many rows there will be.
-    classes : sequence of K str, optional
+    The function takes ``probs``, ``y`` and ``ids``, and the file has the content that
+    :func:`hcal.data.write_probs` gives it; ``n_rows`` are announced, because some formats say their length
+    first.
 
-    Yields
-    ------
-    callable
-        Of ``probs``, ``y`` and ``ids``, as for :func:`hcal.data.write_probs`.
-
-    Examples
-    --------
     >>> path = Path(tempfile.mkdtemp()) / "p.csv"
     >>> with write_blocks(path, 2) as write:
     ...     for _ in range(2):

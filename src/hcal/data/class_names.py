@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -25,17 +26,6 @@ class UnnamedClassesError(ValueError):
 def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     """Check names of classes: K different texts, or K different integers.
 
-    Parameters
-    ----------
-    classes : sequence of K str or int
-    n_classes : int
-
-    Returns
-    -------
-    tuple of K str or int
-
-    Examples
-    --------
     >>> check_classes(np.array(["cat", "dog"]), 2)
     ('cat', 'dog')
     """
@@ -62,8 +52,6 @@ def _plain(name: Any) -> Any:
 def is_text(y: Any) -> bool:
     """Whether labels are text.
 
-    Examples
-    --------
     >>> is_text(["cat", "dog"]), is_text([0, 1])
     (True, False)
     """
@@ -79,17 +67,6 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     Text is looked up among names that are text; integers are then positions. Among names that are integers,
     integers are looked up by value.
 
-    Parameters
-    ----------
-    y : array-like of shape (N,)
-    classes : sequence of K str or int, or None
-
-    Returns
-    -------
-    array-like of shape (N,)
-
-    Examples
-    --------
     >>> encode(["dog", "cat"], ["cat", "dog"]), encode([7, 3], [3, 7]), encode([1, 0], ["cat", "dog"])
     (array([1, 0]), array([1, 0]), [1, 0])
     """
@@ -124,8 +101,6 @@ def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:
 def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[ClassName, ...] | None:
     """Return the names that a fit was given, or those of a frame's columns where the labels are text.
 
-    Examples
-    --------
     >>> names_of_fit(None, ["cat"], ["cat", "dog"], 2), names_of_fit(None, [0], ["cat", "dog"], 2)
     (('cat', 'dog'), None)
     """
@@ -137,15 +112,29 @@ def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[Cl
     return None
 
 
+def class_title(k: int, names: Sequence[ClassName] | None) -> str:
+    """Return what sentences call a class: by its name, or by its number.
+
+    >>> class_title(1, None), class_title(1, ["well", "sick"])
+    ('class 1', 'class sick')
+    """
+    return f"class {k if names is None else names[k]}"
+
+
+def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
+    """Return a sentence that speaks of classes by their numbers with the names of these classes.
+
+    >>> with_names("every label is class 1", ["well", "sick"])
+    'every label is class sick'
+    """
+    if names is None:
+        return sentence
+    return re.sub(r"\bclass (\d+)\b", lambda found: class_title(int(found[1]), names), sentence)
+
+
 def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:
     """Return where each class stands among columns that have names; None where they stand in order.
 
-    Parameters
-    ----------
-    columns, classes : sequence of K str
-
-    Examples
-    --------
     >>> reorder(["dog", "cat"], ["cat", "dog"])
     [1, 0]
     """

@@ -64,8 +64,6 @@ ANY: Final = Columns()
 def role_key(role: str) -> str:
     """Return where the column of a part stands among the arrays of a table.
 
-    Examples
-    --------
     >>> role_key("label")
     '@label'
     """
@@ -75,14 +73,8 @@ def role_key(role: str) -> str:
 def may_be_text(key: str, *, labels: bool = False) -> bool:
     """Whether an array of that name may hold text: labels, ids, groups and names of classes.
 
-    Parameters
-    ----------
-    key : str
-    labels : bool
-        Whether the whole file holds labels.
+    ``labels`` says whether the whole file holds labels.
 
-    Examples
-    --------
     >>> may_be_text("y_cal"), may_be_text("@id"), may_be_text("logits")
     (True, True, False)
     """
@@ -96,19 +88,9 @@ def match_scores(names: Sequence[str], wish: str) -> list[str]:
 
     Numbered columns come by their number, others as the file or the caller has them.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Columns that have no other part.
-    wish : str
-        A pattern, or names with commas between them.
+    ``wish`` is a pattern, or names with commas between them; ``names`` are the columns that have no other
+    part.
 
-    Returns
-    -------
-    list of str
-
-    Examples
-    --------
     >>> match_scores(["id", "logit_1", "logit_0"], "logit_*")
     ['logit_0', 'logit_1']
     >>> match_scores(["dog", "cat", "id"], "cat,dog")
@@ -133,14 +115,6 @@ def match_scores(names: Sequence[str], wish: str) -> list[str]:
 def class_parts(columns: Sequence[str], wish: str | None = None) -> list[str]:
     """Return what is left of columns' names without what they share: what the star stands for, or no prefix.
 
-    Parameters
-    ----------
-    columns : sequence of str
-    wish : str, optional
-        The pattern that chose them.
-
-    Examples
-    --------
     >>> class_parts(["logit_cat", "logit_dog"]), class_parts(["m1:cat", "m1:dog"], "m1:*")
     (['cat', 'dog'], ['cat', 'dog'])
     """
@@ -153,14 +127,6 @@ def class_parts(columns: Sequence[str], wish: str | None = None) -> list[str]:
 def named_classes(columns: Sequence[str], wish: str | None = None) -> tuple[str, ...] | None:
     """Return the names that score columns give to their classes; None where they only count them.
 
-    Parameters
-    ----------
-    columns : sequence of str
-    wish : str, optional
-        The pattern that chose them.
-
-    Examples
-    --------
     >>> named_classes(["probs_cat", "probs_dog"]), named_classes(["logits_0", "logits_1"])
     (('cat', 'dog'), None)
     """
@@ -183,8 +149,6 @@ def _numbers(parts: Sequence[str]) -> list[int] | None:
 def kind_by_name(column: str) -> InputKind | None:
     """Return the kind of scores that a column's name states, if it states one.
 
-    Examples
-    --------
     >>> kind_by_name("logit_cat"), kind_by_name("log_prob_3"), kind_by_name("cat")
     ('logits', 'log_probs', None)
     """
@@ -195,8 +159,6 @@ def kind_by_name(column: str) -> InputKind | None:
 def listed(names: Iterable[str]) -> str:
     """Return names in one short line, for messages.
 
-    Examples
-    --------
     >>> listed(["b", "a"])
     'b, a'
     """

@@ -20,15 +20,7 @@ _LONGEST_LINE: Final = 2**26
 
 
 class CsvRows:
-    """Rows of the wanted columns of a CSV file.
-
-    Parameters
-    ----------
-    file : binary file
-    name : str
-        Of the file, for messages.
-    wish : Wish
-    """
+    """Rows of the wanted columns of a CSV file."""
 
     random = False
 

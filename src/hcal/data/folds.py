@@ -23,23 +23,9 @@ def kfold(
     Stratified: the permuted rows of each class in turn are dealt out one a fold, so that no class differs
     by more than one between folds. Grouped: groups, largest first, each join the smallest fold so far.
 
-    Parameters
-    ----------
-    n_rows : int
-    n_folds : int
-        At least 2, at most the number of rows (or of groups).
-    random_state : int
-    stratify : array-like of shape (N,), optional
-        Labels whose shares the folds keep.
-    groups : array-like of shape (N,), optional
-        Rows of one group (one patient, one video) never stand on both sides.
+    ``stratify`` and ``groups`` are arrays of shape (N,): labels whose shares the folds keep, and groups (one
+    patient, one video) whose rows never stand on both sides.
 
-    Returns
-    -------
-    list of (array, array)
-
-    Examples
-    --------
     >>> [held_out.tolist() for _, held_out in kfold(5, 2, random_state=0)]
     [[0, 1, 2], [3, 4]]
     """

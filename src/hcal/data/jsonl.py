@@ -20,8 +20,6 @@ Found = tuple[InputKind, NDArray[Any], NDArray[Any], bool]
 def is_questions(paths: Sequence[Path]) -> bool:
     """Whether files are samples or stated confidences, and not a table with an object a line.
 
-    Examples
-    --------
     >>> is_questions([Path("a.csv")])
     False
     """
@@ -36,21 +34,9 @@ def is_questions(paths: Sequence[Path]) -> bool:
 def read_questions(paths: Sequence[Path], *, score: OptionScore = "sum") -> Found:
     """Read questions with their options, or answers with their stated confidence.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Several are read together, in this order.
-    score : {"sum", "length", "mutual-information"}
-        Of an option (:func:`hcal.data.lm_eval.read_lm_eval`).
+    Questions come as log-probabilities of shape (N, most options), −inf where an option does not exist;
+    stated confidences as probabilities of shape (N,) that the answer is right.
 
-    Returns
-    -------
-    kind, values, y, is_questions
-        Questions as log-probabilities of shape (N, most options), −inf where an option does not exist; stated
-        confidences as probabilities of shape (N,) that the answer is right.
-
-    Examples
-    --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "judge.jsonl"
     >>> _ = path.write_text('{"confidence": "80%", "correct": true}')

@@ -74,8 +74,6 @@ def _own_limit() -> int | None:
 def available_memory() -> int:
     """Return the bytes that this process can still get: of the machine, its container and its own limit.
 
-    Examples
-    --------
     >>> available_memory() > 0
     True
     """
@@ -106,15 +104,8 @@ def _first_number(path: str, key: str = "") -> int | None:
 def check_memory(name: str, needed: int) -> None:
     """Refuse, before anything starts, what would need more memory than there is.
 
-    Parameters
-    ----------
-    name : str
-        Of the file, for the message.
-    needed : int
-        Bytes that the whole work would take at its peak. Whoever has set ``HCAL_MAX_BYTES`` is not asked.
+    ``needed`` counts bytes at the peak of the whole work. Whoever has set ``HCAL_MAX_BYTES`` is not asked.
 
-    Examples
-    --------
     >>> check_memory("a.npy", 1000)
     >>> check_memory("a.npy", 10**18)
     Traceback (most recent call last):
@@ -136,17 +127,8 @@ class NeedsBlocksError(ValueError):
 def check_bytes(name: str, wanted: int, held: int) -> None:
     """Refuse, before anything is allocated, what would take more memory than the limits allow.
 
-    Parameters
-    ----------
-    name : str
-        Of the file, for the message.
-    wanted : int
-        Bytes that the arrays would take.
-    held : int
-        Bytes of the file itself.
+    ``wanted`` are the bytes that the arrays would take, ``held`` those of the file itself.
 
-    Examples
-    --------
     >>> check_bytes("a.npz", 8_000, 500)
     >>> check_bytes("a.npz", 10**18, 500)
     Traceback (most recent call last):
@@ -173,16 +155,6 @@ def _gigabytes(count: int) -> str:
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; refuse pipes, devices, sockets and folders without waiting.
 
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    binary file
-
-    Examples
-    --------
     >>> open_regular(Path("none.npz"))
     Traceback (most recent call last):
     ...
@@ -213,8 +185,6 @@ def _check_regular(path: Path, mode: int) -> None:
 def size_of(file: BinaryIO) -> int:
     """Return the bytes of an open file.
 
-    Examples
-    --------
     >>> with open_regular(Path(__file__)) as file:
     ...     size_of(file) > 1000
     True
@@ -225,8 +195,6 @@ def size_of(file: BinaryIO) -> int:
 def one_line(text: object, length: int = 240) -> str:
     """Return a message on one line and of bounded length, whatever a foreign parser made of it.
 
-    Examples
-    --------
     >>> one_line("first\\n   second")
     'first second'
     >>> len(one_line("x" * 10**6))

@@ -50,10 +50,6 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
         divided by its number of characters (``acc_norm``), or that less its log-likelihood without the
         question (``acc_mutual_info``).
 
-    Returns
-    -------
-    Questions
-
     Examples
     --------
     >>> import tempfile
@@ -79,16 +75,7 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the place ("name, line 3") and the value of every line of a .jsonl file.
-
-    Parameters
-    ----------
-    path : Path
-
-    Yields
-    ------
-    str, object
-    """
+    """Yield the place ("name, line 3") and the value of every line of a .jsonl file."""
     with open_regular(path) as file:
         check_bytes(path.name, size_of(file), size_of(file))
         for number, line in enumerate(file, start=1):
@@ -102,16 +89,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def is_samples(path: Path) -> bool:
-    """Return whether a .jsonl file holds samples of lm-evaluation-harness, by its first line.
-
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether a .jsonl file holds samples of lm-evaluation-harness, by its first line."""
     first = next(json_lines(path), ("", None))[1]
     return isinstance(first, dict) and "filtered_resps" in first
 

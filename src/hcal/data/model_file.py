@@ -60,7 +60,18 @@ def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays:
     metadata = {_CONTAINER: text, _CHECKSUM: digest(text, contiguous)}
     with atomic_path(path) as temporary:
         # Not save_file: it writes a temporary of its own, which a killed process would leave for good.
-        temporary.write_bytes(to_bytes(contiguous or {_PLACEHOLDER: np.zeros(1)}, metadata=metadata))
+        content = to_bytes(contiguous or {_PLACEHOLDER: np.zeros(1)}, metadata=metadata)
+        temporary.write_bytes(_in_order(content))
+
+
+def _in_order(content: bytes) -> bytes:
+    """Return the file with its metadata by name: the library leaves their order to chance."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    head += b" " * (-len(head) % 8)  # arrays begin at a multiple of eight
+    return b"".join([len(head).to_bytes(8, "little"), head, memoryview(content)[end:]])
 
 
 def digest(text: str, arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -90,10 +101,6 @@ def _plain(value: Any) -> Any:
 
 def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     """Return the header and the arrays of a model file of this schema or an earlier one, checksum verified.
-
-    Parameters
-    ----------
-    path : path-like
 
     Returns
     -------

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish, check_entry, entries_of, fill, read_header
 from hcal.data.columns import BARE, CLASSES, may_be_text
 from hcal.data.limits import check_bytes, size_of
-from hcal.data.rows import Span, check_lengths, even_spans
+from hcal.data.rows import Span, even_spans, rows_of
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,7 @@ class _Held(_Unpacked):
 
 
 class NumpyRows:
-    """Rows of the wanted arrays of an ``.npy`` or ``.npz`` file.
-
-    Parameters
-    ----------
-    file : binary file
-    name : str
-        Of the file, for messages.
-    wish : Wish
-    """
+    """Rows of the wanted arrays of an ``.npy`` or ``.npz`` file."""
 
     def __init__(self, file: BinaryIO, name: str, wish: Wish) -> None:
         self._name, self._held = name, size_of(file)
@@ -87,8 +79,7 @@ class NumpyRows:
         self._open: list[Any] = [file]
         self._arrays = self._members(file, wish) if archive else self._only(file, wish)
         self.random = not any(isinstance(a, _Unpacked) for a in self._arrays.values())
-        rows = {k: a.shape[0] if a.shape else 0 for k, a in self._arrays.items() if k != CLASSES}
-        self.n_rows = check_lengths(rows)
+        self.n_rows = rows_of(self._arrays)
         self.n_bytes = sum(a.n_bytes for a in self._arrays.values())
 
     def _only(self, file: BinaryIO, wish: Wish) -> dict[str, _Stored]:

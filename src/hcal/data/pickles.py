@@ -36,18 +36,6 @@ _COMPRESSED: Final = {
 def read_pickle(data: bytes, name: str) -> Any:
     """Read a pickle of numeric numpy arrays in tuples, lists and dicts; refuse everything else.
 
-    Parameters
-    ----------
-    data : bytes
-    name : str
-        Of the file, for messages.
-
-    Returns
-    -------
-    arrays, nested as they were
-
-    Examples
-    --------
     >>> import numpy as np
     >>> read_pickle(pickle.dumps((np.arange(3), np.eye(2))), "a.p")[0]
     array([0, 1, 2])

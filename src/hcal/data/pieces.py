@@ -89,17 +89,7 @@ class Piece:
 
 @contextmanager
 def open_rows(path: Path, wish: Wish) -> Iterator[FileRows]:
-    """Open a file for reading some rows at a time; of a format that cannot, all are read.
-
-    Parameters
-    ----------
-    path : Path
-    wish : Wish
-
-    Yields
-    ------
-    FileRows
-    """
+    """Open a file for reading some rows at a time; of a format that cannot, all are read."""
     make = _STREAMED.get(path.suffix.lower())
     if make is None and not is_zarr(path):
         yield WholeRows(read_arrays(path, wish))
@@ -118,16 +108,7 @@ def open_rows(path: Path, wish: Wish) -> Iterator[FileRows]:
 
 
 def read_data_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
-    """Yield the number of the first row of each block in the source, and the block.
-
-    Parameters
-    ----------
-    piece : Piece
-
-    Yields
-    ------
-    int, DataFile
-    """
+    """Yield the number of the first row of each block in the source, and the block."""
     recipe, span = piece.recipe, piece.span
     plan = plan_of(piece.path, recipe)
     with open_rows(piece.path, Wish(plan.choose, columns=plan.columns)) as rows:
@@ -178,17 +159,7 @@ def classes_of(data: DataFile) -> int:
 
 
 def labels_of(path: Path, start: int, stop: int) -> NDArray[Any]:
-    """Return some labels of a file that holds one for each row of the source.
-
-    Parameters
-    ----------
-    path : Path
-    start, stop : int
-
-    Returns
-    -------
-    array of shape (stop − start,)
-    """
+    """Return labels ``start`` to ``stop`` − 1 of a file that holds one for each row of the source."""
     with _open_labels(path) as rows:
         if not rows.random:
             return _whole_labels(path, path.stat().st_mtime_ns)[start:stop]
@@ -224,15 +195,7 @@ def _flat(arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
 def declared_bytes(path: Path, recipe: Recipe) -> int:
     """Return the bytes that the wanted arrays of a file take, as far as it tells without being read.
 
-    Parameters
-    ----------
-    path : Path
-    recipe : Recipe
-
-    Returns
-    -------
-    int
-        The size of the file where its format does not tell.
+    It is the size of the file where its format does not tell.
     """
     if path.suffix.lower() not in (".npy", ".npz", ".parquet"):
         return path.stat().st_size if path.is_file() else 0
@@ -242,17 +205,7 @@ def declared_bytes(path: Path, recipe: Recipe) -> int:
 
 
 def spans_of(path: Path, recipe: Recipe) -> tuple[list[Span], int, int]:
-    """Return the spans of a file, how many rows it has, and how many bytes they would take.
-
-    Parameters
-    ----------
-    path : Path
-    recipe : Recipe
-
-    Returns
-    -------
-    list of Span, int, int
-    """
+    """Return the spans of a file, how many rows it has, and how many bytes they would take."""
     plan = plan_of(path, recipe)
     with open_rows(path, Wish(plan.choose, columns=plan.columns)) as rows, explained(path.name):
         n_rows = rows.n_rows

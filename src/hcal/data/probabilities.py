@@ -14,19 +14,9 @@ from hcal.runtime.ragged import is_ragged, log_softmax_options, pad_options
 def to_probs(scores: Any, kind: inputs.InputKind) -> FloatArray:
     """Return the probabilities that scores say or imply.
 
-    Parameters
-    ----------
-    scores : array-like of shape (N, K), or (N,) for a binary score
-        A list of rows of different lengths holds questions with as many options each; the options that a
-        question lacks get the probability 0.
-    kind : {"logits", "probs", "log_probs"}
+    A list of rows of different lengths holds questions with as many options each; the options that a question
+    lacks get the probability 0.
 
-    Returns
-    -------
-    array of shape (N, K)
-
-    Examples
-    --------
     >>> to_probs([[0.0, 0.0], [0.0, 0.0, 0.0]], "logits").round(3)
     array([[0.5  , 0.5  , 0.   ],
            [0.333, 0.333, 0.333]])

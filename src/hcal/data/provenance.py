@@ -17,18 +17,8 @@ _BLOCK: Final = 2**16
 def fingerprint(scores: NDArray[Any] | DeviceRows) -> dict[str, Any]:
     """Return what names a set of rows, in any order: how many, and a hash of what they say.
 
-    Parameters
-    ----------
-    scores : array of shape (N, K)
-        Finite or not; float32 and float64 of the same values are the same rows.
+    float32 and float64 of the same values are the same rows.
 
-    Returns
-    -------
-    dict
-        ``rows`` and ``rows_sha256``.
-
-    Examples
-    --------
     >>> one, other = fingerprint(np.eye(3)), fingerprint(np.eye(3)[::-1])
     >>> one == other, one["rows"]
     (True, 3)
@@ -40,8 +30,6 @@ def fingerprint(scores: NDArray[Any] | DeviceRows) -> dict[str, Any]:
 def row_hashes(scores: NDArray[Any] | DeviceRows) -> NDArray[np.uint64]:
     """Return a 64-bit hash of every row; shape (N,).
 
-    Examples
-    --------
     >>> a, b, c = row_hashes(np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]]))
     >>> bool(a == b), bool(a == c)
     (True, False)
@@ -66,8 +54,6 @@ def row_hashes(scores: NDArray[Any] | DeviceRows) -> NDArray[np.uint64]:
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spread every bit over all 64 (the finaliser of splitmix64; Steele et al., OOPSLA 2014).
 
-    Examples
-    --------
     >>> int(mix(np.array([1], dtype=np.uint64))[0]) % 1000
     789
     """

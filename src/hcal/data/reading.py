@@ -19,13 +19,7 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish, read_npy, read_npz
 from hcal.data.arrow import read_feather, read_parquet
 from hcal.data.class_names import check_classes, encode, reorder
-from hcal.data.columns import (
-    ANY,
-    BARE,
-    CLASSES,
-    Columns,
-    may_be_text,
-)
+from hcal.data.columns import ANY, BARE, CLASSES, Columns, may_be_text
 from hcal.data.jsonl import is_questions, read_questions
 from hcal.data.limits import BROKEN, check_bytes, one_line, open_regular, size_of
 from hcal.data.lm_eval import OptionScore
@@ -147,10 +141,6 @@ def read_data(
     score : {"sum", "length", "mutual-information"}
         What the score of an option is, in samples of lm-evaluation-harness (``.jsonl``).
 
-    Returns
-    -------
-    DataFile
-
     Examples
     --------
     >>> import tempfile
@@ -179,18 +169,7 @@ def data_of_arrays(
 ) -> DataFile:
     """Return arrays that a plan chose, of all rows or of some, by the parts they play.
 
-    Parameters
-    ----------
-    plan : ReadingPlan
-        That has chosen.
-    arrays : dict of arrays
-    y : array of shape (N,), or None
-        Labels of another file; None where those of this file count.
-    classes : sequence of K str, or None
-
-    Returns
-    -------
-    DataFile
+    ``y`` are labels of another file; None where those of this file count.
     """
     path = plan.path
     found: dict[str, Any] = {role: arrays[name] for role, name in plan.names.items()}
@@ -268,12 +247,6 @@ def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
 def explained(name: str) -> Iterator[None]:
     """Turn what a parser of a foreign format raises into one sentence that names the file.
 
-    Parameters
-    ----------
-    name : str
-
-    Examples
-    --------
     >>> with explained("a.npz"):
     ...     raise EOFError
     Traceback (most recent call last):

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.data.arrays import Arrays, Wish
-from hcal.data.columns import BARE, may_be_text
+from hcal.data.columns import may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
-from hcal.data.tables import columns_by_name, one_axis, refuse_identifiers, refuse_other_columns, typed
+from hcal.data.tables import choose_columns, judged_columns, typed
 from hcal.runtime.extras import missing
 
 #: A number takes this many times the bytes of the shortest one in text.
@@ -25,18 +25,7 @@ _SHEET: Final = 4
 
 
 def read_jsonl(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read a file with one JSON object a line; all have the keys of the first.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-        A key that holds lists is a matrix.
-    """
+    """Read a file with one JSON object a line, all with the keys of the first; lists are rows of a matrix."""
     check_bytes(name, _WIDEST * size_of(file), size_of(file))
     rows = _objects(file)
     first = next(rows, None)
@@ -71,17 +60,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_xlsx(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the one sheet of a workbook; its first row holds the names of the columns.
-
-    Parameters
-    ----------
-    file, name, wish
-        As for :func:`hcal.data.tables.read_csv`.
-
-    Returns
-    -------
-    dict of arrays
-    """
+    """Read the one sheet of a workbook; its first row holds the names of the columns."""
     try:
         from openpyxl import load_workbook
     except ImportError:
@@ -106,10 +85,7 @@ def read_xlsx(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 
 
 def _gathered(names: Sequence[str], rows: Iterable[Sequence[Any]], wish: Wish) -> Arrays:
-    columns = columns_by_name(names, wish.columns)
-    chosen = {key: columns[key] for key in wish.choose(columns)}
-    if BARE in chosen and not wish.labels:
-        refuse_other_columns(chosen[BARE])
+    chosen = choose_columns(names, wish)
     place = {column: i for i, column in enumerate(names)}
     parts = [
         _Part(key, [place[c] for c in cs], may_be_text(key, labels=wish.labels)) for key, cs in chosen.items()
@@ -119,10 +95,7 @@ def _gathered(names: Sequence[str], rows: Iterable[Sequence[Any]], wish: Wish) -
             raise ValueError(f"row {number} has {len(row)} cells for {len(names)} columns")
         for part in parts:
             part.add(number, row)
-    arrays = {part.key: part.finish() for part in parts}
-    if BARE in arrays and not wish.labels:
-        refuse_identifiers(arrays[BARE], chosen[BARE])
-    return {key: one_axis(key, values, chosen[key]) for key, values in arrays.items()}
+    return judged_columns({part.key: part.finish() for part in parts}, chosen, wish)
 
 
 class _Part:

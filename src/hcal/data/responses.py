@@ -168,10 +168,6 @@ def read_stated(records: Iterable[Mapping[str, Any]], *, scale: float = 1.0) -> 
         What a plain number for certainty is: 1, or 100 where the model was asked for a number up to 100. A
         per cent sign needs none.
 
-    Returns
-    -------
-    Stated
-
     Examples
     --------
     >>> rows = [

@@ -50,16 +50,9 @@ class SampledRows(NamedTuple):
 class RowSample:
     """A stratified sample of about ``rows`` rows: a partial result (:mod:`hcal.runtime.partial`).
 
-    Parameters
-    ----------
-    n_classes : int
-    rows : int
-        It holds the rows of the smallest ``rows`` hashes, and of each class at least the smallest
-        ``rows // (4·K)``, as far as there are so many: at most a quarter more.
-    random_state : int
+    It holds the rows of the smallest ``rows`` hashes, and of each class at least the smallest ``rows //
+    (4·K)``, as far as there are so many: at most a quarter more.
 
-    Examples
-    --------
     >>> x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
     >>> one = RowSample(2, 4).update(x, y, np.ones(10), 0)
     >>> two = RowSample(2, 4).update(x[6:], y[6:], np.ones(4), 6)
@@ -95,18 +88,7 @@ class RowSample:
         return self.rows // (_DEALT * self.n_classes)
 
     def update(self, scores: FloatArray, y: IntArray, weight: Float64, start: int) -> Self:
-        """Add the rows ``start``, ``start`` + 1, … of the source.
-
-        Parameters
-        ----------
-        scores : array of shape (B, K)
-        y, weight : arrays of shape (B,)
-        start : int
-
-        Returns
-        -------
-        self
-        """
+        """Add the rows ``start``, ``start`` + 1, … of the source: scores (B, K), y and weight (B,)."""
         number = np.arange(start, start + len(y), dtype=np.uint64)
         secret = mix(np.array([self.random_state], dtype=np.int64).view(np.uint64))
         keys = mix(mix(number + np.uint64(0x9E3779B97F4A7C15)) ^ secret)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -60,8 +60,6 @@ class FileRows(Protocol):
 def step_of(n_rows: int, size: int) -> int:
     """Return how many rows make a piece: whole blocks, and not too many pieces.
 
-    Examples
-    --------
     >>> step_of(1000, 100), step_of(10**9, 65536) // 65536
     (100, 60)
     """
@@ -71,8 +69,6 @@ def step_of(n_rows: int, size: int) -> int:
 def even_spans(n_rows: int, step: int) -> list[Span]:
     """Cut rows that can be read from anywhere.
 
-    Examples
-    --------
     >>> [(span.start, span.stop) for span in even_spans(5, 2)]
     [(0, 2), (2, 4), (4, 5)]
     """
@@ -82,14 +78,8 @@ def even_spans(n_rows: int, step: int) -> list[Span]:
 def gathered_spans(sizes: Sequence[int], step: int) -> list[Span]:
     """Cut a file that can be read from where its parts begin; ``place`` is the number of the first part.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        How many rows each part has.
-    step : int
+    ``sizes`` are the rows of each part.
 
-    Examples
-    --------
     >>> [(span.start, span.stop, span.place) for span in gathered_spans([3, 3, 3], 5)]
     [(0, 6, 0), (6, 9, 2)]
     """
@@ -103,11 +93,14 @@ def gathered_spans(sizes: Sequence[int], step: int) -> list[Span]:
     return spans
 
 
+def rows_of(arrays: Mapping[str, Any]) -> int:
+    """Return how many rows the arrays of a file have; names of classes are not among the rows."""
+    return check_lengths({k: a.shape[0] if a.shape else 0 for k, a in arrays.items() if k != CLASSES})
+
+
 def check_lengths(lengths: dict[str, int]) -> int:
     """Return how many rows all arrays have, or name two that differ.
 
-    Examples
-    --------
     >>> check_lengths({"logits": 3, "y": 3})
     3
     """
@@ -125,7 +118,7 @@ class WholeRows:
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
-        self.n_rows = check_lengths({k: len(a) for k, a in arrays.items() if k != CLASSES})
+        self.n_rows = rows_of(arrays)
         self.n_bytes = sum(a.nbytes for a in arrays.values())
 
     def spans(self, step: int) -> list[Span]:

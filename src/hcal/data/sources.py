@@ -16,16 +16,6 @@ from hcal.data.zarr_rows import is_zarr
 def files_of(source: Any) -> list[Path] | None:
     """Return the files of a source in their order; None where it is no name.
 
-    Parameters
-    ----------
-    source : path-like, list of path-like, or anything else
-
-    Returns
-    -------
-    list of Path, or None
-
-    Examples
-    --------
     >>> files_of("a.npz"), files_of([[1.0, 2.0]])
     ([PosixPath('a.npz')], None)
     """
@@ -44,8 +34,6 @@ def files_of(source: Any) -> list[Path] | None:
 def is_many(path: Path) -> bool:
     """Whether a name stands for several files: a folder that is no store, or a pattern.
 
-    Examples
-    --------
     >>> is_many(Path("scores/*.npy")), is_many(Path("a.npy"))
     (True, False)
     """

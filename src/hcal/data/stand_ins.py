@@ -111,8 +111,6 @@ WORDS: Final[dict[tuple[str, str], Any]] = {
 def find(module: str, name: str) -> Any:
     """Return the stand-in for a global, or refuse it before anything is imported.
 
-    Examples
-    --------
     >>> find("os", "system")
     Traceback (most recent call last):
     ...

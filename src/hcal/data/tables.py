@@ -40,21 +40,9 @@ class OtherColumnError(ValueError):
 def columns_by_name(names: Sequence[str], columns: Columns | None = None) -> dict[str, list[str]]:
     """Say which columns make which array: ``{"logits": ["logits_0", "logits_1"], "y": ["y"]}``.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the columns.
-    columns : Columns, optional
-        What the caller calls them.
+    Free columns stand under ``"_bare"`` where no column is named as a score, columns that the caller named
+    under ``"@scores"``, ``"@label"``, ….
 
-    Returns
-    -------
-    dict of lists of names
-        Free columns stand under ``"_bare"`` where no column is named as a score, columns that the caller
-        named under ``"@scores"``, ``"@label"``, ….
-
-    Examples
-    --------
     >>> columns_by_name(["y", "probs_1", "probs_0"])
     {'y': ['y'], 'probs': ['probs_0', 'probs_1']}
     >>> columns_by_name(["id", "a", "b", "target"], Columns(scores="a,b", label="target"))
@@ -90,7 +78,7 @@ def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
         match = _COLUMN.fullmatch(name)
         if match:
             _number(numbered.setdefault(match[1] + (match[2] or ""), {}), int(match[3]), name)
-        elif name.removesuffix("_cal").removesuffix("_test") in (*INPUT_KINDS, "y"):
+        elif _kind_of(name) in (*INPUT_KINDS, "y"):
             arrays[name] = [name]
         else:
             rest.append(name)
@@ -131,14 +119,6 @@ def _kind_of(name: str) -> str:
 def refuse_other_columns(names: Iterable[str], index: Iterable[str] = ()) -> None:
     """Refuse free columns whose names say that they are no scores.
 
-    Parameters
-    ----------
-    names : iterable of str
-    index : iterable of str
-        Columns that the file itself calls an index.
-
-    Examples
-    --------
     >>> refuse_other_columns(["cat", "dog"])
     >>> refuse_other_columns(["id", "cat", "dog"])
     Traceback (most recent call last):
@@ -159,13 +139,6 @@ _WAY_OUT: Final = (
 def refuse_identifiers(matrix: NDArray[Any], names: Sequence[str]) -> None:
     """Refuse a free column of whole numbers among columns that are not: a number of a row, or a label.
 
-    Parameters
-    ----------
-    matrix : array of shape (N, K)
-    names : sequence of K str
-
-    Examples
-    --------
     >>> refuse_identifiers(np.array([[0.5, 1.25], [0.25, 2.5]]), ["a", "b"])
     """
     # A column of one value (a class that is never predicted) says nothing.
@@ -185,18 +158,6 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     The first line is a header unless all its cells are numbers. Where they are ``0,1,2`` (or ``1,2,3``) it
     may be either, and is refused. No line is dropped: ``#`` begins no comment, and an empty line in the
     middle is an error.
-
-    Parameters
-    ----------
-    file : binary file
-    name : str
-        Of the file, for messages.
-    wish : Wish
-        Which names are wanted.
-
-    Returns
-    -------
-    dict of arrays
     """
     check_bytes(name, WIDEST * size_of(file), size_of(file))
     return parse_csv(csv_text(file.read()), wish)
@@ -205,21 +166,9 @@ def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
 def parse_csv(text: str, wish: Wish, *, judged: bool = False, known: Collection[str] = ()) -> Arrays:
     """Return the wanted arrays of a table's text: of a whole file, or of some rows under its first line.
 
-    Parameters
-    ----------
-    text : str
-    wish : Wish
-    judged : bool
-        Whether other rows have shown that the free columns are scores: a few may all be whole numbers.
-    known : collection of str
-        Arrays that other rows have shown to hold text.
+    ``judged`` says that other rows have shown the free columns to be scores (a few may all be whole numbers),
+    ``known`` are arrays that other rows have shown to hold text.
 
-    Returns
-    -------
-    dict of arrays
-
-    Examples
-    --------
     >>> parse_csv("probs_0,probs_1\\n0.25,0.75\\n", Wish(list))
     {'probs': array([[0.25, 0.75]])}
     """
@@ -237,24 +186,45 @@ def parse_csv(text: str, wish: Wish, *, judged: bool = False, known: Collection[
             "name the columns logits_0, logits_1, …, or write the numbers with a decimal point"
         )
     names = [f"column {i}" for i in range(len(head))] if bare else head
-    columns = {BARE: names} if bare and not wish.columns.scores else columns_by_name(names, wish.columns)
-    chosen = {key: columns[key] for key in wish.choose(columns)}
-    if BARE in chosen and not wish.labels:
-        refuse_other_columns(() if bare else chosen[BARE])
+    if bare:
+        columns = columns_by_name(names, wish.columns) if wish.columns.scores else {BARE: names}
+        chosen = {key: columns[key] for key in wish.choose(columns)}
+    else:
+        chosen = choose_columns(names, wish)
     values = _columns_of(text, names, chosen, wish, known, skip=0 if bare else 1)
-    if BARE in chosen and not wish.labels and not judged:
-        refuse_identifiers(values[BARE], chosen[BARE])
-    return {key: one_axis(key, array, chosen[key]) for key, array in values.items()}
+    return judged_columns(values, chosen, wish, judged=judged)
 
 
-def one_axis(key: str, array: NDArray[Any], columns: Sequence[str]) -> NDArray[Any]:
-    """Return one column as (N,) where it is an array by its own name (y, probs) or by the caller's word.
+def choose_columns(names: Sequence[str], wish: Wish, index: Iterable[str] = ()) -> dict[str, list[str]]:
+    """Return the columns of every wanted array; refuse free ones that are no scores by their names.
 
-    Examples
-    --------
-    >>> one_axis("y", np.zeros((3, 1)), ["y"]).shape, one_axis("logits", np.zeros((3, 2)), ["a", "b"]).shape
-    ((3,), (3, 2))
+    ``index`` are columns that the file itself calls an index.
+
+    >>> choose_columns(["y", "probs_0", "probs_1", "age"], Wish(lambda held: ["probs"]))
+    {'probs': ['probs_0', 'probs_1']}
     """
+    columns = columns_by_name(names, wish.columns)
+    chosen = {key: columns[key] for key in wish.choose(columns)}
+    if not wish.labels:
+        refuse_other_columns(chosen.get(BARE, ()), index)
+    return chosen
+
+
+def judged_columns(
+    arrays: Arrays, chosen: dict[str, list[str]], wish: Wish, *, judged: bool = False
+) -> Arrays:
+    """Return the arrays of chosen columns in their final shapes; refuse free columns that are no scores.
+
+    >>> judged_columns({"y": np.array([[1], [0]])}, {"y": ["y"]}, Wish(list))
+    {'y': array([1, 0])}
+    """
+    if BARE in arrays and not wish.labels and not judged:
+        refuse_identifiers(arrays[BARE], chosen[BARE])
+    return {key: _one_axis(key, array, chosen[key]) for key, array in arrays.items()}
+
+
+def _one_axis(key: str, array: NDArray[Any], columns: Sequence[str]) -> NDArray[Any]:
+    """Return one column as (N,) where it is an array by its own name (y, probs) or by the caller's word."""
     alone = list(columns) == [key] or (key.startswith("@") and len(columns) == 1)
     return array[:, 0] if alone and array.ndim == 2 and array.shape[1] == 1 else array
 
@@ -324,16 +294,9 @@ def _cells(text: str, places: list[int], width: int, *, skip: int) -> list[list[
 def typed(key: str, cells: Sequence[Any], *, text: bool = False) -> NDArray[Any]:
     """Return cells as integers where all are, labels also as other numbers, else as text.
 
-    Parameters
-    ----------
-    key : str
-        Which part of the table they are; only an id may be empty.
-    cells : sequence of str, int, float, bool or None
-    text : bool
-        Whether other cells have shown that they are text, whatever these look like.
+    Only an id (``key``) may be empty; ``text`` says that other cells have shown to be text, whatever these
+    look like.
 
-    Examples
-    --------
     >>> typed("@id", ["0017", "2"]), typed("y", ["1", "0"])
     (array(['0017', '2'], dtype='<U4'), array([1, 0]))
     """
@@ -353,8 +316,6 @@ def typed(key: str, cells: Sequence[Any], *, text: bool = False) -> NDArray[Any]
 def csv_text(raw: bytes) -> str:
     """Return the text of a table, or say that it is none.
 
-    Examples
-    --------
     >>> csv_text(b"a,b")
     'a,b'
     """

@@ -23,21 +23,7 @@ _TYPES: Final = {
 
 
 def read_safetensors(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the wanted arrays of a safetensors file.
-
-    Parameters
-    ----------
-    file : binary file
-    name : str
-        Of the file, for messages.
-    wish : Wish
-        Which names are wanted.
-
-    Returns
-    -------
-    dict of arrays
-        bfloat16 comes as float32, which holds it exactly.
-    """
+    """Read the wanted arrays of a safetensors file; bfloat16 comes as float32, which holds it exactly."""
     held = size_of(file)
     (length,) = struct.unpack("<Q", file.read(8))
     if length > min(held - 8, MAX_HEADER):

@@ -15,19 +15,7 @@ _MOST_PROGRAM: Final = 64 * 2**20
 
 
 def load_tensors(file: BinaryIO, name: str) -> Any:
-    """Return what ``torch.save`` wrote, tensors as numpy arrays: one, a dict or a tuple of them.
-
-    Parameters
-    ----------
-    file : binary file
-    name : str
-        Of the file, for messages.
-
-    Returns
-    -------
-    array, dict, tuple or list
-        bfloat16 comes as float32, which holds it exactly.
-    """
+    """Return what ``torch.save`` wrote, tensors as numpy arrays: one, a dict or a tuple of them."""
     import torch
 
     if not zipfile.is_zipfile(file):

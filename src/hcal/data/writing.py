@@ -64,8 +64,6 @@ def arrays_of(
 ) -> Arrays:
     """Return what is written of some rows, by name.
 
-    Examples
-    --------
     >>> list(arrays_of(np.array([[0.25, 0.75]]), [1], ids=[7]))
     ['id', 'probs', 'y']
     """

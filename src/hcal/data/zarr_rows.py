@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import BARE, CLASSES, may_be_text
 from hcal.data.limits import check_bytes, one_line, open_regular
-from hcal.data.rows import Span, check_lengths, even_spans
+from hcal.data.rows import Span, even_spans, rows_of
 from hcal.runtime.extras import missing
 
 #: What a chunk may pass through. Others exist that run code: numcodecs can unpickle.
@@ -29,8 +29,6 @@ _METADATA: Final = (".zarray", ".zgroup", "zarr.json")
 def is_zarr(path: Path) -> bool:
     """Whether a folder is a Zarr store.
 
-    Examples
-    --------
     >>> is_zarr(Path("none"))
     False
     """
@@ -38,13 +36,7 @@ def is_zarr(path: Path) -> bool:
 
 
 class ZarrRows:
-    """Rows of the wanted arrays of a Zarr store.
-
-    Parameters
-    ----------
-    path : Path
-    wish : Wish
-    """
+    """Rows of the wanted arrays of a Zarr store."""
 
     random = True
 
@@ -59,8 +51,7 @@ class ZarrRows:
         self._arrays = {key: held[key] for key in wish.choose(list(held))}
         for key, array in self._arrays.items():
             _check_type(key, array, text=may_be_text(key, labels=wish.labels))
-        rows = {k: a.shape[0] if a.shape else 0 for k, a in self._arrays.items() if k != CLASSES}
-        self.n_rows = check_lengths(rows)
+        self.n_rows = rows_of(self._arrays)
         self.n_bytes = sum(int(a.nbytes) for a in self._arrays.values())
 
     def spans(self, step: int) -> list[Span]:

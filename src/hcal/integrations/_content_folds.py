@@ -21,22 +21,9 @@ def content_folds(
 ) -> IntArray:
     """Return the fold 0..n_folds−1 of every row, stratified by label; −1 means always in the training part.
 
-    Parameters
-    ----------
-    X : array-like of shape (N, ...)
-        numpy, scipy sparse, pandas, polars, or a sequence of objects.
-    labels : array of shape (N,)
-    n_folds : int
-    random_state : int
-    counted : array of bool of shape (N,), optional
-        Rows that are false (weight 0) are dealt nowhere and change nothing.
+    ``X`` is numpy, scipy sparse, pandas, polars, or a sequence of objects. Rows that are not ``counted``
+    (weight 0) are dealt nowhere and change nothing.
 
-    Returns
-    -------
-    array of shape (N,)
-
-    Examples
-    --------
     >>> content_folds([[1.0], [2.0], [1.0], [3.0]], np.array([0, 0, 0, 0]), 2)[[0, 2]].tolist()
     [0, 0]
     """
@@ -62,19 +49,9 @@ def merge_equal(
 
     A method that shuffles rows or counts them then says the same of a weighted row as of a repeated one.
 
-    Parameters
-    ----------
-    digest, fold, labels : arrays of shape (N,)
-        Rows are equal where all three are: what they say, who scored them, what they are.
-    weight : array of shape (N,), optional
+    Rows are equal where ``digest``, ``fold`` and ``labels`` (N,) are: what they say, who scored them, what
+    they are.
 
-    Returns
-    -------
-    rows : array of shape (M,)
-    weight : array of shape (M,), positive
-
-    Examples
-    --------
     >>> digest, fold = np.array([b"b", b"a", b"b"]), np.zeros(3, dtype=int)
     >>> merge_equal(digest, fold, np.array([1, 0, 1]), None)
     (array([1, 0]), array([1., 2.]))
@@ -88,8 +65,6 @@ def merge_equal(
 def digests(X: Any, random_state: int = 0) -> NDArray[np.bytes_]:
     """Return a keyed hash of every row.
 
-    Examples
-    --------
     >>> a, b, c = digests([[1.0, 2.0], [1.0, 2.5], [1.0, 2.0]])
     >>> bool(a == c), bool(a == b)
     (True, False)

@@ -18,8 +18,6 @@ def booster_margins(estimator: Any) -> Response | None:
 
     Knows LightGBM's, XGBoost's and CatBoost's classifiers, alone, at the end of a pipeline or frozen.
 
-    Examples
-    --------
     >>> booster_margins(object()) is None
     True
     """

@@ -47,20 +47,7 @@ class Scorer:
         get_metric(self.metric)
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the score of a fitted classifier.
-
-        Parameters
-        ----------
-        estimator : classifier
-            With ``predict_proba`` and ``classes_``.
-        X : array-like of shape (N, features)
-        y : array-like of shape (N,)
-        sample_weight : array-like of shape (N,), optional
-
-        Returns
-        -------
-        float
-        """
+        """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
         codes = encode(y, np.asarray(estimator.classes_))
         metric = get_metric(self.metric)
         value = metric.function(estimator.predict_proba(X), codes, sample_weight=sample_weight)
@@ -100,8 +87,6 @@ def score_function(metric: str) -> Any:
 def encode(y: Any, classes: NDArray[Any]) -> NDArray[np.int64]:
     """Return labels as places among the (sorted) classes.
 
-    Examples
-    --------
     >>> encode(["b", "a"], np.array(["a", "b"]))
     array([1, 0])
     """
@@ -162,10 +147,6 @@ class CalibrationDisplay:
         name : str, optional
         **options
             As for :meth:`from_predictions`.
-
-        Returns
-        -------
-        CalibrationDisplay
         """
         labels = np.asarray(estimator.classes_)
         title = type(estimator).__name__ if name is None else name
@@ -203,10 +184,6 @@ class CalibrationDisplay:
             Level of the band.
         sample_weight : array-like of shape (N,), optional
         ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        CalibrationDisplay
         """
         if strategy not in _BINNING:
             raise ValueError(f"strategy must be one of {', '.join(map(repr, _BINNING))}, got {strategy!r}")
@@ -227,17 +204,7 @@ class CalibrationDisplay:
         return cls(found, ci, name or "", known[positive]).plot(ax=ax)
 
     def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
-        """Draw it.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-        name : str, optional
-
-        Returns
-        -------
-        self
-        """
+        """Draw it."""
         from hcal.evaluation.drawing import draw_curve
 
         self.ax_ = draw_curve(self.curve, self.ci, ax)

@@ -22,8 +22,6 @@ class AsModel:
     PyTorch's exporters match ``dynamic_shapes`` with the names in the signature of ``forward``; with
     ``*args`` there are none, and neither a tuple nor the model's own names would do.
 
-    Examples
-    --------
     >>> class Inner:
     ...     def forward(self, pixels): ...
     >>> class Outer:

@@ -16,8 +16,6 @@ from hcal.calibrators.files import load, save
 def to_bytes(calibrator: Calibrator) -> bytes:
     """Return what :func:`hcal.save` would write.
 
-    Examples
-    --------
     >>> import hcal
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
     >>> to_bytes(from_bytes(to_bytes(cal))) == to_bytes(cal)
@@ -32,8 +30,6 @@ def to_bytes(calibrator: Calibrator) -> bytes:
 def from_bytes(content: bytes) -> Calibrator:
     """Return the calibrator that :func:`to_bytes` wrote, checked as :func:`hcal.load` checks.
 
-    Examples
-    --------
     >>> from_bytes(b"nonsense")
     Traceback (most recent call last):
     ...

@@ -171,6 +171,7 @@ def certify(
     tolerance: float = TOLERANCE,
     positive: int = 1,
     input: InputKind = "probs",
+    classes: Any = None,
 ) -> Certificate:
     """Certify a predictor in one pass over blocks, from fine fixed bins of its claims.
 
@@ -180,12 +181,8 @@ def certify(
     y : dask Array or Series of shape (N,)
         Integer labels 0..K−1.
     groups : dask Array or Series of shape (N,), optional
-    level, assume, tolerance, positive, input
+    level, assume, tolerance, positive, input, classes
         As in :func:`hcal.certify`.
-
-    Returns
-    -------
-    Certificate
 
     Examples
     --------
@@ -196,7 +193,7 @@ def certify(
     whole, columns = aligned(probs, y=y, groups=groups)
     empty = partial(CertificateStream, classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns).compute()[0]
-    return stream.certify(level=level, assume=assume, tolerance=tolerance)
+    return stream.certify(level=level, assume=assume, tolerance=tolerance, classes=classes)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
@@ -261,10 +258,7 @@ def fit(
     starts = np.concatenate([[0.0], np.cumsum(sizes)])[:-1].astype(np.int64)
     pieces = per_block(partial(_batch, calibrator.input, starts), whole, columns)
     names = None if classes is None else check_classes(classes, classes_of(whole))
-    made = fit_batches(calibrator, pieces, run=_over_blocks, **options)
-    if names is not None:
-        made.class_names_ = names
-    return made
+    return fit_batches(calibrator, pieces, run=_over_blocks, classes=names, **options)
 
 
 def _batch(kind: InputKind, starts: Any, scores: Any, *, number: int, **rows: Any) -> Batch:
@@ -312,17 +306,7 @@ class Driver:
             raise OSError(f"no Dask scheduler answers at {scheduler!r}: {error}") from None
 
     def __call__(self, function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
-        """Yield ``function(piece)`` of every piece; a few more than there are threads are on their way.
-
-        Parameters
-        ----------
-        function : callable
-        pieces : iterable
-
-        Yields
-        ------
-        object
-        """
+        """Yield ``function(piece)`` of every piece; a few more than there are threads are on their way."""
         waiting: deque[Any] = deque()
         try:
             for piece in pieces:

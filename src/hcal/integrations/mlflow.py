@@ -74,12 +74,7 @@ def _values(evaluation: Evaluation) -> dict[str, float]:
 
 
 class CalibratorModel:
-    """A calibrator as MLflow's pyfunc loads it: scores in, probabilities out.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-    """
+    """A calibrator as MLflow's pyfunc loads it: scores in, probabilities out."""
 
     def __init__(self, calibrator: Calibrator) -> None:
         self.calibrator = calibrator

@@ -196,10 +196,6 @@ def to_onnx(
     dense : bool
         Take (N, K, H, W) instead of (N, K).
 
-    Returns
-    -------
-    onnx.ModelProto
-
     Examples
     --------
     >>> import hcal

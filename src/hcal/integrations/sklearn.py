@@ -24,6 +24,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
+from hcal.data.class_names import ClassName, check_classes, is_text
 from hcal.inputs import check_weight
 from hcal.integrations._content_folds import content_folds, digests, merge_equal
 from hcal.integrations._margins import booster_margins, raw_margins
@@ -115,10 +116,6 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             Goes to the map, and to the estimator if it takes weights.
         **params
             Metadata for the estimator's ``fit`` and the splitter's ``split``, routed as scikit-learn does.
-
-        Returns
-        -------
-        self
         """
         X, y = self._check_targets(X, y)
         weight = check_weight(sample_weight, len(y))
@@ -176,12 +173,7 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return labels
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Say which metadata goes where: the estimator's ``fit`` and the splitter's ``split``.
-
-        Returns
-        -------
-        MetadataRouter
-        """
+        """Say which metadata goes where: the estimator's ``fit`` and the splitter's ``split``."""
         fit_to_fit = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self)
         router.add(estimator=self._base(), method_mapping=fit_to_fit)
@@ -290,7 +282,16 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if own is None and not calibrator.weighted:
             first, mass = np.repeat(first, mass.astype(np.int64)), np.ones(len(rows))
         z, y = logits[first], labels[rows][first]
-        return calibrator.fit(z, y, None if (mass == 1).all() else mass)
+        return calibrator.fit(z, y, None if (mass == 1).all() else mass, classes=self._names())
+
+    def _names(self) -> tuple[ClassName, ...] | None:
+        """Return the labels where they are text that a calibrator can carry: its sentences then say them."""
+        if not is_text(self.classes_):
+            return None
+        try:
+            return check_classes(self.classes_, len(self.classes_))
+        except ValueError:
+            return None
 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
@@ -335,16 +336,7 @@ def _is_per_row(value: Any, n_rows: int) -> bool:
 
 
 def as_logits(response: Any, name: str) -> FloatArray:
-    """Turn the output of ``decision_function`` or ``predict_proba`` into logits of shape (N, K).
-
-    Parameters
-    ----------
-    response : array of shape (N, K), or (N,) for a binary decision function
-    name : {"decision_function", "margins", "predict_proba"}
-
-    Returns
-    -------
-    array of shape (N, K)
+    """Turn the output of ``decision_function``, ``margins`` or ``predict_proba`` into logits of shape (N, K).
 
     Examples
     --------
@@ -364,16 +356,7 @@ def align_columns(
 ) -> FloatArray:
     """Put columns in the order of ``want``; a class that a fold never saw gets a probability near zero.
 
-    Parameters
-    ----------
-    logits : array of shape (N, len(have))
-    have, want : arrays of class labels, ``have`` a subset of ``want``
-    absent : float
-        The probability of such a class, as a share of the largest.
-
-    Returns
-    -------
-    array of shape (N, len(want))
+    ``absent`` is that probability, as a share of the largest.
 
     Examples
     --------

@@ -161,14 +161,6 @@ class CalibrationHead(nn.Module):
 def is_recorded(x: Tensor) -> bool:
     """Whether operations on a tensor are being traced, compiled, exported, batched or watched.
 
-    Parameters
-    ----------
-    x : Tensor
-
-    Returns
-    -------
-    bool
-
     Examples
     --------
     >>> is_recorded(torch.zeros(1))
@@ -217,15 +209,7 @@ class CalibratedModule(nn.Module):
 
 
 def scores_of(output: Any) -> Tensor:
-    """Return the tensor of scores in a model's output.
-
-    Parameters
-    ----------
-    output : Tensor, or an object or mapping with ``logits``, or a tuple that starts with a tensor
-
-    Returns
-    -------
-    Tensor
+    """Return the scores of an output: a tensor, ``logits`` of an object or mapping, or the first of a tuple.
 
     Examples
     --------

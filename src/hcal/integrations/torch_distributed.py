@@ -17,7 +17,7 @@ from torch import distributed
 
 from hcal.certificates.monitor import Alarm, Monitor
 from hcal.data.probabilities import to_probs
-from hcal.inputs import INPUT_KINDS, InputKind
+from hcal.inputs import InputKind, check_kind
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.runtime.partial import merged
 
@@ -33,8 +33,7 @@ class _Accumulator(torch.nn.Module):
 
     def __init__(self, part: Any, input: InputKind, group: Any) -> None:
         super().__init__()
-        if input not in INPUT_KINDS:
-            raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+        check_kind(input)
         self.part, self.input, self.group = part, input, group
 
     def forward(self, scores: torch.Tensor, y: torch.Tensor) -> None:
@@ -87,21 +86,11 @@ class DistributedMetrics(_Accumulator):
         super().__init__(StreamingMetrics(n_classes, metrics), input, group)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of the rows of all ranks; every rank must call it.
-
-        Returns
-        -------
-        dict
-        """
+        """Return the metrics of the rows of all ranks; every rank must call it."""
         return self.reduced().result()
 
     def reduced(self) -> StreamingMetrics:
-        """Return what all ranks have seen: one ``all_reduce``, this rank's own part stays as it is.
-
-        Returns
-        -------
-        StreamingMetrics
-        """
+        """Return what all ranks have seen: one ``all_reduce``, this rank's own part stays as it is."""
         state = self.part.state
         sums = {name: np.asarray(value) for name, value in state["sums"].items()}
         flat = torch.from_numpy(np.concatenate([value.ravel() for value in sums.values()]))
@@ -158,12 +147,7 @@ class DistributedMonitor(_Accumulator):
         self.log_evidence = 0.0
 
     def compute(self) -> Alarm | None:
-        """Multiply the capitals of all ranks as of now; every rank must call it. Look as often as you like.
-
-        Returns
-        -------
-        Alarm or None
-        """
+        """Multiply the capitals of all ranks as of now; every rank must call it, as often as it likes."""
         # Neither the past, which grows, nor alarms at a single rank's level are part of the product.
         states = _gathered(self.part.state | {"history": [], "alarm": None}, self.group)
         whole = merged(map(Monitor.from_state, states), self._empty)
@@ -186,7 +170,9 @@ class DistributedMonitor(_Accumulator):
 
     def _empty(self) -> Monitor:
         own = self.part
-        return Monitor(own.level, own.tolerance, events=own.events, positive=own.positive)
+        return Monitor(
+            own.level, own.tolerance, events=own.events, positive=own.positive, classes=own.classes
+        )
 
 
 def _device(group: Any) -> torch.device:

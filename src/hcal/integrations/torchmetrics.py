@@ -20,7 +20,7 @@ except ImportError:
     raise missing("this integration", "torchmetrics", "torchmetrics") from None
 
 from hcal.data.probabilities import to_probs
-from hcal.inputs import INPUT_KINDS, InputKind
+from hcal.inputs import InputKind, check_kind
 from hcal.metrics.streaming import StreamingMetrics
 
 __all__ = ["CalibrationMetrics", "CalibrationScore", "attach"]
@@ -63,8 +63,7 @@ class CalibrationMetrics(Metric):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if input not in INPUT_KINDS:
-            raise ValueError(f"input must be one of {', '.join(map(repr, INPUT_KINDS))}, got {input!r}")
+        check_kind(input)
         empty = StreamingMetrics(num_classes, metrics)
         self.num_classes, self.metrics = empty.n_classes, empty.metrics
         self.input, self.ignore_index = input, ignore_index

@@ -99,14 +99,11 @@ def _risk(tails: Tails) -> str:
     risk, low, high = 1 - tails.observed, 1 - tails.high, 1 - tails.low
     top = max(float(np.ceil(20 * min(high.max(), 1.0)) / 20), 0.05)
     frame = Frame(62, 10, 272, 200, y_range=(0, top))
-    parts = [
-        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
-    ]
+    parts = [svg.plot_area(frame)]
     for t in (0.0, 0.25, 0.5, 0.75, 1.0):
         parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{100 * t:.0f} %"))
-        y = frame.y(t * top)
-        parts.append(svg.line(frame.left, y, frame.left + frame.width, y, "grid"))
-        parts.append(svg.text(frame.left - 6, y + 4, f"{100 * t * top:.3g} %", anchor="end"))
+        parts.append(svg.across(frame, t * top))
+        parts.append(svg.text(frame.left - 6, frame.y(t * top) + 4, f"{100 * t * top:.3g} %", anchor="end"))
     order = np.argsort(tails.share)
     x = [frame.x(float(v)) for v in tails.share[order]]
     ends = [frame.y(float(min(v, top))) for v in high[order]], [frame.y(float(v)) for v in low[order]]
@@ -119,10 +116,7 @@ def _risk(tails: Tails) -> str:
     parts.append(
         svg.text(middle, frame.top + frame.height + 29, "share of rows kept, most confident first", "label")
     )
-    parts.append(
-        svg.tag("text", "wrong among them", x=12, y=110, class_="label", text_anchor="middle",
-                transform="rotate(-90 12 110)")
-    )  # fmt: skip
+    parts.append(svg.beside("wrong among them", 110))
     words = f"Of all rows {percent(float(risk[order][-1]))} are wrong; of the most confident half fewer."
     return svg.drawing(356, 246, parts, title="Risk against coverage", description=words)
 

@@ -27,19 +27,8 @@ class Ranking:
 
 
 def rank(p: np.ndarray, positive: np.ndarray) -> Ranking:
-    """Return AUC, average precision and scikit-learn's Brier score of the positive class.
+    """Return AUC, average precision and scikit-learn's Brier score of the positive class, for p (N,).
 
-    Parameters
-    ----------
-    p : array of shape (N,)
-    positive : bool array of shape (N,)
-
-    Returns
-    -------
-    Ranking
-
-    Examples
-    --------
     >>> rank(np.array([0.1, 0.4, 0.8]), np.array([False, False, True]))
     Ranking(auc=1.0, average_precision=1.0, brier=0.07)
     """
@@ -80,18 +69,7 @@ def _boxes(s: ReportSide, side: str) -> str:
 
 
 def window_boxes(event: EventCertificate, side: str) -> str:
-    """Draw certified windows: stated probability across, the interval of the truth upwards.
-
-    Parameters
-    ----------
-    event : EventCertificate
-    side : {"before", "after"}
-
-    Returns
-    -------
-    str
-        An SVG.
-    """
+    """Draw certified windows as SVG: stated probability across, the interval of the truth upwards."""
     w, t = event.windows, event.table
     level = max(v for v in w.levels if ((w.level == v) & (w.aligned > 0)).sum() <= _WINDOWS)
     frame = Frame(44, 10, 300, 300)

@@ -96,13 +96,8 @@ def measure_report(
 
     Parameters
     ----------
-    scores : array-like of shape (N, K), or (N,) for a binary score
-        What the model said about rows that the calibrator has not seen.
-    y : array-like of shape (N,)
-    calibrator : Calibrator, optional
-        Fitted.
-    input : {"logits", "probs", "log_probs"}, optional
-        What ``scores`` holds; the calibrator's own kind, or ``"logits"``, by default.
+    scores, y, calibrator, input, groups, ci
+        As for :func:`report`.
     class_names : sequence of K str, optional
     source : Source, optional
         Name, part and checksum of the file, for the page.
@@ -110,16 +105,8 @@ def measure_report(
         Scores that the calibrator learned from; rows in common raise an alarm on the page.
     notes : sequence of str
         More alarms.
-    ci : float
-        Level of intervals and bands.
     positive : int
         The positive class of two.
-    groups : array-like of shape (N,), optional
-        A group of each row: a section on groups, the worst first.
-
-    Returns
-    -------
-    Content
 
     Examples
     --------
@@ -159,10 +146,6 @@ def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **op
     scores, y, calibrator, **options
         As for :func:`measure_report`.
 
-    Returns
-    -------
-    str
-
     Examples
     --------
     >>> "Calibration report" in build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1])
@@ -198,13 +181,7 @@ def write_report(
 
 
 def write_page(path: str | os.PathLike[str], content: Content) -> None:
-    """Write a measured report to a file, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-    content : Content
-    """
+    """Write a measured report to a file, atomically."""
     from hcal.data.atomic import atomic_path
 
     with atomic_path(Path(path)) as temporary:

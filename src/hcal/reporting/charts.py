@@ -21,8 +21,6 @@ _ENOUGH = 10
 def percent(value: float, digits: int = 1) -> str:
     """Return a share in per cent.
 
-    Examples
-    --------
     >>> percent(0.12345).replace("\\N{NO-BREAK SPACE}", "_")
     '12.3_%'
     """
@@ -33,21 +31,7 @@ def percent(value: float, digits: int = 1) -> str:
 
 
 def reliability_chart(curve: ReliabilityCurve, side: str, *, event: str = "right") -> str:
-    """Draw a reliability diagram: observed frequency against stated probability, bands, histogram.
-
-    Parameters
-    ----------
-    curve : ReliabilityCurve
-    side : {"before", "after"}
-        Which colour of the page.
-    event : str
-        What happened, in a word: ``"right"``.
-
-    Returns
-    -------
-    str
-        An SVG.
-    """
+    """Draw a reliability diagram: observed frequency against stated probability, bands, histogram."""
     frame = Frame(44, 10, 300, 300)
     bars = Frame(44, 322, 300, 48, y_range=(0, 1))
     parts = [*square(frame, "stated confidence", f"how often it was {event}", below=bars)]
@@ -94,22 +78,16 @@ def _steady(curve: ReliabilityCurve) -> NDArray[np.intp]:
 
 def square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None) -> list[str]:
     """Return grid, diagonal and labels of a square from 0 to 1 each way."""
-    parts = [
-        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
-    ]
+    parts = [svg.plot_area(frame)]
     bottom = (below or frame).top + (below or frame).height
     for t in _TICKS:
-        parts.append(svg.line(frame.x(t), frame.top, frame.x(t), frame.top + frame.height, "grid"))
-        parts.append(svg.line(frame.left, frame.y(t), frame.left + frame.width, frame.y(t), "grid"))
+        parts.append(svg.upright(frame, t))
+        parts.append(svg.across(frame, t))
         parts.append(svg.text(frame.x(t), bottom + 14, f"{t:g}"))
         parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t:g}", anchor="end"))
     parts.append(svg.line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "diagonal"))
     parts.append(svg.text(frame.left + frame.width / 2, bottom + 29, x_label, "label"))
-    middle = frame.top + frame.height / 2
-    parts.append(
-        svg.tag("text", y_label, x=12, y=middle, class_="label", text_anchor="middle",
-                transform=f"rotate(-90 12 {coordinate(middle)})")
-    )  # fmt: skip
+    parts.append(svg.beside(y_label, frame.top + frame.height / 2))
     return parts
 
 
@@ -163,38 +141,24 @@ def _radius(curve: ReliabilityCurve, b: int) -> float:
 def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str, *, top: int) -> str:
     """Draw how many rows have which confidence, right and wrong ones apart, on a logarithmic axis.
 
-    Parameters
-    ----------
-    conf : array of shape (N,)
-    hit : array of shape (N,)
-    side : {"before", "after"}
-    top : int
-        The power of ten where the axis ends, so that two charts can share it.
-
-    Returns
-    -------
-    str
+    Confidences and hits have shape (N,); the axis ends at the power of ten ``top``, which two charts can
+    share.
     """
     edges = np.linspace(0, 1, 26)
     right = np.histogram(conf[hit], edges)[0]
     wrong = np.histogram(conf[~hit], edges)[0]
     frame = Frame(44, 10, 300, 170, y_range=(-0.3, top))
-    parts = [
-        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
-    ]
+    parts = [svg.plot_area(frame)]
     for power in range(top + 1):
-        y = frame.y(power)
-        parts.append(svg.line(frame.left, y, frame.left + frame.width, y, "grid"))
-        parts.append(svg.text(frame.left - 6, y + 4, _count(10**power), anchor="end"))
+        parts.append(svg.across(frame, power))
+        parts.append(svg.text(frame.left - 6, frame.y(power) + 4, _count(10**power), anchor="end"))
     for t in _TICKS:
         parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{t:g}"))
     parts.append(_steps(frame, edges, right, f"area {side}"))
     parts.append(_steps(frame, edges, wrong, "area wrong"))
     mean, accuracy = float(conf.mean()), float(hit.mean())
     for value, class_ in ((mean, f"mean {side}"), (accuracy, "accuracy")):
-        parts.append(
-            svg.line(frame.x(value), frame.top, frame.x(value), frame.top + frame.height, f"mark {class_}")
-        )
+        parts.append(svg.upright(frame, value, f"mark {class_}"))
     parts.append(
         svg.text(frame.left + frame.width / 2, frame.top + frame.height + 29, "stated confidence", "label")
     )
@@ -228,31 +192,20 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> tup
     A class-agnostic order-preserving method is one rising curve; dots beside the curve mean that the method
     treats classes or rows differently.
 
-    Parameters
-    ----------
-    before, after : arrays of shape (N, K)
-        Probabilities.
-    points : int
-        How many dots to draw.
-
-    Returns
-    -------
-    (str, str)
-        The drawing, and what it shows in a sentence.
+    ``before`` and ``after`` are probabilities (N, K), of which ``points`` dots are drawn; beside the drawing
+    comes what it shows in a sentence.
     """
     inside, outside = _relative_logits(before, after, points)
     span = max(4.0, float(np.ceil(-np.quantile(inside, 0.02)))) if inside.size else 4.0
     reach = max(4.0, float(np.ceil(-np.quantile(outside, 0.02)))) if outside.size else 4.0
     frame = Frame(44, 10, 300, 240, (-span, 0.0), (-reach, 0.0))
     keep = (inside >= -span) & (outside >= -reach) & (outside <= 0)
-    parts = [
-        svg.tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
-    ]
+    parts = [svg.plot_area(frame)]
     for t in _whole_ticks(span):
-        parts.append(svg.line(frame.x(t), frame.top, frame.x(t), frame.top + frame.height, "grid"))
+        parts.append(svg.upright(frame, t))
         parts.append(svg.text(frame.x(t), frame.top + frame.height + 14, f"{t}"))
     for t in _whole_ticks(reach):
-        parts.append(svg.line(frame.left, frame.y(t), frame.left + frame.width, frame.y(t), "grid"))
+        parts.append(svg.across(frame, t))
         parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t}", anchor="end"))
     low = -min(span, reach)
     parts.append(svg.line(frame.x(low), frame.y(low), frame.x(0), frame.y(0), "diagonal"))
@@ -265,10 +218,7 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> tup
         )
     )
     parts.append(svg.text(frame.left + 150, frame.top + 269, "logit in, from its row's top", "label"))
-    parts.append(
-        svg.tag("text", "logit out, from its row's top", x=12, y=130, class_="label", text_anchor="middle",
-                transform="rotate(-90 12 130)")
-    )  # fmt: skip
+    parts.append(svg.beside("logit out, from its row's top", 130))
     words = _slope(inside[keep], outside[keep])
     return svg.drawing(356, 286, parts, title="The map", description=words), words
 
@@ -315,23 +265,13 @@ def _slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> str:
 
 
 def class_counts(counts: IntArray, names: Sequence[str]) -> str:
-    """Draw the number of rows of every class as bars.
-
-    Parameters
-    ----------
-    counts : array of shape (K,)
-    names : sequence of str
-
-    Returns
-    -------
-    str
-    """
+    """Draw the number of rows of every class as bars."""
     frame = Frame(52, 10, 460, 100, (0, len(counts)), (0, max(float(counts.max()), 1.0)))
     width = frame.width / len(counts)
-    parts = [svg.line(frame.left, frame.y(0), frame.left + frame.width, frame.y(0), "axis")]
+    parts = [svg.across(frame, 0, "axis")]
     for share in (0.5, 1.0):
         value = frame.y_range[1] * share
-        parts.append(svg.line(frame.left, frame.y(value), frame.left + frame.width, frame.y(value), "grid"))
+        parts.append(svg.across(frame, value))
         parts.append(svg.text(frame.left - 6, frame.y(value) + 4, _count(round(value)), anchor="end"))
     for k, count in enumerate(counts):
         inner = svg.tag("title", f"{names[k]}: {count:,} rows")
@@ -344,18 +284,7 @@ def class_counts(counts: IntArray, names: Sequence[str]) -> str:
 
 
 def small(before: ReliabilityCurve | None, after: ReliabilityCurve, name: str) -> str:
-    """Draw the reliability of one class's probability in the size of a stamp.
-
-    Parameters
-    ----------
-    before : ReliabilityCurve, optional
-    after : ReliabilityCurve
-    name : str
-
-    Returns
-    -------
-    str
-    """
+    """Draw the reliability of one class's probability in the size of a stamp."""
     frame = Frame(4, 4, 92, 92)
     parts = ['<path class="stamp-grid" d="M4 4h92v92h-92zM4 96L96 4"/>']
     for curve, side in ((before, "before"), (after, "after")):

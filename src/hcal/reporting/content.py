@@ -108,31 +108,8 @@ def gather(
 ) -> Content:
     """Measure everything that the report shows.
 
-    Parameters
-    ----------
-    raw : array of shape (N, K)
-        Probabilities before calibration.
-    y : array of shape (N,)
-    probs : array of shape (N, K), optional
-        Probabilities after it.
-    calibrator : Calibrator, optional
-    source : Source, optional
-    names : sequence of K str, optional
-        Names of the classes.
-    notes : sequence of str
-        What a reader must know, shown as alarms.
-    ci : float
-        Level of intervals and bands.
-    positive : int
-        The positive class of two.
-    groups : array-like of shape (N,), optional
-        A group of each row.
-    seen : float
-        The share of the calibration rows that is among these: on them nothing is proven.
-
-    Returns
-    -------
-    Content
+    ``raw`` and ``probs`` (N, K) are the probabilities before and after calibration, ``notes`` what a reader
+    must know, ``seen`` the share of the calibration rows that is among these: on them nothing is proven.
     """
     k = raw.shape[1]
     if names is not None and len(names) != k:

@@ -38,17 +38,7 @@ _EXPLAINED = {
 
 
 def render(content: Content) -> str:
-    """Write the page.
-
-    Parameters
-    ----------
-    content : Content
-
-    Returns
-    -------
-    str
-        HTML.
-    """
+    """Write the page as HTML."""
     verdict = judge_report(content)
     sections = [
         _verdict(verdict),

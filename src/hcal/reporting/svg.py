@@ -14,8 +14,6 @@ from html import escape
 def coordinate(value: float) -> str:
     """Write a coordinate with at most one decimal: a page of a thousand charts stays small.
 
-    Examples
-    --------
     >>> coordinate(3.0), coordinate(2.25), coordinate(-0.04)
     ('3', '2.2', '0')
     """
@@ -48,8 +46,6 @@ class Frame:
 def tag(name: str, content: str | None = None, /, **attributes: object) -> str:
     """Return one element; ``class_`` becomes ``class`` and ``a_b`` becomes ``a-b``.
 
-    Examples
-    --------
     >>> tag("rect", x=1.0, class_="bar")
     '<rect x="1" class="bar"/>'
     >>> tag("title", "a & b")
@@ -98,13 +94,32 @@ def text(x: float, y: float, content: str, class_: str = "tick", anchor: str = "
     return tag("text", content, x=x, y=y, class_=class_, text_anchor=anchor)
 
 
+def plot_area(frame: Frame) -> str:
+    """Return the ground that a chart is drawn on."""
+    return tag("rect", x=frame.left, y=frame.top, width=frame.width, height=frame.height, class_="plot-area")
+
+
+def across(frame: Frame, value: float, class_: str = "grid") -> str:
+    """Return a line from side to side at a data value."""
+    return line(frame.left, frame.y(value), frame.left + frame.width, frame.y(value), class_)
+
+
+def upright(frame: Frame, value: float, class_: str = "grid") -> str:
+    """Return a line from top to bottom at a data value."""
+    return line(frame.x(value), frame.top, frame.x(value), frame.top + frame.height, class_)
+
+
+def beside(content: str, middle: float) -> str:
+    """Return the label of the upward axis."""
+    turned = f"rotate(-90 12 {coordinate(middle)})"
+    return tag("text", content, x=12, y=middle, class_="label", text_anchor="middle", transform=turned)
+
+
 def drawing(
     width: float, height: float, parts: Iterable[str], *, title: str, description: str, class_: str = "chart"
 ) -> str:
     """Return a whole drawing that scales with its box and speaks to screen readers.
 
-    Examples
-    --------
     >>> drawing(10, 5, [], title="a", description="b")
     '<svg viewBox="0 0 10 5" class="chart" role="img" aria-label="a. b"></svg>'
     """

@@ -42,16 +42,7 @@ class ReportVerdict:
 
 
 def judge_report(content: Content) -> ReportVerdict:
-    """Return the verdict on the final probabilities of a report.
-
-    Parameters
-    ----------
-    content : Content
-
-    Returns
-    -------
-    ReportVerdict
-    """
+    """Return the verdict on the final probabilities of a report."""
     grade = _grade(content)
     sentences = [_state(content.before, "As it stands, the model" if content.after else "The model")]
     if content.after is not None:
@@ -102,16 +93,7 @@ def _worse(content: Content) -> bool:
 
 
 def direction(side: ReportSide) -> str:
-    """Return over-confident, under-confident or neither, as far as the certificate proves it.
-
-    Parameters
-    ----------
-    side : ReportSide
-
-    Returns
-    -------
-    str
-    """
+    """Return over-confident, under-confident or neither, as far as the certificate proves it."""
     certificate = side.headline.certificate
     top = None if certificate is None else certificate.top
     low, high = (-1.0, 1.0) if top is None else top.overall

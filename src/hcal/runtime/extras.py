@@ -8,15 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 
 def missing(what: str, package: str, extra: str) -> ImportError:
-    """Return the error for a package that an extra of hcal brings.
+    """Return the error for a package that an extra brings and ``what`` needs, such as ``"reading .xlsx"``.
 
-    Parameters
-    ----------
-    what : str
-        What needs it: ``"plots"``, ``"reading .xlsx"``.
-
-    Examples
-    --------
     >>> str(missing("reading .xlsx", "openpyxl", "excel")).split(":")[0]
     'reading .xlsx needs openpyxl'
     """
@@ -27,8 +20,6 @@ def missing(what: str, package: str, extra: str) -> ImportError:
 def install_command(extra: str) -> str:
     """Return the command that installs an extra from where this hcal was installed.
 
-    Examples
-    --------
     >>> install_command("plot").startswith("pip install")
     True
     """

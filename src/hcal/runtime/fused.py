@@ -20,8 +20,6 @@ def fused() -> bool:
 def takes_fused(p: Tensor, *, halves: bool = False) -> bool:
     """Return whether the Triton kernels take this tensor: float32 on CUDA, or with ``halves`` a half too.
 
-    Examples
-    --------
     >>> import torch
     >>> takes_fused(torch.zeros(2))
     False

@@ -23,8 +23,6 @@ class OneEntry(NamedTuple):
     def dense(self, n_classes: int) -> Float64:
         """Return the full array (N, K).
 
-        Examples
-        --------
         >>> OneEntry(np.array([1]), np.array([2.0])).dense(3)
         array([[0., 2., 0.]])
         """
@@ -39,8 +37,6 @@ Gradient = Float64 | OneEntry
 def dense_gradient(gradient: Gradient, n_classes: int) -> Float64:
     """Return a gradient as a full array (N, K).
 
-    Examples
-    --------
     >>> dense_gradient(OneEntry(np.array([0]), np.array([1.0])), 2)
     array([[1., 0.]])
     """

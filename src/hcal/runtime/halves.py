@@ -20,22 +20,9 @@ def narrow(
 ) -> Tensor:
     """Round values to a half, and keep the order of the scores, or their first largest, where that tied it.
 
-    Parameters
-    ----------
-    values : tensor of shape (..., K)
-        Probabilities or their logarithms, in the order that is promised; the gradient passes through.
-    scores : tensor of shape (..., K)
-        What was calibrated.
-    dtype : torch.float16 or torch.bfloat16
-    keep : {"order", "accuracy"} or None
-        None only rounds.
+    ``values`` (..., K) are probabilities or their logarithms, in the order that is promised, and ``scores``
+    (..., K) what was calibrated; the gradient passes through. ``keep=None`` only rounds.
 
-    Returns
-    -------
-    tensor of shape (..., K) in ``dtype``
-
-    Examples
-    --------
     >>> probs, scores = torch.tensor([[0.3333, 0.3333, 0.3334]]), torch.tensor([[1.0, 1.0, 1.1]])
     >>> narrow(probs, scores, torch.bfloat16, "accuracy").argmax().item()
     2

@@ -23,8 +23,6 @@ Kernel = Callable[..., Any]
 def compiled() -> bool:
     """Return whether numba is there.
 
-    Examples
-    --------
     >>> isinstance(compiled(), bool)
     True
     """
@@ -36,13 +34,6 @@ def compiled() -> bool:
 def jit(**options: Any) -> Callable[[Kernel], Kernel]:
     """Return a decorator that compiles a kernel: the GIL released, kept on disk where that is safe.
 
-    Parameters
-    ----------
-    **options
-        Of ``numba.njit``.
-
-    Examples
-    --------
     >>> callable(jit(fastmath=True)) if compiled() else True
     True
     """
@@ -64,19 +55,8 @@ def jit(**options: Any) -> Callable[[Kernel], Kernel]:
 def is_ready(kernel: Any, *arguments: Any) -> bool:
     """Return whether a kernel can run on arguments of these types without being compiled first.
 
-    Parameters
-    ----------
-    kernel : what ``jit`` made
-    *arguments
-        As it will be called.
+    It can if it is compiled in this process, lies on disk, or cannot be asked (another numba).
 
-    Returns
-    -------
-    bool
-        True if it is compiled in this process, lies on disk, or cannot be asked (another numba).
-
-    Examples
-    --------
     >>> is_ready(len, [])
     True
     """
@@ -97,8 +77,6 @@ def is_ready(kernel: Any, *arguments: Any) -> bool:
 def cache_folder(kernel: Any) -> Path | None:
     """Return the folder that a kernel is kept in; None where it is not kept.
 
-    Examples
-    --------
     >>> cache_folder(len)
     """
     found = getattr(getattr(kernel, "stats", None), "cache_path", None)
@@ -143,13 +121,6 @@ def writable_by_others(folder: Path, *, trusted: set[int] | frozenset[int] = fro
     A folder is safe if this user, root or somebody ``trusted`` owns it and nobody else may write to it; one
     above it may also be open to all if it is sticky, as /tmp is.
 
-    Parameters
-    ----------
-    trusted : set of int
-        More user ids.
-
-    Examples
-    --------
     >>> import tempfile
     >>> own = Path(tempfile.mkdtemp())
     >>> writable_by_others(own)

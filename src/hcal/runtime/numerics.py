@@ -18,8 +18,6 @@ NOTHING = 1e-280
 def log_softmax(logits: FloatArray) -> FloatArray:
     """Return log-softmax along the last axis, in the dtype of the input; logits (..., K) → (..., K).
 
-    Examples
-    --------
     >>> log_softmax(np.array([[0.0, 0.0]])).round(4)
     array([[-0.6931, -0.6931]])
     """
@@ -51,20 +49,8 @@ def softmax(logits: FloatArray) -> FloatArray:
 
 
 def grouped_softmax(scores: FloatArray, log_sizes: Float64) -> Float64:
-    """Return the softmax where each score stands for several classes: the probability of ONE of them.
+    """Return the softmax (N, G) where a score stands for e^log_sizes classes: the probability of ONE of them.
 
-    Parameters
-    ----------
-    scores : array of shape (N, G)
-    log_sizes : array of shape (N, G)
-        ln of how many classes have the score; −inf for none.
-
-    Returns
-    -------
-    array of shape (N, G)
-
-    Examples
-    --------
     >>> grouped_softmax(np.zeros((1, 2)), np.log([[1.0, 3.0]]))
     array([[0.25, 0.25]])
     """
@@ -79,8 +65,6 @@ def bounded(logits: FloatArray) -> FloatArray:
     Differences and squares then cannot overflow; everything else comes back as it is.
     Shapes: logits (N, K) → (N, K).
 
-    Examples
-    --------
     >>> bounded(np.array([[1e300, -3.0]]))
     array([[ 1.e+150, -3.e+000]])
     """
@@ -96,8 +80,6 @@ def centred(logits: FloatArray) -> FloatArray:
     Softmax does not see a constant added to a row; a function of single logits does. See
     docs/decisions/098-centred-logits.md. Shapes: logits (N, K) → (N, K).
 
-    Examples
-    --------
     >>> centred(np.array([[1.0, 3.0], [11.0, 13.0]]))
     array([[-1.,  1.],
            [-1.,  1.]])
@@ -111,8 +93,6 @@ def centred(logits: FloatArray) -> FloatArray:
 def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:
     """Return the one-hot marks of labels as float64; y (N,) → (N, K).
 
-    Examples
-    --------
     >>> one_hot(np.array([1, 0]), 2)
     array([[0., 1.],
            [1., 0.]])
@@ -130,8 +110,6 @@ def looks_like_probs(x: FloatArray) -> bool:
     numbers, which may be votes. Of one dimension: two values at least, all in [0, 1].
     Shapes: x (N, K) or (N,).
 
-    Examples
-    --------
     >>> rows = np.array([[0.25, 0.75], [0.5, 0.5]])
     >>> looks_like_probs(rows), looks_like_probs(rows + 1)
     (True, False)
@@ -150,8 +128,6 @@ def looks_like_probs(x: FloatArray) -> bool:
 def prefix_sums(x: Float64) -> Float64:
     """Return the sums of the first 0, 1, … n values; x (n,) → (n + 1,).
 
-    Examples
-    --------
     >>> prefix_sums(np.array([1.0, 2.0]))
     array([0., 1., 3.])
     """
@@ -163,8 +139,6 @@ def prefix_sums(x: Float64) -> Float64:
 def run_starts(x: NDArray[Any]) -> IntArray:
     """Return where each run of equal values begins; x (n,), n ≥ 1.
 
-    Examples
-    --------
     >>> run_starts(np.array([3, 3, 5]))
     array([0, 2])
     """

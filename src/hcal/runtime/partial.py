@@ -39,13 +39,6 @@ P = TypeVar("P", bound=Partial)
 def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
     """Return the parts as one, added in the order given to an empty one.
 
-    Parameters
-    ----------
-    empty : callable
-        Makes a part that has seen no rows; the answer for no parts at all.
-
-    Examples
-    --------
     >>> from hcal.metrics import StreamingMetrics
     >>> blocks = [([[0.2, 0.8]], [1]), ([[0.6, 0.4]], [1])]
     >>> parts = [StreamingMetrics(2, ["accuracy"]).update(p, y) for p, y in blocks]

@@ -41,11 +41,6 @@ class WorkerDiedError(OSError):
 def one_by_one(function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
     """Yield ``function(piece)`` for every piece, in this process.
 
-    Parameters
-    ----------
-    function : callable
-    pieces : iterable
-
     Examples
     --------
     >>> list(one_by_one(abs, [-1, 2]))
@@ -72,23 +67,8 @@ def add_up(
 ) -> M:
     """Return what the function makes of all pieces, merged in their order.
 
-    Parameters
-    ----------
-    function : callable
-        Of a piece; returns a partial result (:mod:`hcal.runtime.partial`).
-    pieces : sequence
-    empty : callable
-        Makes a partial result that has seen nothing.
-    driver : Driver, optional
-        This process by default.
-    advance : callable, optional
-        Told how many rows were done, after each piece.
-    size : callable
-        Returns how many rows a piece has.
-
-    Returns
-    -------
-    partial result
+    ``function`` makes a partial result (:mod:`hcal.runtime.partial`) of a piece, ``empty`` one that has seen
+    nothing. ``advance`` is told after each piece how many rows were done: its ``size``.
     """
     whole = empty()
     for piece, part in zip(pieces, (driver or one_by_one)(function, pieces), strict=True):
@@ -104,10 +84,6 @@ class Processes:
     They take seconds to come: as a context manager it keeps them from pass to pass. Where one is killed, the
     pieces that were under way are done again; a piece must therefore be harmless to do twice. Processes end
     with the one that began them.
-
-    Parameters
-    ----------
-    workers : int
 
     Examples
     --------

@@ -17,8 +17,6 @@ _patience: ContextVar[float] = ContextVar("patience", default=3.0)
 def silent() -> Iterator[None]:
     """Let no bar come up by itself, in this thread and for the while.
 
-    Examples
-    --------
     >>> with silent(), progress("fit", 2) as advance:
     ...     advance(2)
     """
@@ -37,16 +35,9 @@ def progress(
 
     The bar shows at once if ``verbose``; else after three seconds, and only on a terminal.
 
-    Parameters
-    ----------
-    title : str
-    total : int
-    verbose : bool
-    unit : str, optional
-        What a step is, such as ``"rows"``: adds how many there are a second and the time that is left.
+    ``unit`` says what a step is, such as ``"rows"``: it adds how many there are a second and the time that is
+    left.
 
-    Examples
-    --------
     >>> with progress("fit", 2) as advance:
     ...     advance(1)
     """

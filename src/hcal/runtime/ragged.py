@@ -13,8 +13,6 @@ from hcal.runtime.numerics import Float64
 def is_ragged(rows: Any) -> bool:
     """Return whether this is a list of rows of which some are longer than others.
 
-    Examples
-    --------
     >>> is_ragged([[0.5, 0.5], [0.2, 0.3, 0.5]]), is_ragged([[0.5, 0.5]]), is_ragged(np.eye(2))
     (True, False, False)
     """
@@ -54,8 +52,6 @@ def log_softmax_options(scores: Float64) -> Float64:
 
     Shapes: scores (N, K) → (N, K).
 
-    Examples
-    --------
     >>> log_softmax_options(np.array([[0.0, 0.0, -np.inf]])).round(3)
     array([[-0.693, -0.693,   -inf]])
     """

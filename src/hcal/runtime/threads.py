@@ -22,8 +22,6 @@ PARALLEL_EVENTS = 100_000
 def thread_count() -> int:
     """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on.
 
-    Examples
-    --------
     >>> thread_count() >= 1
     True
     """
@@ -51,14 +49,8 @@ def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
 
     What is computed does not depend on the number of threads.
 
-    Parameters
-    ----------
-    items : sequence
-    events : int
-        How many array entries all items together stand for.
+    ``events`` counts the array entries that all items together stand for.
 
-    Examples
-    --------
     >>> each(len, ["a", "bc"], events=1)
     [1, 2]
     """
@@ -70,19 +62,9 @@ def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
 def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -> list[tuple[int, int]]:
     """Cut range(n) into one part a thread, or one part where n is small.
 
-    Parameters
-    ----------
-    snap : callable, optional
-        Moves a cut up to the next place where cutting is allowed.
-    grain : int
-        How many events one unit of ``n`` stands for.
+    ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``
+    events.
 
-    Returns
-    -------
-    list of (start, stop)
-
-    Examples
-    --------
     >>> split(10)
     [(0, 10)]
     """
@@ -95,12 +77,6 @@ def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -
 def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> list[T]:
     """Run ``work(start, stop)`` on every part, in threads if there is more than one; results in order.
 
-    Parameters
-    ----------
-    parts : list of (start, stop)
-
-    Examples
-    --------
     >>> run_parts(lambda a, b: b - a, [(0, 2), (2, 5)])
     [2, 3]
     """
@@ -159,8 +135,6 @@ def one_blas_thread() -> Iterator[None]:
 
     Any number of fits may hold it at once; the last to end restores what the first found.
 
-    Examples
-    --------
     >>> with one_blas_thread(), one_blas_thread():
     ...     pass
     """
@@ -175,8 +149,6 @@ def one_openmp_thread() -> Iterator[None]:
     The limit is a variable of the thread (``omp_set_num_threads``), so nobody else notices or can undo it;
     ``torch.set_num_threads`` would set the whole process.
 
-    Examples
-    --------
     >>> with one_openmp_thread():
     ...     pass
     """

@@ -182,24 +182,11 @@ def train(
     With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then
     serve the next step. The untrained map is no candidate, as in the published code.
 
-    Parameters
-    ----------
-    module : CalibrationMap, or another module from scores to probabilities
-    x, y : tensors of shape (N, K) and (N,)
-    objective : callable
-        (probabilities, labels) to a differentiable scalar; with ``weight``, (probabilities, labels, weights).
-    monitor : EpochScore
-        Drives the schedule and the early stop.
-    select : mapping of str to EpochScore
-        Each chooses an epoch; the parameters of ``module`` are left at the first one's.
-    weight : tensor of shape (N,), optional
-    random_state : int
-        Order of mini-batches.
-    tick : callable, optional
-        Called once an epoch.
+    ``module`` goes from scores (N, K) to probabilities; ``objective`` takes probabilities, labels and, where
+    there is a ``weight`` (N,), weights. ``monitor`` drives the schedule and the early stop; each of
+    ``select`` chooses an epoch, and the parameters are left at the first one's. ``tick`` is called once an
+    epoch.
 
-    Examples
-    --------
     >>> from hcal.maps import TemperatureMap
     >>> from hcal.objective.torch_loss import torch_nll
     >>> x, y = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1), torch.tensor([1, 1, 1, 0])

@@ -26,8 +26,6 @@ def can_capture(x: Tensor, objective: object) -> bool:
 
     The objective says so itself (``capturable``): one that reads values back to the host cannot be.
 
-    Examples
-    --------
     >>> can_capture(torch.zeros(2, 2), object())
     False
     """
@@ -37,15 +35,8 @@ def can_capture(x: Tensor, objective: object) -> bool:
 class CapturedEpoch:
     """One epoch of full-batch Adam, recorded.
 
-    Parameters
-    ----------
-    module : CalibrationMap
-        Trained in place, on the device of ``x``.
-    x, y : tensors of shape (N, K) and (N,)
-    objective : callable
-    learning_rate : float
-    scores : sequence of callable
-        Measured after the step, in the same launch.
+    ``module`` is trained in place, on the device of ``x`` (N, K); ``scores`` are measured after the step, in
+    the same launch.
     """
 
     def __init__(

@@ -24,8 +24,6 @@ _THREADED_EVENTS, _PART_EVENTS = 2_000_000, 1_000_000
 class Ridge:
     """The penalty Σ strength · (θ − centre)².
 
-    Examples
-    --------
     >>> Ridge(np.array([2.0]), np.array([1.0])).value_and_grad(np.array([3.0]))
     (8.0, array([8.]))
     """
@@ -43,8 +41,6 @@ class Ridge:
 def unit_weight(weight: Float64 | None, n_rows: int) -> Float64:
     """Return weights that sum to 1; None means equal ones.
 
-    Examples
-    --------
     >>> unit_weight(None, 4)
     array([0.25, 0.25, 0.25, 0.25])
     """
@@ -78,22 +74,8 @@ def loss_of(
 ) -> Loss:
     """Return θ ↦ (objective of the map's probabilities + penalty, gradient in θ).
 
-    Parameters
-    ----------
-    map : Map
-    objective : Objective
-    x : array of shape (N, ·)
-        The scores that the map takes.
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-    penalty : Ridge, optional
+    The map takes the scores ``x`` (N, ·); ``y`` and ``weight`` have shape (N,).
 
-    Returns
-    -------
-    callable
-
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> loss = loss_of(scaling.temperature(), proper.log_loss(), np.array([[0.0, 0.0]]), np.array([0]))
@@ -128,21 +110,8 @@ def loss_of(
 def hessian_of(
     map: Map, x: Float64, weight: Float64 | None = None, penalty: Ridge | None = None
 ) -> Callable[[Float64], Float64]:
-    """Return θ ↦ second derivative of mean NLL + penalty, for maps that have a ``curvature``.
+    """Return θ ↦ second derivative (P, P) of mean NLL + penalty, for maps that have a ``curvature``.
 
-    Parameters
-    ----------
-    map : Map
-    x : array of shape (N, ·)
-    weight : array of shape (N,), optional
-    penalty : Ridge, optional
-
-    Returns
-    -------
-    callable
-
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> hessian_of(scaling.vector(2), np.zeros((1, 2)))(scaling.vector(2).start)[2:, 2:]
     array([[ 0.25, -0.25],
@@ -168,19 +137,8 @@ def hessian_of(
 class Problem:
     """What a solver is given: all of a fit but how to do it.
 
-    Attributes
-    ----------
-    map : Map
-    objective : Objective
-    x : array of shape (N, ·)
-        The scores that the map takes.
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-    penalty : Ridge, optional
-    start : array of shape (P,)
+    The fields are the arguments of :func:`fit_map`, with a ``start`` of shape (P,).
 
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> map = scaling.temperature()
@@ -278,8 +236,6 @@ def _units(
 def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float64:
     """Return the diagonal (P,) of the second derivative of the weighted sum of NLLs.
 
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> diagonal_of(scaling.vector(2), scaling.vector(2).start, np.zeros((1, 2)), np.ones(1))
     array([0.  , 0.  , 0.25, 0.25])
@@ -295,8 +251,6 @@ def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float6
 def units_of(diagonal: Float64, penalty: Ridge | None) -> Float64 | None:
     """Return 1/√(diagonal, with the penalty's), or None where there is nothing to measure units by.
 
-    Examples
-    --------
     >>> units_of(np.array([4.0, 1.0]), None)
     array([0.5, 1. ])
     """

@@ -39,24 +39,11 @@ def lbfgs(
 ) -> Solution:
     """Minimise a smooth function by bounded limited-memory BFGS.
 
-    Parameters
-    ----------
-    loss : callable
-        θ ↦ (value, gradient).
-    start : array of shape (P,)
-    scale : array of shape (P,), optional
-        The solver works on θ/scale: about 1/√(second derivative) makes it insensitive to units.
-    tolerance : float
-        Largest entry of the (projected) gradient, in the scaled parameters, at which to stop.
-    gain : float
-        Stop as well when an iteration gains less than this, relative to max(|value|, 1).
-    memory : int
-        Pairs of steps and gradient changes kept.
-    watch : callable, optional
-        Called with θ after every iteration; True ends the search there, which counts as converged.
+    The solver works on θ/scale, about 1/√(second derivative), and so does not depend on units. It stops when
+    the largest entry of the (projected) gradient there is at most ``tolerance``, when an iteration gains less
+    than ``gain`` relative to max(|value|, 1), or when ``watch`` (called with θ) says so, which counts as
+    converged; ``memory`` pairs of steps are kept.
 
-    Examples
-    --------
     >>> solved = lbfgs(lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3)), np.zeros(2))
     >>> solved.theta.round(5), solved.converged
     (array([3., 3.]), True)

@@ -39,13 +39,7 @@ class Solvable(Protocol):
 
 @dataclass(frozen=True)
 class Newton:
-    """Damped Newton: NLL on maps that have a ``curvature``.
-
-    Parameters
-    ----------
-    gain : float
-        It stops when a step is expected to gain less than this.
-    """
+    """Damped Newton: NLL on maps with a ``curvature``; it stops when a step is to gain less than ``gain``."""
 
     gain: float = 1e-12
 
@@ -94,13 +88,6 @@ class Lbfgs:
 class NewtonOrLbfgs:
     """Newton where the problem is convex, small and free, else L-BFGS.
 
-    Parameters
-    ----------
-    newton : Newton
-    lbfgs : Lbfgs
-
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> from hcal.solvers.fit_map import fit_map

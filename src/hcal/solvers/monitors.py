@@ -23,8 +23,6 @@ EpochScore = Callable[[Tensor, Tensor], Tensor]
 def epoch_ece_ew(probs: Tensor, y: Tensor) -> Tensor:
     """Return the equal-width top-label error.
 
-    Examples
-    --------
     >>> epoch_ece_ew(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).item()
     0.25
     """
@@ -39,8 +37,6 @@ def epoch_ece_ew(probs: Tensor, y: Tensor) -> Tensor:
 def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
     """Return the debiased equal-mass top-label error (signed).
 
-    Examples
-    --------
     >>> epoch_dece(torch.tensor([[0.0, 1.0]] * 30), torch.tensor([1] * 30)).item()
     0.0
     """
@@ -67,8 +63,6 @@ def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:
 
     Only entries above 1/15 are put into bins, at most 14 a row; the first bin is what is left of the column.
 
-    Examples
-    --------
     >>> epoch_cwece_a(torch.tensor([[0.0, 1.0]]), torch.tensor([1])).item()
     0.0
     """
@@ -103,8 +97,6 @@ def _cells(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def epoch_nll(probs: Tensor, y: Tensor) -> Tensor:
     """Return the mean negative log-likelihood, probabilities floored at the smallest normal number.
 
-    Examples
-    --------
     >>> epoch_nll(torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([0])).item()
     0.6931471805599453
     """

@@ -24,21 +24,11 @@ def newton(
 ) -> Solution:
     """Minimise a smooth function by Newton steps with backtracking.
 
-    Parameters
-    ----------
-    loss : callable
-        θ ↦ (value, gradient).
-    hessian : callable
-        θ ↦ (P, P). Flat directions (the shift of all intercepts) are allowed, and far from the optimum a
-        curvature below 0.
-    start : array of shape (P,)
-    limit : array of shape (P,), optional
-        |θ| stays within it; what is held there by the gradient takes no part in a step.
-    tolerance : float
-        Stop when a full step is expected to gain less than this, relative to 1 + |value|.
+    ``loss`` is θ ↦ (value, gradient), ``hessian`` θ ↦ (P, P), in which flat directions (the shift of all
+    intercepts) are allowed, and far from the optimum a curvature below 0. |θ| stays within ``limit`` (P,), and
+    what the gradient holds there takes no part in a step. It stops when a full step is expected to gain less
+    than ``tolerance`` relative to 1 + |value|.
 
-    Examples
-    --------
     >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
     >>> newton(square, lambda t: 2 * np.eye(2), np.zeros(2)).theta.round(6)
     array([3., 3.])

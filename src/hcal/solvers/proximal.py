@@ -22,8 +22,6 @@ class Prox:
 def lasso_prox(strength: Float64) -> Prox:
     """Return Σ s|θ|.
 
-    Examples
-    --------
     >>> lasso_prox(np.array([1.0, 1.0])).step(np.array([3.0, 0.5]), 1.0)
     array([2., 0.])
     """
@@ -37,14 +35,8 @@ def lasso_prox(strength: Float64) -> Prox:
 def mcp_prox(strength: Float64, gamma: float = 3.0) -> Prox:
     """Return the minimax concave penalty: s|θ| − θ²/2γ up to |θ| = γs, constant above.
 
-    Parameters
-    ----------
-    strength : array of shape (P,)
-    gamma : float
-        Steps must stay below it; the solver's line search does.
+    Steps must stay below ``gamma``; the solver's line search does.
 
-    Examples
-    --------
     >>> mcp_prox(np.array([1.0, 1.0])).step(np.array([4.0, 0.5]), 1.0)
     array([4., 0.])
     """
@@ -64,13 +56,9 @@ def mcp_prox(strength: Float64, gamma: float = 3.0) -> Prox:
 def group_lasso_prox(strength: Float64, n_classes: int) -> Prox:
     """Return Σ_k s_k‖off-diagonal of row k of a matrix‖₂ + Σ s|θ| of the diagonal and of the offsets.
 
-    Parameters
-    ----------
-    strength : array of shape (K² + K,)
-        As the parameters of :func:`hcal.maps.scaling.matrix`: the matrix row by row, then the offsets.
+    ``strength`` (K² + K,) stands as the parameters of :func:`hcal.maps.scaling.matrix`: the matrix row by
+    row, then the offsets.
 
-    Examples
-    --------
     >>> group_lasso_prox(np.ones(6), 2).step(np.array([2.0, 0.5, 3.0, 0.0, 0.0, 0.0]), 1.0)
     array([1., 0., 2., 0., 0., 0.])
     """
@@ -99,16 +87,9 @@ def proximal_gradient(
 ) -> Solution:
     """Minimise smooth loss + penalty by accelerated proximal gradient (FISTA) with restarts.
 
-    Parameters
-    ----------
-    loss : callable
-        θ ↦ (value, gradient).
-    start : array of shape (P,)
-    tolerance : float
-        Stop when an iteration moves no parameter by more than this, relative to the largest.
+    ``loss`` is θ ↦ (value, gradient). It stops when an iteration moves no parameter by more than
+    ``tolerance``, relative to the largest.
 
-    Examples
-    --------
     >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
     >>> proximal_gradient(square, np.zeros(1), lasso_prox(np.array([2.0]))).theta.round(4)
     array([2.])

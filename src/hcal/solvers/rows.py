@@ -30,8 +30,6 @@ Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 class Sums:
     """Numbers and arrays that add up: a partial result (:mod:`hcal.runtime.partial`).
 
-    Examples
-    --------
     >>> Sums().update(1.0, np.ones(2)).merge(Sums().update(2.0, np.ones(2))).result()
     (3.0, array([2., 2.]))
     """
@@ -67,15 +65,7 @@ class Sums:
 
 
 class FitRows(Protocol):
-    """Rows with labels and weights, of which sums can be had.
-
-    Attributes
-    ----------
-    mass : array of shape (K,)
-        The weight of every class.
-    total : float
-        The weight of all rows.
-    """
+    """Rows with labels and weights, of which sums can be had."""
 
     @property
     def mass(self) -> Float64:
@@ -94,16 +84,8 @@ class FitRows(Protocol):
 
 @dataclass(frozen=True)
 class ArrayRows:
-    """Rows in memory.
+    """Rows in memory: x (N, ·), y and weight (N,).
 
-    Attributes
-    ----------
-    x : array of shape (N, ·)
-    y, weight : arrays of shape (N,)
-    n_classes : int
-
-    Examples
-    --------
     >>> rows = array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
     >>> rows.mass, rows.total
     (array([1., 3.]), 4.0)
@@ -136,20 +118,8 @@ class ArrayRows:
 
 
 def array_rows(logits: FloatArray, y: IntArray, weight: Float64 | None = None) -> ArrayRows:
-    """Return rows in memory; without weights each counts once.
+    """Return logits (N, K), labels and weights (N,) as rows in memory; without weights each counts once.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-
-    Returns
-    -------
-    ArrayRows
-
-    Examples
-    --------
     >>> array_rows(np.zeros((2, 3)), np.array([0, 2])).mass
     array([1., 0., 1.])
     """
@@ -160,17 +130,8 @@ def array_rows(logits: FloatArray, y: IntArray, weight: Float64 | None = None) -
 class PieceRows:
     """Rows in pieces that are read anew in every pass, here or elsewhere.
 
-    Attributes
-    ----------
-    pieces : iterable that can be gone through again and again
-    read : callable
-        What a piece holds; sent along, like all that follows.
-    run : callable
-    mass : array of shape (K,)
-    changes : tuple of callables
+    ``read`` says what a piece holds; it is sent along, like ``changes``.
 
-    Examples
-    --------
     >>> pieces = [[(np.array([[0.0, 2.0]]), np.array([1]), np.ones(1))]] * 3
     >>> rows = PieceRows(pieces, list, lambda work, items: map(work, items), np.array([0.0, 3.0]))
     >>> rows.sum(lambda x, y, w: (float(x.sum()), len(y)))

@@ -12,15 +12,9 @@ def minimise_scalar(
 ) -> float:
     """Return the argument of the least value: an even scan, then Brent between the best point's neighbours.
 
-    Parameters
-    ----------
-    points : int
-        Size of the scan; enough to land in the valley of the global minimum.
-    tolerance : float
-        Absolute, on the argument.
+    ``points`` of the scan should be enough to land in the valley of the global minimum; ``tolerance`` is
+    absolute, on the argument.
 
-    Examples
-    --------
     >>> round(minimise_scalar(lambda t: (t - 1.5) ** 2, -4.0, 4.0), 5)
     1.5
     """

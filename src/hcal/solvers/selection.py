@@ -30,19 +30,10 @@ def select(
 ) -> Selection[CandidateT, ModelT]:
     """Choose the candidate of lowest mean held-out score; the first one on ties.
 
-    Parameters
-    ----------
-    grid : sequence of candidates
-        In an order in which neighbours have similar models: each fit is handed the one before.
-    folds : sequence of (what to fit on, what is held out)
-        Arrays of rows, or rows with weights: as ``fit`` and ``score`` take them.
-    fit : callable
-        (candidate, side to fit on, previous model or None) ↦ model.
-    score : callable
-        (model, side held out) ↦ float, lower is better.
+    ``grid`` stands in an order in which neighbours have similar models: ``fit`` (candidate, side to fit on,
+    previous model or None) is handed the one before. ``score`` (model, side held out) is better where it is
+    lower. Sides are arrays of rows, or rows with weights, as the two take them.
 
-    Examples
-    --------
     >>> from hcal.data.folds import kfold
     >>> data = np.arange(10.0)
     >>> found = select([0.0, 1.0], kfold(10, 5), lambda c, rows, _: c * data[rows].mean(),

@@ -27,12 +27,7 @@ MakeObjective = Callable[[], Objective]
 class SummedProblem:
     """A problem like :class:`hcal.solvers.fit_map.Problem`, its rows behind sums.
 
-    Attributes
-    ----------
-    make_map, make_objective : callables
-    rows : FitRows
-    penalty : Ridge, optional
-    start : array of shape (P,)
+    Maps and objectives are made where the rows are.
     """
 
     make_map: MakeMap
@@ -100,22 +95,9 @@ def fit_rows(
 ) -> Solution:
     """Fit a map on rows in memory or not; see :func:`hcal.solvers.fit_map.fit_map`.
 
-    Parameters
-    ----------
-    make_map, make_objective : callables
-        Make the map and the objective; they are sent to where the rows are.
-    solver : callable
-        One of :mod:`hcal.solvers.methods`.
-    rows : FitRows
-    penalty : Ridge, optional
-    start : array of shape (P,), optional
+    ``make_map`` and ``make_objective`` are sent to where the rows are; ``solver`` is one of
+    :mod:`hcal.solvers.methods`.
 
-    Returns
-    -------
-    Solution
-
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> from hcal.objective import proper
     >>> from hcal.solvers.methods import Lbfgs

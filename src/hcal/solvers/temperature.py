@@ -48,20 +48,10 @@ def _below_top(logits: FloatArray, rows: slice) -> Float64:
 
 
 def logit_scale(logits: FloatArray) -> float:
-    """Return the mean distance of the logits to the top one of their row; 0 when all rows are constant.
+    """Return the mean distance of logits (N, K) to the top one of their row; 0 when all rows are constant.
 
     A mean below 1e-280 counts as none: no file could hold an inverse temperature for it.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
     >>> logit_scale(np.array([[0.0, 4.0]]))
     2.0
     """
@@ -80,37 +70,15 @@ def _scale(distances: float, n_rows: int) -> float:
     return scale if scale > NOTHING else 0.0
 
 
-def nll_derivatives(
-    logits: FloatArray, y: IntArray, weight: Float64 | None, *, unit: float = 1.0
-) -> Callable[[float], tuple[float, float]]:
-    """Return β ↦ (first, second) derivative in β of the mean NLL of softmax(β z).
-
-    The first is the mean of E_p[z] − z_y and increases with β; the second is the mean of Var_p[z].
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), or None
-    unit : float
-        The logits are measured in this unit (β in its inverse), so that squares cannot overflow.
-
-    Returns
-    -------
-    callable
-
-    Examples
-    --------
-    >>> both = nll_derivatives(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), None)
-    >>> both(0.0)
-    (0.0, 0.25)
-    """
-    return _derivatives(array_rows(logits, y, weight), unit)
-
-
 def _derivatives(
     rows: FitRows, unit: float, log_sizes: Float64 | None = None
 ) -> Callable[[float], tuple[float, float]]:
+    """Return β ↦ (first, second) derivative in β of the mean NLL of softmax(β z), z measured in ``unit``.
+
+    The first is the mean of E_p[z] − z_y and increases with β; the second is the mean of Var_p[z]. In a unit
+    of their own, squares of the scores cannot overflow.
+    """
+
     def derivatives(beta: float) -> tuple[float, float]:
         slope, curvature = rows.sum(partial(_derivative_sums, beta, unit, log_sizes))
         return slope / rows.total, curvature / rows.total
@@ -139,44 +107,9 @@ def _derivative_sums(
     return slope, curvature
 
 
-def nll_slope(logits: FloatArray, y: IntArray, weight: Float64 | None) -> Callable[[float], float]:
-    """Return d(mean NLL of softmax(β z))/dβ as a function of β: mean of E_p[z] − z_y, increasing in β.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), or None
-
-    Returns
-    -------
-    callable
-
-    Examples
-    --------
-    >>> slope = nll_slope(np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([1, 0]), None)
-    >>> abs(slope(0.0)) < 1e-12
-    True
-    """
-    derivatives = nll_derivatives(logits, y, weight)
-    return lambda beta: derivatives(beta)[0]
-
-
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
-    """Return the NLL of every row under softmax(β z), and its derivative in β.
+    """Return the NLL (N,) of every row under softmax(β z), and its derivative in β.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    beta : float
-
-    Returns
-    -------
-    array of shape (N,), array of shape (N,)
-
-    Examples
-    --------
     >>> label_derivatives(np.array([[0.0, 1.0]]), np.array([1]), 0.0)[1]
     array([-0.5])
     """
@@ -192,21 +125,8 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
 
 
 def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None = None) -> Float64:
-    """Return the largest softmax(β z) of every row.
+    """Return the largest softmax(β z) of every row (N,); a score stands for e^log_sizes classes, or for one.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    beta : float
-    log_sizes : array of shape (N, K), optional
-        ln of how many classes each score stands for; by default each for one.
-
-    Returns
-    -------
-    array of shape (N,)
-
-    Examples
-    --------
     >>> top_probability(np.array([[0.0, 4.0]]), 0.0)
     array([0.5])
     """
@@ -220,17 +140,6 @@ def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None =
 def confidence_of_beta(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
     """Return β ↦ mean over rows of the largest softmax(β z): increasing in β, from 1/K.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    weight : array of shape (N,), or None
-
-    Returns
-    -------
-    callable
-
-    Examples
-    --------
     >>> confidence_of_beta(np.array([[0.0, 4.0]]), None)(0.0)
     0.5
     """
@@ -240,23 +149,11 @@ def confidence_of_beta(logits: FloatArray, weight: Float64 | None) -> Callable[[
 def solve_increasing(
     slope: Callable[[float], float], bounds: tuple[float, float] = LOG_BETA_BOUNDS
 ) -> Temperature:
-    """Find the root of an increasing function of β by bracketed search in log β.
+    """Find the root of an increasing function of β by bracketed search in log β (``bounds``).
 
     Never fails silently: when the function has one sign in the whole bracket, the better end comes back with
     ``converged=False`` and a sentence.
 
-    Parameters
-    ----------
-    slope : callable of β
-    bounds : (float, float)
-        The bracket, in log β.
-
-    Returns
-    -------
-    Temperature
-
-    Examples
-    --------
     >>> round(solve_increasing(lambda beta: beta - 2.0).beta, 6)
     2.0
     """
@@ -283,18 +180,6 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     - when every label has the top score, the T whose mean confidence is (N+1)/(N+2) (the rule of
       succession), or T = 1 where the scores are surer than that already.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,), optional
-
-    Returns
-    -------
-    Temperature
-
-    Examples
-    --------
     >>> solved = solve_temperature(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
     >>> round(2 * solved.beta, 6)  # log 3
     1.098612
@@ -303,20 +188,8 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
 
 
 def temperature_of(rows: FitRows, log_sizes: Float64 | None = None) -> Temperature:
-    """Find the temperature of least mean NLL of rows in memory or not; see :func:`solve_temperature`.
+    """Find the temperature of rows in memory or not; a score stands for e^log_sizes classes, or for one.
 
-    Parameters
-    ----------
-    rows : FitRows
-    log_sizes : array of shape (N, G), optional
-        ln of how many classes each score of rows in memory stands for; by default each for one.
-
-    Returns
-    -------
-    Temperature
-
-    Examples
-    --------
     >>> rows = array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
     >>> round(2 * temperature_of(rows).beta, 6)
     1.098612

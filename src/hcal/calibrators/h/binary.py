@@ -51,18 +51,9 @@ def fit_table(
 ) -> tuple[Table, dict[str, float], Temperature]:
     """Pool the candidates by what they say out of fold, and fit each on all rows.
 
-    Parameters
-    ----------
-    u : array of shape (N,)
-        z₁ − z₀.
-    y, weight : arrays of shape (N,)
-    held : array of shape (F, N)
-        The weight of every row that each fold holds out; without folds, temperature scaling.
-
-    Returns
-    -------
-    Table, dict of str to float, Temperature
-        The function, every candidate's share, and how the temperature was found.
+    ``u`` (N,) is z₁ − z₀; ``held`` (F, N) is the weight of every row that each fold holds out, and without
+    folds it is temperature scaling. Beside the table: every candidate's share, and how the temperature was
+    found.
     """
     at, place = places(u, weight)
     everything = count(at, place, y, weight)
@@ -102,8 +93,6 @@ def _with_ends(knots: Float64, values: Float64, beta: float) -> Table:
 def crossing_kept(table: Table, beta: float) -> Table:
     """Return the table with the sign of u: below 0 it is negative, above positive, and it rises as strictly.
 
-    Examples
-    --------
     >>> kept = crossing_kept(Table(np.array([-1.0, 1.0]), np.array([1.0, 2.0])), 1.0)
     >>> look_up(kept, np.array([-0.5, 0.0, 0.5])).round(4)
     array([-5.00e-04,  0.00e+00,  1.75e+00])
@@ -127,8 +116,6 @@ def _meetings(table: Table, ramp: float) -> Float64:
 def look_up(table: Table, u: Float64) -> Float64:
     """Return the log-odds at u; the end segments go on for ever.
 
-    Examples
-    --------
     >>> look_up(Table(np.array([0.0, 1.0]), np.array([0.0, 2.0])), np.array([-1.0, 0.5, 3.0]))
     array([-2.,  1.,  6.])
     """
@@ -163,17 +150,7 @@ def _shares(odds: Float64, mass: Float64, little: float) -> Float64:
 def fit_two(
     logits: FloatArray, y: IntArray, weight: Float64, held: Float64 | None, *, crossing: bool
 ) -> Fitted:
-    """Fit two classes.
-
-    Parameters
-    ----------
-    logits : array of shape (N, 2)
-    y, weight : arrays of shape (N,)
-    held : array of shape (F, N), optional
-        The weight of every row that each fold holds out; without it, temperature scaling.
-    crossing : bool
-        Whether the side of every prediction is kept, beside the ranking.
-    """
+    """Fit two classes, folds as for :func:`fit_table`; with ``crossing`` every prediction keeps its side."""
     u = _odds(logits)
     table, share, solved = fit_table(u, y, weight, np.zeros((0, len(y))) if held is None else held)
     if crossing:

@@ -33,14 +33,7 @@ _HIGHEST = 600.0
 
 
 class Counts(NamedTuple):
-    """How much of each class lies at each log-odds.
-
-    Attributes
-    ----------
-    u : array of shape (G,)
-        Ascending.
-    mass : array of shape (2, G)
-    """
+    """How much of each class (2, G) lies at each log-odds u (G,), ascending."""
 
     u: Float64
     mass: Float64
@@ -60,8 +53,6 @@ class Counts(NamedTuple):
 def places(u: Float64, weight: Float64) -> tuple[Float64, IntArray]:
     """Return the log-odds that are told apart (G,), and the place of every row (N,).
 
-    Examples
-    --------
     >>> places(np.array([3.0, 1.0, 3.0]), np.ones(3))
     (array([1., 3.]), array([1, 0, 1]))
     """
@@ -80,8 +71,6 @@ def places(u: Float64, weight: Float64) -> tuple[Float64, IntArray]:
 def count(u: Float64, place: IntArray, y: IntArray, weight: Float64) -> Counts:
     """Return the mass of each class at each place.
 
-    Examples
-    --------
     >>> count(np.array([1.0, 3.0]), np.array([1, 0, 1]), np.array([1, 0, 0]), np.ones(3)).mass
     array([[1., 1.],
            [0., 1.]])
@@ -94,8 +83,6 @@ def count(u: Float64, place: IntArray, y: IntArray, weight: Float64) -> Counts:
 def grid(counts: Counts) -> Float64:
     """Return the places where functions are known (Q,): every one if there are few, else by mass and evenly.
 
-    Examples
-    --------
     >>> grid(Counts(np.array([-1.0, 3.0]), np.ones((2, 2))))
     array([-1.,  3.])
     """
@@ -198,8 +185,6 @@ class Regression:
 def logistic(offset: Float64, x: Float64, mass: Float64, ridge: Float64) -> Float64:
     """Return θ of least −Σ mass·ln P(class) + Σ ridge·θ² under log-odds offset + xθ, by damped Newton.
 
-    Examples
-    --------
     >>> logistic(np.zeros(1), np.ones((1, 1)), np.array([[1.0], [3.0]]), np.zeros(1)).round(4)
     array([1.0986])
     """

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.base import PRIOR, CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.calibrators.declared import parameters
 from hcal.calibrators.h.state import STATES
 from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
@@ -28,6 +29,7 @@ Select = Literal["top-label", "class-wise", "nll"]
 _WORTH_A_DEVICE = 1_000_000
 
 
+@parameters
 class HCalibrator(Calibrator):
     """One calibrator for every level of calibration, judged by windowed h-errors; or the paper's protocol.
 
@@ -84,28 +86,15 @@ class HCalibrator(Calibrator):
     native_float32 = True
     state_specs = STATES
 
-    def __init__(
-        self,
-        *,
-        protocol: Protocol = "default",
-        select: Select | None = None,
-        preserve: Preserves | Literal["auto"] = "auto",
-        input: InputKind = "logits",
-        device: str | None = None,
-        random_state: int = 0,
-        verbose: bool = False,
-        loss: Literal["paper", "published"] = "paper",
-        batch_size: int | None = None,
-    ) -> None:
-        self.protocol = protocol
-        self.select = select
-        self.preserve = preserve
-        self.input = input
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-        self.loss = loss
-        self.batch_size = batch_size
+    protocol: Protocol = "default"
+    select: Select | None = None
+    preserve: Preserves | Literal["auto"] = "auto"
+    input: InputKind = "logits"
+    device: str | None = None
+    random_state: int = 0
+    verbose: bool = False
+    loss: Literal["paper", "published"] = "paper"
+    batch_size: int | None = None
 
     @property
     def preserves(self) -> Preserves:  # type: ignore[override]

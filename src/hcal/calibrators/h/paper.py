@@ -31,15 +31,9 @@ LossName = Literal["paper", "published"]
 class PaperSettings:
     """How the paper protocol runs.
 
-    Parameters
-    ----------
-    select : sequence of {"top-label", "class-wise", "nll"}
-        Each chooses an epoch and a map: by dECE, CWECE_a or NLL on the training set.
-    loss : {"paper", "published"}
-        The published code's variant is far slower and for comparison only.
-    maps : sequence of str
-        Candidates, by the names of :func:`hcal.maps.build_map`.
-    adam : AdamSettings
+    Each of ``select`` ("top-label", "class-wise", "nll") chooses an epoch and a map: by dECE, CWECE_a or NLL
+    on the training set. The ``"published"`` loss is far slower and for comparison only; ``maps`` are names of
+    :func:`hcal.maps.build_map`.
     """
 
     select: Sequence[str] = ("top-label",)
@@ -57,22 +51,7 @@ def fit_paper(
     random_state: int = 0,
     verbose: bool = False,
 ) -> dict[str, Fitted]:
-    """Train every candidate once and return, for each selector, the best epoch of the best map.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    settings : PaperSettings
-    device : str, optional
-        Of torch; by default the CPU.
-    random_state : int
-    verbose : bool
-
-    Returns
-    -------
-    dict of selector to Fitted
-    """
+    """Train every candidate once and return, for each selector, the best epoch of the best map."""
     unknown = [s for s in settings.select if s not in SELECTORS]
     if unknown or not settings.select or not settings.maps:
         raise ValueError(f"select must be among {', '.join(map(repr, SELECTORS))}, got {settings.select!r}")

@@ -12,8 +12,6 @@ from scipy.special import expit
 def sides_told(changed: float, total: float, turn: float) -> str:
     """Return a sentence on how many predictions of two classes change, and from which log-odds on.
 
-    Examples
-    --------
     >>> sides_told(12.0, 300.0, -0.8)
     '12 of 300 predictions change side: class 1 is now the likelier from 31.0 % on instead of 50 %'
     >>> sides_told(0.0, 300.0, 0.0)
@@ -30,8 +28,6 @@ def sides_told(changed: float, total: float, turn: float) -> str:
 def one_class(mass: NDArray[Any]) -> list[str]:
     """Return a sentence where all labels are one class (mass of every class, (K,)).
 
-    Examples
-    --------
     >>> one_class(np.array([0.0, 5.0]))
     ['every label is class 1: nothing can be learned of the other classes']
     """

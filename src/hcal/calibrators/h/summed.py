@@ -49,17 +49,8 @@ _ENOUGH_FOR_CURVES = 1000.0
 def fit_default_rows(rows: FitRows, sample: ArrayRows, *, preserve: Preserves) -> Fitted | None:
     """Fit the default for more than two classes.
 
-    Parameters
-    ----------
-    rows : FitRows
-        All of them.
-    sample : ArrayRows
-        Some of them, as :func:`hcal.calibrators.row_order.arrange` leaves them.
-    preserve : {"order", "accuracy", None}
-
-    Returns
-    -------
-    Fitted, or None where the sample is too small for folds, or rows or errors so few that fits lean on T = 1
+    ``sample`` are some of the rows, as :func:`hcal.calibrators.row_order.arrange` leaves them. None where the
+    sample is too small for folds, or rows or errors so few that fits lean on T = 1.
     """
     k, weight = len(rows.mass), counted(sample.x, sample.y, sample.weight)
     setting = _setting(rows, classes=preserve != "order")

@@ -26,13 +26,6 @@ _LOOKS = 17
 def careful_temperature(logits: Logits, y: IntArray, weight: Float64) -> Temperature:
     """Return temperature scaling, between T = 1 and the T of least NLL as far as rows and errors allow.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y, weight : arrays of shape (N,)
-
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0]] * 8), np.array([1] * 6 + [0] * 2)
     >>> round(careful_temperature(z, y, np.ones(8)).beta, 3), round(solve_temperature(z, y).beta, 3)
     (0.98, 0.549)

@@ -1,0 +1,177 @@
+"""The verdict of a report: it follows the rule that the page prints, and raises the alarms it should."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hcal
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.reporting import Content, measure_report
+from hcal.reporting.page import render
+from hcal.reporting.verdict import judge_report
+from helpers import measured_report as measured
+from helpers import synthetic
+
+
+def _with_standing(content: Content, **status: str) -> Content:
+    """The same report, had its statements been others."""
+    assert content.after is not None
+    headline = content.after.headline
+    assert headline.standing is not None
+    changed = {
+        name: replace(getattr(headline.standing, name), status=value) for name, value in status.items()
+    }
+    headline = replace(headline, standing=replace(headline.standing, **changed))
+    return replace(content, after=replace(content.after, headline=headline))
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "knowledge", "grade"),
+    [
+        ("proven", "proven", "good"),
+        ("proven", "open", "care"),
+        ("open", "proven", "few"),
+        ("open", "open", "few"),
+        ("refuted", "proven", "bad"),
+        ("proven", "refuted", "bad"),
+    ],
+)
+@pytest.mark.parametrize("exact", ["open", "refuted"])
+def test_the_grade_follows_the_rule_on_the_page(
+    tolerance: str, knowledge: str, exact: str, grade: str
+) -> None:
+    changed = _with_standing(measured(), tolerance=tolerance, knowledge=knowledge, exact=exact)
+    assert judge_report(changed).grade == grade
+
+
+def test_the_rule_is_printed_under_the_verdict() -> None:
+    assert judge_report(measured()).rule in render(measured()).replace("&#x27;", "'")
+
+
+def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
+    content = measured(1.0)  # calibrated as it was: temperature scaling can only add noise
+    assert content.after is not None
+    assert content.after.metrics["nll"] > content.before.metrics["nll"]
+    assert judge_report(content).grade == "few"  # 4,000 rows prove the top label, not every class
+    assert judge_report(content).alarms == ()
+
+
+# The three cases that an error of the top label alone called safe.
+
+
+def _weighted_regression() -> tuple[np.ndarray, np.ndarray]:
+    """A class-weighted logistic regression with few positives: it ranks well and states far too much."""
+    rng = np.random.default_rng(0)
+    score = rng.normal(-5.6, 2.1, 9_000)
+    y = (rng.random(9_000) < 1 / (1 + np.exp(-score))).astype(int)
+    weighted = score + np.log((1 - y.mean()) / y.mean())
+    return 1 / (1 + np.exp(-weighted)), y
+
+
+def test_a_class_weighted_regression_is_not_safe() -> None:
+    p, y = _weighted_regression()
+    assert 0.015 < y.mean() < 0.04
+    content = measure_report(p, y, input="probs")
+    verdict = judge_report(content)
+    assert verdict.grade == "bad"
+    assert any(re.search(r"refuted. Class 1: [\d,]+ neighbouring rows state", s) for s in verdict.sentences)
+    text = render(content)
+    assert "The positive class: class 1" in text
+    assert "Brier (scikit-learn)" in text
+    assert "truly class 1 (certified)" in text
+
+
+def test_a_constant_is_told_that_it_knows_nothing() -> None:
+    y = (np.random.default_rng(0).random(10_000) < 0.01).astype(int)
+    verdict = judge_report(measure_report(np.full(10_000, 0.01), y, input="probs"))
+    assert verdict.grade == "care"
+    assert "not shown to know more than the base rates" in verdict.headline
+
+
+def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
+    """Close to calibrated, and refuted as exactly calibrated: both are said, here and in hcal.evaluate."""
+    rng = np.random.default_rng(0)
+    logits, _ = synthetic(20_000, 4, scale=1.0, seed=3)
+    truth = hcal.softmax(logits / 1.1)
+    y = (truth.cumsum(1) > rng.random((20_000, 1))).argmax(1)
+    content = measure_report(logits, y)
+    verdict = judge_report(content)
+    assert verdict.grade == "good"
+    assert any(s.startswith("Within 5.0 points: proven") for s in verdict.sentences)
+    assert any(s.startswith("Exactly calibrated: refuted") for s in verdict.sentences)
+    said = str(hcal.evaluate(hcal.softmax(logits), y, ["ece_ew"], 0.95)).replace("\n", " ")
+    for sentence in verdict.sentences[-3:]:
+        assert " ".join(sentence.split()) in " ".join(said.split())
+
+
+def test_over_confident_then_calibrated_is_told() -> None:
+    verdict = judge_report(measured())
+    assert re.search(r"over-confident by \d+\.\d points", verdict.sentences[0])
+    assert "not one of the 4,000 predicted classes changed" in verdict.sentences[1]
+    assert "fell from" in verdict.sentences[1]
+
+
+def test_under_confidence_is_called_so() -> None:
+    assert "under-confident by" in judge_report(measured(0.4)).sentences[0]
+
+
+def test_calibrated_is_called_so() -> None:
+    assert "neither proven over- nor under-confident" in judge_report(measured(1.0)).sentences[0]
+
+
+def test_an_over_confident_model_as_it_stands_is_not_safe() -> None:
+    logits, y = synthetic(1000)
+    assert judge_report(measure_report(logits, y)).grade == "bad"
+
+
+def test_few_rows_are_neither_praised_nor_condemned() -> None:
+    logits, y = synthetic(60, scale=1.0)
+    verdict = judge_report(measure_report(logits, y))
+    assert verdict.grade == "few"
+    assert "cannot be told from 60 rows" in " ".join(verdict.sentences)
+    assert re.search(r"About [\d,]+ rows like these would tell", " ".join(verdict.sentences))
+
+
+class _Uniform(Calibrator):
+    """A collapsed predictor: next to uniform, argmax kept."""
+
+    name = "uniform"
+    title = "Uniform"
+    preserves = "order"
+
+    def __init__(self, *, input: str = "logits") -> None:
+        self.input = input  # type: ignore[assignment]
+
+    def _fit(self, logits, y, sample_weight) -> Fitted:  # type: ignore[no-untyped-def]
+        return Fitted({}, converged=False, message="never")
+
+    def _predict(self, logits):  # type: ignore[no-untyped-def]
+        return hcal.softmax(1e-3 * logits)
+
+
+def test_a_collapsed_predictor_raises_the_alarm() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 50, 500)
+    logits = rng.normal(size=(500, 50)) + 8 * np.eye(50)[y] * (rng.random((500, 1)) < 0.9)
+    with pytest.warns(hcal.CalibrationWarning):
+        calibrator = _Uniform().fit(logits, y)
+    verdict = judge_report(measure_report(logits, y, calibrator))
+    assert verdict.grade == "bad"
+    assert any("COLLAPSED" in alarm for alarm in verdict.alarms)
+    assert "The calibrator's fit did not converge." in verdict.alarms
+    assert "NLL is worse after calibration than before, beyond chance." in verdict.alarms
+    assert 'class="alarms" role="alert"' in render(measure_report(logits, y, calibrator))
+
+
+def test_rows_seen_in_calibration_raise_the_alarm() -> None:
+    logits, y = synthetic(300)
+    calibrator = hcal.make_calibrator("ts").fit(logits, y)
+    for options in ({"calibration": logits}, {}):  # told, or recognised by what the calibrator remembers
+        verdict = judge_report(measure_report(logits, y, calibrator, **options))
+        assert sum("learned from" in alarm for alarm in verdict.alarms) == 1
+        assert verdict.grade == "few"
+        assert verdict.headline == "Cannot be told from rows that the calibrator learned from"
