@@ -20,12 +20,11 @@ from hcal.runtime.jit import jit
 Array = NDArray[Any]
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-# As it is written: what a class's logit passes through on its way to a probability are sums, products with
-# positive numbers, minima, each rounded, and these invert no pair. Only exponentials need care.
+# As it is written: a class's logit becomes a probability by sums, products with positive numbers and minima,
+# each rounded, which invert no pair of classes, and by exponentials that were tried one by one.
 _jit = jit(error_model="numpy")
 # Reassociation lets sums over a row use vector registers.
 _fast = jit(error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
-_CONTRACT: Any = {"fastmath": {"contract"}}
 _LEAST = np.float32(-87.0)
 # Rows are handled in blocks of about this many events: long enough for vector loops at any K, and in cache.
 _EVENTS = 4096
@@ -63,7 +62,7 @@ class Stages(NamedTuple):
     events: float
     refined: Any
     cap: Any
-    matrix: Array  # a row is what one margin adds to all scores
+    matrix: Array
     scale: Any
     offset: Array
     prefer: Array
@@ -72,7 +71,6 @@ class Stages(NamedTuple):
     last_weights: Array
     last_classes: Array
     lowest: Any  # candidates do not say less than e^ this
-    ordered: bool  # whether no pair of classes may be inverted
 
 
 # -- one float; here and not shared, because numba's cache notices changes of this file only ---------------
@@ -98,7 +96,7 @@ def unrank(v: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-_exp: _Decorator = overload(exp, jit_options=_CONTRACT)
+_exp: _Decorator = overload(exp, jit_options={"fastmath": {"contract"}})
 _ordered: _Decorator = overload(ordered_exp)
 _rank: _Decorator = overload(rank)
 _unrank: _Decorator = overload(unrank)
@@ -111,7 +109,7 @@ def _choose_exp(v: Any) -> Any:
 
 @_ordered
 def _choose_ordered(v: Any) -> Any:
-    return _ordered32 if v.bitwidth == 32 else _ordered64
+    return _exp32 if v.bitwidth == 32 else _on_grid64
 
 
 @_rank
@@ -125,7 +123,7 @@ def _choose_unrank(v: Any) -> Any:
 
 
 def _exp32(v: Any) -> Any:
-    """A polynomial on a reduced argument: at most 2 ulp off, 0 below e^−87."""
+    """A polynomial on a reduced argument: at most 2 ulp off, 0 below e^−87; rising over all float32."""
     u = max(v, _LEAST)
     n = np.int32(u * np.float32(1.4426950408889634) - np.float32(0.5))
     m = np.float32(n)
@@ -162,24 +160,8 @@ def _exp64(v: Any) -> Any:
     return (y * r * r + r + 1.0) * power if v >= -708.0 else 0.0
 
 
-def _ordered32(v: Any) -> Any:
-    """In float64, and rounded: neighbours in float32 lie 10⁸ roundings of float64 apart."""
-    u = np.float64(max(v, _LEAST))
-    n = np.int32(u * 1.4426950408889634 - 0.5)
-    r = u - np.float64(n) * 0.6931471805599453
-    y = 1 / 40320
-    y = y * r + 1 / 5040
-    y = y * r + 1 / 720
-    y = y * r + 1 / 120
-    y = y * r + 1 / 24
-    y = y * r + 1 / 6
-    y = y * r + 0.5
-    power = np.int32((n + np.int32(127)) << np.int32(23)).view(np.float32)
-    return np.float32((y * r * r + r + 1.0) * power) if v >= _LEAST else np.float32(0.0)
-
-
-def _ordered64(v: Any) -> Any:
-    """On a grid of at least 2⁻⁴⁸ = 16 ulp of the result, whose points 2 ulp cannot put in another order."""
+def _on_grid64(v: Any) -> Any:
+    """On a grid of at least 2⁻⁴⁸, 16 ulp of the result: 2 ulp cannot put its points in another order."""
     return exp((v + 48.0) - 48.0)
 
 
@@ -251,7 +233,7 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
             _log_parts(e, odds, count, top, won, rest)
             _blend(p, m, linear, won, rest, top, form)
             _split_top(p, top, form.lift, odds)
-        _replace_by_exponentials(p.reshape(-1), form.ordered)
+        _replace_by_exponentials(p.reshape(-1))
         _row_sums(p, count, top, totals)
         if form.pooled:
             for i in range(count):
@@ -260,7 +242,8 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
             for i in range(count):
                 odds[i] += form.last_classes[top[i]]
         _sigmoids(odds, count, q)
-        _join(p, top, q, totals, form.lift, form.just_below)
+        _held(q, count, n, totals, form.lift, form.just_below, won, rest)
+        _join(p, top, q, won, rest, form.lift)
         if form.pooled and form.lift >= 0:
             for i in range(count):
                 if tied[i] > 1:
@@ -288,10 +271,27 @@ def _linear(margin: Array, cap: Any, scale: Any, matrix: Array, offset: Array, o
         m, s = margin[i], out[i]
         for k in range(len(m)):
             s[k] = offset[k] - scale * min(m[k], cap)
-        for j in range(len(matrix)):
-            column, times = matrix[j], min(m[j], cap)
-            for k in range(len(m)):
-                s[k] -= column[k] * times
+    if len(matrix):
+        _less_product(margin, cap, matrix, out)
+
+
+@_jit
+def _less_product(margin: Array, cap: Any, matrix: Array, out: Array) -> None:
+    """Take from the scores what the matrix makes of the margins: few classes, so loops run over rows."""
+    count, n = margin.shape
+    x, product = np.empty((n, count), margin.dtype), np.zeros((n, count), margin.dtype)
+    for k in range(n):
+        for i in range(count):
+            x[k, i] = min(margin[i, k], cap)
+    for k in range(n):
+        total = product[k]
+        for j in range(n):
+            times, row = matrix[k, j], x[j]
+            for i in range(count):
+                total[i] += times * row[i]
+    for i in range(count):
+        for k in range(n):
+            out[i, k] -= product[k, i]
 
 
 @_jit
@@ -399,13 +399,9 @@ def _exponentials(v: Array, out: Array) -> None:
 
 
 @_jit
-def _replace_by_exponentials(v: Array, ordered: bool) -> None:
-    if ordered:
-        for k in range(len(v)):
-            v[k] = ordered_exp(v[k])
-    else:
-        for k in range(len(v)):  # given the same array twice, the function above would not be vectorised
-            v[k] = exp(v[k])
+def _replace_by_exponentials(v: Array) -> None:
+    for k in range(len(v)):  # given the same array twice, the function above would not be vectorised
+        v[k] = ordered_exp(v[k])
 
 
 # -- row by row -------------------------------------------------------------------------------------------
@@ -566,18 +562,37 @@ def _below_highest(scores: Array, top: Array) -> None:
 
 
 @_jit
-def _join(probs: Array, top: Array, q: Array, totals: Array, lift: float, just_below: float) -> None:
+def _held(
+    q: Array, count: int, n: int, totals: Array, lift: float, just_below: float, times: Array, plus: Array
+) -> None:
+    """P(top), in place, and the line that makes probabilities of the others' exponentials.
+
+    See :mod:`hcal.calibrators.h.keep`: where the top would be lost it is lifted, and the others are mixed with
+    their even share.
+    """
+    even, lowest = 1.0 / max(n - 1, 1), 1.0 / n / just_below
+    for i in range(count):
+        total, old = totals[i], q[i]
+        largest = 1.0 / total
+        kept = lift < 0 or old >= just_below * largest * (1.0 - old)
+        middle = 0.5 * (old + largest * (1.0 - old))
+        held = old if kept else max(old + lift * (middle - old), lowest)
+        room = just_below * held / max(1.0 - held, 1e-300)
+        mixed = min(max((largest - room) / max(largest - even, 1e-12), 0.0), 1.0)
+        w = 0.0 if kept or n == 2 else mixed
+        q[i], times[i], plus[i] = held, (1.0 - held) * (1.0 - w) / total, (1.0 - held) * w * even
+
+
+@_jit
+def _join(probs: Array, top: Array, q: Array, times: Array, plus: Array, lift: float) -> None:
     """Shares of the rest, unnormalised with largest 1, become probabilities; the argmax is kept."""
-    n = probs.shape[1]
+    kind = probs.dtype.type
     for i in range(len(probs)):
-        p, total = probs[i], totals[i]
-        held, w = _held(q[i], 1.0 / total, lift, just_below, n)
-        times = p.dtype.type((1.0 - held) * (1.0 - w) / total)
-        plus = p.dtype.type((1.0 - held) * w / (n - 1))
-        for k in range(n):
-            p[k] = p[k] * times + plus
-        p[top[i]] = held
-        if lift >= 0 and p[top[i]] <= times + plus:
+        p, slope, start = probs[i], kind(times[i]), kind(plus[i])
+        for k in range(len(p)):
+            p[k] = p[k] * slope + start
+        p[top[i]] = q[i]
+        if lift >= 0 and kind(q[i]) <= slope + start:
             _keep_first(p, top[i])
 
 
@@ -590,17 +605,3 @@ def _keep_first(p: Array, top: int) -> None:
             best = k
     if best != top:
         p[top] = np.nextafter(p[best], p.dtype.type(2.0))
-
-
-@_jit
-def _held(q: float, largest: float, lift: float, just_below: float, n_classes: int) -> tuple[float, float]:
-    """P(top) and the weight of the even share; see :mod:`hcal.calibrators.h.keep`."""
-    if lift < 0 or q >= just_below * largest * (1.0 - q):
-        return q, 0.0
-    middle = 0.5 * (q + largest * (1.0 - q))
-    held = max(q + lift * (middle - q), 1.0 / n_classes / just_below)
-    if n_classes == 2:
-        return held, 0.0
-    even = 1.0 / (n_classes - 1)
-    room = just_below * held / (1.0 - held)
-    return held, min(max((largest - room) / max(largest - even, 1e-12), 0.0), 1.0)

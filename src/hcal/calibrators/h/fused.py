@@ -9,7 +9,7 @@ import numpy as np
 from hcal.calibrators.h._compiled import CELL, Stages, predict_rows
 from hcal.calibrators.h.blend import FLOOR, no_blend
 from hcal.calibrators.h.keep import JUST_BELOW
-from hcal.calibrators.h.model import Model, keeps_order
+from hcal.calibrators.h.model import Model
 from hcal.calibrators.h.refine import KNOTS
 from hcal.calibrators.h.rows import FAR, N_FEATURES, TINY, Float64, narrowed
 from hcal.runtime.jit import is_ready
@@ -150,7 +150,7 @@ def stages(model: Model, dtype: Any) -> Stages:
         events=float(blend.events),
         refined=scalar(blend.refined),
         cap=scalar(blend.cap),
-        matrix=np.ascontiguousarray(blend.matrix.T, dtype=dtype),
+        matrix=np.ascontiguousarray(blend.matrix, dtype=dtype),
         scale=scalar(blend.scale),
         offset=blend.bias.astype(dtype),
         prefer=blend.prefer,
@@ -159,7 +159,6 @@ def stages(model: Model, dtype: Any) -> Stages:
         last_weights=last.weights,
         last_classes=last.classes,
         lowest=scalar(-FLOOR),
-        ordered=keeps_order(model),
     )
 
 
