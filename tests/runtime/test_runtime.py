@@ -263,3 +263,23 @@ def test_orders_of_threads_do_not_mix() -> None:
         for _ in range(5):
             for one, other in zip(pool.map(lambda x: grads(new, x), xs), expected, strict=True):
                 assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_buffers_go_round_only_while_nobody_holds_them() -> None:
+    from hcal.runtime.buffers import buffer, reused_buffers
+
+    size = 1 << 21
+    with reused_buffers():
+        one = buffer(size, np.float32)
+        one[:] = 7.0
+        held = one.reshape(2, -1)[1]  # a view is a holder
+        del one
+        two = buffer((2, size // 2), np.float32)
+        two[:] = 0.0
+        assert (held == 7.0).all()
+        address = two.ctypes.data
+        del two
+        assert buffer(size, np.int32).ctypes.data == address
+        assert buffer(8, np.int32).base is None  # small ones are numpy's own
+    assert (held == 7.0).all()
+    assert buffer(size, np.float32).base is None

@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.program import is_portable, program
+from hcal.inputs import check_logits
 from hcal.integrations._signature import AsModel
 from hcal.integrations._stored import from_bytes, to_bytes
 from hcal.runtime.halves import HALVES, narrow
+from hcal.runtime.numerics import FloatArray
 from hcal.runtime.torch_ops import WIDTHS, TorchOps
 
 Output = Literal["probs", "log_probs"]
@@ -76,8 +79,9 @@ class CalibrationHead(nn.Module):
         dtype = rows.dtype if rows.dtype.is_floating_point else torch.float64
         half = dtype in HALVES
         wide = torch.float32 if half else dtype  # halves are computed in float32, and narrowed at the end
-        if self.in_torch and self._is_plain(rows):
-            probs = self._by_kernels(rows.to(wide))
+        plain = self._plain(rows, wide) if self.in_torch else None
+        if plain is not None:
+            probs = self._by_kernels(plain).reshape(rows.shape)
         elif self.in_torch:
             ops = TorchOps([getattr(self, f"c{i}") for i in range(self.n_constants)], wide)
             probs = self._run(ops, rows.to(torch.float64), wide)
@@ -90,19 +94,27 @@ class CalibrationHead(nn.Module):
             return narrow(probs, rows, dtype, self.calibrator.preserves).movedim(-1, 1)
         return probs.to(dtype).movedim(-1, 1)
 
-    def _is_plain(self, rows: Tensor) -> bool:
-        """Whether numbers are asked for and nothing else: no gradient, no graph, finite logits in memory."""
-        if rows.device.type != "cpu" or self.calibrator.input != "logits" or not rows.numel():
-            return False
-        if (rows.requires_grad and torch.is_grad_enabled()) or is_recorded(rows):
-            return False
-        low, high = torch.aminmax(rows.detach())  # a NaN, too, comes out
-        return bool(torch.isfinite(low)) and bool(torch.isfinite(high))
+    def _plain(self, rows: Tensor, wide: torch.dtype) -> FloatArray | None:
+        """Return logits (M, K) in memory where numbers are asked for and nothing else; None: run the graph.
 
-    def _by_kernels(self, rows: Tensor) -> Tensor:
+        No gradient, nobody who records, and nothing in the scores that the door would speak of.
+        """
+        if (rows.requires_grad and torch.is_grad_enabled()) or is_recorded(rows):
+            return None
+        if rows.device.type != "cpu" or not rows.numel():
+            return None
+        flat: FloatArray = rows.detach().to(wide).reshape(-1, rows.shape[-1]).contiguous().numpy()
+        if self.calibrator.input == "logits":  # a sum that overflows only sends us on
+            with np.errstate(over="ignore", invalid="ignore"):
+                return flat if np.isfinite(np.add.reduce(flat, axis=None)) else None
+        try:
+            return check_logits(flat, input=self.calibrator.input)[0]
+        except ValueError:
+            return None
+
+    def _by_kernels(self, logits: FloatArray) -> Tensor:
         """Return what ``predict_proba`` does: the graph makes a pass over memory an operation."""
-        flat = rows.detach().reshape(-1, rows.shape[-1]).contiguous()
-        return torch.from_numpy(self.calibrator._predict_blocks(flat.numpy())).reshape(rows.shape)
+        return torch.from_numpy(self.calibrator._predict_blocks(logits))
 
     def _run(self, ops: TorchOps, rows: Tensor, dtype: torch.dtype) -> Tensor:
         eps, smallest = WIDTHS[dtype]

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from hcal.maps.base import CalibrationMap, Init, MapState, check_init, generator, uniform
 from hcal.maps.table import use_fused
+from hcal.runtime.buffers import buffer
 from hcal.runtime.jit import compiled
 from hcal.runtime.threads import run_parts, split
 
@@ -125,11 +126,11 @@ def _use_compiled(x: Tensor) -> bool:
 def _compiled_forward(x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:
     from hcal.maps._compiled import mixture_forward
 
-    out = torch.empty_like(x)
+    out = buffer(tuple(x.shape), np.float32)
     arrays = [t.detach().contiguous().numpy() for t in (x, slopes, shares)]
     parts = split(len(x), grain=x.shape[1] * len(slopes))
-    run_parts(lambda a, b: mixture_forward(*arrays, a, b, out.numpy()), parts)
-    return out
+    run_parts(lambda a, b: mixture_forward(*arrays, a, b, out), parts)
+    return torch.from_numpy(out)
 
 
 def _compiled_backward(x: Tensor, slopes: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.maps._order import Order, OrderCache
+from hcal.runtime.buffers import buffer
 from hcal.runtime.fused import takes_fused
 from hcal.runtime.jit import compiled
 from hcal.runtime.threads import run_parts, split
@@ -158,7 +159,7 @@ def _compiled_forward(x: Tensor, values: Tensor, step: float) -> Tensor:
     from hcal.maps._compiled import table_forward
 
     # numpy's memory: it asks for huge pages, and the first touch of small ones would cost half as much again
-    source, out = x.detach().contiguous().numpy(), np.empty(x.shape, dtype=np.float32)
+    source, out = x.detach().contiguous().numpy(), buffer(tuple(x.shape), np.float32)
     table = values.detach().contiguous().numpy()
     parts = split(len(x), grain=x.shape[1])
     run_parts(lambda a, b: table_forward(source, table, 1 / step, a, b, out), parts)

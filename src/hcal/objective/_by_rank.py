@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.objective.settings import EVEN, ObjectiveSettings
+from hcal.runtime.buffers import buffer
 from hcal.runtime.jit import jit
 from hcal.runtime.numerics import Float64
 from hcal.runtime.threads import run_parts, split
@@ -45,7 +46,7 @@ def sorted_probs(p: Array, marks: Array) -> tuple[Array, Array]:
 
     The bits of a probability below 2 order like an integer and leave one of 32 bits for the mark.
     """
-    keys = np.empty(len(p), dtype=np.uint32)
+    keys = buffer(len(p), np.uint32)
     run_parts(lambda a, b: _pack(p.view(np.uint32)[a:b], marks[a:b], keys[a:b]), split(len(p)))
     keys.sort()
     ranks = np.empty(int(np.count_nonzero(marks)), dtype=np.int64)
@@ -61,7 +62,7 @@ def slide(
 
     ``total`` are the sums over all events of all windows, of every ``size`` windows.
     """
-    out = np.empty(len(q), dtype=np.float32)
+    out = buffer(len(q), np.float32)
     parts = split(-(-len(q) // size), grain=size)
     losses = run_parts(
         lambda a, b: _blocks(q, ranks, window, total, size, *clusters, epsilon, factor, a, b, out), parts

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hcal.objective import _by_rank
 from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
+from hcal.runtime.buffers import buffer
 from hcal.runtime.jit import jit
 from hcal.runtime.numerics import Float64
 from hcal.runtime.threads import run_parts, split
@@ -35,7 +36,7 @@ def families_loss(
     q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[float, Array | None]:
     """Return the mean loss over the rows of events q (F, n), and its gradient (F, n)."""
-    grad = np.empty(q.shape, dtype=q.dtype) if need_grad else None
+    grad = buffer(q.shape, q.dtype) if need_grad else None
     loss, share = 0.0, 1 / len(q)
     for row in range(len(q)):
         own = None if grad is None else grad[row]
@@ -91,7 +92,7 @@ def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
     if n >= 1 << 31:
         raise ValueError(f"{n} events are too many for one sort (at most 2**31 - 1)")
     if p.dtype == np.float32:
-        pairs = np.empty(n, dtype=np.uint64)
+        pairs = buffer(n, np.uint64)
         run_parts(lambda a, b: _pack(p.view(np.uint32), marks, a, b, pairs), split(n))
         pairs.sort()
         return pairs.view(np.float32)[_HIGH::2], pairs.view(np.uint32)[_LOW::2]

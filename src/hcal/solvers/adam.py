@@ -13,6 +13,7 @@ from torch.nn.utils import parameters_to_vector
 
 from hcal.maps.torch_engine import as_module, flat_parameters
 from hcal.objective.torch_loss import NumpyLoss, TorchLoss, as_loss, numpy_value
+from hcal.runtime.buffers import reused_buffers
 from hcal.runtime.threads import one_openmp_thread
 from hcal.solvers.captured import CapturedEpoch, can_capture
 from hcal.solvers.fit_map import Problem
@@ -198,7 +199,7 @@ def train(
     s = settings or AdamSettings()
     scores = [monitor, *select.values()]
     run: CapturedEpoch | _Epoch
-    with threads_for(x):
+    with threads_for(x), reused_buffers():
         if weight is None and s.full_batch(len(y)) and can_capture(x, objective):
             run = CapturedEpoch(module, x, y, objective, s.learning_rate, scores)
         else:

@@ -20,9 +20,11 @@ from hcal.runtime.jit import jit
 Array = NDArray[Any]
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+# As it is written: a class's logit becomes a probability by sums, products with positive numbers and minima,
+# each rounded, which invert no pair of classes, and by exponentials that were tried one by one.
+_jit = jit(error_model="numpy")
 # Reassociation lets sums over a row use vector registers.
-_OPTIONS: Any = {"fastmath": {"reassoc", "contract", "nsz"}}
-_jit = jit(error_model="numpy", **_OPTIONS)
+_fast = jit(error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 _LEAST = np.float32(-87.0)
 # Rows are handled in blocks of about this many events: long enough for vector loops at any K, and in cache.
 _EVENTS = 4096
@@ -37,7 +39,7 @@ CELL = 0.5
 class Stages(NamedTuple):
     """A model as the kernel reads it: what meets every class in the width of the logits, the rest float64."""
 
-    intercept: Array  # g in a cell is intercept + slope·margin; the last cell goes on for ever
+    start: Array  # g in a cell is start + slope·(how far into it); the last cell goes on for ever
     slope: Array
     bias: Array
     beta: Any
@@ -79,6 +81,11 @@ def exp(v: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
+def ordered_exp(v: Any) -> Any:
+    """Return e^v of a non-positive value, never less for a higher one."""
+    raise NotImplementedError("compiled code only")
+
+
 def rank(v: Any) -> Any:
     """Return an integer that orders like the float; maxima of integers are vectorised, of floats not."""
     raise NotImplementedError("compiled code only")
@@ -89,14 +96,20 @@ def unrank(v: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-_exp: _Decorator = overload(exp, jit_options=_OPTIONS)
-_rank: _Decorator = overload(rank, jit_options=_OPTIONS)
-_unrank: _Decorator = overload(unrank, jit_options=_OPTIONS)
+_exp: _Decorator = overload(exp, jit_options={"fastmath": {"contract"}})
+_ordered: _Decorator = overload(ordered_exp)
+_rank: _Decorator = overload(rank)
+_unrank: _Decorator = overload(unrank)
 
 
 @_exp
 def _choose_exp(v: Any) -> Any:
     return _exp32 if v.bitwidth == 32 else _exp64
+
+
+@_ordered
+def _choose_ordered(v: Any) -> Any:
+    return _exp32 if v.bitwidth == 32 else _on_grid64
 
 
 @_rank
@@ -110,7 +123,7 @@ def _choose_unrank(v: Any) -> Any:
 
 
 def _exp32(v: Any) -> Any:
-    """A polynomial on a reduced argument: at most 2 ulp off, 0 below e^−87."""
+    """A polynomial on a reduced argument: at most 2 ulp off, 0 below e^−87; rising over all float32."""
     u = max(v, _LEAST)
     n = np.int32(u * np.float32(1.4426950408889634) - np.float32(0.5))
     m = np.float32(n)
@@ -145,6 +158,11 @@ def _exp64(v: Any) -> Any:
     y = y * r + 0.5
     power = np.int64((np.int64(n) + np.int64(1023)) << np.int64(52)).view(np.float64)
     return (y * r * r + r + 1.0) * power if v >= -708.0 else 0.0
+
+
+def _on_grid64(v: Any) -> Any:
+    """On a grid of at least 2⁻⁴⁸, 16 ulp of the result: 2 ulp cannot put its points in another order."""
+    return exp((v + 48.0) - 48.0)
 
 
 def _rank32(v: Any) -> Any:
@@ -188,18 +206,19 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
     e, half = np.empty_like(margin), np.empty_like(margin)
     linear = np.empty((rows if form.pooled else 0, n), logits.dtype)
     top, x, odds, q = np.empty(rows, np.int32), np.empty((6, rows)), np.empty(rows), np.empty(rows)
+    tied, won, rest, totals = np.empty(rows, np.int32), np.empty(rows), np.empty(rows), np.empty(rows)
     for begin in range(lo, hi, rows):
         count = min(rows, hi - begin)
         z, p, m = logits[begin : begin + count], out[begin : begin + count], margin[:count]
         flat, flat_e = m.reshape(-1), e[:count].reshape(-1)
-        _margins(z, form.beta, form.far, m, top)
+        _margins(z, form.beta, form.far, m, top, tied)
         if form.pooled:
-            _prefer(m, top, form.prefer)
+            _prefer(z, top, tied, form.prefer)
             _linear(m, form.cap, form.scale, form.matrix, form.offset, linear)
         _roots(flat, flat_e, half.reshape(-1))
         _sums(m, e, half, top, form.far, x)
         _features(x, count, n, form.floor)
-        _curve(flat, form.intercept, form.slope)
+        _curve(flat, form.start, form.slope)
         _scales(x, count, form.scaler, form.weights, q)
         _scores(m, q, form.kappa, form.bias, p)
         _exponentials(flat, flat_e)
@@ -211,36 +230,37 @@ def predict_rows(logits: Array, form: Stages, lo: int, hi: int, out: Array) -> N
         _below_highest(p, top)
         if form.pooled:
             _exponentials(p.reshape(-1), flat_e)
-            _blend(p, e, m, linear, odds, top, form)
+            _log_parts(e, odds, count, top, won, rest)
+            _blend(p, m, linear, won, rest, top, form)
             _split_top(p, top, form.lift, odds)
-            _replace_by_exponentials(p.reshape(-1))
+        _replace_by_exponentials(p.reshape(-1))
+        _row_sums(p, count, top, totals)
+        if form.pooled:
             for i in range(count):
-                odds[i] -= _log(_sum(p[i], p[i, top[i]]))
+                odds[i] -= _log(totals[i])
             _correct(odds, count, x, form.last_knots, form.last_scaler, form.last_weights)
             for i in range(count):
                 odds[i] += form.last_classes[top[i]]
-        else:
-            _replace_by_exponentials(p.reshape(-1))
-        for i in range(count):
-            q[i] = 1.0 / (1.0 + math.exp(-odds[i]))
-        _join(p, top, q, form.lift, form.just_below)
+        _sigmoids(odds, count, q)
+        _held(q, count, n, totals, form.lift, form.just_below, won, rest)
+        _join(p, top, q, won, rest, form.lift)
         if form.pooled and form.lift >= 0:
-            _level_ties(z, p, form.just_below)
+            for i in range(count):
+                if tied[i] > 1:
+                    _level(z[i], p[i], z[i, top[i]], tied[i], form.just_below)
 
 
 # -- the pool -----------------------------------------------------------------------------------------------
 
 
 @_jit
-def _prefer(margin: Array, top: Array, prefer: Array) -> None:
+def _prefer(logits: Array, top: Array, tied: Array, prefer: Array) -> None:
     """Of classes that tie on top take the preferred one."""
-    for i in range(len(margin)):
-        m, tied = margin[i], np.int32(0)
-        for k in range(len(m)):
-            tied += np.int32(1) if m[k] == 0 else np.int32(0)
-        if tied > 1:
-            for k in range(len(m)):
-                if m[k] == 0 and prefer[k] > prefer[top[i]]:
+    for i in range(len(logits)):
+        if tied[i] > 1:
+            row, highest = logits[i], logits[i, top[i]]
+            for k in range(len(row)):
+                if row[k] == highest and prefer[k] > prefer[top[i]]:
                     top[i] = k
 
 
@@ -251,26 +271,51 @@ def _linear(margin: Array, cap: Any, scale: Any, matrix: Array, offset: Array, o
         m, s = margin[i], out[i]
         for k in range(len(m)):
             s[k] = offset[k] - scale * min(m[k], cap)
-        for k in range(len(matrix)):
-            row, total = matrix[k], offset[k] - offset[k]
-            for j in range(len(m)):
-                total += row[j] * min(m[j], cap)
-            s[k] -= total
+    if len(matrix):
+        _less_product(margin, cap, matrix, out)
 
 
 @_jit
-def _blend(p: Array, e: Array, negative: Array, linear: Array, odds: Array, top: Array, form: Stages) -> None:
+def _less_product(margin: Array, cap: Any, matrix: Array, out: Array) -> None:
+    """Take from the scores what the matrix makes of the margins: few classes, so loops run over rows."""
+    count, n = margin.shape
+    x, product = np.empty((n, count), margin.dtype), np.zeros((n, count), margin.dtype)
+    for k in range(n):
+        for i in range(count):
+            x[k, i] = min(margin[i, k], cap)
+    for k in range(n):
+        total = product[k]
+        for j in range(n):
+            times, row = matrix[k, j], x[j]
+            for i in range(count):
+                total[i] += times * row[i]
+    for i in range(count):
+        for k in range(n):
+            out[i, k] -= product[k, i]
+
+
+@_jit
+def _log_parts(e: Array, odds: Array, count: int, top: Array, won: Array, rest: Array) -> None:
+    """ln P of the top classes, and what a score below the top, less the highest, lacks to be ln P."""
+    _row_sums(e, count, top, rest)
+    for i in range(count):
+        beyond = _log(1.0 + exp(-abs(odds[i])))
+        won[i] = min(odds[i], 0.0) - beyond
+        rest[i] = min(-odds[i], 0.0) - beyond - _log(rest[i])
+
+
+@_jit
+def _blend(
+    p: Array, negative: Array, linear: Array, won: Array, rest: Array, top: Array, form: Stages
+) -> None:
     """Scores of the events below the top, less their highest, become those of the pool."""
     kind = p.dtype.type
     for i in range(len(p)):
         s, r, u = p[i], negative[i], linear[i]
-        beyond = math.log(1.0 + math.exp(-abs(odds[i])))
-        lost, won = min(-odds[i], 0.0) - beyond, min(odds[i], 0.0) - beyond
-        rest = kind(lost - math.log(_sum(e[i], e[i, top[i]])))
-        weight, lowest = kind(form.events), form.lowest
-        s[top[i]] = kind(won) - rest
+        plus, weight, lowest = kind(rest[i]), kind(form.events), form.lowest
+        s[top[i]] = kind(won[i]) - plus
         for k in range(len(s)):
-            s[k] = u[k] + weight * max(s[k] + rest, lowest) + form.refined * max(r[k], lowest)
+            s[k] = u[k] + weight * max(s[k] + plus, lowest) + form.refined * max(r[k], lowest)
 
 
 @_jit
@@ -296,23 +341,8 @@ def _split_top(scores: Array, top: Array, lift: float, odds: Array) -> None:
 
 
 @_jit
-def _level_ties(logits: Array, probs: Array, just_below: float) -> None:
-    """Classes that tie on top get one probability, their mean."""
-    for i in range(len(logits)):
-        z, p = logits[i], probs[i]
-        best = rank(z[0])
-        for k in range(len(z)):
-            best = max(best, rank(z[k]))
-        highest, tied = unrank(best), np.int32(0)
-        for k in range(len(z)):
-            tied += np.int32(1) if z[k] == highest else np.int32(0)
-        if tied > 1:
-            _level(z, p, highest, tied, just_below)
-
-
-@_jit
 def _level(z: Array, p: Array, highest: Any, tied: int, just_below: float) -> None:
-    """See :func:`hcal.calibrators.h.blend.level_ties`."""
+    """Classes that tie on top get one probability; see :func:`hcal.calibrators.h.blend.level_ties`."""
     n, on_top, below, most, first = len(z), 0.0, 0.0, 0.0, -1
     for k in range(n):
         if z[k] == highest:
@@ -352,15 +382,14 @@ def _roots(margin: Array, e: Array, half: Array) -> None:
 
 
 @_jit
-def _curve(margin: Array, intercept: Array, slope: Array) -> None:
+def _curve(margin: Array, start: Array, slope: Array) -> None:
     """The piecewise linear g, in place."""
-    last, inverse = np.float32(len(slope) - 1), np.float32(1 / CELL)
+    last, inverse = np.float32(len(slope) - 1), margin.dtype.type(1 / CELL)
     for k in range(len(margin)):
-        m = margin[k]
-        t = m * inverse
-        cell = t if t < last else last  # so written, NaN too stays inside the table
-        at = np.uint32(np.int32(cell))  # 32 bits: as many look-ups at once as floats
-        margin[k] = intercept[at] + slope[at] * m
+        t = margin[k] * inverse
+        cell = np.int32(t if t < last else last)  # so written, NaN too stays inside the table
+        at = np.uint32(cell)  # 32 bits: as many look-ups at once as floats
+        margin[k] = start[at] + slope[at] * (t - margin.dtype.type(cell))
 
 
 @_jit
@@ -372,29 +401,30 @@ def _exponentials(v: Array, out: Array) -> None:
 @_jit
 def _replace_by_exponentials(v: Array) -> None:
     for k in range(len(v)):  # given the same array twice, the function above would not be vectorised
-        v[k] = exp(v[k])
+        v[k] = ordered_exp(v[k])
 
 
 # -- row by row -------------------------------------------------------------------------------------------
 
 
 @_jit
-def _margins(z: Array, beta: Any, far: Any, margin: Array, top: Array) -> None:
-    """Margins below the top class, and which that is: the first with the highest logit."""
+def _margins(z: Array, beta: Any, far: Any, margin: Array, top: Array, tied: Array) -> None:
+    """Margins below the top class, which that is (the first with the highest logit), and how many tie."""
     nowhere = np.int32(0x7FFFFFFF)
     for i in range(len(z)):
         row, m = z[i], margin[i]
         best = rank(row[0])
         for k in range(len(row)):
             best = max(best, rank(row[k]))
-        highest, first = unrank(best), nowhere
+        highest, first, equal = unrank(best), nowhere, np.int32(0)
         for k in range(len(row)):
             m[k] = min((highest - row[k]) * beta, far)
             first = min(first, np.int32(k) if row[k] == highest else nowhere)
-        top[i] = min(first, np.int32(len(row) - 1))
+            equal += np.int32(1) if row[k] == highest else np.int32(0)
+        top[i], tied[i] = min(first, np.int32(len(row) - 1)), equal
 
 
-@_jit
+@_fast
 def _sums(margin: Array, e: Array, half: Array, top: Array, far: Any, x: Array) -> None:
     """Runner-up's margin and sums over each row of e, e·margin, margin and the roots of e."""
     for i in range(len(margin)):
@@ -446,7 +476,16 @@ def _scales(x: Array, count: int, scaler: Array, weights: Array, scale: Array) -
             x[j, i] = min(max((x[j, i] - mean) / deviation, low), high)
             scale[i] += weights[j] * x[j, i]
     for i in range(count):
-        scale[i] = math.exp(min(max(scale[i], -_WIDEST), _WIDEST))
+        s = min(max(scale[i], -_WIDEST), _WIDEST)
+        e = exp(-abs(s))
+        scale[i] = e if s < 0 else 1.0 / e
+
+
+@_jit
+def _sigmoids(odds: Array, count: int, q: Array) -> None:
+    for i in range(count):
+        e = exp(-abs(odds[i]))
+        q[i] = (e if odds[i] < 0 else 1.0) / (1.0 + e)
 
 
 @_jit
@@ -460,7 +499,7 @@ def _scores(margin: Array, scale: Array, kappa: Any, bias: Array, scores: Array)
             s[k] = bias[k] - kappa * refined
 
 
-@_jit
+@_fast
 def _sum(values: Array, zero: Any) -> float:
     total = 0.0
     for begin in range(0, len(values), _CHUNK):
@@ -472,11 +511,18 @@ def _sum(values: Array, zero: Any) -> float:
 
 
 @_jit
+def _row_sums(values: Array, count: int, top: Array, totals: Array) -> None:
+    """Sums over the rows of values that are 0 at the top class."""
+    for i in range(count):
+        totals[i] = _sum(values[i], values[i, top[i]])
+
+
+@_jit
 def _odds(e: Array, count: int, top: Array, tiny: float, odds: Array) -> None:
     """Log-odds of the top classes from e^−refined."""
     for i in range(count):
         e[i, top[i]] = 0.0  # left out of the sum, not taken from it: 1 − 1 would lose all digits
-        odds[i] = _sum(e[i], e[i, top[i]])
+    _row_sums(e, count, top, odds)
     for i in range(count):
         odds[i] = -_log(max(odds[i], tiny))
 
@@ -516,19 +562,37 @@ def _below_highest(scores: Array, top: Array) -> None:
 
 
 @_jit
-def _join(probs: Array, top: Array, q: Array, lift: float, just_below: float) -> None:
+def _held(
+    q: Array, count: int, n: int, totals: Array, lift: float, just_below: float, times: Array, plus: Array
+) -> None:
+    """P(top), in place, and the line that makes probabilities of the others' exponentials.
+
+    See :mod:`hcal.calibrators.h.keep`: where the top would be lost it is lifted, and the others are mixed with
+    their even share.
+    """
+    even, lowest = 1.0 / max(n - 1, 1), 1.0 / n / just_below
+    for i in range(count):
+        total, old = totals[i], q[i]
+        largest = 1.0 / total
+        kept = lift < 0 or old >= just_below * largest * (1.0 - old)
+        middle = 0.5 * (old + largest * (1.0 - old))
+        held = old if kept else max(old + lift * (middle - old), lowest)
+        room = just_below * held / max(1.0 - held, 1e-300)
+        mixed = min(max((largest - room) / max(largest - even, 1e-12), 0.0), 1.0)
+        w = 0.0 if kept or n == 2 else mixed
+        q[i], times[i], plus[i] = held, (1.0 - held) * (1.0 - w) / total, (1.0 - held) * w * even
+
+
+@_jit
+def _join(probs: Array, top: Array, q: Array, times: Array, plus: Array, lift: float) -> None:
     """Shares of the rest, unnormalised with largest 1, become probabilities; the argmax is kept."""
-    n = probs.shape[1]
+    kind = probs.dtype.type
     for i in range(len(probs)):
-        p = probs[i]
-        total = _sum(p, p[top[i]])
-        held, w = _held(q[i], 1.0 / total, lift, just_below, n)
-        times = p.dtype.type((1.0 - held) * (1.0 - w) / total)
-        plus = p.dtype.type((1.0 - held) * w / (n - 1))
-        for k in range(n):
-            p[k] = p[k] * times + plus
-        p[top[i]] = held
-        if lift >= 0 and p[top[i]] <= times + plus:
+        p, slope, start = probs[i], kind(times[i]), kind(plus[i])
+        for k in range(len(p)):
+            p[k] = p[k] * slope + start
+        p[top[i]] = q[i]
+        if lift >= 0 and kind(q[i]) <= slope + start:
             _keep_first(p, top[i])
 
 
@@ -541,17 +605,3 @@ def _keep_first(p: Array, top: int) -> None:
             best = k
     if best != top:
         p[top] = np.nextafter(p[best], p.dtype.type(2.0))
-
-
-@_jit
-def _held(q: float, largest: float, lift: float, just_below: float, n_classes: int) -> tuple[float, float]:
-    """P(top) and the weight of the even share; see :mod:`hcal.calibrators.h.keep`."""
-    if lift < 0 or q >= just_below * largest * (1.0 - q):
-        return q, 0.0
-    middle = 0.5 * (q + largest * (1.0 - q))
-    held = max(q + lift * (middle - q), 1.0 / n_classes / just_below)
-    if n_classes == 2:
-        return held, 0.0
-    even = 1.0 / (n_classes - 1)
-    room = just_below * held / (1.0 - held)
-    return held, min(max((largest - room) / max(largest - even, 1e-12), 0.0), 1.0)

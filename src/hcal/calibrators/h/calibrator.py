@@ -174,26 +174,24 @@ class HCalibrator(Calibrator):
         )[select]
 
     def _predict(self, logits: FloatArray) -> FloatArray:
+        from hcal.calibrators.h.fit import predict_default
+
         if self.preserves == "order":  # float32 may round two scores past each other; float64 cannot
             logits = logits.astype(np.float64, copy=False)
         if self.protocol == "paper":
             return predict_map(self.state_, logits)
         out = np.empty(logits.shape, dtype=logits.dtype)
-        self._predict_default(logits, out)
+        predict_default(self.state_, logits, out)
         return out
 
     def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
-        from hcal.calibrators.h.fit import is_fused
+        from hcal.calibrators.h.fit import is_fused, predict_default
 
-        if self.preserves == "order" or not is_fused(self.state_, x):
+        promised = self.preserves == "order" and self.n_classes_ == 2
+        if self.protocol == "paper" or promised or not is_fused(self.state_, x):
             super()._predict_into(x, out)
-        else:  # keeps the argmax while the row is at hand
-            self._predict_default(x, out)
-
-    def _predict_default(self, logits: FloatArray, out: FloatArray) -> None:
-        from hcal.calibrators.h.fit import predict_default
-
-        predict_default(self.state_, logits, self.preserves, out)
+        else:  # keeps the promise while the row is at hand
+            predict_default(self.state_, x, out)
 
     def _predict_on_cuda(self, logits: Tensor) -> Tensor | None:
         if self.protocol == "paper" or self.preserves == "order" or not takes_fused(logits, halves=True):

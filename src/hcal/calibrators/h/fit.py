@@ -34,7 +34,6 @@ from hcal.calibrators.h.model import (
     kernel_at_hand,
     no_curve,
     predict_into,
-    predict_plain,
     to_state,
 )
 from hcal.calibrators.h.pool import Caution, doubt, log_linear_weights
@@ -311,20 +310,16 @@ def counted(logits: Logits, y: IntArray, weight: NDArray[np.float64] | None) -> 
     return np.asarray(weight * min(1.0, rows / total))
 
 
-def predict_default(
-    state: Mapping[str, NDArray[Any]], logits: FloatArray, preserve: Preserves, out: FloatArray
-) -> None:
+def predict_default(state: Mapping[str, NDArray[Any]], logits: FloatArray, out: FloatArray) -> None:
     """Write the probabilities of a fitted state into ``out``."""
     if is_table(state):
         predict_two(state, logits, out)
-        return
-    # Compiled exponentials are good to 2 ulp and may invert two neighbours; numpy's segments may not.
-    predict = predict_plain if preserve == "order" else predict_into
-    predict(from_state(state), logits, out)
+    else:
+        predict_into(from_state(state), logits, out)
 
 
 def is_fused(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> bool:
-    """Return whether one compiled pass predicts these logits, the argmax kept."""
+    """Return whether one compiled pass predicts these logits, the promise kept."""
     return compiled() if is_table(state) else kernel_at_hand(from_state(state), logits)
 
 

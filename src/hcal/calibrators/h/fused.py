@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hcal.calibrators.h._compiled import CELL, Stages, predict_rows
 from hcal.calibrators.h.blend import FLOOR, no_blend
 from hcal.calibrators.h.keep import JUST_BELOW
+from hcal.calibrators.h.model import Model
 from hcal.calibrators.h.refine import KNOTS
-from hcal.calibrators.h.rows import FAR, N_FEATURES, TINY, narrowed
+from hcal.calibrators.h.rows import FAR, N_FEATURES, TINY, Float64, narrowed
 from hcal.runtime.jit import is_ready
 from hcal.runtime.numerics import FloatArray
 from hcal.runtime.threads import run_parts, split
 
-if TYPE_CHECKING:
-    from hcal.calibrators.h.model import Model
-
 
 def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """Write the probabilities of finite, contiguous logits (N, K) into ``out``."""
-    _check_shapes(model, logits, out)
-    form = stages(model, logits.dtype)
+    if out.shape != logits.shape or out.dtype != logits.dtype:
+        raise ValueError(
+            f"out has shape {out.shape} and type {out.dtype}, logits {logits.shape}, {logits.dtype}"
+        )
+    form = prepared(model, logits.dtype, logits.shape[1])
     parts = split(len(logits), grain=logits.shape[1])
     run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
+
+
+#: The forms of the last models. The arrays of a model name it, and are held here: nobody else gets their ids.
+_PREPARED: dict[tuple[Any, ...], tuple[Model, Stages]] = {}
+_MOST_PREPARED = 8
+
+
+def prepared(model: Model, dtype: Any, n_classes: int) -> Stages:
+    """Return a model in the kernel's form, checked and made once: small batches cost less than that."""
+    parts = (part for part in model if isinstance(part, tuple))
+    key = (np.dtype(dtype), n_classes, model.lift, *(id(value) for part in parts for value in part))
+    found = _PREPARED.get(key)
+    if found is None:
+        _check_shapes(model, n_classes)
+        if len(_PREPARED) >= _MOST_PREPARED:
+            _PREPARED.clear()
+        found = _PREPARED[key] = model, stages(model, dtype)
+    return found[1]
 
 
 #: Events that a process predicts by numpy before it compiles a kernel that is not on disk: numpy has then
@@ -54,9 +73,9 @@ def is_worth_it(model: Model, logits: FloatArray) -> bool:
     return False
 
 
-def _check_shapes(model: Model, logits: FloatArray, out: FloatArray) -> None:
-    """Refuse what the kernel would read or write past its end: it has no checks of its own."""
-    k, refined, curve, final = logits.shape[1], model.refined, model.curve, model.final
+def _check_shapes(model: Model, k: int) -> None:
+    """Refuse what the kernel would read past its end: it has no checks of its own."""
+    refined, curve, final = model.refined, model.curve, model.final
     expected = {
         "refined.values": (refined.values, len(KNOTS)),
         **{f"refined.{f}": (getattr(refined, f), N_FEATURES) for f in refined._fields[2:]},
@@ -80,24 +99,36 @@ def _check_shapes(model: Model, logits: FloatArray, out: FloatArray) -> None:
     for name, (array, size) in expected.items():
         if array.shape != (size,):
             raise ValueError(f"{name!r} has shape {array.shape}, {k} classes need ({size},)")
-    if out.shape != logits.shape or out.dtype != logits.dtype:
-        raise ValueError(
-            f"out has shape {out.shape} and type {out.dtype}, logits {logits.shape}, {logits.dtype}"
-        )
+
+
+#: Where the cells of g begin, the segment of each, and how far into that it begins.
+_EDGES = np.arange(0.0, KNOTS[-1] + CELL, CELL)
+_SEGMENT = np.minimum(np.searchsorted(KNOTS, _EDGES, side="right") - 1, len(KNOTS) - 2)
+_INTO, _CELLS = (_EDGES - KNOTS[_SEGMENT]) / CELL, np.diff(KNOTS) / CELL
+
+
+def _cells(values: Float64, dtype: Any) -> tuple[FloatArray, FloatArray]:
+    """Return g at the start of every cell, and its rise over it, rounded to end no higher than the next."""
+    rise = np.diff(values) / _CELLS
+    start = np.maximum.accumulate((values[_SEGMENT] + rise[_SEGMENT] * _INTO).astype(dtype))
+    slope = rise[_SEGMENT].astype(dtype)
+    inner = slope[:-1]
+    np.minimum(inner, np.diff(start), out=inner)
+    while (over := start[:-1] + inner > start[1:]).any():
+        inner[over] = np.nextafter(inner[over], slope.dtype.type(0))
+    return start, slope
 
 
 def stages(model: Model, dtype: Any) -> Stages:
     """Return a model in the kernel's form, for logits of a float width."""
-    edges = np.arange(0.0, KNOTS[-1] + CELL, CELL)
-    segment = np.minimum(np.searchsorted(KNOTS, edges, side="right") - 1, len(KNOTS) - 2)
-    values, scalar = model.refined.values, np.dtype(dtype).type
-    slope = (np.diff(values) / np.diff(KNOTS))[segment]
+    scalar = np.dtype(dtype).type
+    start, slope = _cells(model.refined.values, dtype)
     curve, final = model.curve, model.final
     blend = no_blend(len(curve.classes)) if model.blend is None else model.blend
     last = final if model.last is None else model.last
     return Stages(
-        intercept=(values[segment] - slope * KNOTS[segment]).astype(dtype),
-        slope=slope.astype(dtype),
+        start=start,
+        slope=slope,
         bias=model.rest.bias.astype(dtype),
         beta=narrowed(float(model.refined.beta), dtype),
         kappa=scalar(model.rest.kappa),

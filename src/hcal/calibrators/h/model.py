@@ -104,8 +104,22 @@ def kernel_at_hand(model: Model, logits: FloatArray) -> bool:
     return is_worth_it(model, logits)
 
 
+def keeps_order(model: Model) -> bool:
+    """Return whether a model tells no class from another but by its logit: the order of all is then kept.
+
+    Examples
+    --------
+    >>> keeps_order(plain_model(identity_refined(1.0), 2))
+    True
+    """
+    blend = model.blend
+    if model.lift is None or model.rest.bias.any():
+        return False
+    return blend is None or not (blend.matrix.size or blend.bias.any())
+
+
 def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
-    """Do the same by numpy alone, in blocks that stay in the cache; in float64 it inverts no pair.
+    """Do the same by numpy alone, in blocks that stay in the cache; where the order is kept, in float64.
 
     Examples
     --------
@@ -115,10 +129,12 @@ def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
     array([[0.5, 0.5]])
     """
 
+    # float32 may round two scores past each other, float64 cannot
+    width = np.float64 if keeps_order(model) else logits.dtype
+
     def fill(part: slice) -> None:
-        out[part] = (
-            _events_alone(model, logits[part]) if model.blend is None else _pooled(model, logits[part])
-        )
+        rows = logits[part].astype(width, copy=False)
+        out[part] = _events_alone(model, rows) if model.blend is None else _pooled(model, rows)
 
     each(fill, blocks(len(logits), logits.shape[1], _CACHED), events=logits.size)
 
@@ -296,6 +312,7 @@ __all__ = [
     "fit_refined",
     "from_state",
     "identity_refined",
+    "keeps_order",
     "kernel_at_hand",
     "no_curve",
     "plain_model",
