@@ -86,7 +86,7 @@ def quantile_edges(r: Ranked, bins: int) -> Bins:
 
 
 def sweep_error(r: Ranked, order: float) -> Any:
-    """Return the error over the most equal-mass bins, counting up from 2, that keep accuracy non-decreasing."""
+    """Return the error over the most equal-mass bins, counting up from 2, that keep accuracy monotone."""
     n = np.rint(r.total).astype(np.int64)
     # Hits that follow all misses pass for every number of bins; do not try all of them.
     perfect = r.monotone & (n > 2)

@@ -22,7 +22,7 @@ from hcal.runtime.numerics import Float64, IntArray
 class CellSums:
     """Weight and Σ w·(p − [y = k]) of every (class, bin), each of shape (..., K, bins).
 
-    Arrays, or tensors on the device of the data; before K stands the axis of replicates, where there are many.
+    Arrays, or tensors on the device of the data; before K stands the axis of replicates, if there are many.
     """
 
     weight: Any

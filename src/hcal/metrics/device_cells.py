@@ -7,7 +7,6 @@ thread in the order of the rows: nothing depends on which thread comes first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor

@@ -90,7 +90,7 @@ def kde_errors(conf: Float64, hit: Tensor, weight: Tensor, bandwidth: float | No
 
 
 def _density(conf: Float64, mass: Tensor, half: Tensor) -> Tensor:
-    """Densities on the grid of scores and their mirror images, 0 outside (0, 1), doubled inside: (B, grid)."""
+    """Densities on the grid of scores and mirror images, 0 outside (0, 1), doubled inside: (B, grid)."""
     # Images of the lower half lie below 0, the others above 1; both run down where scores run up.
     lower = int(np.searchsorted(conf, 0.5, side="left"))
     order = np.concatenate([np.arange(lower)[::-1], np.arange(lower, len(conf))[::-1]])
@@ -121,4 +121,3 @@ def _integrate(density_event: Tensor, density: Tensor, rate: Tensor, half: Tenso
     before = torch.where((half < RESOLVED * _STEP)[:, None] & ~valid, -1, before)
     filled = torch.where(before >= 0, integrand.gather(1, before.clamp(min=0)), 0.0)
     return torch.trapezoid(filled, x) / torch.trapezoid(every, x)
-

@@ -39,7 +39,9 @@ def pair_blocks_on_device(s: Sample, bandwidth: float) -> Iterator[tuple[slice, 
 def pair_sums_on_device(s: Sample, bandwidth: float) -> tuple[Vector, float]:
     """Return Σ_{j ≠ i} w_j·h_ij for every row, shape (N,), and Σ_{i ≠ j} h_ij²."""
     w = on(s.data, s.w)
-    sums, squares = zip(*((h @ w, h.square().sum()) for _, h in pair_blocks_on_device(s, bandwidth)), strict=True)
+    sums, squares = zip(
+        *((h @ w, h.square().sum()) for _, h in pair_blocks_on_device(s, bandwidth)), strict=True
+    )
     return np.asarray(torch.cat(sums).cpu().numpy()), float(torch.stack(squares).sum())
 
 

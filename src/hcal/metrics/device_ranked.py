@@ -1,4 +1,4 @@
-"""Many replicates of sorted events at once, on the device of the data: see :class:`hcal.metrics.ranked.Ranked`.
+"""Many replicates of sorted events at once, on the device of the data: see ``ranked``.
 
 A bootstrap has B sets of weights and one of marks, drawn labels one set of weights and D of marks. Rows of
 equal confidence are a run, bins and grid cells are runs of runs: every sum over rows is a difference of
@@ -114,7 +114,7 @@ class DeviceRanked(Ranked):
         return host((self.weight * self.hit) @ self._here(values))
 
     def walk(self, ends: IntArray | None = None) -> tuple[Any, Any]:
-        """Return the highest and the lowest points of the cumulated weight·(conf − hit), at some rows only."""
+        """Return the highest and lowest points of the cumulated weight·(conf − hit), at some rows only."""
         gap = (self.weight * (self.place - self.hit)).cumsum(dim=1)
         gap = gap if ends is None else gap[:, self._here(ends)]
         return host(gap.amax(dim=1)), host(gap.amin(dim=1))

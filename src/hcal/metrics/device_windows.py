@@ -113,7 +113,7 @@ def pooled_windows_on_device(s: Sample, window: int) -> WindowSums:
 
 
 def _same_row_pairs(s: Sample, place: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Return Σ shared·d_a·d_b and Σ shared over pairs of events of a row less than a window apart; (N,) each."""
+    """Return Σ shared·d_a·d_b and Σ shared over pairs of events of one row within a window; (N,) each."""
     n = len(place)
     position = torch.empty(n, dtype=torch.int32 if n < 2**31 else torch.int64, device=place.device)
     position[place] = torch.arange(n, dtype=position.dtype, device=place.device)
@@ -125,14 +125,19 @@ def _same_row_pairs(s: Sample, place: Tensor, m: int) -> tuple[Tensor, Tensor]:
         d = s.data.tensor[i : i + step].double()
         d = d.scatter_add(1, y[i : i + step, None], torch.full_like(d[:, :1], -1.0)).gather(1, order)
         product, share = torch.zeros_like(d[:, 0]), torch.zeros_like(d[:, 0])
+        rows = torch.arange(len(d), device=d.device)
         for lag in range(1, min(s.k, m)):
             a, b = at[:, :-lag], at[:, lag:]
             near = b - a < m
-            if not bool(near.any()):
-                break  # a larger lag is a larger distance
+            left = near.any(dim=1).nonzero()[:, 0]
+            if len(left) == 0:
+                break
+            if len(left) < len(rows):  # a larger lag is a larger distance: the others are done with
+                at, d, rows, near = at[left], d[left], rows[left], near[left]
+                a, b = at[:, :-lag], at[:, lag:]
             shared = (a.clamp(max=n - m) - (b - (m - 1)).clamp(min=0) + 1) * near
-            product += (shared * d[:, :-lag] * d[:, lag:]).sum(dim=1)
-            share += shared.sum(dim=1)
+            product[rows] += (shared * d[:, :-lag] * d[:, lag:]).sum(dim=1)
+            share[rows] += shared.sum(dim=1)
         products.append(product)
         shares.append(share)
     return torch.cat(products), torch.cat(shares)

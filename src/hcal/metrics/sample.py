@@ -320,6 +320,17 @@ class Sample:
         """Weight of the entries p = 0 of every class, shape (K,)."""
         return self.data.zero_weights(self.w)
 
+    def drawn_ranked(self, draws: int, rng: np.random.Generator) -> Iterator[Ranked]:
+        """Yield the top labels with hits drawn by their confidences, a block of the draws at a time."""
+        conf = self.data.conf_sorted
+        for hit in drawn_hits(conf, draws, rng):
+            if self.data.tensor is None:
+                yield Ranked(conf, hit, np.ones(1))
+            else:
+                from hcal.metrics.device_replicates import ranked_hits
+
+                yield ranked_hits(self.data, hit)
+
     def mean(self, values: Vector) -> float:
         """Return the weighted mean of one value a row."""
         return float(np.dot(self.w, values) / self.total)
