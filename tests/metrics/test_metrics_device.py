@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hcal import metrics
+from hcal.certificates import certify
 from hcal.evaluation.run import evaluate
 from hcal.evaluation.standing import vector_test
 from hcal.metrics import resampling
@@ -107,12 +108,34 @@ def test_tests_and_paired_differences_are_those_of_arrays(device: str) -> None:
     assert b == a
     other = draw(80, 4, 9)[0]
     chosen = {"metrics": ["ece_ew", "tcwece", "nll", "dece"], "ci": 0.9, "n_resamples": 40, "test": False}
-    a, b = (
-        evaluate(s, None, baseline=o, **chosen)
-        for s, o in ((here, Sample(other, y)), (there, on(device, other, y)))
-    )
+    pairs = (here, Sample(other, y)), (there, on(device, other, y))
+    a, b = (evaluate(s, None, baseline=before, **chosen) for s, before in pairs)
     for n, difference in a.differences.items():
         assert vars(b.differences[n]) == pytest.approx(vars(difference), rel=1e-9), n
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("n", "sixteenths"), [(50, False), (1000, False), (1000, True)])
+def test_certificates_are_those_of_arrays(n: int, sixteenths: bool, device: str) -> None:
+    """Few rows have one window; sixteenths are so few values that each is a window of its own."""
+    p, y = draw(n, 20, 11, sixteenths)
+    there = on(device, p, y)
+    a, b = certify(Sample(p, y)), certify(there)
+    assert b.sentences == a.sentences
+    assert a.classes is not None
+    assert b.classes is not None
+    assert list(b.classes.kept) == list(a.classes.kept)
+    assert b.classes.needed == a.classes.needed
+    one, two = a.classes.to_dict(), b.classes.to_dict()
+    assert two.pop("refuted").keys() == one.pop("refuted").keys()
+    for name in one.keys() - {"names"}:
+        assert two[name] == pytest.approx(one[name], rel=1e-9, abs=1e-12), name
+    for k, refutation in a.classes.refutations.items():
+        found = vars(b.classes.refutations[k])
+        assert found.pop("direction") == refutation.direction
+        for name, value in found.items():
+            assert value == pytest.approx(getattr(refutation, name), rel=1e-9), (k, name)
+    assert "probs" not in there.data.__dict__, "the probabilities were copied to the host"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
