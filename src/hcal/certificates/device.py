@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from hcal.certificates.bounds import bennett, kl_interval
 from hcal.certificates.event import EventCertificate, Refutation, refutation_of
 from hcal.certificates.windows import Windows, deepest_level, variance_bound
-from hcal.metrics.device import DEVICE_BLOCK, on, sorted_columns
+from hcal.metrics.device import DEVICE_BLOCK, on, prefixes, sorted_columns
 from hcal.metrics.sample import Data, Vector
 from hcal.runtime.numerics import Float64
 
@@ -88,11 +88,11 @@ def _replace_discrete(
 def _block(
     data: Data, first: int, values: Tensor, rows: Tensor, failure: float
 ) -> tuple[Float64, Windows, Float64]:
-    """Return the columns of :class:`ClassSums`, whether claims are discrete, the windows, and their claims."""
+    """Return the columns of :class:`ClassSums`, whether claims are discrete, windows, and their claims."""
     n, x = data.n, values.double()
     classes = torch.arange(first, first + len(x), device=x.device)[:, None]
-    claimed = pad(x.cumsum(dim=1), (1, 0))
-    happened = pad((on(data, data.y)[rows] == classes).double().cumsum(dim=1), (1, 0))
+    claimed = prefixes(x)
+    happened = prefixes((on(data, data.y)[rows] == classes).double())
     windows, claims = _windows(x, claimed, happened, failure / 2)
     reach = bennett(variance_bound(windows), float(np.log(2 / (failure / 2)))) / n
     whole = windows.gap_low[:, 0], windows.gap_high[:, 0]

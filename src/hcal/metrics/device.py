@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 if TYPE_CHECKING:
     from hcal.metrics.sample import Data
@@ -56,6 +57,33 @@ def run_sums(values: Tensor, lengths: Tensor) -> Tensor:
     tensor([3., 0., 4.])
     """
     return torch.segment_reduce(values, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+
+
+def prefixes(x: Tensor) -> Tensor:
+    """Return the sums of the first 0, 1, … n values; x (..., n) → (..., n + 1)."""
+    return pad(scan(x), (1, 0))
+
+
+def scan(x: Tensor) -> Tensor:
+    """Return the cumulated sums along the last axis, the same bits at every run."""
+    return scan_in_blocks(x) if x.is_cuda and x.numel() == x.shape[-1] else x.cumsum(dim=-1)
+
+
+def scan_in_blocks(x: Tensor, size: int = 4096) -> Tensor:
+    """Return the same of one row, block by block.
+
+    CUDA scans a single row in parts that are put together as they arrive; several rows each on its own.
+
+    Examples
+    --------
+    >>> scan_in_blocks(torch.ones(1, 5), size=2)
+    tensor([[1., 2., 3., 4., 5.]])
+    """
+    n = x.shape[-1]
+    blocks = pad(x.reshape(-1), (0, -n % size)).reshape(-1, size)
+    inner = torch.cat([blocks, blocks[:1]]).cumsum(dim=1)[:-1]
+    ends = inner[:, -1].expand(2, -1).cumsum(dim=1)[0]
+    return (inner + pad(ends[:-1], (1, 0))[:, None]).reshape(-1)[:n].reshape(x.shape)
 
 
 def sorted_columns(data: Data) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -83,7 +83,7 @@ def _happened(many: Replicates, cut: Cut) -> Tensor:
     """Weight of the labels in every cell, shape (B, K·bins): each label is one entry of its row."""
     data, cells = many.data, many.k * cut.bins
     y = many.labels
-    own = data.tensor.double().gather(1, y.T).T
+    own = data.tensor.gather(1, y.T).T.double()
     cell = torch.where(own > cut.threshold, y * cut.bins + _which(data, cut, own, y), cells)
     return label_sums(many, cell, cells)
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hcal.metrics.device import prefixes
 from hcal.metrics.kernels import GRID, RESOLVED, TINY, WIDEST, grid_place
 from hcal.metrics.smooth import CELLS, cell_place
 from hcal.runtime.numerics import Float64, IntArray
@@ -52,7 +53,7 @@ def _shared(mass: Tensor, left: IntArray, share: Float64, size: int) -> Tensor:
     """Share masses (B, N) between two neighbouring points of a grid; ``left`` ascends: (B, size)."""
     cuts = torch.as_tensor(np.searchsorted(left, np.arange(size + 1)), device=mass.device)
     right = mass * torch.as_tensor(share, device=mass.device)
-    ends = torch.nn.functional.pad(torch.stack([mass - right, right]).cumsum(dim=-1), (1, 0))[..., cuts]
+    ends = prefixes(torch.stack([mass - right, right]))[..., cuts]
     here, there = torch.diff(ends)
     return here + torch.nn.functional.pad(there[:, :-1], (1, 0))
 

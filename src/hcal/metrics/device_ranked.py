@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hcal.metrics.device import prefixes, scan
 from hcal.metrics.device_density import kde_errors, smooth_errors
 from hcal.metrics.kernels import stretches
 from hcal.metrics.ranked import Prefixes, Ranked
@@ -115,7 +116,7 @@ class DeviceRanked(Ranked):
 
     def walk(self, ends: IntArray | None = None) -> tuple[Any, Any]:
         """Return the highest and lowest points of the cumulated weight·(conf − hit), at some rows only."""
-        gap = (self.weight * (self.place - self.hit)).cumsum(dim=1)
+        gap = scan(self.weight * (self.place - self.hit))
         gap = gap if ends is None else gap[:, self._here(ends)]
         return host(gap.amax(dim=1)), host(gap.amin(dim=1))
 
@@ -127,7 +128,7 @@ class DeviceRanked(Ranked):
             part, factor = residual[:, start:stop], self._here(grow)
             carry = carry * decay
             grown = part * factor
-            before = carry + grown.cumsum(dim=1) - grown
+            before = carry + scan(grown) - grown
             total += (part * part).sum(dim=1) + 2 * (part * before / factor).sum(dim=1)
             carry = (carry + grown.sum(dim=1, keepdim=True)) / factor[-1]
         return host(total)
@@ -144,8 +145,3 @@ class DeviceRanked(Ranked):
 def host(x: Tensor) -> Any:
     """Return a tensor as an array in host memory."""
     return x.cpu().numpy()
-
-
-def prefixes(x: Tensor) -> Tensor:
-    """Return the sums of the first 0, 1, … n values of every row; x (B, n) → (B, n + 1)."""
-    return torch.nn.functional.pad(x.cumsum(dim=1), (1, 0))

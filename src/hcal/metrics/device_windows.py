@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from hcal.metrics.device import DEVICE_BLOCK, on, sorted_columns
+from hcal.metrics.device import DEVICE_BLOCK, on, prefixes, sorted_columns
 from hcal.metrics.window_sums import WindowSums, cover_of, shared_squares
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class _Stretch:
         self.m, self.cover = m, torch.as_tensor(cover_of(first, last, n, m), device=d.device)
         own = slice(first - start, last - start)
         self.own = d[:, own]
-        prefix = pad(d.cumsum(dim=1), (1, 0))
+        prefix = prefixes(d)
         sums = prefix[:, m:] - prefix[:, :-m]
         self.squares = sums[:, first - start :].square().sum(dim=1)
         self.products = self.squares - self.own.square() @ self.cover
@@ -45,7 +44,7 @@ class _Stretch:
     def event_products(self) -> Tensor:
         """Return the part of the products that each event takes part in, shape (C, last − first)."""
         start, latest = self._ends
-        total = pad(self._sums.cumsum(dim=1), (1, 0))
+        total = prefixes(self._sums)
         ends = np.minimum(self._place, latest) + 1 - start, np.maximum(self._place - self.m + 1, 0) - start
         after, before = (total[:, torch.as_tensor(e, device=total.device)] for e in ends)
         return self.own * (after - before - self.cover * self.own)
