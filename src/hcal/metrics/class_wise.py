@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from hcal.metrics.bins import check_bins
+from hcal.metrics.data import Entries
 from hcal.metrics.documented import documented_metric
 from hcal.metrics.kmeans import cluster_columns
-from hcal.metrics.sample import Entries, Sample, as_sample, number
+from hcal.metrics.sample import Sample, as_sample, number
 from hcal.runtime.numerics import Float64, IntArray
 
 

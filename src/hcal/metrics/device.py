@@ -7,6 +7,7 @@ threads arrive (no atomic additions of fractions): a second run gives the same b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,24 @@ def check_tensor(probs: Any) -> Tensor:
     if float((sums - 1).abs().max()) > torch.finfo(x.dtype).eps:
         x = x / sums[:, None].to(x.dtype)
     return x
+
+
+def softmax_on_device(logits: Tensor) -> Tensor | None:
+    """Return the probabilities of plain logits; None where the host's check has something to say about them.
+
+    Examples
+    --------
+    >>> softmax_on_device(torch.tensor([[2.0, 2.0]]))
+    tensor([[0.5000, 0.5000]])
+    >>> softmax_on_device(torch.tensor([[0.5, 0.5]]))
+    """
+    x = logits.detach()
+    if x.ndim != 2 or x.shape[1] < 2 or not len(x) or not x.is_floating_point():
+        return None
+    low, high = torch.stack(torch.aminmax(x)).tolist()  # of a NaN both are NaN
+    if not (-math.inf < low and high < math.inf) or (low >= 0 and high <= 1):
+        return None
+    return torch.softmax(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, dim=1)
 
 
 def on(data: Data, array: Any) -> Tensor:
