@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from hcal.runtime.numerics import Float64
 class ClassSums:
     """What is proven about every class, arrays of shape (C,); see :class:`ClassCertificates`."""
 
+    refutations: dict[int, Refutation]  # by class, for those with one
     frequency: Vector
     stated: Vector
     low: Vector
@@ -34,7 +36,6 @@ class ClassSums:
     reach: Vector
     at_least: Vector
     exact_refuted: Vector
-    refutations: dict[int, Refutation]  # by class, for those with one
 
 
 def class_sums(data: Data, failure: float, full: Callable[[int], EventCertificate]) -> ClassSums:
@@ -58,7 +59,8 @@ def class_sums(data: Data, failure: float, full: Callable[[int], EventCertificat
             columns, windows, claims = _block(data, first, values[i : i + step], rows[i : i + step], failure)
             _replace_discrete(columns, windows, claims, first, full, refutations)
             parts.append(columns[:-1])
-    return ClassSums(*np.concatenate(parts, axis=1), dict(sorted(refutations.items())))
+    vectors: Any = np.concatenate(parts, axis=1)
+    return ClassSums(dict(sorted(refutations.items())), *vectors)
 
 
 def _replace_discrete(
@@ -78,7 +80,7 @@ def _replace_discrete(
                 *found.overall, found.smooth, found.band.reach, found.at_least, found.exact_refuted
             )  # fmt: skip
         else:
-            one = windows.of_class(i)
+            one = windows.of_class(int(i))
             j = int(one.at_least.argmax())
             refutation = refutation_of(one, j, *claims[i, j])
         if refutation is not None:

@@ -58,7 +58,7 @@ class Cut:
     @property
     def bins(self) -> int:
         """Bins of a class."""
-        return self.edges.shape[-1] + 1
+        return int(self.edges.shape[-1]) + 1
 
 
 @dataclass(frozen=True)

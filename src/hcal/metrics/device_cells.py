@@ -41,8 +41,8 @@ def sum_cells_on_device(s: Sample, cut: Cut) -> CellSums:
     e = _sorted_entries(s.data, cut)
     weight, claimed = [], []
     step = max(1, DEVICE_BLOCK // max(len(e.row), 1))
-    for w in many.weights.split(step):
-        of_entry = w.T.contiguous()[e.row]
+    for i in range(0, len(many.weights), step):
+        of_entry = many.weights[i : i + step].T.contiguous()[e.row]
         weight.append(run_sums(of_entry, e.lengths).T)
         claimed.append(run_sums(of_entry * e.value[:, None], e.lengths).T)
     gap = torch.cat(claimed) - _happened(many, cut)

@@ -37,7 +37,8 @@ def smooth_errors(conf: Float64, hit: Tensor, weight: Tensor) -> Tensor:
 
     def excess(sigma: Tensor) -> Tensor:
         decay = torch.exp(rate * sigma[:, None] ** 2)
-        return torch.fft.irfft(waves * decay, n=2 * CELLS)[:, :CELLS].abs().sum(dim=1) - sigma
+        smooth: Tensor = torch.fft.irfft(waves * decay, n=2 * CELLS)[:, :CELLS]
+        return smooth.abs().sum(dim=1) - sigma
 
     low, high = torch.zeros_like(cells[:, 0]), torch.ones_like(cells[:, 0])
     perfect, worst = excess(low) <= 0, excess(high) >= 0
@@ -54,8 +55,9 @@ def _shared(mass: Tensor, left: IntArray, share: Float64, size: int) -> Tensor:
     cuts = torch.as_tensor(np.searchsorted(left, np.arange(size + 1)), device=mass.device)
     right = mass * torch.as_tensor(share, device=mass.device)
     ends = prefixes(torch.stack([mass - right, right]))[..., cuts]
-    here, there = torch.diff(ends)
-    return here + torch.nn.functional.pad(there[:, :-1], (1, 0))
+    here, there = torch.diff(ends).unbind()
+    moved: Tensor = torch.nn.functional.pad(there[:, :-1], (1, 0))
+    return here.add(moved)
 
 
 def kde_errors(conf: Float64, hit: Tensor, weight: Tensor, bandwidth: float | None) -> Tensor:

@@ -52,7 +52,7 @@ class DeviceRanked(Ranked):
     @cached_property
     def total(self) -> Float64:
         """Sums of the weights, shape (B,) or (1,)."""
-        return host(self.weight.sum(dim=1))
+        return np.asarray(host(self.weight.sum(dim=1)))
 
     @cached_property
     def _prefix(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,7 +61,7 @@ class DeviceRanked(Ranked):
 
     def at_rows(self, positions: IntArray) -> Prefixes:
         """Return the prefix sums at numbers of rows, shape (B, P) or (1, P) each."""
-        where = torch.atleast_2d(self._here(positions))
+        where = self._here(np.atleast_2d(positions))
         weight, conf, hit = (host(torch.take_along_dim(x, where, dim=1)) for x in self._prefix)
         return weight, conf, hit
 
@@ -79,7 +79,7 @@ class DeviceRanked(Ranked):
 
     def _rows(self, copies: Float64) -> tuple[Tensor, Tensor]:
         """Return numbers of copies, (B, P) or (1, P), and the rows that they fall in."""
-        weight, at = self._prefix[0], torch.atleast_2d(self._here(copies))
+        weight, at = self._prefix[0], self._here(np.atleast_2d(copies))
         if len(weight) > 1:
             at = at.expand(len(weight), -1).contiguous()
         return at, torch.searchsorted(weight if len(weight) > 1 else weight[0], at, right=True) - 1
@@ -90,7 +90,8 @@ class DeviceRanked(Ranked):
 
     def sums(self, values: Float64, positions: IntArray) -> Float64:
         """Return Σ weight·value of the rows between consecutive positions; values (N,)."""
-        return host(torch.diff(prefixes(self.weight * self._here(values))[:, self._here(positions)]))
+        found = prefixes(self.weight * self._here(values))[:, self._here(positions)]
+        return np.asarray(host(torch.diff(found)))
 
     @property
     def monotone(self) -> Any:

@@ -60,9 +60,9 @@ def class_windows_on_device(s: Sample, window: int, se: bool) -> tuple[list[Wind
     for first, values, rows in sorted_columns(s.data):
         classes = torch.arange(first, first + len(values), device=y.device)
         chosen = slice(1, 2) if s.k == 2 else slice(None)  # of two classes one says all
-        parts = (x[chosen].split(step) for x in (values, rows, classes))
-        for q, row, k in zip(*parts, strict=True):
-            q = q.double()
+        values, rows, classes = (x[chosen] for x in (values, rows, classes))
+        for i in range(0, len(values), step):
+            q, row, k = values[i : i + step].double(), rows[i : i + step], classes[i : i + step]
             found = _Stretch(q, q - (y[row] == k[:, None]).double(), 0, 0, n, n, m)
             members.append(torch.stack([found.products, found.squares / m**2, found.null_variance]))
             if se and pairs > 0:

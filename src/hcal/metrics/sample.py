@@ -122,7 +122,7 @@ class Sample:
         conf = self.data.conf_sorted
         for hit in drawn_hits(conf, draws, rng):
             if self.data.tensor is None:
-                yield Ranked(conf, hit, np.ones(1))
+                yield Ranked(conf, hit.astype(np.float64), np.ones(1))
             else:
                 from hcal.metrics.device_replicates import ranked_hits
 
@@ -146,7 +146,7 @@ class Sample:
             )
 
 
-def number(x: Any) -> Any:
+def number(x: Any) -> float:
     """Return a float; or, of an answer for many replicates at once, the array of all of them.
 
     Examples
