@@ -1,7 +1,8 @@
 """How fast on a GPU: one table. Needs torch with CUDA and numpy, nothing else.
 
     PYTHONPATH=src python3 benchmarks/speed_gpu.py            # about three minutes with the protocols
-    PYTHONPATH=src python3 benchmarks/speed_gpu.py --quick    # checks and single steps, under a minute
+    PYTHONPATH=src python3 benchmarks/speed_gpu.py --quick    # without them, under a minute
+    PYTHONPATH=src python3 benchmarks/speed_gpu.py --sections evaluate
 
 First the CUDA kernels are checked against plain torch operations on the CPU; a wrong number ends the run.
 """
@@ -192,18 +193,103 @@ def default_fit() -> None:
         print(f"default fit: skipped ({error})")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton kernels: {fused()}", flush=True)
-    check()
-    check_recorded()
+def compare_evaluations(n: int, k: int) -> None:
+    """Every metric and interval of CUDA tensors against those of the same numbers in host memory."""
+    import hcal
+
+    x, y = problem(n, k, "cpu")
+    options = {"ci": 0.95, "test": False}
+    here, there = hcal.evaluate(x.exp(), y, **options), hcal.evaluate(x.exp().cuda(), y.cuda(), **options)
+    worst = []
+    for name, one in here.results.items():
+        two = there.results[name]
+        pairs = [(one.value, two.value)]
+        if one.interval is not None and two.interval is not None:
+            pairs += [(one.interval.low, two.interval.low), (one.interval.high, two.interval.high)]
+        worst.append((max(abs(a - b) / max(abs(a), 1e-9) for a, b in pairs), name))
+    for off, name in sorted(worst, reverse=True)[:5]:
+        print(f"{n}x{k:<5} CUDA against CPU, {name:14} relative difference {off:.1e}")
+    if worst and max(worst)[0] > 1e-6:
+        raise SystemExit(f"{max(worst)[1]}: {max(worst)[0]} is above 1e-6")
+
+
+def evaluations() -> None:
+    """``hcal.evaluate`` of CUDA tensors: all of it, and what each metric and interval costs."""
+    import hcal
+    from hcal.certificates import certify
+    from hcal.evaluation.standing import vector_test
+    from hcal.metrics.registry import METRICS
+    from hcal.metrics.resampling import intervals
+    from hcal.metrics.sample import Sample
+    from hcal.metrics.testing import calibration_test
+
+    n, k = SIZES[-1]
+    x, y = problem(n, k, "cuda")
+    probs = x.exp()
+
+    def clock(what: str, call: Callable[[], object], width: int = 34) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        print(f"{n}x{k:<5} {what:{width}} {seconds:8.3f} s", flush=True)
+        return seconds
+
+    for when in ("first", "second", "third"):
+        clock(f"evaluate, {when} time", lambda: hcal.evaluate(probs, y))
+    for when in ("first", "second"):
+        clock(f"evaluate(ci=0.95, test=False), {when}", lambda: hcal.evaluate(probs, y, ci=0.95, test=False))
+    for when in ("first", "second"):
+        clock(f"evaluate(ci=0.95), {when} time", lambda: hcal.evaluate(probs, y, ci=0.95))
+    s = Sample(probs, y)
+    clock("top labels and their sort", lambda: s.ranked)
+    costs = {}
+    for name, metric in METRICS.items():
+        value = metric.function(s)
+        costs[name] = clock(f"value of {name}", lambda metric=metric: metric.function(Sample(probs, y)))
+        alone = {name: value}
+        costs[f"{name}, interval"] = clock(
+            f"interval of {name}", lambda alone=alone: intervals(s, alone, 0.95)
+        )
+    costs["certificate"] = clock("certificate", lambda: certify(s))
+    costs["test of the top label"] = clock("test of the top label", lambda: calibration_test(s))
+    costs["test of the vector"] = clock("test of the vector", lambda: vector_test(s))
+    print("slowest: " + ", ".join(f"{c} {costs[c]:.2f} s" for c in sorted(costs, key=costs.get)[:-9:-1]))
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    print(f"copied N x K to the host: {'probs' in s.data.__dict__}; at most {memory:.1f} GB on the device")
+    compare_evaluations(5000, 100)
+
+
+def all_steps() -> None:
     for n, k in SIZES:
         steps(n, k)
-    default_fit()
-    if not arguments.quick:
-        protocols()
+
+
+def checks() -> None:
+    check()
+    check_recorded()
+
+
+#: In the order in which they run.
+SECTIONS = {
+    "checks": checks,
+    "steps": all_steps,
+    "fit": default_fit,
+    "evaluate": evaluations,
+    "protocols": protocols,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="all but the protocols")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    arguments = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton kernels: {fused()}", flush=True)
+    for name in arguments.sections:
+        if not (arguments.quick and name == "protocols"):
+            SECTIONS[name]()
 
 
 if __name__ == "__main__":

@@ -119,57 +119,6 @@ def test_torch_agrees_with_numpy(name: str) -> None:
     assert function(torch.from_numpy(p), torch.from_numpy(y)) == pytest.approx(function(p, y), rel=1e-10)
 
 
-@pytest.mark.parametrize("name", metrics.list_metrics())
-@pytest.mark.parametrize("data", ["five classes", "two classes", "ties and edges", "class absent"])
-def test_device_code_agrees_with_numpy(name: str, data: str) -> None:
-    """The code for CUDA tensors, run on a CPU tensor: the same operations, whatever the device."""
-    p, y = SETS[data]
-    s = on_torch(p, y)
-    expected = getattr(metrics, name)(p, y)
-    assert getattr(metrics, name)(s) == pytest.approx(expected, rel=1e-10, abs=1e-12)
-
-
-def on_torch(p: np.ndarray, y: np.ndarray) -> metrics.Sample:
-    from hcal.metrics.device import check_tensor
-
-    s = metrics.Sample(p, y)
-    s.data.tensor = check_tensor(torch.from_numpy(p))
-    del s.data._probs
-    return s
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", metrics.list_metrics())
-def test_cuda_agrees_with_numpy(name: str) -> None:
-    p, y = draw(500, 6, 15)
-    tp, ty = torch.from_numpy(p).cuda(), torch.from_numpy(y).cuda()
-    expected = getattr(metrics, name)(p, y)
-    assert getattr(metrics, name)(tp, ty) == pytest.approx(expected, rel=1e-10, abs=1e-12)
-
-
-@pytest.mark.parametrize("bad", ["nan", "sum", "negative", "shape", "one class"])
-def test_device_check_words_the_same_errors(bad: str) -> None:
-    from hcal.inputs import check_probs as on_host
-    from hcal.metrics.device import check_tensor
-
-    p = np.full((3, 4), 0.25)
-    if bad == "nan":
-        p[1, 2] = np.nan
-    elif bad == "sum":
-        p[2, 0] = 0.9
-    elif bad == "negative":
-        p[0, :2] = -0.25, 0.75
-    elif bad == "shape":
-        p = p[None]
-    else:
-        p = np.ones((3, 1))
-    with pytest.raises(ValueError) as device:
-        check_tensor(torch.from_numpy(p))
-    with pytest.raises(ValueError) as host:
-        on_host(p)
-    assert str(device.value) == str(host.value)
-
-
 @pytest.mark.parametrize("bandwidth", [1e-4, 0.01, 0.4, 10.0])
 def test_mmce_of_any_bandwidth(bandwidth: float) -> None:
     p, y = draw(60, 3, 16)

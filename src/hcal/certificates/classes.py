@@ -148,6 +148,54 @@ def certify_classes(
     )  # fmt: skip
 
 
+def certify_columns(
+    data: Data,
+    classes: IntArray,
+    failure: float,
+    *,
+    tolerance: float,
+    keep: int = 16,
+    assume: str | None = None,
+    names: Sequence[str | int] | None = None,
+) -> ClassCertificates:
+    """Certify every class of a sample: as :func:`certify_classes`, where the predictions are.
+
+    Parameters
+    ----------
+    data : Data
+    classes : array of shape (C,)
+        All of them, or the one of two.
+    failure, tolerance, keep, names
+        As there.
+
+    Returns
+    -------
+    ClassCertificates
+    """
+    if data.tensor is None or len(classes) < data.k or data.n * data.k > EXACT_ENTRIES:
+        tables = class_tables(data, classes)
+        return certify_classes(
+            tables, classes, failure, tolerance=tolerance, keep=keep, assume=assume, names=names
+        )
+    from hcal.certificates.device import class_sums
+
+    def full(k: int) -> EventCertificate:
+        table = table_of_rows(data.column(k), data.y == k)
+        return certify_event(class_title(k, names), table, failure=failure / len(classes), assume=assume)
+
+    found = class_sums(data, failure / len(classes), full)
+    last = np.lexsort((classes, found.smooth, found.at_least))[::-1]
+    limit = class_tolerance(found.frequency, tolerance)
+    ratio = found.smooth / limit
+    hardest = int(ratio.argmax())
+    return ClassCertificates(
+        classes, found.frequency, found.stated, found.low, found.high, found.smooth, found.reach,
+        found.at_least, found.exact_refuted, found.refutations,
+        {int(k): full(int(k)) for k in np.sort(last[:keep])},
+        _needed(float(ratio[hardest]), float(limit[hardest]), full(hardest)), names,
+    )  # fmt: skip
+
+
 def _needed(ratio: float, limit: float, found: EventCertificate | None) -> int | None:
     return 0 if ratio <= 1 or found is None else found.rows_needed(limit)
 
@@ -156,7 +204,7 @@ def class_tables(data: Data, classes: IntArray) -> Iterable[EventTable]:
     """Yield the table of every class: exact where the sample is small, in fine bins where it is large."""
     if data.n * len(classes) <= EXACT_ENTRIES:
         for k in classes.tolist():
-            yield table_of_rows(data.probs[:, k].astype(np.float64), data.y == k)
+            yield table_of_rows(data.column(k), data.y == k)
         return
     cells = ClassBins(data.k)
     start = 0

@@ -110,21 +110,9 @@ class EventCertificate:
     @cached_property
     def refutation(self) -> Refutation | None:
         """The window that is furthest off beyond doubt, or None."""
-        at_least = self.windows.at_least
-        i = int(at_least.argmax())
-        if at_least[i] <= 0:
-            return None
         w, t = self.windows, self.table
-        return Refutation(
-            rows=int(w.rows[i]),
-            claims=(float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])),
-            stated=float(w.stated[i]),
-            observed=float(w.observed[i]),
-            low=float(w.low[i]),
-            high=float(w.high[i]),
-            at_least=float(at_least[i]),
-            direction="over" if w.gap_low[i] > 0 else "under",
-        )
+        i = int(w.at_least.argmax())
+        return refutation_of(w, i, t.low[w.first[i]], t.high[w.last[i] - 1])
 
     @property
     def at_least(self) -> float:
@@ -212,6 +200,29 @@ class EventCertificate:
             },
             "monotone": None if self.assumed is None else self.assumed.to_dict(),
         }
+
+
+def refutation_of(w: Windows, i: int, low: float, high: float) -> Refutation | None:
+    """Return a window, by its place, as a refutation, or None where it may be right.
+
+    Parameters
+    ----------
+    low, high : float
+        Its smallest and largest claim.
+    """
+    at_least = float(w.at_least[i])
+    if at_least <= 0:
+        return None
+    return Refutation(
+        rows=int(w.rows[i]),
+        claims=(float(low), float(high)),
+        stated=float(w.stated[i]),
+        observed=float(w.observed[i]),
+        low=float(w.low[i]),
+        high=float(w.high[i]),
+        at_least=at_least,
+        direction="over" if w.gap_low[i] > 0 else "under",
+    )
 
 
 def _plain(x: Vector) -> list[float]:

@@ -10,7 +10,7 @@ import numpy as np
 from hcal import inputs
 from hcal.calibrators import calibration_rows
 from hcal.certificates.bounds import check_level
-from hcal.certificates.classes import certify_classes, class_tables
+from hcal.certificates.classes import certify_columns
 from hcal.certificates.event import EventCertificate, certify_event
 from hcal.certificates.gain import Gain, certify_gain
 from hcal.certificates.groups import certify_groups
@@ -127,9 +127,7 @@ def certify(
     every = None
     if "class-wise" in wanted:
         chosen = np.arange(sample.k) if sample.k > 2 else np.array([positive])
-        every = certify_classes(
-            class_tables(data, chosen), chosen, share, tolerance=tolerance, assume=assume, names=names
-        )
+        every = certify_columns(data, chosen, share, tolerance=tolerance, assume=assume, names=names)
     pairs = _marks(sample, wanted, names)
     grouped = () if groups is None else certify_groups(*_group_event(sample, positive), groups, share)
     gain = None if baseline is None else _gain(sample, baseline, input, share, random_state)
@@ -205,14 +203,14 @@ def _marks(sample: Sample, wanted: list[Any], names: Names) -> dict[str, tuple[V
         elif event != "class-wise":
             shown = [str(m if names is None else names[m]) for m in event]
             name = f"{'class' if len(event) == 1 else 'classes'} {', '.join(shown)}"
-            p = data.probs[:, list(event)].sum(axis=1, dtype=np.float64)
+            p = np.sum([data.column(k) for k in event], axis=0)
             pairs[name] = np.minimum(p, 1.0), np.isin(data.y, event).astype(np.float64)
     return pairs
 
 
 def _group_event(sample: Sample, positive: int) -> tuple[Vector, Vector]:
     if sample.k == 2:
-        return sample.data.probs[:, positive].astype(np.float64), (sample.y == positive).astype(np.float64)
+        return sample.data.column(positive), (sample.y == positive).astype(np.float64)
     return sample.data.conf, sample.data.hit
 
 

@@ -17,7 +17,10 @@ SMALLEST = 200
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one event at all resolutions, level by level, aligned ones before shifted ones."""
+    """Windows of one event at all resolutions, level by level, aligned ones before shifted ones.
+
+    Or of many classes: then all but ``level`` and ``aligned`` have one row a class.
+    """
 
     #: (W,): 0 for all rows, 1 for halves, 2 for quarters, …; −1 for single values of a discrete predictor.
     level: IntArray
@@ -30,6 +33,11 @@ class Windows:
     observed: Vector
     low: Vector  # (W,): interval of the true mean probability of the window's rows
     high: Vector
+
+    def of_class(self, i: int) -> Windows:
+        """Return the windows of one of many classes."""
+        rows = (self.first, self.last, self.rows, self.stated, self.observed, self.low, self.high)
+        return Windows(self.level, self.aligned, *(x[i] for x in rows))
 
     @property
     def gap_low(self) -> Vector:
@@ -119,10 +127,11 @@ def _level(table: EventTable, level: int) -> tuple[IntArray, IntArray, Vector]:
     return first[full], last[full], aligned[full]
 
 
-def variance_bound(windows: Windows) -> float:
-    """Return an upper bound on Σ q(1 − q) that holds whenever the windows' intervals do.
+def variance_bound(windows: Windows) -> Vector:
+    """Return an upper bound on Σ q(1 − q) that holds whenever the windows' intervals do; one a class.
 
     In each window Σ q(1 − q) ≤ m·q̄(1 − q̄) (Jensen): every level's partition gives a bound; the least counts.
     """
     each = windows.rows * largest_variance(windows.low, windows.high) * windows.aligned
-    return float(min(each[windows.level == level].sum() for level in np.unique(windows.level)))
+    levels = (each[..., windows.level == level].sum(axis=-1) for level in np.unique(windows.level))
+    return np.asarray(np.min(list(levels), axis=0))

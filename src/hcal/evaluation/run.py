@@ -18,6 +18,7 @@ from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.evaluation.standing import stand, vector_test
+from hcal.metrics.data import is_on_device
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
 from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, percentile
 from hcal.metrics.sample import Sample
@@ -173,7 +174,12 @@ def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> 
     if isinstance(probs, Sample):
         return probs
     if input != "probs" and not isinstance(probs, TopK):
-        probs = to_probs(probs, input)
+        there = None
+        if input == "logits" and is_on_device(probs):
+            from hcal.metrics.device import softmax_on_device
+
+            there = softmax_on_device(probs)
+        probs = to_probs(probs, input) if there is None else there
     return Sample(probs, y, sample_weight)
 
 

@@ -85,8 +85,8 @@ def quantile_edges(r: Ranked, bins: int) -> Bins:
     return at_rows(r, np.searchsorted(r.conf, edges, side="right").astype(np.int64))
 
 
-def sweep_error(r: Ranked, order: float) -> Any:
-    """Return the error over the most equal-mass bins, counting up from 2, that keep accuracy non-decreasing."""
+def sweep_error(r: Ranked, order: float) -> float:
+    """Return the error over the most equal-mass bins, counting up from 2, that keep accuracy monotone."""
     n = np.rint(r.total).astype(np.int64)
     # Hits that follow all misses pass for every number of bins; do not try all of them.
     perfect = r.monotone & (n > 2)
@@ -120,10 +120,10 @@ def _most_bins(r: Ranked, n: IntArray, going: Any) -> IntArray:
 def _sweep_bounds(n: Any, b: Any) -> Float64:
     """First ranks of the bins of rank i -> floor(i·b/n), and n itself; bins beyond b are empty."""
     i = np.minimum(np.arange(np.max(b) + 1), _last(b))
-    return (-(-i * _last(n) // _last(b))).astype(np.float64)
+    return np.asarray(-(-i * _last(n) // _last(b)), dtype=np.float64)
 
 
-def error(bins: Bins, total: Any, order: float = 1) -> Any:
+def error(bins: Bins, total: Any, order: float = 1) -> float:
     """Return (Σ_b (n_b/N)·gap_b^r)^(1/r)."""
     return number((bins.weight / _last(total) * bins.gap**order).sum(axis=-1) ** (1 / order))
 

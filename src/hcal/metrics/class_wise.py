@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from hcal.metrics.bins import check_bins
+from hcal.metrics.data import Entries
 from hcal.metrics.documented import documented_metric
 from hcal.metrics.kmeans import cluster_columns
-from hcal.metrics.sample import Entries, Sample, as_sample, number
+from hcal.metrics.sample import Sample, as_sample, number
 from hcal.runtime.numerics import Float64, IntArray
 
 
@@ -22,7 +23,7 @@ from hcal.runtime.numerics import Float64, IntArray
 class CellSums:
     """Weight and Σ w·(p − [y = k]) of every (class, bin), each of shape (..., K, bins).
 
-    Arrays, or tensors on the device of the data; before K stands the axis of replicates, where there are many.
+    Arrays, or tensors on the device of the data; before K stands the axis of replicates, if there are many.
     """
 
     weight: Any
@@ -57,7 +58,7 @@ class Cut:
     @property
     def bins(self) -> int:
         """Bins of a class."""
-        return self.edges.shape[-1] + 1
+        return int(self.edges.shape[-1]) + 1
 
 
 @dataclass(frozen=True)

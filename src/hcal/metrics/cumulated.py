@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits, number
+from hcal.metrics.sample import Sample, Vector, as_sample, number
 
 
 @documented_metric()
@@ -30,9 +30,8 @@ def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 def kuiper_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
     """Return Kuiper statistics of hits drawn with the confidences as their probabilities, shape (draws,)."""
-    conf, ends = s.data.conf_sorted, _ends(s)
-    walks = (np.cumsum(conf - hit, axis=1)[:, ends] for hit in drawn_hits(conf, draws, rng))
-    return np.concatenate([_range(walk.max(axis=1), walk.min(axis=1)) / s.n for walk in walks])
+    ends = _ends(s)
+    return np.concatenate([_range(*r.walk(ends)) / s.n for r in s.drawn_ranked(draws, rng)])
 
 
 def _ends(s: Sample) -> Any:

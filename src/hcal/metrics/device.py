@@ -7,12 +7,14 @@ threads arrive (no atomic additions of fractions): a second run gives the same b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 if TYPE_CHECKING:
     from hcal.metrics.sample import Data
@@ -42,6 +44,24 @@ def check_tensor(probs: Any) -> Tensor:
     return x
 
 
+def softmax_on_device(logits: Tensor) -> Tensor | None:
+    """Return the probabilities of plain logits; None where the host's check has something to say about them.
+
+    Examples
+    --------
+    >>> softmax_on_device(torch.tensor([[2.0, 2.0]]))
+    tensor([[0.5000, 0.5000]])
+    >>> softmax_on_device(torch.tensor([[0.5, 0.5]]))
+    """
+    x = logits.detach()
+    if x.ndim != 2 or x.shape[1] < 2 or not len(x) or not x.is_floating_point():
+        return None
+    low, high = torch.stack(torch.aminmax(x)).tolist()  # of a NaN both are NaN
+    if not (-math.inf < low and high < math.inf) or (low >= 0 and high <= 1):
+        return None
+    return torch.softmax(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, dim=1)
+
+
 def on(data: Data, array: Any) -> Tensor:
     """Return an array as a tensor on the device of the data."""
     return torch.as_tensor(np.ascontiguousarray(array), device=data.tensor.device)
@@ -56,6 +76,33 @@ def run_sums(values: Tensor, lengths: Tensor) -> Tensor:
     tensor([3., 0., 4.])
     """
     return torch.segment_reduce(values, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+
+
+def prefixes(x: Tensor) -> Tensor:
+    """Return the sums of the first 0, 1, … n values; x (..., n) → (..., n + 1)."""
+    return pad(scan(x), (1, 0))
+
+
+def scan(x: Tensor) -> Tensor:
+    """Return the cumulated sums along the last axis, the same bits at every run."""
+    return scan_in_blocks(x) if x.is_cuda and x.numel() == x.shape[-1] else x.cumsum(dim=-1)
+
+
+def scan_in_blocks(x: Tensor, size: int = 4096) -> Tensor:
+    """Return the same of one row, block by block.
+
+    CUDA scans a single row in parts that are put together as they arrive; several rows each on its own.
+
+    Examples
+    --------
+    >>> scan_in_blocks(torch.ones(1, 5), size=2)
+    tensor([[1., 2., 3., 4., 5.]])
+    """
+    n = x.shape[-1]
+    blocks = pad(x.reshape(-1), (0, -n % size)).reshape(-1, size)
+    inner = torch.cat([blocks, blocks[:1]]).cumsum(dim=1)[:-1]
+    ends = inner[:, -1].expand(2, -1).cumsum(dim=1)[0]
+    return (inner + pad(ends[:-1], (1, 0))[:, None]).reshape(-1)[:n].reshape(x.shape)
 
 
 def sorted_columns(data: Data) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -7,7 +7,6 @@ thread in the order of the rows: nothing depends on which thread comes first.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,8 +41,8 @@ def sum_cells_on_device(s: Sample, cut: Cut) -> CellSums:
     e = _sorted_entries(s.data, cut)
     weight, claimed = [], []
     step = max(1, DEVICE_BLOCK // max(len(e.row), 1))
-    for w in many.weights.split(step):
-        of_entry = w.T.contiguous()[e.row]
+    for i in range(0, len(many.weights), step):
+        of_entry = many.weights[i : i + step].T.contiguous()[e.row]
         weight.append(run_sums(of_entry, e.lengths).T)
         claimed.append(run_sums(of_entry * e.value[:, None], e.lengths).T)
     gap = torch.cat(claimed) - _happened(many, cut)
@@ -84,7 +83,7 @@ def _happened(many: Replicates, cut: Cut) -> Tensor:
     """Weight of the labels in every cell, shape (B, K·bins): each label is one entry of its row."""
     data, cells = many.data, many.k * cut.bins
     y = many.labels
-    own = data.tensor.double().gather(1, y.T).T
+    own = data.tensor.gather(1, y.T).T.double()
     cell = torch.where(own > cut.threshold, y * cut.bins + _which(data, cut, own, y), cells)
     return label_sums(many, cell, cells)
 

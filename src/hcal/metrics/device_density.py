@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hcal.metrics.device import prefixes
 from hcal.metrics.kernels import GRID, RESOLVED, TINY, WIDEST, grid_place
 from hcal.metrics.smooth import CELLS, cell_place
 from hcal.runtime.numerics import Float64, IntArray
@@ -36,7 +37,8 @@ def smooth_errors(conf: Float64, hit: Tensor, weight: Tensor) -> Tensor:
 
     def excess(sigma: Tensor) -> Tensor:
         decay = torch.exp(rate * sigma[:, None] ** 2)
-        return torch.fft.irfft(waves * decay, n=2 * CELLS)[:, :CELLS].abs().sum(dim=1) - sigma
+        smooth: Tensor = torch.fft.irfft(waves * decay, n=2 * CELLS)[:, :CELLS]
+        return smooth.abs().sum(dim=1) - sigma
 
     low, high = torch.zeros_like(cells[:, 0]), torch.ones_like(cells[:, 0])
     perfect, worst = excess(low) <= 0, excess(high) >= 0
@@ -52,9 +54,10 @@ def _shared(mass: Tensor, left: IntArray, share: Float64, size: int) -> Tensor:
     """Share masses (B, N) between two neighbouring points of a grid; ``left`` ascends: (B, size)."""
     cuts = torch.as_tensor(np.searchsorted(left, np.arange(size + 1)), device=mass.device)
     right = mass * torch.as_tensor(share, device=mass.device)
-    ends = torch.nn.functional.pad(torch.stack([mass - right, right]).cumsum(dim=-1), (1, 0))[..., cuts]
-    here, there = torch.diff(ends)
-    return here + torch.nn.functional.pad(there[:, :-1], (1, 0))
+    ends = prefixes(torch.stack([mass - right, right]))[..., cuts]
+    here, there = torch.diff(ends).unbind()
+    moved: Tensor = torch.nn.functional.pad(there[:, :-1], (1, 0))
+    return here.add(moved)
 
 
 def kde_errors(conf: Float64, hit: Tensor, weight: Tensor, bandwidth: float | None) -> Tensor:
@@ -90,7 +93,7 @@ def kde_errors(conf: Float64, hit: Tensor, weight: Tensor, bandwidth: float | No
 
 
 def _density(conf: Float64, mass: Tensor, half: Tensor) -> Tensor:
-    """Densities on the grid of scores and their mirror images, 0 outside (0, 1), doubled inside: (B, grid)."""
+    """Densities on the grid of scores and mirror images, 0 outside (0, 1), doubled inside: (B, grid)."""
     # Images of the lower half lie below 0, the others above 1; both run down where scores run up.
     lower = int(np.searchsorted(conf, 0.5, side="left"))
     order = np.concatenate([np.arange(lower)[::-1], np.arange(lower, len(conf))[::-1]])

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hcal.metrics.device import on, sorted_columns
+from hcal.metrics.device import on, prefixes, sorted_columns
 from hcal.metrics.kmeans import STOP
 from hcal.metrics.sample import Data, Vector
 from hcal.runtime.numerics import Float64, IntArray
@@ -25,7 +25,7 @@ def cluster_columns_on_device(data: Data, weight: Vector | None, starts: IntArra
     for first, values, rows in sorted_columns(data):
         x = values.double()
         w = torch.ones_like(x) if weight is None else on(data, weight)[rows]
-        counts, sums = (torch.nn.functional.pad(v.cumsum(dim=1), (1, 0)) for v in (w, w * x))
+        counts, sums = (prefixes(v) for v in (w, w * x))
         copies = on(data, starts[first : first + len(x)])
         centres = _first_centres(x, counts, copies, clusters)
         best = _lloyds(x, counts, sums, centres)

@@ -14,6 +14,7 @@ from hcal.metrics.device import DEVICE_BLOCK, on
 
 if TYPE_CHECKING:
     from hcal.metrics.sample import Sample, Vector
+    from hcal.runtime.numerics import IntArray
 
 
 def _row_blocks(n: int) -> list[slice]:
@@ -73,10 +74,9 @@ def dkde_rows_on_device(s: Sample, bandwidth: float, floor: float) -> Vector:
     return np.asarray(torch.cat([(k @ one_hot - p).square().sum(dim=1) for _, p, k in blocks]).cpu().numpy())
 
 
-def dkde_groups_on_device(s: Sample, group: Vector, groups: int) -> tuple[Vector, float]:
+def dkde_groups_on_device(s: Sample, group: IntArray, groups: int) -> tuple[Vector, float]:
     """Return what :func:`hcal.metrics.dirichlet.dkde_spread` sums: of every group left out, and the noise."""
-    g, order = on(s.data, group).sort(stable=True)
-    members = order.split(torch.bincount(g, minlength=groups).tolist())
+    members = [on(s.data, np.flatnonzero(group == i)) for i in range(groups)]
     g, y = on(s.data, group), on(s.data, s.y)
     one_hot = torch.nn.functional.one_hot(y, s.k).double()
     spread = 1 - on(s.data, s.data.squares)

@@ -1,4 +1,4 @@
-"""Many replicates of sorted events at once, on the device of the data: see :class:`hcal.metrics.ranked.Ranked`.
+"""Many replicates of sorted events at once, on the device of the data: see ``ranked``.
 
 A bootstrap has B sets of weights and one of marks, drawn labels one set of weights and D of marks. Rows of
 equal confidence are a run, bins and grid cells are runs of runs: every sum over rows is a difference of
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hcal.metrics.device import prefixes, scan
 from hcal.metrics.device_density import kde_errors, smooth_errors
 from hcal.metrics.kernels import stretches
 from hcal.metrics.ranked import Prefixes, Ranked
@@ -51,7 +52,7 @@ class DeviceRanked(Ranked):
     @cached_property
     def total(self) -> Float64:
         """Sums of the weights, shape (B,) or (1,)."""
-        return host(self.weight.sum(dim=1))
+        return np.asarray(host(self.weight.sum(dim=1)))
 
     @cached_property
     def _prefix(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,7 +61,7 @@ class DeviceRanked(Ranked):
 
     def at_rows(self, positions: IntArray) -> Prefixes:
         """Return the prefix sums at numbers of rows, shape (B, P) or (1, P) each."""
-        where = torch.atleast_2d(self._here(positions))
+        where = self._here(np.atleast_2d(positions))
         weight, conf, hit = (host(torch.take_along_dim(x, where, dim=1)) for x in self._prefix)
         return weight, conf, hit
 
@@ -78,7 +79,7 @@ class DeviceRanked(Ranked):
 
     def _rows(self, copies: Float64) -> tuple[Tensor, Tensor]:
         """Return numbers of copies, (B, P) or (1, P), and the rows that they fall in."""
-        weight, at = self._prefix[0], torch.atleast_2d(self._here(copies))
+        weight, at = self._prefix[0], self._here(np.atleast_2d(copies))
         if len(weight) > 1:
             at = at.expand(len(weight), -1).contiguous()
         return at, torch.searchsorted(weight if len(weight) > 1 else weight[0], at, right=True) - 1
@@ -89,7 +90,8 @@ class DeviceRanked(Ranked):
 
     def sums(self, values: Float64, positions: IntArray) -> Float64:
         """Return Σ weight·value of the rows between consecutive positions; values (N,)."""
-        return host(torch.diff(prefixes(self.weight * self._here(values))[:, self._here(positions)]))
+        found = prefixes(self.weight * self._here(values))[:, self._here(positions)]
+        return np.asarray(host(torch.diff(found)))
 
     @property
     def monotone(self) -> Any:
@@ -114,8 +116,8 @@ class DeviceRanked(Ranked):
         return host((self.weight * self.hit) @ self._here(values))
 
     def walk(self, ends: IntArray | None = None) -> tuple[Any, Any]:
-        """Return the highest and the lowest points of the cumulated weight·(conf − hit), at some rows only."""
-        gap = (self.weight * (self.place - self.hit)).cumsum(dim=1)
+        """Return the highest and lowest points of the cumulated weight·(conf − hit), at some rows only."""
+        gap = scan(self.weight * (self.place - self.hit))
         gap = gap if ends is None else gap[:, self._here(ends)]
         return host(gap.amax(dim=1)), host(gap.amin(dim=1))
 
@@ -127,7 +129,7 @@ class DeviceRanked(Ranked):
             part, factor = residual[:, start:stop], self._here(grow)
             carry = carry * decay
             grown = part * factor
-            before = carry + grown.cumsum(dim=1) - grown
+            before = carry + scan(grown) - grown
             total += (part * part).sum(dim=1) + 2 * (part * before / factor).sum(dim=1)
             carry = (carry + grown.sum(dim=1, keepdim=True)) / factor[-1]
         return host(total)
@@ -144,8 +146,3 @@ class DeviceRanked(Ranked):
 def host(x: Tensor) -> Any:
     """Return a tensor as an array in host memory."""
     return x.cpu().numpy()
-
-
-def prefixes(x: Tensor) -> Tensor:
-    """Return the sums of the first 0, 1, … n values of every row; x (B, n) → (B, n + 1)."""
-    return torch.nn.functional.pad(x.cumsum(dim=1), (1, 0))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hcal.metrics.device import on
 from hcal.metrics.device_ranked import DeviceRanked, host
-from hcal.metrics.sample import BLOCK, Sample, Vector
+from hcal.metrics.sample import BLOCK, Data, Sample, Vector
 from hcal.runtime.numerics import Float64, IntArray
 
 
@@ -67,10 +67,17 @@ def _at(s: Sample) -> Any:
     return s.data.tensor.device
 
 
+def ranked_hits(data: Data, hit: Any) -> DeviceRanked:
+    """Return the top labels in the order of the confidences with other hits, shape (D, N)."""
+    drawn = on(data, hit).double()
+    return DeviceRanked(data.conf_sorted, drawn, torch.ones_like(drawn[:1]))
+
+
 def drawn_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Tensor:
     """Draw rows with replacement, as counts times the sample's own weights, shape (B, N)."""
     rows = np.flatnonzero(s.w > 0)
-    drawn = np.stack([rng.integers(0, len(rows), len(rows)) for _ in range(n_resamples)])
+    # int32 draws the same numbers as int64, and half as much is sent.
+    drawn = np.stack([rng.integers(0, len(rows), len(rows), dtype=np.int32) for _ in range(n_resamples)])
     places = on(s.data, rows)[on(s.data, drawn)]
     out = torch.zeros(n_resamples, s.n, dtype=torch.float64, device=places.device)
     # Sums of ones are exact in any order.
@@ -78,7 +85,7 @@ def drawn_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Tens
     return out if s.weight is None else out * on(s.data, s.weight)
 
 
-def drawn_labels_on_device(data: Any, n_draws: int, rng: np.random.Generator) -> Tensor:
+def drawn_labels_on_device(data: Data, n_draws: int, rng: np.random.Generator) -> Tensor:
     """Draw labels from the predictions, shape (D, N)."""
     parts = []
     step = max(1, BLOCK // data.k)  # the blocks of the host: the random numbers come in their order

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from hcal.metrics.device import DEVICE_BLOCK, on, sorted_columns
+from hcal.metrics.device import DEVICE_BLOCK, on, prefixes, sorted_columns
 from hcal.metrics.window_sums import WindowSums, cover_of, shared_squares
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class _Stretch:
         self.m, self.cover = m, torch.as_tensor(cover_of(first, last, n, m), device=d.device)
         own = slice(first - start, last - start)
         self.own = d[:, own]
-        prefix = pad(d.cumsum(dim=1), (1, 0))
+        prefix = prefixes(d)
         sums = prefix[:, m:] - prefix[:, :-m]
         self.squares = sums[:, first - start :].square().sum(dim=1)
         self.products = self.squares - self.own.square() @ self.cover
@@ -45,7 +44,7 @@ class _Stretch:
     def event_products(self) -> Tensor:
         """Return the part of the products that each event takes part in, shape (C, last − first)."""
         start, latest = self._ends
-        total = pad(self._sums.cumsum(dim=1), (1, 0))
+        total = prefixes(self._sums)
         ends = np.minimum(self._place, latest) + 1 - start, np.maximum(self._place - self.m + 1, 0) - start
         after, before = (total[:, torch.as_tensor(e, device=total.device)] for e in ends)
         return self.own * (after - before - self.cover * self.own)
@@ -61,9 +60,9 @@ def class_windows_on_device(s: Sample, window: int, se: bool) -> tuple[list[Wind
     for first, values, rows in sorted_columns(s.data):
         classes = torch.arange(first, first + len(values), device=y.device)
         chosen = slice(1, 2) if s.k == 2 else slice(None)  # of two classes one says all
-        parts = (x[chosen].split(step) for x in (values, rows, classes))
-        for q, row, k in zip(*parts, strict=True):
-            q = q.double()
+        values, rows, classes = (x[chosen] for x in (values, rows, classes))
+        for i in range(0, len(values), step):
+            q, row, k = values[i : i + step].double(), rows[i : i + step], classes[i : i + step]
             found = _Stretch(q, q - (y[row] == k[:, None]).double(), 0, 0, n, n, m)
             members.append(torch.stack([found.products, found.squares / m**2, found.null_variance]))
             if se and pairs > 0:
@@ -113,7 +112,7 @@ def pooled_windows_on_device(s: Sample, window: int) -> WindowSums:
 
 
 def _same_row_pairs(s: Sample, place: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Return Σ shared·d_a·d_b and Σ shared over pairs of events of a row less than a window apart; (N,) each."""
+    """Return Σ shared·d_a·d_b and Σ shared over pairs of events of one row within a window; (N,) each."""
     n = len(place)
     position = torch.empty(n, dtype=torch.int32 if n < 2**31 else torch.int64, device=place.device)
     position[place] = torch.arange(n, dtype=position.dtype, device=place.device)
@@ -125,14 +124,19 @@ def _same_row_pairs(s: Sample, place: Tensor, m: int) -> tuple[Tensor, Tensor]:
         d = s.data.tensor[i : i + step].double()
         d = d.scatter_add(1, y[i : i + step, None], torch.full_like(d[:, :1], -1.0)).gather(1, order)
         product, share = torch.zeros_like(d[:, 0]), torch.zeros_like(d[:, 0])
+        rows = torch.arange(len(d), device=d.device)
         for lag in range(1, min(s.k, m)):
             a, b = at[:, :-lag], at[:, lag:]
             near = b - a < m
-            if not bool(near.any()):
-                break  # a larger lag is a larger distance
+            left = near.any(dim=1).nonzero()[:, 0]
+            if len(left) == 0:
+                break
+            if len(left) < len(rows):  # a larger lag is a larger distance: the others are done with
+                at, d, rows, near = at[left], d[left], rows[left], near[left]
+                a, b = at[:, :-lag], at[:, lag:]
             shared = (a.clamp(max=n - m) - (b - (m - 1)).clamp(min=0) + 1) * near
-            product += (shared * d[:, :-lag] * d[:, lag:]).sum(dim=1)
-            share += shared.sum(dim=1)
+            product[rows] += (shared * d[:, :-lag] * d[:, lag:]).sum(dim=1)
+            share[rows] += shared.sum(dim=1)
         products.append(product)
         shares.append(share)
     return torch.cat(products), torch.cat(shares)

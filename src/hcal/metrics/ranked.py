@@ -85,9 +85,9 @@ class Ranked:
 
     def walk(self, ends: IntArray | None = None) -> tuple[Any, Any]:
         """Return the highest and the lowest point of the cumulated weight·(conf − hit), at some rows only."""
-        gap = np.cumsum(self.weight * (self.conf - self.hit))
-        gap = gap if ends is None else gap[ends]
-        return gap.max(), gap.min()
+        gap = np.cumsum(self.weight * (self.conf - self.hit), axis=-1)
+        gap = gap if ends is None else gap[..., ends]
+        return gap.max(axis=-1), gap.min(axis=-1)
 
     def kernel_sum(self, rate: float) -> Any:
         """Return Σ_ij r_i r_j exp(−rate·|conf_i − conf_j|), r = weight·(hit − conf)."""

@@ -89,7 +89,7 @@ def replicates(
         if rows is not None:
             out[metric.name] = weights @ rows(s) / totals if many is None else many.means(rows(s))
         elif many is not None and metric.batched:
-            out[metric.name] = metric.function(many)
+            out[metric.name] = np.asarray(metric.function(many))
     rest = [n for n in names if n not in out]
     if rest:
         weights = as_array(weights)
@@ -175,10 +175,11 @@ def chance_levels(s: Sample, names: Iterable[str], labels: Any) -> dict[str, Vec
     """Return every metric under every row of labels, each of shape (D,)."""
     names = list(names)
     many = _on_device(s, labels=labels)
-    out = {n: METRICS[n].function(many) for n in names if many is not None and METRICS[n].batched}
-    rest = [n for n in names if n not in out]
-    out |= _relabelled(s, rest, as_array(labels)) if rest else {}
-    return {n: np.asarray(out[n]) for n in names}
+    at_once = [n for n in names if many is not None and METRICS[n].batched]
+    rest = [n for n in names if n not in at_once]
+    out = _relabelled(s, rest, as_array(labels)) if rest else {}
+    out |= {n: np.asarray(METRICS[n].function(many)) for n in at_once}
+    return {n: out[n] for n in names}
 
 
 def _relabelled(s: Sample, names: list[str], labels: NDArray[np.int64]) -> dict[str, Vector]:

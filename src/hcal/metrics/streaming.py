@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.class_wise import CellSums, equal_width_cells, kept_errors, thresholded_cells
-from hcal.metrics.sample import Sample, Vector, as_sample, as_array
+from hcal.metrics.sample import Sample, Vector, as_array, as_sample
 from hcal.metrics.scores import brier_rows, nll_rows
 
 NAMES = (

@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal import inputs
 from hcal.data.top_k import TopK
-from hcal.metrics.sample import Data, Vector, draw_columns
+from hcal.metrics.data import Data, Vector, draw_columns
 from hcal.runtime.numerics import FloatArray, IntArray
 
 

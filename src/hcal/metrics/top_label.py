@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from hcal.metrics import bins as _bins
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits, number
+from hcal.metrics.sample import Sample, Vector, as_sample, number
 
 
 @documented_metric()
@@ -185,9 +185,8 @@ def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
 
 def ks_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
     """Return KS errors of hits drawn with the confidences as their probabilities, shape (draws,)."""
-    conf = s.data.conf_sorted
-    parts = (np.cumsum(conf - hit, axis=1) for hit in drawn_hits(conf, draws, rng))
-    return np.concatenate([np.abs(walk).max(axis=1) / s.n for walk in parts])
+    walks = (r.walk() for r in s.drawn_ranked(draws, rng))
+    return np.concatenate([np.maximum(highest, -lowest) / s.n for highest, lowest in walks])
 
 
 @documented_metric()
