@@ -58,6 +58,7 @@ readme: $(STAMP)-run  ## write the demo's numbers into the README; a test compar
 pages: $(STAMP)-test  ## write the pages of docs that are made from results/*.csv
 	$(ONE) $(BIN)/python -m studies page results/shared.csv --published results/published.csv \
 		--ablations results/ablations.csv
+	$(ONE) $(BIN)/python -m studies.central_page results/central.csv
 	$(ONE) $(BIN)/python -m studies.joint page results/joint.csv
 	$(ONE) $(BIN)/python -m studies.learning_curve page
 

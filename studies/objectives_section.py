@@ -31,7 +31,8 @@ def central_claim(extra: Results, links: dict[str, str]) -> str:
 
 The paper: with equal maps and training, h is better than NLL and Brier on all its metrics by ARE. Here: the
 same maps, starts, optimiser, schedule and selectors; only the loss changes. This is a small version (three of
-the twelve maps, identity start, one seed), and its intervals are wide: one task can decide a line.
+the twelve maps, identity start, one seed), and its intervals are wide: one task can decide a line. All maps,
+starts and seeds: [the central experiment](central-experiment.md), whose verdicts count.
 "Inside the noise" means that these ten tasks cannot tell, not that there is nothing.
 
 {_answers(kept)}

@@ -201,7 +201,9 @@ def test_the_exponential_rises_over_neighbouring_floats(start: float) -> None:
         out = np.empty_like(v)
         fill(v, out)
         assert (np.diff(out) <= 0).all()
-        np.testing.assert_allclose(out, np.exp(v), rtol=3 * np.finfo(np.float32).eps if dtype == np.float32 else 4e-15)
+        np.testing.assert_allclose(
+            out, np.exp(v), rtol=3 * np.finfo(np.float32).eps if dtype == np.float32 else 4e-15
+        )
 
 
 def test_a_model_is_prepared_once_and_never_taken_for_another() -> None:

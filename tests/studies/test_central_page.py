@@ -12,9 +12,10 @@ import pytest
 
 from helpers import ROOT
 from studies import central_page
+from studies.central_results import RIVALS, SCHEDULES, STARTS, Experiment, read_entries
 from studies.central_table import COLUMNS
 
-OBJECTIVES = ("h", *central_page.RIVALS)
+OBJECTIVES = ("h", *RIVALS)
 
 
 FOUR = (("a", 4), ("b", 10), ("c", 100), ("d", 100))
@@ -34,8 +35,8 @@ def made_up(path: Path, factor: float = 0.8, tasks: Sequence[tuple[str, int]] = 
             top = (
                 base * (1 / factor if objective == "nll" else 1) * (1 + 0.01 * number * (objective == "nll"))
             )
-            for schedule in central_page.SCHEDULES:
-                for start in central_page.STARTS:
+            for schedule in SCHEDULES:
+                for start in STARTS:
                     for seed in range(3):
                         for selector in ("top-label", "class-wise", "nll"):
                             near = start == "published" and selector == "class-wise" and k == 100
@@ -67,11 +68,11 @@ def made_up(path: Path, factor: float = 0.8, tasks: Sequence[tuple[str, int]] = 
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> central_page.Experiment:
-    return central_page.Experiment(central_page.read_entries(made_up(tmp_path / "central.csv")))
+def data(tmp_path: Path) -> Experiment:
+    return Experiment(read_entries(made_up(tmp_path / "central.csv")))
 
 
-def test_ratios_and_wins_are_those_of_the_file(data: central_page.Experiment) -> None:
+def test_ratios_and_wins_are_those_of_the_file(data: Experiment) -> None:
     found = data.ratio("nll", "early-stop", "identity", "top-label")
     assert math.exp(found.value) == pytest.approx(0.8 / 1.015, rel=0.005)
     assert found.verdict == "lower"
@@ -80,7 +81,7 @@ def test_ratios_and_wins_are_those_of_the_file(data: central_page.Experiment) ->
     assert data.wins("brier", "to-the-end", "published", "top-label") == (0, 0, 4)
 
 
-def test_tasks_are_split_by_classes_and_by_their_error(data: central_page.Experiment) -> None:
+def test_tasks_are_split_by_classes_and_by_their_error(data: Experiment) -> None:
     parts = data.parts()
     assert parts["K ≤ 10"] == ["a", "b"]
     assert parts["K > 10"] == ["c", "d"]
@@ -89,7 +90,7 @@ def test_tasks_are_split_by_classes_and_by_their_error(data: central_page.Experi
 
 def test_tables_are_a_kind_and_those_of_one_data_set_count_as_one(tmp_path: Path) -> None:
     tasks = (("a", 4), ("b", 10), ("car_rf", 4), ("car_mlp", 4), ("yeast_rf", 10))
-    data = central_page.Experiment(central_page.read_entries(made_up(tmp_path / "central.csv", tasks=tasks)))
+    data = Experiment(read_entries(made_up(tmp_path / "central.csv", tasks=tasks)))
     parts = data.parts()
     assert parts["networks"] == ["a", "b"]
     assert parts["tables"] == ["car_mlp", "car_rf", "yeast_rf"]
@@ -104,7 +105,7 @@ def test_a_cell_says_how_many_tasks_it_compares(tmp_path: Path) -> None:
     path = made_up(tmp_path / "central.csv")
     lines = [x for x in path.read_text().splitlines() if not x.startswith(("c,focal,", "d,focal,"))]
     path.write_text("\n".join(x for x in lines if ",to-the-end," not in x or x[0] in "ab") + "\n")
-    data = central_page.Experiment(central_page.read_entries(path))
+    data = Experiment(read_entries(path))
     stopped = central_page.ratio_table(data, "early-stop", "identity")
     assert str(stopped.row("top-label, all tasks (4)").values[2]).endswith(" (2)")
     unstopped = [r.label for r in central_page.ratio_table(data, "to-the-end", "identity").rows]
@@ -115,13 +116,13 @@ def test_a_cell_says_how_many_tasks_it_compares(tmp_path: Path) -> None:
 def test_constants_are_shown_against_the_papers(tmp_path: Path) -> None:
     path = made_up(tmp_path / "constants.csv")
     path.write_text(path.read_text().replace(",nll,early", ",h:window=100,early"))
-    data = central_page.Experiment(central_page.read_entries(path))
+    data = Experiment(read_entries(path))
     table = central_page.constants_table(data)
     assert [r.label for r in table.rows] == ["window=100"]
     assert table.rows[0].values == [f"{1.015 / 0.8:.3f}", "1.000", "1.000"]
 
 
-def test_near_uniform_choices_are_counted_under_every_objective(data: central_page.Experiment) -> None:
+def test_near_uniform_choices_are_counted_under_every_objective(data: Experiment) -> None:
     for objective in OBJECTIVES:
         assert data.collapsed(objective, "early-stop", "published", "class-wise") == (6, 12)
         assert data.collapsed(objective, "early-stop", "identity", "class-wise") == (0, 12)
@@ -131,7 +132,7 @@ def test_a_row_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     path = made_up(tmp_path / "central.csv")
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines, *lines[-5:]]) + "\n")
-    assert len(central_page.read_entries(path)) == len(lines) - 1
+    assert len(read_entries(path)) == len(lines) - 1
 
 
 def test_the_page_has_its_paragraph_tables_and_figure(tmp_path: Path) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
+import csv
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import hcal
 from hcal.bench.catalog import GROUPS, PAPER_METHODS
 from hcal.bench.store import Cell, Key, Results, export_results, read_results
-from studies import findings
+from studies import findings, loss_curves
 from studies.__main__ import app
 from studies.ablations import ablation_methods
+from studies.central_experiment import generated_task
 from studies.page import page_text
 from studies.published import PAPER_H, printed_rows, read_published
 
@@ -188,7 +192,27 @@ def test_the_kept_page_is_what_the_kept_results_say(tmp_path: Path) -> None:
         for p in (ROOT / "docs" / "assets" / "reproduction").glob("*.png")
     }
     assert loaded[0] is not None
-    assert page_text(loaded[0], loaded[1], loaded[2], links, sources) == page.read_text()
+    losses = loss_curves.read_losses(curves := ROOT / "results" / "loss_curves.csv")
+    sources.append(curves)
+    assert page_text(loaded[0], loaded[1], loaded[2], links, sources, losses) == page.read_text()
+
+
+def test_losses_are_told_by_part(tmp_path: Path) -> None:
+    task = generated_task("temperature-k3-n300-s0")
+    path = tmp_path / "loss_curves.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, loss_curves.COLUMNS)
+        writer.writeheader()
+        writer.writerows(loss_curves.curves_of(task, 40))
+    losses = loss_curves.read_losses(path)
+    assert [epoch for epoch, _ in losses[task.name]["test"]] == [0, 20, 40]
+    module = hcal.HCalibrationLoss(scale=1.0)
+    for part, x, y in (("calibration", task.x_cal, task.y_cal), ("test", task.x_test, task.y_test)):
+        first = losses[task.name][part][0][1]
+        assert first == pytest.approx(float(module(torch.from_numpy(x).exp(), torch.from_numpy(y))), rel=1e-3)
+    (row,) = loss_curves.loss_table(losses).rows
+    assert row.values[2] < row.values[0]  # it is trained
+    assert row.values[6] == pytest.approx(np.mean([v for _, v in losses[task.name]["chance"]]))
 
 
 def test_the_map_and_the_bars_show_the_averages(results: Results) -> None:
