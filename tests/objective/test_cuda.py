@@ -62,3 +62,21 @@ def test_maps(name):
     np.testing.assert_allclose(results[0][0], results[1][0], atol=2e-6)
     for a, b in zip(results[0][1], results[1][1], strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3 * float(a.abs().max()))
+
+
+def test_recorded_batches_are_what_single_ones_are():
+    """The second batch of a shape is recorded and later ones replay it: each has its own numbers and memory."""
+    from hcal.objective.replayed import recordings
+
+    loss, kept = hcal.HCalibrationLoss(check=False), []
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        p = torch.softmax(torch.randn(500, 7, generator=generator) * 3, 1)
+        y = torch.randint(0, 7, (500,), generator=generator)
+        here, there = p.clone().requires_grad_(), p.cuda().requires_grad_()
+        (2 * loss(there, y.cuda())).backward()
+        (2 * loss(here, y)).backward()
+        kept.append((here.grad, there.grad))
+    assert any(recording is not None for recording in recordings._found.values())
+    for here, there in kept:  # looked at in the end: a later batch must not have written into an earlier one
+        np.testing.assert_allclose(there.cpu(), here, rtol=1e-5, atol=1e-6 * float(here.abs().max()))

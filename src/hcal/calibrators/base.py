@@ -306,7 +306,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Return whether ``_fit`` takes so many rows as :class:`hcal.runtime.device_rows.DeviceRows`."""
         return False
 
-    def _predict_on_cuda(self, logits: Tensor) -> Tensor | None:
+    def _predict_on_cuda(self, logits: Tensor, *, check: bool = True) -> Tensor | None:
         """Return probabilities of a tensor by a kernel of the method's own, where there is one for it."""
         return None
 

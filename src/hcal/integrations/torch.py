@@ -79,6 +79,8 @@ class CalibrationHead(nn.Module):
         dtype = rows.dtype if rows.dtype.is_floating_point else torch.float64
         half = dtype in HALVES
         wide = torch.float32 if half else dtype  # halves are computed in float32, and narrowed at the end
+        if (there := self._by_device_kernel(rows)) is not None:
+            return there.movedim(-1, 1)
         plain = self._plain(rows, wide) if self.in_torch else None
         if plain is not None:
             probs = self._by_kernels(plain).reshape(rows.shape)
@@ -94,12 +96,29 @@ class CalibrationHead(nn.Module):
             return narrow(probs, rows, dtype, self.calibrator.preserves).movedim(-1, 1)
         return probs.to(dtype).movedim(-1, 1)
 
+    def _by_device_kernel(self, rows: Tensor) -> Tensor | None:
+        """Return probabilities by the method's own CUDA kernel, where numbers are asked for and nothing else.
+
+        Nothing is read back, so nothing waits for the device: a NaN makes its row NaN, as in the graph.
+        """
+        if rows.device.type == "cpu" or not rows.numel() or self.output != "probs":
+            return None
+        if self.calibrator.input != "logits" or self._is_watched(rows):
+            return None
+        flat = rows.detach().reshape(-1, rows.shape[-1])
+        found = self.calibrator._predict_on_cuda(flat, check=False)
+        return None if found is None else found.reshape(rows.shape)
+
+    @staticmethod
+    def _is_watched(rows: Tensor) -> bool:
+        return (rows.requires_grad and torch.is_grad_enabled()) or is_recorded(rows)
+
     def _plain(self, rows: Tensor, wide: torch.dtype) -> FloatArray | None:
         """Return logits (M, K) in memory where numbers are asked for and nothing else; None: run the graph.
 
         No gradient, nobody who records, and nothing in the scores that the door would speak of.
         """
-        if (rows.requires_grad and torch.is_grad_enabled()) or is_recorded(rows):
+        if self._is_watched(rows):
             return None
         if rows.device.type != "cpu" or not rows.numel():
             return None

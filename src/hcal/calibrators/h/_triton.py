@@ -42,7 +42,7 @@ class Form(NamedTuple):
     order : Tensor of shape (K,), int32
         Classes by preference.
     table : Tensor of shape (2, cells), float32
-        Intercept and slope of g.
+        g at the start of every cell, and its rise over it.
     matrix : Tensor of shape (K, K), float32, or empty
     free : bool
         Whether the argmax may change.
@@ -197,8 +197,10 @@ def _predict(
     scale = tl.exp(tl.minimum(tl.maximum(scale, -_WIDEST), _WIDEST))
 
     # stage 1: g(margin)·scale; stage 2: the top-label event, and the classes below it
-    cell = tl.minimum(m * _CELLS, cells * 1.0).to(tl.int32)
-    refined = (tl.load(table + cell) + tl.load(table + cells + 1 + cell) * m) * scale[:, None]
+    t = m * _CELLS
+    cell = tl.minimum(t, cells * 1.0).to(tl.int32)
+    refined = tl.load(table + cell) + tl.load(table + cells + 1 + cell) * (t - cell.to(tl.float32))
+    refined = refined * scale[:, None]
     odds = -tl.log(tl.maximum(tl.sum(tl.where(below, tl.exp(-refined), 0.0), axis=1), tiny))
     odds = _correct(odds, x0, x1, x2, x3, x4, x5, rows, 12, True) + tl.load(classes + k + top)
     odds = _correct(odds, x0, x1, x2, x3, x4, x5, rows, 13, False)
@@ -247,7 +249,9 @@ def _predict(
         p = _lead(p, top, inside, column, WIDTH)
         if tl.max(tl.sum(on_top.to(tl.int32), axis=1), axis=0) > 1:
             p = _level(p, on_top, inside, column, count, WIDTH)
+    undefined = tl.max((inside & (z != z)).to(tl.int32), axis=1) > 0
     given = p.to(out_at.dtype.element_ty)
     if not FREE and out_at.dtype.element_ty != tl.float32:
         given = _lead(given, _first(on_top, column, WIDTH), inside, column, WIDTH)
+    given = tl.where(undefined[:, None], float("nan"), given)
     tl.store(out_at + at, given, mask=inside)

@@ -193,12 +193,14 @@ class HCalibrator(Calibrator):
         else:  # keeps the promise while the row is at hand
             predict_default(self.state_, x, out)
 
-    def _predict_on_cuda(self, logits: Tensor) -> Tensor | None:
+    def _predict_on_cuda(self, logits: Tensor, *, check: bool = True) -> Tensor | None:
         if self.protocol == "paper" or self.preserves == "order" or not takes_fused(logits, halves=True):
             return None
         from hcal.calibrators.h.on_cuda import predict_kernel, takes_kernel
 
-        return predict_kernel(self, logits) if takes_kernel(self.state_, self.n_classes_) else None
+        return (
+            predict_kernel(self, logits, check=check) if takes_kernel(self.state_, self.n_classes_) else None
+        )
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         if self.protocol == "paper":

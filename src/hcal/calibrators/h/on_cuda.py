@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _forms: WeakKeyDictionary[Any, tuple[Any, Any, Form]] = WeakKeyDictionary()
 
 
-def predict_kernel(calibrator: Any, logits: Tensor) -> Tensor | None:
+def predict_kernel(calibrator: Any, logits: Tensor, *, check: bool = True) -> Tensor | None:
     """Return the probabilities of logits in float32 or a half by one kernel; None: they are no sound logits.
 
     Parameters
@@ -28,6 +28,9 @@ def predict_kernel(calibrator: Any, logits: Tensor) -> Tensor | None:
         Fitted by the default protocol, with a pool.
     logits : Tensor of shape (N, K)
         Where Triton runs.
+    check : bool
+        Whether to look for scores that are no sound logits, which costs a wait for the device. If not, a NaN
+        makes its row NaN.
 
     Returns
     -------
@@ -36,6 +39,8 @@ def predict_kernel(calibrator: Any, logits: Tensor) -> Tensor | None:
     from hcal.calibrators.h import _triton
 
     out, flags = _triton.predict(_form(calibrator, logits.device), logits.contiguous())
+    if not check:
+        return out
     odd, beyond = flags.tolist()  # the one wait for the device
     return None if odd or not beyond else out
 
@@ -86,5 +91,5 @@ def new_form(model: Model, device: Any) -> Form:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=dtype)).to(device)
 
     rows = put(np.concatenate([[numbers[name] for name in NUMBERS], *parts]))
-    table = put(np.stack([made.intercept, made.slope]))
+    table = put(np.stack([made.start, made.slope]))
     return Form(rows, put(classes), put(order, np.int32), table, put(made.matrix), model.lift is None)
