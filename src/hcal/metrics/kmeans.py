@@ -6,6 +6,8 @@ binary searches and prefix-sum differences, whatever N.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,18 +26,18 @@ def cluster_columns(s: Sample, clusters: int, restarts: int, random_state: int) 
     if weight is None and key in s.data.cluster_edges:
         return s.data.cluster_edges[key]
     total = s.n if weight is None else int(weight.sum())
-    starts = (start_copies(total, clusters, restarts, random_state, k) for k in range(s.k))
+    starts = start_copies(total, s.k, clusters, restarts, random_state)
     if s.data.tensor is not None and clusters > 1:
         from hcal.metrics.device_kmeans import cluster_columns_on_device
 
-        edges = cluster_columns_on_device(s.data, weight, np.stack(list(starts)), clusters)
+        edges = cluster_columns_on_device(s.data, weight, starts, clusters)
     else:
         edges = np.full((s.k, clusters - 1), np.inf)
         step = max(1, BLOCK // s.n)
         for first in range(0, s.k if clusters > 1 else 0, step):
             columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
             for k, column in enumerate(columns, start=first):
-                edges[k] = _boundaries(_kmeans(column, weight, next(starts), clusters))
+                edges[k] = _boundaries(_kmeans(column, weight, starts[k], clusters))
     if weight is None:
         s.data.cluster_edges[key] = edges
     return edges
@@ -45,20 +47,26 @@ def _boundaries(centres: Vector) -> Vector:
     return (centres[1:] + centres[:-1]) / 2
 
 
-def start_copies(n: int, clusters: int, restarts: int, random_state: int, k: int) -> IntArray:
-    """Draw the copies whose values are the first centres of a class, without replacement.
+@lru_cache(maxsize=2)  # a baseline, or the next model on the same rows, starts from the same copies
+def start_copies(n: int, n_classes: int, clusters: int, restarts: int, random_state: int) -> IntArray:
+    """Draw the copies whose values are the first centres of each class, without replacement.
 
     Returns
     -------
-    array of shape (restarts, at most clusters)
+    array of shape (K, restarts, at most clusters)
 
     Examples
     --------
-    >>> start_copies(3, 5, 2, 0, 0).shape
-    (2, 3)
+    >>> start_copies(3, 4, 5, 2, 0).shape
+    (4, 2, 3)
     """
-    rng = np.random.default_rng([random_state, k])
-    return np.stack([rng.choice(n, size=min(clusters, n), replace=False) for _ in range(restarts)])
+    out = np.empty((n_classes, restarts, min(clusters, n)), dtype=np.int64)
+    for k, copies in enumerate(out):
+        rng = np.random.default_rng([random_state, k])
+        for row in copies:
+            row[:] = rng.choice(n, size=len(row), replace=False)
+    out.setflags(write=False)
+    return out
 
 
 def _kmeans(x: Vector, weight: Vector | None, copies: IntArray, clusters: int) -> Vector:
