@@ -105,9 +105,11 @@ def _standard(x, rows, j: tl.constexpr):
 @triton.jit
 def _just_above(p):
     """The next float above a positive one, in its width."""
-    if p.dtype == tl.float32:
-        return (p.to(tl.int32, bitcast=True) + 1).to(tl.float32, bitcast=True)
-    return (p.to(tl.int16, bitcast=True) + 1).to(p.dtype, bitcast=True)
+    if p.dtype.primitive_bitwidth == 32:
+        bits = p.to(tl.int32, bitcast=True)
+    else:
+        bits = p.to(tl.int16, bitcast=True)
+    return (bits + 1).to(bits.dtype).to(p.dtype, bitcast=True)
 
 
 @triton.jit
