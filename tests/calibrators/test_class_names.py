@@ -37,9 +37,9 @@ def test_every_method_keeps_names() -> None:
 
 
 def test_names_are_saved_and_checked_on_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hcal.data import model_file as io
+    from hcal.calibrators import files
 
-    path = tmp_path / "m.hcal"
+    path, real = tmp_path / "m.hcal", files._described
     hcal.save(_fit(), path)
     assert hcal.load(path).classes_.tolist() == NAMES
     hcal.save(hcal.make_calibrator("ts").fit(LOGITS, CODES), path)
@@ -51,11 +51,8 @@ def test_names_are_saved_and_checked_on_load(tmp_path: Path, monkeypatch: pytest
         (["", "a", "b", "c"], "1 to 1000 characters"),
         ("abcd", "must be a list of names"),
     ):
-        cal = _fit()
-        real = io.json.dumps
-        monkeypatch.setattr(io.json, "dumps", lambda h, b=bad, real=real, **k: real(h | {"classes": b}, **k))
-        hcal.save(cal, path)
-        monkeypatch.undo()
+        monkeypatch.setattr(files, "_described", lambda c, b=bad, real=real: real(c) | {"classes": b})
+        hcal.save(_fit(), path)
         with pytest.raises(ValueError, match=message):
             hcal.load(path)
 

@@ -129,6 +129,11 @@ def test_certify_by_blocks_and_never_on_rows_of_the_fit(folder: Path, tmp_path: 
     named = ("certify", folder / "whole.npz", "--classes", "ant,bee,cat,dog")
     by_blocks, whole = (json.loads(run(*named, "--json", *more)) for more in (("--batch-rows", 500), ()))
     assert by_blocks["classes"]["names"] == whole["classes"]["names"] == ["ant", "bee", "cat", "dog"]
+    rows = batches(folder / "whole.npz", rows=500, classes=["ant", "bee", "cat", "dog"])
+    proven = batched.evaluate_batches(rows, metrics=["nll"], ci=0.95).result.certificate
+    assert proven is not None
+    assert proven.classes is not None
+    assert proven.classes.title(2) == "class cat"
     told = json.loads(run("certify", folder / "whole.npz", "--group", "g", "--batch-rows", 500, "--json"))
     assert told["n"] == N
     assert len(told["groups"]) == 3

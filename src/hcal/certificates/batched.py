@@ -71,10 +71,8 @@ def certify_batches(
     calibrator : Calibrator, optional
     level, assume, positive
         As for :func:`hcal.certify`.
-    driver : Driver, optional
-        Who works on the pieces; this process by default.
-    advance : callable, optional
-        Told how many rows were done, again and again.
+    driver, advance
+        As for :func:`hcal.calibrators.batched.apply_batches`.
 
     Returns
     -------

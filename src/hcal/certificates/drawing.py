@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hcal.certificates.event import EventCertificate
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from hcal.certificates.monitor import Monitor
 
 _BLUE, _RED, _GREY = "#2166ac", "#b2182b", "#8c8c8c"
-
-
-def pyplot() -> Any:
-    """Return matplotlib's pyplot, or say what to install."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise missing("plots", "matplotlib", "plot") from None
-    return plt
 
 
 def draw_event(event: EventCertificate, level: float) -> Figure:

@@ -245,7 +245,8 @@ def _result(
     options: dict[str, Any],
 ) -> BatchedEvaluation:
     sample = _joined(whole.sample)
-    options |= {"sample_weight": sample.weight, "groups": sample.groups}
+    names = None if source.classes is None else [str(name) for name in source.classes]  # of positions
+    options |= {"sample_weight": sample.weight, "groups": sample.groups, "classes": names}
     raw: FloatArray = to_probs(sample.scores, source.kind)
     before = result = _over_all(evaluate(raw, sample.y, metrics, ci, **options), whole.before, None)
     if calibrator is not None:
@@ -253,7 +254,7 @@ def _result(
         drawn = evaluate(probs, sample.y, metrics, ci, baseline=raw, **options)
         result = _over_all(drawn, whole.after, before)
     if whole.groups is not None and len(sample.y) < result.n:
-        result = replace(result, certificate=whole.groups.certify(level=ci or 0.95))
+        result = replace(result, certificate=whole.groups.certify(level=ci or 0.95, classes=names))
     bounds = (whole.before if calibrator is None else whole.after).bounds()
     return BatchedEvaluation(
         result,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hcal.evaluation.drawing import _BLUE, _GREY, _RED, _pyplot
+from hcal.evaluation.drawing import _BLUE, _GREY, _RED
 from hcal.metrics import get_metric
+from hcal.runtime.extras import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +23,7 @@ def draw_comparison(results: list[Any], metrics: list[str]) -> Figure:
     results : list of MethodResult
         Failed ones are left out.
     """
-    plt = _pyplot()
+    plt = pyplot()
     shown = [r for r in results if r.scores]
     if not shown:
         raise ValueError("there is nothing to draw: every method failed")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,18 +18,10 @@ if TYPE_CHECKING:
 _BLUE, _FILL, _GREY, _RED = "#1d5fae", "#bcd6f2", "#c3c9d2", "#a3201d"
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise missing("plots", "matplotlib", "plot") from None
-    return plt
-
-
 def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Axes:
     """Draw one curve: points (red outside their band), band, diagonal, share of rows."""
     if ax is None:
-        ax = _pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
+        ax = pyplot().subplots(figsize=(4.6, 4.6), layout="constrained")[1]
     full = curve.weight > 0
     x, seen = curve.predicted[full], curve.observed[full]
     share = curve.weight / curve.weight.sum()
@@ -66,7 +58,7 @@ def draw_panels(curves: list[ReliabilityCurve], ci: float) -> Figure:
     columns = int(np.ceil(np.sqrt(len(curves))))
     rows = int(np.ceil(len(curves) / columns))
     figure: Figure
-    figure, axes = _pyplot().subplots(
+    figure, axes = pyplot().subplots(
         rows, columns, figsize=(3.1 * columns, 3.1 * rows), squeeze=False, layout="constrained"
     )
     for i, ax in enumerate(axes.ravel()):

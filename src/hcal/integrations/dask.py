@@ -240,11 +240,6 @@ def fit(
     **options
         Of :func:`hcal.fit_batches`: ``exact``, ``sample_rows``, ``random_state``.
 
-    Returns
-    -------
-    Calibrator
-        The same object, fitted.
-
     Examples
     --------
     >>> import hcal

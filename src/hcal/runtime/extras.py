@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
@@ -45,3 +46,12 @@ def _target(told: dict[str, object], extra: str) -> str:
     path = unquote(urlsplit(url).path)
     editable = isinstance(folder, dict) and bool(folder.get("editable"))
     return f"{'-e ' if editable else ''}'{path}[{extra}]'"
+
+
+def pyplot() -> Any:
+    """Return matplotlib's pyplot, or say what to install."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise missing("plots", "matplotlib", "plot") from None
+    return plt
