@@ -38,7 +38,7 @@ PRIVATE_ALLOWED: dict[tuple[str, str], str] = {}
 
 #: Files of more than 400 lines -> how many they may have.
 LONG_FILES = {
-    "calibrators/h/_compiled.py": 560,  # one kernel that numba compiles as a whole
+    "calibrators/h/_compiled.py": 600,  # one kernel that numba compiles as a whole
 }
 
 #: What tests at the top are about: the door, and the project as a whole.

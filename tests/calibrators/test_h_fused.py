@@ -145,18 +145,35 @@ def neighbours(k: int, dtype: str) -> np.ndarray:
     return z
 
 
+def assert_in_order(probs: np.ndarray, z: np.ndarray) -> None:
+    order = np.argsort(z, axis=1, kind="stable")
+    steps, rises = (np.diff(np.take_along_axis(v, order, 1), axis=1) for v in (probs, z))
+    assert (steps[rises > 0] >= 0).all()
+    assert (steps[rises == 0] == 0).all()  # ties stay ties
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("k", [3, 10, 100])
+@pytest.mark.parametrize("k", [3, 100])
 def test_the_kernel_inverts_no_pair(k: int, dtype: str) -> None:
-    """Polynomials and cells rounded as they came inverted neighbours: the order is by construction."""
-    model = order_model(k)
-    z = neighbours(k, dtype)
+    model, z = order_model(k), neighbours(k, dtype)
     probs = predict_model(model, z)
     np.testing.assert_allclose(probs, plain(model, z), atol=TOLERANCE[dtype], rtol=0)
-    order = np.argsort(z, axis=1, kind="stable")
-    along, rises = np.take_along_axis(probs, order, 1), np.diff(np.take_along_axis(z, order, 1), axis=1)
-    assert (np.diff(along, axis=1)[rises > 0] >= 0).all()
-    assert (np.diff(along, axis=1)[rises == 0] == 0).all()  # ties stay ties
+    assert_in_order(probs, z)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_pair_is_inverted_where_the_curve_bends(dtype: str) -> None:
+    """Cells rounded each by itself inverted 204 pairs of 120,000 in float32, and 116 in float64."""
+    one = np.dtype(dtype).type
+    z = np.zeros((len(KNOTS) - 1, 41), dtype)
+    z[:, 0], z[:, 20] = -KNOTS[1:] - 1, -KNOTS[1:]
+    for j in range(1, 20):
+        z[:, 20 - j] = np.nextafter(z[:, 21 - j], one(-np.inf))
+        z[:, 20 + j] = np.nextafter(z[:, 19 + j], one(0))
+    for seed in range(200):
+        rises = np.exp(np.random.default_rng(seed).normal(0, 1.5, len(KNOTS) - 1)) * np.diff(KNOTS)
+        bent = identity_refined(1.0)._replace(values=np.concatenate([[0.0], np.cumsum(rises)]))
+        assert_in_order(predict_model(plain_model(bent, 41), z), z)
 
 
 def order_model(k: int) -> Model:
@@ -168,7 +185,7 @@ def order_model(k: int) -> Model:
 
 
 def test_cells_end_where_the_next_begin() -> None:
-    """Also for slopes from e⁻⁷ to e⁷, and for values so large that a cell's rise is lost in their rounding."""
+    """Also for slopes from e⁻⁷ to e⁷, and where a cell's rise is lost in the rounding of the values."""
     from hcal.calibrators.h.fused import _cells
 
     rng = np.random.default_rng(0)
@@ -183,9 +200,9 @@ def test_cells_end_where_the_next_begin() -> None:
             )
 
 
-@pytest.mark.parametrize("start", [0.34, 0.69, 1.03, 2.0, 40.0])
-def test_the_exponential_rises_over_neighbouring_floats(start: float) -> None:
-    """A million float32 from each of these on; all 1,119,092,736 from −87 to 0 were tried once."""
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_exponential_rises_over_neighbouring_floats(dtype: type) -> None:
+    """A million floats from each start on; all 1,119,092,736 of float32 from −87 to 0 were tried once."""
     from numba import njit
 
     from hcal.calibrators.h._compiled import ordered_exp
@@ -195,15 +212,13 @@ def test_the_exponential_rises_over_neighbouring_floats(start: float) -> None:
         for i in range(len(v)):
             out[i] = ordered_exp(v[i])
 
-    for dtype in (np.float32, np.float64):
+    for start in (0.34, 0.69, 1.03, 2.0, 40.0):
         bits = np.array(start, dtype).view("i4" if dtype == np.float32 else "i8")
         v = -(bits + np.arange(1_000_000, dtype=bits.dtype)).view(dtype)
         out = np.empty_like(v)
         fill(v, out)
         assert (np.diff(out) <= 0).all()
-        np.testing.assert_allclose(
-            out, np.exp(v), rtol=3 * np.finfo(np.float32).eps if dtype == np.float32 else 4e-15
-        )
+        np.testing.assert_allclose(out, np.exp(v), rtol={np.float32: 3e-7, np.float64: 4e-15}[dtype])
 
 
 def test_a_model_is_prepared_once_and_never_taken_for_another() -> None:
@@ -215,11 +230,13 @@ def test_a_model_is_prepared_once_and_never_taken_for_another() -> None:
     kept = len(fused._PREPARED)
     np.testing.assert_array_equal(cal.predict_proba(z), one)
     assert len(fused._PREPARED) == kept
-    cal.state_["rest.kappa"] = cal.state_["rest.kappa"] * 1.5  # another array, another model
-    assert not np.array_equal(cal.predict_proba(z), one)
-    for seed in range(fused._MOST_PREPARED + 1):  # more models than are kept
-        cal.fit(*synthetic(60, 3, seed=seed)).predict_proba(z[:, :3])
+    kappa = cal.state_["rest.kappa"]
+    for times in np.linspace(1.5, 3.0, fused._MOST_PREPARED + 1):  # more models than are kept
+        cal.state_["rest.kappa"] = kappa * times  # another array, another model
+        assert not np.array_equal(cal.predict_proba(z), one)
     assert len(fused._PREPARED) <= fused._MOST_PREPARED
+    cal.state_["rest.kappa"] = kappa
+    np.testing.assert_array_equal(cal.predict_proba(z), one)
 
 
 def test_knots_are_where_the_table_has_its_cells() -> None:

@@ -1,7 +1,7 @@
-"""Large arrays that steps of a training give each other: the first touch of new memory costs as much as a pass.
+"""Large arrays that steps of a training hand on: the first touch of new memory costs as much as a pass.
 
 The system hands out pages that it has to clear first, and takes large arrays back as soon as they are freed.
-Inside :func:`reused_buffers` this thread's :func:`buffer` gives an array that nobody holds any more once again.
+Inside :func:`reused_buffers` this thread's :func:`buffer` gives arrays that nobody holds any more once again.
 """
 
 from __future__ import annotations

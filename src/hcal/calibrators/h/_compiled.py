@@ -19,7 +19,6 @@ from hcal.runtime.jit import jit
 
 Array = NDArray[Any]
 
-_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 # As it is written: a class's logit becomes a probability by sums, products with positive numbers and minima,
 # each rounded, which invert no pair of classes, and by exponentials that were tried one by one.
 _jit = jit(error_model="numpy")
@@ -96,32 +95,6 @@ def unrank(v: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-_exp: _Decorator = overload(exp, jit_options={"fastmath": {"contract"}})
-_ordered: _Decorator = overload(ordered_exp)
-_rank: _Decorator = overload(rank)
-_unrank: _Decorator = overload(unrank)
-
-
-@_exp
-def _choose_exp(v: Any) -> Any:
-    return _exp32 if v.bitwidth == 32 else _exp64
-
-
-@_ordered
-def _choose_ordered(v: Any) -> Any:
-    return _exp32 if v.bitwidth == 32 else _on_grid64
-
-
-@_rank
-def _choose_rank(v: Any) -> Any:
-    return _rank32 if v.bitwidth == 32 else _rank64
-
-
-@_unrank
-def _choose_unrank(v: Any) -> Any:
-    return _unrank32 if v.bitwidth == 32 else _unrank64
-
-
 def _exp32(v: Any) -> Any:
     """A polynomial on a reduced argument: at most 2 ulp off, 0 below e^−87; rising over all float32."""
     u = max(v, _LEAST)
@@ -181,6 +154,21 @@ def _unrank32(v: Any) -> Any:
 
 def _unrank64(v: Any) -> Any:
     return np.int64(v ^ ((v >> np.int64(63)) & np.int64(0x7FFFFFFFFFFFFFFF))).view(np.float64)
+
+
+def _by_width(function: Callable[..., Any], narrow: Any, wide: Any, **options: Any) -> None:
+    """Let a function be another one in float32 and in float64."""
+
+    def choose(v: Any) -> Any:
+        return narrow if v.bitwidth == 32 else wide
+
+    overload(function, **options)(choose)
+
+
+_by_width(exp, _exp32, _exp64, jit_options={"fastmath": {"contract"}})
+_by_width(ordered_exp, _exp32, _on_grid64)
+_by_width(rank, _rank32, _rank64)
+_by_width(unrank, _unrank32, _unrank64)
 
 
 @_jit
@@ -324,20 +312,9 @@ def _split_top(scores: Array, top: Array, lift: float, odds: Array) -> None:
     for i in range(len(scores)):
         s = scores[i]
         if lift < 0:
-            best = 0
-            for k in range(len(s)):
-                if s[k] > s[best]:
-                    best = k
-            top[i] = best
+            top[i] = _argmax(s)
         own = s[top[i]]
-        s[top[i]] = -np.inf
-        best_rank = rank(s[0])
-        for k in range(len(s)):
-            best_rank = max(best_rank, rank(s[k]))
-        highest = unrank(best_rank)
-        for k in range(len(s)):
-            s[k] -= highest
-        odds[i] = np.float64(own) - np.float64(highest)
+        odds[i] = np.float64(own) - np.float64(_less_highest(s, top[i]))
 
 
 @_jit
@@ -358,10 +335,7 @@ def _level(z: Array, p: Array, highest: Any, tied: int, just_below: float) -> No
         mean, w = level * just_below, 1.0
     for k in range(n):
         p[k] = level if z[k] == highest else (1.0 - w) * p[k] + w * mean
-    best = 0
-    for k in range(n):
-        if p[k] > p[best]:
-            best = k
+    best = _argmax(p)
     if best != first:
         above = np.nextafter(p[best], p.dtype.type(2.0))
         for k in range(n):
@@ -551,14 +525,20 @@ def _correct(odds: Array, count: int, x: Array, knots: Array, scaler: Array, wei
 def _below_highest(scores: Array, top: Array) -> None:
     """Scores less the highest but the top's own, which becomes −∞."""
     for i in range(len(scores)):
-        s = scores[i]
-        s[top[i]] = -np.inf
-        best = rank(s[0])
-        for k in range(len(s)):
-            best = max(best, rank(s[k]))
-        highest = unrank(best)
-        for k in range(len(s)):
-            s[k] -= highest
+        _less_highest(scores[i], top[i])
+
+
+@_jit
+def _less_highest(s: Array, top: int) -> Any:
+    """Take the highest score but the top's own from all, in place, and return it."""
+    s[top] = -np.inf
+    best = rank(s[0])
+    for k in range(len(s)):
+        best = max(best, rank(s[k]))
+    highest = unrank(best)
+    for k in range(len(s)):
+        s[k] -= highest
+    return highest
 
 
 @_jit
@@ -567,8 +547,8 @@ def _held(
 ) -> None:
     """P(top), in place, and the line that makes probabilities of the others' exponentials.
 
-    See :mod:`hcal.calibrators.h.keep`: where the top would be lost it is lifted, and the others are mixed with
-    their even share.
+    See :mod:`hcal.calibrators.h.keep`: where the top would be lost it is lifted, and the others are mixed
+    with their even share.
     """
     even, lowest = 1.0 / max(n - 1, 1), 1.0 / n / just_below
     for i in range(count):
@@ -599,9 +579,15 @@ def _join(probs: Array, top: Array, q: Array, times: Array, plus: Array, lift: f
 @_jit
 def _keep_first(p: Array, top: int) -> None:
     """Where rounding made the top class tie with an earlier one, lift it by one unit in the last place."""
-    best = 0
-    for k in range(len(p)):
-        if p[k] > p[best]:
-            best = k
+    best = _argmax(p)
     if best != top:
         p[top] = np.nextafter(p[best], p.dtype.type(2.0))
+
+
+@_jit
+def _argmax(values: Array) -> int:
+    best = 0
+    for k in range(len(values)):
+        if values[k] > values[best]:
+            best = k
+    return best
