@@ -39,5 +39,9 @@ def test_every_method_has_its_line() -> None:
 def test_the_spread_is_that_of_the_kept_run() -> None:
     rows = spread.read(spread.RESULTS)
     assert {r["random_state"] for r in rows} == {"0", "1", "2", "3", "4"}
+    lece = [r for r in rows if r["method"] == "lece"]
+    nll, ece = ([float(r[m]) for r in lece] for m in ("nll", "ece_ew"))
+    assert max(nll) - min(nll) < 0.002  # what the page says of lece
+    assert (round(min(ece), 3), round(max(ece), 3)) == (0.011, 0.033)
     text = PAGE.read_text(encoding="utf-8")
     assert spread.between(text, spread.MARKS, f"\n{spread.table(rows)}\n") == text
