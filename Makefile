@@ -60,6 +60,7 @@ pages: $(STAMP)-test  ## write the pages of docs that are made from results/*.cs
 		--ablations results/ablations.csv
 	$(ONE) $(BIN)/python -m studies.central_page results/central.csv
 	$(ONE) $(BIN)/python -m studies.joint page results/joint.csv
+	$(ONE) $(BIN)/python -m studies.spread page
 	$(ONE) $(BIN)/python -m studies.learning_curve page
 
 theory: $(STAMP)-test  ## check the theorems by experiment again and write the page (minutes)

@@ -34,8 +34,8 @@ passes predicts probabilities: finite, in [0, 1], each row with sum 1. Memory is
 K is the number of classes, E that of one-vs-rest events: K, but 1 of two classes. Shapes in other letters
 must agree within a file.
 
-Several tables under one condition are alternatives: the names of the arrays tell which of them a file has (two
-classes have a table of their own, earlier releases wrote fewer arrays, maps of the paper differ in kind).
+Several tables under one condition are alternatives: the names of the arrays tell which of them a file has
+(two classes have a table of their own, earlier releases wrote fewer arrays, the paper's maps differ in kind).
 """
 
 

@@ -191,7 +191,8 @@ labels (not proper). Maps: the paper's twelve; best epoch and map by the calibra
 numbers), CWECE_a (class-wise) or NLL (scores), the same for every objective. *Published schedule*: Adam,
 learning rate halved and training stopped by ECE^ew; *no early stop*: constant learning rate to the end. From
 the published start the class-wise selector takes collapsed predictors under every objective (counted below),
-so those class-wise ratios compare one collapse with another. The tasks were used in the development of hcal.
+so those class-wise ratios compare one collapse with another. The tasks were used in the development of hcal;
+the tables are those that the machine's time allowed, taken by size (results/README.md names the rest).
 
 {paragraph(data)}
 

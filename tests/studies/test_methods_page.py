@@ -1,0 +1,47 @@
+"""The numbers of docs/methods.md that a user gets are those of the kept results."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hcal.bench.store import Results, read_results
+from helpers import ROOT
+from studies import spread
+
+PAGE = ROOT / "docs" / "methods.md"
+LINES = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.read_text(encoding="utf-8").partition("## Numbers")[2].splitlines()
+    if line.startswith("| `") and line.count("|") == 6
+]
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return read_results(ROOT / "results" / "shared.csv")
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line[0].strip("`"))
+def test_the_last_column_is_the_default_of_the_kept_run(line: list[str], results: Results) -> None:
+    shown = re.findall(r"\.\d+", line[3] if line[4].startswith("the same") else line[4])[:3]
+    method = line[0].strip("`")
+    for text, metric in zip(shown, ("ece_ew", "cwece_a", "nll"), strict=True):
+        value = results.value("cifar10_resnet110", method, metric)
+        assert float(text) == pytest.approx(value, abs=0.51 * 10.0 ** (1 - len(text))), metric
+
+
+def test_every_method_has_its_line() -> None:
+    assert len(LINES) == 23
+
+
+def test_the_spread_is_that_of_the_kept_run() -> None:
+    rows = spread.read(spread.RESULTS)
+    assert {r["random_state"] for r in rows} == {"0", "1", "2", "3", "4"}
+    lece = [r for r in rows if r["method"] == "lece"]
+    nll, ece = ([float(r[m]) for r in lece] for m in ("nll", "ece_ew"))
+    assert max(nll) - min(nll) < 0.002  # what the page says of lece
+    assert (round(min(ece), 3), round(max(ece), 3)) == (0.011, 0.033)
+    text = PAGE.read_text(encoding="utf-8")
+    assert spread.between(text, spread.MARKS, f"\n{spread.table(rows)}\n") == text
