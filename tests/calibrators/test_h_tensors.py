@@ -47,7 +47,7 @@ def everything_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(on_device, "is_elsewhere", lambda scores: isinstance(scores, torch.Tensor))
     monkeypatch.setattr(flagship, "_WORTH_A_DEVICE", 0)
     monkeypatch.setattr(refine, "EXACT_EVENTS", 0)  # solved to the end on both sides
-    yield
+
 
 
 @pytest.mark.parametrize(("preserve", "n"), [("auto", 1200), ("order", 300), (None, 300)])

@@ -53,10 +53,12 @@ def takes_kernel(state: Any, n_classes: int) -> bool:
     >>> takes_kernel({"lift": np.array(0.0)}, 10)
     False
     """
-    from hcal.calibrators.h._triton import MAX_CLASSES
+    from hcal.calibrators.h._triton import LANES, MAX_CLASSES
 
     plain = "input_floor" not in state and "prior_log_ratio" not in state
-    return plain and "blend.events" in state and 2 < n_classes <= MAX_CLASSES
+    if not plain or "blend.events" not in state or not 2 < n_classes <= MAX_CLASSES:
+        return False
+    return all(len(state[f"{curve}.knots"]) <= LANES for curve in ("curve", "final", "last"))
 
 
 def _form(calibrator: Any, device: Any) -> Form:
@@ -71,17 +73,22 @@ def new_form(model: Model, device: Any) -> Form:
     """Return a model with a pool as the kernel reads it."""
     import torch
 
-    from hcal.calibrators.h._triton import NUMBERS, STAGE_NUMBERS, Form
+    from hcal.calibrators.h._triton import LANES, NUMBERS, Form
 
     made, blend, last = stages(model, np.float32), model.blend, model.last
     assert blend is not None
     assert last is not None
-    numbers = {name: float(getattr(made, name)) for name in STAGE_NUMBERS}
-    numbers["count"] = float(len(blend.prefer))
-    parts = [np.array(model.refined.scaler()).ravel(), model.refined.weights]
-    for name, curve in (("curve", model.curve), ("final", model.final), ("last", last)):
-        numbers[name] = float(len(NUMBERS) + sum(part.size for part in parts))
-        parts += [curve.scaler, np.array([float(len(curve.knots))]), curve.knots, curve.weights]
+    refined, curve = model.refined, model.curve
+    lines = [[float(getattr(made, name)) for name in NUMBERS]]
+    # Lanes beyond the features have a deviation of 1 and no weight.
+    lines += [refined.mean, [*refined.deviation, *[1.0] * LANES], refined.low, refined.high, refined.weights]
+    lines.append(curve.weights[2 + len(curve.knots) :])
+    for each in (curve, model.final, last):
+        end = 2 + len(each.knots)
+        lines += [[*each.scaler, *each.weights[:2]], each.knots, each.weights[2:end]]
+    rows = np.zeros((len(lines), LANES))
+    for line, values in zip(rows, lines, strict=True):
+        line[: len(values)] = values[:LANES]
     order = np.argsort(-blend.prefer, kind="stable")
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
@@ -90,6 +97,5 @@ def new_form(model: Model, device: Any) -> Form:
     def put(array: Any, dtype: Any = np.float32) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=dtype)).to(device)
 
-    rows = put(np.concatenate([[numbers[name] for name in NUMBERS], *parts]))
     table = put(np.stack([made.start, made.slope]))
-    return Form(rows, put(classes), put(order, np.int32), table, put(made.matrix), model.lift is None)
+    return Form(put(rows), put(classes), put(order, np.int32), table, put(made.matrix), model.lift is None)
