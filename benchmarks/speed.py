@@ -23,6 +23,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,6 +35,7 @@ import hcal
 from hcal.integrations.torch import CalibrationHead
 from hcal.maps import build_map
 from hcal.objective.kernels import loss_and_grad
+from hcal.runtime.buffers import reused_buffers
 from hcal.runtime.numerics import log_softmax, softmax
 from hcal.runtime.threads import thread_count
 from hcal.solvers.adam import threads_for
@@ -170,7 +172,7 @@ def step_rows(size: str) -> Iterator[Row]:
             objective(new(x), labels).backward()
             optimiser.step()
 
-        with threads_for(x):
+        with threads_for(x), reused_buffers():  # as training does
             seconds, softmaxed = in_turns(repeats_for(n, k), step, lambda: torch.softmax(x, dim=1))
         memory = peak_mb(step) if n * k > 1_000_000 else None
         yield Row("b", size, f"step of {name}", seconds, "published", base, memory)
@@ -183,12 +185,13 @@ def step_rows(size: str) -> Iterator[Row]:
 
 def default_step(logits: np.ndarray, y: np.ndarray) -> Time:
     """Value and gradient of the default's largest problem, stage 1, on all rows."""
-    from hcal.calibrators.h.refine import _compress, _Problem
+    from hcal.calibrators.h.refine import _compress, _Problem, _problem_blocks, _sum_blocks
     from hcal.calibrators.h.rows import fit_scaler
 
     weight = np.ones(len(y))
     seen, label, counts, feature = _compress(logits.astype(np.float64), y, 1.0)
-    stage = _Problem(seen, label, counts, fit_scaler(feature, weight)(feature), weight)
+    parts = _problem_blocks(seen, label, counts, fit_scaler(feature, weight)(feature), weight)
+    stage = _Problem(partial(_sum_blocks, parts), float(len(y)), float((label > 0).sum()))
     theta = np.zeros(stage.size)
     return timed(lambda: stage(theta), repeats_for(*logits.shape))
 
@@ -225,25 +228,29 @@ def predict_rows(size: str) -> Iterator[Row]:
     """The pool, fitted on a part of the rows: what a prediction costs does not depend on the fit."""
     n, k = SIZES[size]
     logits, y = problem(n, k)
-    cal = hcal.HCalibrator().fit(logits[:3000], y[:3000])
-    tensor = torch.from_numpy(logits)
-    module = CalibrationHead(cal)
-    calls = (
-        lambda: softmax(logits),
-        lambda: torch.softmax(tensor, dim=1),
-        lambda: cal.predict_proba(logits),
-        lambda: module(tensor),
+    some, labels = logits[:3000], y[:3000]
+    probs = torch.from_numpy(softmax(logits))
+    cal, order, of_probs = (
+        hcal.HCalibrator(**kind) for kind in ({}, {"preserve": "order"}, {"input": "probs"})
     )
-    *bases, seconds, in_torch = in_turns(repeats_for(n, k), *calls)
-    for what, time_of in (("predict_proba", seconds), ("CalibratedModule", in_torch)):
-        for name, base in zip(("numpy's softmax", "torch.softmax"), bases, strict=True):
+    tensor, module = torch.from_numpy(logits), CalibrationHead(cal.fit(some, labels))
+    other, whole = CalibrationHead(of_probs.fit(softmax(some), labels)), order.fit(some, labels)
+    bases = {
+        "numpy's softmax": lambda: softmax(logits),
+        "torch.softmax": lambda: torch.softmax(tensor, dim=1),
+    }
+    calls = {
+        "predict_proba": lambda: cal.predict_proba(logits),
+        'predict_proba, "order"': lambda: whole.predict_proba(logits),
+        "CalibratedModule": lambda: module(tensor),
+        "CalibratedModule, probs": lambda: other(probs),
+    }
+    measured = in_turns(repeats_for(n, k), *bases.values(), *calls.values())
+    for what, time_of in zip(calls, measured[len(bases) :], strict=True):
+        for name, base in zip(bases, measured, strict=False):
             yield Row("e", size, what, time_of, name, base)
-    if n * k <= 5_000_000:  # numpy's path, in float64
-        order = hcal.HCalibrator(preserve="order").fit(logits[:3000], y[:3000])
-        kept, base = in_turns(repeats_for(n, k), lambda: order.predict_proba(logits), calls[0])
-        yield Row("e", size, 'predict_proba, "order"', kept, "numpy's softmax", base)
     if n * k > 1_000_000:
-        beyond = peak_mb(calls[2]) - logits.nbytes / 1e6
+        beyond = peak_mb(calls["predict_proba"]) - logits.nbytes / 1e6
         print(f"    peak memory beyond the result: {max(beyond, 0.0):.0f} MB of {logits.nbytes / 1e6:.0f}")
 
 

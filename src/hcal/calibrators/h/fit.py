@@ -32,6 +32,7 @@ from hcal.calibrators.h.model import (
     fit_refined,
     from_state,
     kernel_at_hand,
+    model_of,
     no_curve,
     predict_into,
     to_state,
@@ -315,12 +316,12 @@ def predict_default(state: Mapping[str, NDArray[Any]], logits: FloatArray, out: 
     if is_table(state):
         predict_two(state, logits, out)
     else:
-        predict_into(from_state(state), logits, out)
+        predict_into(model_of(state), logits, out)
 
 
 def is_fused(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> bool:
     """Return whether one compiled pass predicts these logits, the promise kept."""
-    return compiled() if is_table(state) else kernel_at_hand(from_state(state), logits)
+    return compiled() if is_table(state) else kernel_at_hand(model_of(state), logits)
 
 
 def graph_default(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:

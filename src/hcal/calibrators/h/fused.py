@@ -28,15 +28,14 @@ def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
     run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
 
 
-#: The forms of the last models. The arrays of a model name it, and are held here: nobody else gets their ids.
+#: The forms of the last models, each with the model that names it: while held, nobody else gets its id.
 _PREPARED: dict[tuple[Any, ...], tuple[Model, Stages]] = {}
 _MOST_PREPARED = 8
 
 
 def prepared(model: Model, dtype: Any, n_classes: int) -> Stages:
     """Return a model in the kernel's form, checked and made once: small batches cost less than that."""
-    parts = (part for part in model if isinstance(part, tuple))
-    key = (np.dtype(dtype), n_classes, model.lift, *(id(value) for part in parts for value in part))
+    key = (id(model), np.dtype(dtype), n_classes)
     found = _PREPARED.get(key)
     if found is None:
         _check_shapes(model, n_classes)

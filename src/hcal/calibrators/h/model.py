@@ -305,6 +305,29 @@ def from_state(state: Mapping[str, NDArray[Any]]) -> Model:
     return Model(**parts, lift=None if np.isnan(lift) else lift)
 
 
+#: The models of the last states, each with the arrays that name it: while held, nobody else gets their ids.
+_MODELS: dict[tuple[Any, ...], tuple[list[NDArray[Any]], Model]] = {}
+_MOST_MODELS = 8
+
+
+def model_of(state: Mapping[str, NDArray[Any]]) -> Model:
+    """Return :func:`from_state`, the same model as long as the state holds the same arrays.
+
+    Examples
+    --------
+    >>> state = to_state(plain_model(identity_refined(2.0), 2))
+    >>> model_of(state) is model_of(dict(state))
+    True
+    """
+    key = (*state, *map(id, state.values()))
+    found = _MODELS.get(key)
+    if found is None:
+        if len(_MODELS) >= _MOST_MODELS:
+            _MODELS.clear()
+        found = _MODELS[key] = list(state.values()), from_state(state)
+    return found[1]
+
+
 __all__ = [
     "Model",
     "Seen",
@@ -314,6 +337,7 @@ __all__ = [
     "identity_refined",
     "keeps_order",
     "kernel_at_hand",
+    "model_of",
     "no_curve",
     "plain_model",
     "pooled_scores",
