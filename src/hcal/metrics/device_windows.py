@@ -124,15 +124,15 @@ def _same_row_pairs(s: Sample, place: Tensor, m: int) -> tuple[Tensor, Tensor]:
     position = torch.empty(n, dtype=torch.int32 if n < 2**31 else torch.int64, device=place.device)
     position[place] = torch.arange(n, dtype=position.dtype, device=place.device)
     table, y = position.reshape(s.n, s.k), on(s.data, s.y)
-    products, shares = [], []
+    parts = []
     step = max(1, DEVICE_BLOCK // (2 * s.k))
     for i in range(0, s.n, step):
         at, order = table[i : i + step].sort(dim=1)
         d = s.data.tensor[i : i + step].double()
         d = d.scatter_add(1, y[i : i + step, None], torch.full_like(d[:, :1], -1.0)).gather(1, order)
-        for out, pairs in zip((products, shares), _close_pairs(at, d, n, m), strict=True):
-            out.append(pairs.sum(dim=1))
-    return torch.cat(products), torch.cat(shares)
+        parts.append(torch.stack(_close_pairs(at, d, n, m)).sum(dim=2))
+    products, shares = torch.cat(parts, dim=1).unbind()
+    return products, shares
 
 
 def _close_pairs(at: Tensor, d: Tensor, n: int, m: int) -> tuple[Tensor, Tensor]:
