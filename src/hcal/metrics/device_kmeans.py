@@ -26,7 +26,7 @@ def cluster_columns_on_device(data: Data, weight: Vector | None, starts: IntArra
         x = values.double()
         w = torch.ones_like(x) if weight is None else on(data, weight)[rows]
         counts, sums = (prefixes(v) for v in (w, w * x))
-        copies = on(data, starts[first : first + len(x)].copy())  # those remembered are read-only
+        copies = on(data, starts[first : first + len(x)])
         centres = _first_centres(x, counts, copies, clusters)
         best = _lloyds(x, counts, sums, centres)
         edges.append((best[:, 1:] + best[:, :-1]) / 2)
