@@ -45,7 +45,7 @@ def on(device: str, p: np.ndarray, y: np.ndarray, w: Any = None, dtype: Any = No
     """A sample of a tensor on a device; on the CPU, where tensors are viewed as arrays, by force."""
     tensor = torch.from_numpy(p).to(device=device, dtype=dtype)
     if device == "cuda":
-        return Sample(tensor, torch.from_numpy(y).cuda(), w)
+        return Sample(tensor, y if dtype is None else torch.tensor(y).cuda(), w)
     s = Sample(p, y, w)
     s.data.tensor = check_tensor(tensor)
     del s.data._probs
@@ -77,6 +77,8 @@ def test_values_and_intervals_are_those_of_arrays(
     monkeypatch.setattr(resampling, "CHANCE_RESAMPLES", 8)
     (p, y), w, dtype = CASES[case]
     p = torch.from_numpy(p).to(dtype).double().numpy() if dtype != torch.float32 else p.astype(np.float32)
+    y = y.copy()
+    y.setflags(write=False)
     here, there = Sample(p, y, w), on(device, p, y, w, dtype)
     names = [n for n, m in METRICS.items() if m.takes(here)]
     one, two = ({n: METRICS[n].function(s) for n in names} for s in (here, there))
@@ -136,6 +138,16 @@ def test_certificates_are_those_of_arrays(n: int, sixteenths: bool, device: str)
         for name, value in found.items():
             assert value == pytest.approx(getattr(refutation, name), rel=1e-9), (k, name)
     assert "probs" not in there.data.__dict__, "the probabilities were copied to the host"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_logits_on_a_device_are_those_of_arrays() -> None:
+    z = np.random.default_rng(12).normal(0, 3, (60, 4))
+    y = np.arange(60) % 4
+    a, b = (evaluate(x, y, input="logits") for x in (z, torch.from_numpy(z).cuda()))
+    assert b.to_dict() == pytest.approx(a.to_dict(), rel=1e-9, abs=1e-8)  # hce: a root of 1e-16
+    with pytest.raises(ValueError, match="look like probabilities"):
+        evaluate(torch.full((3, 2), 0.5).cuda(), [0, 1, 0], input="logits")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

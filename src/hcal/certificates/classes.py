@@ -17,6 +17,8 @@ from hcal.runtime.numerics import FloatArray, IntArray
 
 #: Up to this many probabilities every class is sorted exactly; beyond it fine bins stand in.
 EXACT_ENTRIES = 1 << 25
+#: Classes, those furthest off, whose full certificates are kept.
+KEPT = 16
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def certify_classes(
     failure: float,
     *,
     tolerance: float,
-    keep: int = 16,
+    keep: int = KEPT,
     assume: str | None = None,
     names: Sequence[str | int] | None = None,
 ) -> ClassCertificates:
@@ -154,9 +156,8 @@ def certify_columns(
     failure: float,
     *,
     tolerance: float,
-    keep: int = 16,
-    assume: str | None = None,
-    names: Sequence[str | int] | None = None,
+    assume: str | None,
+    names: Sequence[str | int] | None,
 ) -> ClassCertificates:
     """Certify every class of a sample: as :func:`certify_classes`, where the predictions are.
 
@@ -165,7 +166,7 @@ def certify_columns(
     data : Data
     classes : array of shape (C,)
         All of them, or the one of two.
-    failure, tolerance, keep, names
+    failure, tolerance, names
         As there.
 
     Returns
@@ -174,24 +175,22 @@ def certify_columns(
     """
     if data.tensor is None or len(classes) < data.k or data.n * data.k > EXACT_ENTRIES:
         tables = class_tables(data, classes)
-        return certify_classes(
-            tables, classes, failure, tolerance=tolerance, keep=keep, assume=assume, names=names
-        )
-    from hcal.certificates.device import class_sums
+        return certify_classes(tables, classes, failure, tolerance=tolerance, assume=assume, names=names)
+    from hcal.certificates.device import class_columns
 
     def full(k: int) -> EventCertificate:
         table = table_of_rows(data.column(k), data.y == k)
         return certify_event(class_title(k, names), table, failure=failure / len(classes), assume=assume)
 
-    found = class_sums(data, failure / len(classes), full)
-    last = np.lexsort((classes, found.smooth, found.at_least))[::-1]
-    limit = class_tolerance(found.frequency, tolerance)
-    ratio = found.smooth / limit
+    columns, refutations = class_columns(data, failure / len(classes), full)
+    frequency, stated, low, high, smooth, reach, at_least, refuted = columns
+    limit = class_tolerance(frequency, tolerance)
+    ratio = smooth / limit
     hardest = int(ratio.argmax())
+    furthest = np.lexsort((classes, smooth, at_least))[-KEPT:]
     return ClassCertificates(
-        classes, found.frequency, found.stated, found.low, found.high, found.smooth, found.reach,
-        found.at_least, found.exact_refuted, found.refutations,
-        {int(k): full(int(k)) for k in np.sort(last[:keep])},
+        classes, frequency, stated, low, high, smooth, reach, at_least, refuted, refutations,
+        {int(k): full(int(k)) for k in np.sort(furthest)},
         _needed(float(ratio[hardest]), float(limit[hardest]), full(hardest)), names,
     )  # fmt: skip
 

@@ -7,8 +7,6 @@ leaves the device; their intervals are those of :mod:`hcal.certificates.bounds`,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,27 +16,14 @@ from torch.nn.functional import pad
 from hcal.certificates.bounds import bennett, kl_interval
 from hcal.certificates.event import EventCertificate, Refutation, refutation_of
 from hcal.certificates.windows import Windows, deepest_level, variance_bound
+from hcal.metrics.data import Data, Vector
 from hcal.metrics.device import DEVICE_BLOCK, on, prefixes, sorted_columns
-from hcal.metrics.sample import Data, Vector
 from hcal.runtime.numerics import Float64
 
 
-@dataclass(frozen=True)
-class ClassSums:
-    """What is proven about every class, arrays of shape (C,); see :class:`ClassCertificates`."""
-
-    refutations: dict[int, Refutation]  # by class, for those with one
-    frequency: Vector
-    stated: Vector
-    low: Vector
-    high: Vector
-    smooth: Vector
-    reach: Vector
-    at_least: Vector
-    exact_refuted: Vector
-
-
-def class_sums(data: Data, failure: float, full: Callable[[int], EventCertificate]) -> ClassSums:
+def class_columns(
+    data: Data, failure: float, full: Callable[[int], EventCertificate]
+) -> tuple[Float64, dict[int, Refutation]]:
     """Return what is proven about every class.
 
     Parameters
@@ -49,6 +34,13 @@ def class_sums(data: Data, failure: float, full: Callable[[int], EventCertificat
         Of one class.
     full : callable
         The certificate of one class, for those of few values: each of these has a window of its own.
+
+    Returns
+    -------
+    array of shape (8, K)
+        frequency, stated, low, high, smooth, reach, at_least, exact_refuted: as in ``ClassCertificates``.
+    dict of Refutation
+        By class, for those with one.
     """
     step = max(1, DEVICE_BLOCK // (2 * data.n))
     parts: list[Float64] = []
@@ -59,8 +51,7 @@ def class_sums(data: Data, failure: float, full: Callable[[int], EventCertificat
             columns, windows, claims = _block(data, first, values[i : i + step], rows[i : i + step], failure)
             _replace_discrete(columns, windows, claims, first, full, refutations)
             parts.append(columns[:-1])
-    vectors: Any = np.concatenate(parts, axis=1)
-    return ClassSums(dict(sorted(refutations.items())), *vectors)
+    return np.concatenate(parts, axis=1), refutations
 
 
 def _replace_discrete(
@@ -90,7 +81,7 @@ def _replace_discrete(
 def _block(
     data: Data, first: int, values: Tensor, rows: Tensor, failure: float
 ) -> tuple[Float64, Windows, Float64]:
-    """Return the columns of :class:`ClassSums`, whether claims are discrete, windows, and their claims."""
+    """Return the eight columns and whether claims are discrete, (9, C); the windows, and their claims."""
     n, x = data.n, values.double()
     classes = torch.arange(first, first + len(x), device=x.device)[:, None]
     claimed = prefixes(x)

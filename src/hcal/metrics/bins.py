@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hcal.metrics.ranked import Ranked
-from hcal.metrics.sample import number
+from hcal.metrics.sample import as_value
 from hcal.runtime.numerics import Float64, IntArray
 
 # Bounds of bins that a sweep tries at once, in all replicates.
@@ -97,7 +97,7 @@ def sweep_error(r: Ranked, order: float) -> float:
             # n − 1 bins: two copies in the first, one in each other; those of one row have the same gap.
             copies = np.concatenate([[0.0, 2.0], one.prefix[0][one.prefix[0] > 2]])
             out[i] = error(at_copies(one, copies), one.total, order)
-    return number(out)
+    return as_value(out)
 
 
 def _most_bins(r: Ranked, n: IntArray, going: Any) -> IntArray:
@@ -125,7 +125,7 @@ def _sweep_bounds(n: Any, b: Any) -> Float64:
 
 def error(bins: Bins, total: Any, order: float = 1) -> float:
     """Return (Σ_b (n_b/N)·gap_b^r)^(1/r)."""
-    return number((bins.weight / _last(total) * bins.gap**order).sum(axis=-1) ** (1 / order))
+    return as_value((bins.weight / _last(total) * bins.gap**order).sum(axis=-1) ** (1 / order))
 
 
 def _last(x: Any) -> Any:

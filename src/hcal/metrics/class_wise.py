@@ -15,7 +15,7 @@ from hcal.metrics.bins import check_bins
 from hcal.metrics.data import Entries
 from hcal.metrics.documented import documented_metric
 from hcal.metrics.kmeans import cluster_columns
-from hcal.metrics.sample import Sample, as_sample, number
+from hcal.metrics.sample import Sample, as_sample, as_value
 from hcal.runtime.numerics import Float64, IntArray
 
 
@@ -129,7 +129,7 @@ def cwece_a(
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    return number(equal_width_cells(s, bins).errors(_totals(s).weight, order).mean(-1))
+    return as_value(equal_width_cells(s, bins).errors(_totals(s).weight, order).mean(-1))
 
 
 @documented_metric()
@@ -142,7 +142,7 @@ def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int =
     0.5
     """
     s = as_sample(probs, y, sample_weight)
-    return number(equal_width_cells(s, bins).errors(_totals(s).weight).sum(-1))
+    return as_value(equal_width_cells(s, bins).errors(_totals(s).weight).sum(-1))
 
 
 @documented_metric()
@@ -197,7 +197,7 @@ def tcwece(
     0.125
     """
     s = as_sample(probs, y, sample_weight)
-    return number(kept_errors(thresholded_cells(s, bins, threshold)).mean(-1))
+    return as_value(kept_errors(thresholded_cells(s, bins, threshold)).mean(-1))
 
 
 @documented_metric(weights="counts")
@@ -232,4 +232,4 @@ def tcwece_k(
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("tcwece_k")
     edges = cluster_columns(s, check_bins(bins), restarts, random_state)
-    return number(kept_errors(sum_cells(s, Cut(_threshold(threshold, s.k), edges))).mean(-1))
+    return as_value(kept_errors(sum_cells(s, Cut(_threshold(threshold, s.k), edges))).mean(-1))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, Vector, as_sample, number
+from hcal.metrics.sample import Sample, Vector, as_sample, as_value
 
 
 @documented_metric()
@@ -25,7 +25,7 @@ def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """
     s = as_sample(probs, y, sample_weight)
     highest, lowest = s.ranked.walk(_ends(s))
-    return number(_range(highest, lowest) / s.ranked.total)
+    return as_value(_range(highest, lowest) / s.ranked.total)
 
 
 def kuiper_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:

@@ -64,7 +64,9 @@ def softmax_on_device(logits: Tensor) -> Tensor | None:
 
 def on(data: Data, array: Any) -> Tensor:
     """Return an array as a tensor on the device of the data."""
-    return torch.as_tensor(np.ascontiguousarray(array), device=data.tensor.device)
+    array = np.ascontiguousarray(array)
+    # torch warns of memory that may not be written to, which nobody does.
+    return torch.as_tensor(array if array.flags.writeable else array.copy(), device=data.tensor.device)
 
 
 def run_sums(values: Tensor, lengths: Tensor) -> Tensor:

@@ -75,7 +75,14 @@ def class_windows_on_device(s: Sample, window: int, se: bool) -> tuple[list[Wind
 
 
 def pooled_windows_on_device(s: Sample, window: int) -> WindowSums:
-    """Return the sums of all classes sorted together, pairs of events of one row taken out."""
+    """Return the sums of all classes sorted together, pairs of events of one row taken out; remembered."""
+    known: dict[int, WindowSums] = s.__dict__.setdefault("pooled_windows", {})
+    if window not in known:
+        known[window] = _pooled_windows(s, window)
+    return known[window]
+
+
+def _pooled_windows(s: Sample, window: int) -> WindowSums:
     n = s.n * s.k
     m = min(window, n)
     value, place = s.data.tensor.reshape(-1).sort(stable=True)
@@ -117,26 +124,31 @@ def _same_row_pairs(s: Sample, place: Tensor, m: int) -> tuple[Tensor, Tensor]:
     position = torch.empty(n, dtype=torch.int32 if n < 2**31 else torch.int64, device=place.device)
     position[place] = torch.arange(n, dtype=position.dtype, device=place.device)
     table, y = position.reshape(s.n, s.k), on(s.data, s.y)
-    products, shares = [], []
+    parts = []
     step = max(1, DEVICE_BLOCK // (2 * s.k))
     for i in range(0, s.n, step):
         at, order = table[i : i + step].sort(dim=1)
         d = s.data.tensor[i : i + step].double()
         d = d.scatter_add(1, y[i : i + step, None], torch.full_like(d[:, :1], -1.0)).gather(1, order)
-        product, share = torch.zeros_like(d[:, 0]), torch.zeros_like(d[:, 0])
-        rows = torch.arange(len(d), device=d.device)
-        for lag in range(1, min(s.k, m)):
-            a, b = at[:, :-lag], at[:, lag:]
-            near = b - a < m
-            left = near.any(dim=1).nonzero()[:, 0]
-            if len(left) == 0:
-                break
-            if len(left) < len(rows):  # a larger lag is a larger distance: the others are done with
-                at, d, rows, near = at[left], d[left], rows[left], near[left]
-                a, b = at[:, :-lag], at[:, lag:]
-            shared = (a.clamp(max=n - m) - (b - (m - 1)).clamp(min=0) + 1) * near
-            product[rows] += (shared * d[:, :-lag] * d[:, lag:]).sum(dim=1)
-            share[rows] += shared.sum(dim=1)
-        products.append(product)
-        shares.append(share)
-    return torch.cat(products), torch.cat(shares)
+        parts.append(torch.stack(_close_pairs(at, d, n, m)).sum(dim=2))
+    products, shares = torch.cat(parts, dim=1).unbind()
+    return products, shares
+
+
+def _close_pairs(at: Tensor, d: Tensor, n: int, m: int) -> tuple[Tensor, Tensor]:
+    """Return shared·d_a·d_b and shared, summed over the pairs of a row that start at each event; (R, K)."""
+    k = d.shape[1]
+    product, share = torch.zeros_like(d).reshape(-1), torch.zeros_like(d).reshape(-1)
+    position, gap = at.reshape(-1), d.reshape(-1)
+    first = torch.arange(len(gap), device=d.device)
+    for lag in range(1, min(k, m)):
+        # What is near at one lag was near at all smaller ones: the list of events only shrinks.
+        first = first[first % k + lag < k]
+        first = first[position[first + lag] - position[first] < m]
+        if len(first) == 0:
+            break
+        a, b = position[first], position[first + lag]
+        shared = (a.clamp(max=n - m) - (b - (m - 1)).clamp(min=0) + 1).double()
+        share[first] += shared
+        product[first] += shared * gap[first] * gap[first + lag]
+    return product.reshape(d.shape), share.reshape(d.shape)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, Vector, as_sample, drawn_hits, number
+from hcal.metrics.sample import Sample, Vector, as_sample, as_value, drawn_hits
 
 #: In the standard deviation, confidences are kept this far from 1: one wrong certainty would make Z infinite.
 EPSILON = float(np.finfo(np.float32).eps)
@@ -29,7 +29,7 @@ def spiegelhalter(probs: Any, y: Any = None, *, sample_weight: Any = None) -> fl
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("spiegelhalter")
-    return number(np.abs(_ranked_z(s)))
+    return as_value(np.abs(_ranked_z(s)))
 
 
 def spiegelhalter_z(s: Sample) -> float:

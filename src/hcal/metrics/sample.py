@@ -146,12 +146,12 @@ class Sample:
             )
 
 
-def number(x: Any) -> float:
+def as_value(x: Any) -> float:
     """Return a float; or, of an answer for many replicates at once, the array of all of them.
 
     Examples
     --------
-    >>> number(np.array(0.5)), number(np.array([0.5]))
+    >>> as_value(np.array(0.5)), as_value(np.array([0.5]))
     (0.5, array([0.5]))
     """
     x = as_array(x)
@@ -208,6 +208,6 @@ __all__ = [
     "Vector",
     "as_array",
     "as_sample",
+    "as_value",
     "drawn_hits",
-    "number",
 ]

@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from hcal.metrics import bins as _bins
 from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, Vector, as_sample, number
+from hcal.metrics.sample import Sample, Vector, as_sample, as_value
 
 
 @documented_metric()
@@ -59,7 +59,7 @@ def mce(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    return number(_bins.equal_width(s.ranked, bins).gap.max(axis=-1))
+    return as_value(_bins.equal_width(s.ranked, bins).gap.max(axis=-1))
 
 
 @documented_metric()
@@ -81,7 +81,7 @@ def ace(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15)
     weight, _, hit = (np.diff(x) for x in s.ranked.at_rows(cuts))
     full = weight > 0
     gap = np.abs(s.ranked.sums(conf, cuts) - hit) / np.where(full, weight, 1.0)
-    return number((gap * full).sum(axis=-1) / full.sum(axis=-1))
+    return as_value((gap * full).sum(axis=-1) / full.sum(axis=-1))
 
 
 @documented_metric(weights="counts")
@@ -120,7 +120,7 @@ def dece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15
     full = b.weight > 0
     spread = np.sqrt(np.maximum(b.acc * (1 - b.acc), 0) / np.where(full, b.weight, 1.0))
     folded = folded_normal_mean(b.acc - b.conf, spread)  # 0 for an empty bin
-    return number(2 * _bins.error(b, s.ranked.total) - folded.sum(axis=-1) / full.sum(axis=-1))
+    return as_value(2 * _bins.error(b, s.ranked.total) - folded.sum(axis=-1) / full.sum(axis=-1))
 
 
 def folded_normal_mean(mu: Any, sigma: Any) -> Any:
@@ -180,7 +180,7 @@ def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     """
     s = as_sample(probs, y, sample_weight)
     highest, lowest = s.ranked.walk()
-    return number(np.maximum(highest, -lowest) / s.ranked.total)
+    return as_value(np.maximum(highest, -lowest) / s.ranked.total)
 
 
 def ks_null(s: Sample, draws: int, rng: np.random.Generator) -> Vector:
@@ -204,7 +204,7 @@ def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     if not bandwidth > 0:
         raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
     s = as_sample(probs, y, sample_weight)
-    return number(np.sqrt(np.maximum(s.ranked.kernel_sum(1 / bandwidth), 0.0)) / s.ranked.total)
+    return as_value(np.sqrt(np.maximum(s.ranked.kernel_sum(1 / bandwidth), 0.0)) / s.ranked.total)
 
 
 @documented_metric()
@@ -217,7 +217,7 @@ def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     >>> round(smece(p, [1] * 20 + [0] * 20), 3)
     0.4
     """
-    return number(as_sample(probs, y, sample_weight).ranked.smooth_error())
+    return as_value(as_sample(probs, y, sample_weight).ranked.smooth_error())
 
 
 @documented_metric(weights="counts")
@@ -241,4 +241,4 @@ def kde_ece(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: 
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("kde_ece")
     ranked = s.ranked_positive if s.k == 2 else s.ranked
-    return number(ranked.kde_error(bandwidth))
+    return as_value(ranked.kde_error(bandwidth))
