@@ -12,6 +12,7 @@ import pstats
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -59,26 +60,31 @@ def fits(n: int, k: int) -> hcal.HCalibrator:
 
 def predicts(cal: hcal.HCalibrator, n: int, k: int) -> None:
     there = problem(n, k)[0].cuda()
+    module = CalibratedModule(torch.nn.Identity(), cal).cuda()
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         x = there.to(dtype)
-        one = seconds(lambda x=x: torch.softmax(x, 1), 50)
-        ours = seconds(lambda x=x: cal.predict_proba(x), 50)
-        module = CalibratedModule(torch.nn.Identity(), cal).cuda()
+        one = seconds(partial(torch.softmax, x, 1), 50)
+        ours = seconds(partial(cal.predict_proba, x), 50)
         with torch.no_grad():
-            inside = seconds(lambda x=x: module(x), 20)
-            kept = bool((cal.predict_proba(x).argmax(1) == x.argmax(1)).all())
+            inside = seconds(partial(module, x), 50)
+        kept = bool((cal.predict_proba(x).argmax(1) == x.argmax(1)).all())
         print(
-            f"predict {n}x{k} {str(dtype):15}: softmax {one * 1e3:.3f} ms, predict_proba {ours / one:.1f} x, "
+            f"predict {n}x{k} {dtype!s:15}: softmax {one * 1e3:.3f} ms, predict_proba {ours / one:.1f} x, "
             f"CalibratedModule {inside / one:.1f} x; argmax kept: {kept}"
         )
+
+
+def run() -> None:
+    """Time fits and predictions at every size."""
+    for n, k in SIZES:
+        predicts(fits(n, k), n, k)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
-    for n, k in SIZES:
-        predicts(fits(n, k), n, k)
+    run()
     if arguments.profile:
         z, y = (part.cuda() for part in problem(*SIZES[-1]))
         with cProfile.Profile() as profile:

@@ -3,6 +3,7 @@
     PYTHONPATH=src python3 benchmarks/speed_gpu.py            # about three minutes with the protocols
     PYTHONPATH=src python3 benchmarks/speed_gpu.py --quick    # without them, under a minute
     PYTHONPATH=src python3 benchmarks/speed_gpu.py --sections evaluate
+    PYTHONPATH=src python3 benchmarks/device_fit.py           # the default's fit and predict
 
 First the CUDA kernels are checked against plain torch operations on the CPU; a wrong number ends the run.
 """
@@ -177,22 +178,6 @@ def protocols() -> None:
         )
 
 
-def default_fit() -> None:
-    try:
-        import hcal
-    except ImportError as error:  # no scikit-learn on this machine
-        print(f"default fit: skipped ({error})")
-        return
-    x, y = problem(25000, 1000, "cuda")
-    try:
-        for _ in range(2):
-            start = time.perf_counter()
-            hcal.HCalibrator(device="cuda").fit(x, y)
-            print(f"25000x1000  HCalibrator().fit     {time.perf_counter() - start:8.2f} s", flush=True)
-    except ImportError as error:
-        print(f"default fit: skipped ({error})")
-
-
 def compare_evaluations(n: int, k: int) -> None:
     """Every metric and interval of CUDA tensors against those of the same numbers in host memory."""
     import hcal
@@ -275,7 +260,6 @@ def checks() -> None:
 SECTIONS = {
     "checks": checks,
     "steps": all_steps,
-    "fit": default_fit,
     "evaluate": evaluations,
     "protocols": protocols,
 }

@@ -49,7 +49,6 @@ def everything_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(refine, "EXACT_EVENTS", 0)  # solved to the end on both sides
 
 
-
 @pytest.mark.parametrize(("preserve", "n"), [("auto", 1200), ("order", 300), (None, 300)])
 @pytest.mark.usefixtures("everything_there")
 def test_a_fit_on_the_device_is_the_fit_on_the_host(preserve: str | None, n: int) -> None:

@@ -65,7 +65,7 @@ def test_maps(name):
 
 
 def test_recorded_batches_are_what_single_ones_are():
-    """The second batch of a shape is recorded and later ones replay it: each has its own numbers and memory."""
+    """The second batch of a shape is recorded, later ones replay it; each has its own numbers and memory."""
     from hcal.objective.replayed import recordings
 
     loss, kept = hcal.HCalibrationLoss(check=False), []

@@ -25,7 +25,7 @@ def newton(
     """Minimise a smooth function by Newton steps with backtracking.
 
     ``loss`` is θ ↦ (value, gradient), ``hessian`` θ ↦ (P, P), in which flat directions (the shift of all
-    intercepts) are allowed, and far from the optimum a curvature below 0. |θ| stays within ``limit`` (P,), and
+    intercepts) are allowed, and far from the optimum a curvature below 0. |θ| stays within ``limit`` (P,);
     what the gradient holds there takes no part in a step. It stops when a full step is expected to gain less
     than ``tolerance`` relative to 1 + |value|.
 
