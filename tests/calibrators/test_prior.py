@@ -102,3 +102,14 @@ def test_a_long_tailed_calibration_set_serves_a_balanced_test_set() -> None:
     assert after < 0.6 * before  # what is left is no label shift: with the true frequencies it is 0.52
     assert hcal.metrics.nll(shifted, y_test) < 0.9 * hcal.metrics.nll(plain, y_test)
     assert (shifted.argmax(axis=1) == y_test).mean() > (plain.argmax(axis=1) == y_test).mean() + 0.02
+
+
+def test_the_paper_protocol_takes_other_frequencies() -> None:
+    """It was asked for the default's kernel: KeyError: 'refined.beta'."""
+    golden = Path(__file__).parents[1] / "golden" / "v2" / "h-paper-piecewise-100.hcal"
+    cal, logits = hcal.load(golden), np.random.default_rng(0).normal(size=(5, 4))
+    cal.info_ = {**cal.info_, "class_frequencies": [0.25] * 4}
+    new = np.array([0.1, 0.2, 0.3, 0.4])
+    expected = cal.predict_proba(logits) * new
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(cal.with_prior(new).predict_proba(logits), expected, atol=1e-12)
