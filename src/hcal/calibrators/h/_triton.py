@@ -65,7 +65,7 @@ def predict(form: Form, z: Tensor) -> tuple[Tensor, Tensor]:
         z, out, flags, form.rows, form.classes, form.order, form.table, form.matrix, n, k,
         form.table.shape[1] - 1,
         FREE=form.free, HAS_MATRIX=form.matrix.numel() > 0, WIDTH=width, ROWS=rows,
-        num_warps=min(16, max(1, width // 512)),
+        num_warps=min(16, max(1, width // 1024)),  # every thread of a row computes the row's numbers: few
     )  # fmt: skip
     return out, flags
 
