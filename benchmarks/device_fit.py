@@ -53,7 +53,8 @@ def fits(n: int, k: int) -> hcal.HCalibrator:
     other = hcal.HCalibrator().fit(z, y)
     off = float((cal.predict_proba(there).cpu() - other.predict_proba(z)).abs().max())
     print(
-        f"fit {n}x{k}: cuda cold {cold:.2f} s, warm {warm:.2f} s; cpu {host:.2f} s; probabilities differ by {off:.1e}"
+        f"fit {n}x{k}: cuda cold {cold:.2f} s, warm {warm:.2f} s; cpu {host:.2f} s; "
+        f"probabilities differ by {off:.1e}"
     )
     return cal
 

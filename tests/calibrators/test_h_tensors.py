@@ -15,8 +15,8 @@ import torch
 
 import hcal
 from hcal.calibrators import on_device
+from hcal.calibrators.h import _tensors, events, judge, keep, pool, refine, refine_problem
 from hcal.calibrators.h import calibrator as flagship
-from hcal.calibrators.h import events, judge, keep, pool, refine, refine_problem, tensors
 from hcal.calibrators.h.blend import split_top, top_class
 from hcal.calibrators.h.rows import fit_scaler, look
 from hcal.data.provenance import fingerprint
@@ -113,7 +113,7 @@ class TestStages:
         top = top_class(self.z, prefer)
         np.testing.assert_array_equal(top_class(DeviceRows(there(self.z)), prefer), top)
         here = look(self.z.astype(np.float64), self.beta, top)
-        margin, feature = tensors.look(there(self.z), self.beta, there(top))
+        margin, feature = _tensors.look(there(self.z), self.beta, there(top))
         np.testing.assert_allclose(margin.cpu().numpy(), here.margin, rtol=1e-12)
         np.testing.assert_allclose(feature.cpu().numpy(), here.feature, rtol=1e-9, atol=1e-12)
 
@@ -122,7 +122,7 @@ class TestStages:
         seen, label, counts, feature = refine._compress(x, self.y, self.beta)
         scaler = fit_scaler(feature, self.w)
         parts = refine_problem.problem_blocks(seen, label, counts, scaler(feature), self.w)
-        sums = tensors.RefinedSums(DeviceRows(there(x)), self.y, self.w, self.beta)
+        sums = _tensors.RefinedSums(DeviceRows(there(x)), self.y, self.w, self.beta)
         sums.standardise(scaler(feature))
         slope, c = np.exp(np.linspace(-0.5, 0.5, 15)), np.linspace(-0.3, 0.3, 6)
         here, other = refine_problem.sum_blocks(parts, slope, c), sums(slope, c)
@@ -151,7 +151,7 @@ class TestStages:
         theta = rng.normal(0, 0.2, 61)
         for classes in (True, False):
             here = events.rest_sums(theta, margin=margin, top=top, y=y, weight=self.w, classes=classes)
-            value, slope = tensors.RestSums(there(margin), top, y, self.w, classes=classes)(theta)
+            value, slope = _tensors.RestSums(there(margin), top, y, self.w, classes=classes)(theta)
             assert value == pytest.approx(here[0], rel=1e-10)
             np.testing.assert_allclose(slope, here[1], rtol=1e-8, atol=1e-9)
 

@@ -10,12 +10,12 @@ to a row's logits, or another numbering of the classes, gives the same order.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.device_rows import DeviceRows, taken
+from hcal.runtime.device_rows import DeviceRows, Logits, taken
 from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, log_softmax
 
 #: Keys are compared on a grid of this step: rounding moves a log-probability by 1e-13 at most, and rows
@@ -36,12 +36,12 @@ _UNEVEN = 0.1
 class ArrangedRows(NamedTuple):
     """Distinct rows (M, K) in an order by content alone; weights are None where every row counts once."""
 
-    logits: FloatArray
+    logits: Any
     y: IntArray
     weight: Float64 | None
 
 
-def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: bool) -> ArrangedRows:
+def arrange(logits: Logits, y: IntArray, weight: Float64 | None, *, merge: bool) -> ArrangedRows:
     """Return the rows by content; with ``merge``, copies become one row that weighs as much as they did.
 
     Rows of weight 0 are left out. Without ``merge``, for methods that take no weights, copies stay, side by
@@ -68,7 +68,7 @@ def arrange(logits: FloatArray, y: IntArray, weight: Float64 | None, *, merge: b
 
 
 def content_order(
-    logits: FloatArray, y: IntArray, weight: Float64 | None = None
+    logits: Logits, y: IntArray, weight: Float64 | None = None
 ) -> tuple[IntArray, NDArray[np.bool_]]:
     """Return the order of rows by content (N,), and which of them repeat the one before (N,).
 
@@ -91,7 +91,7 @@ def content_order(
     return order.astype(np.int64), np.concatenate([np.zeros(min(n, 1), dtype=bool), same])
 
 
-def _keys(logits: FloatArray, y: IntArray) -> tuple[IntArray, ...]:
+def _keys(logits: Logits, y: IntArray) -> tuple[IntArray, ...]:
     """Return the keys, the last one first in rank: ln p of the label, of the top class, and Σ p²."""
     own, top, square = (
         logits.log_probability_facts(y)
@@ -117,7 +117,7 @@ def _log_probability_facts(logits: FloatArray, y: IntArray) -> tuple[Float64, Fl
 
 
 def _tied_and_equal(
-    logits: FloatArray, y: IntArray, order: IntArray, tied: NDArray[np.bool_]
+    logits: Logits, y: IntArray, order: IntArray, tied: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Return which neighbours in the order say the same (N − 1,)."""
     same = np.zeros(len(tied), dtype=bool)
@@ -130,7 +130,7 @@ def _sort_ties(
     order: IntArray,
     tied: NDArray[np.bool_],
     same: NDArray[np.bool_],
-    logits: FloatArray,
+    logits: Logits,
     y: IntArray,
     weight: Float64 | None,
 ) -> None:
@@ -147,7 +147,7 @@ def _sort_ties(
     order[places] = rows[np.lexsort((*columns.T[::-1], rank[y[rows]], run[places]))]
 
 
-def class_ranks(logits: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
+def class_ranks(logits: Logits, y: IntArray, weight: Float64 | None) -> IntArray:
     """Return a place of every class that its rows decide, not its number (unless they are alike in all).
 
     Mirror images (scores of a and b swapped, and the label with them) have equal keys.
@@ -171,7 +171,7 @@ def class_ranks(logits: FloatArray, y: IntArray, weight: Float64 | None) -> IntA
     return rank
 
 
-def _equal(logits: FloatArray, y: IntArray, a: IntArray, b: IntArray) -> NDArray[np.bool_]:
+def _equal(logits: Logits, y: IntArray, a: IntArray, b: IntArray) -> NDArray[np.bool_]:
     """Return whether rows a and b (P,) say the same, a block of pairs at a time."""
     same = y[a] == y[b]
     step = max(1, _BLOCK // logits.shape[1])
@@ -190,7 +190,7 @@ def _without_constant(logits: FloatArray) -> Float64:
     return np.asarray(z)
 
 
-def are_discrete(logits: FloatArray, y: IntArray, weight: Float64) -> bool:
+def are_discrete(logits: Logits, y: IntArray, weight: Float64) -> bool:
     """Return whether equal scores are independent rows (a forest of 100 trees has 101 values), not copies.
 
     Copies of a row bear its label. Where rows that share their scores often bear different ones, the scores

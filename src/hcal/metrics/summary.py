@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, brier, mean_confidence, nll
 from hcal.metrics.top_label import ece_ew
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import IntArray
 
 Scores = dict[str, float]
 
 
-def score_probs(probs: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None = None) -> Scores:
+def score_probs(probs: Any, y: IntArray, sample_weight: NDArray[np.float64] | None = None) -> Scores:
     """Return NLL, Brier, accuracy, ECE and mean confidence of probabilities; probs (N, K), y (N,).
 
     Examples

@@ -20,8 +20,8 @@ MAX_EVENTS = 1 << 19
 _KEPT = 4
 _WARM_UP = 2
 
-Result = tuple[Tensor, Tensor | None]
-Evaluate = Callable[[Tensor, Tensor], Result]
+Evaluated = tuple[Tensor, Tensor | None]
+Evaluate = Callable[[Tensor, Tensor], Evaluated]
 
 
 class Recording:
@@ -46,7 +46,7 @@ class Recording:
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._loss, self._grad = evaluate(self._probs, self._y)
 
-    def __call__(self, probs: Tensor, y: Tensor) -> Result:
+    def __call__(self, probs: Tensor, y: Tensor) -> Evaluated:
         """Return the loss and the gradient, in memory of their own."""
         self._probs.copy_(probs)
         self._y.copy_(y)
@@ -72,7 +72,7 @@ class Recordings:
         small = probs.is_cuda and probs.numel() <= MAX_EVENTS
         return small and not torch.cuda.is_current_stream_capturing()
 
-    def run(self, key: Any, evaluate: Evaluate, probs: Tensor, y: Tensor) -> Result:
+    def run(self, key: Any, evaluate: Evaluate, probs: Tensor, y: Tensor) -> Evaluated:
         """Evaluate: the first time as it is, then recorded."""
         stream = torch.cuda.current_stream(probs.device).cuda_stream
         key = (key, tuple(probs.shape), y.dtype, probs.device, stream)

@@ -108,9 +108,9 @@ def split_top(scores: Any, top: IntArray) -> tuple[Float64, Any]:
     (array([-0.6931]), array([[0. , 0.5, 0.5]]))
     """
     if not isinstance(scores, np.ndarray):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        return tensors.split_top(scores, top)
+        return _tensors.split_top(scores, top)
     rows = np.arange(len(top))
     own = scores[rows, top].astype(np.float64)
     rest = scores.copy()
@@ -137,9 +137,9 @@ def top_class(logits: Logits, prefer: Float64 | None) -> IntArray:
     array([1])
     """
     if isinstance(logits, DeviceRows):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        return np.asarray(tensors.top_class(logits.tensor, prefer).cpu().numpy())
+        return np.asarray(_tensors.top_class(logits.tensor, prefer).cpu().numpy())
     top: IntArray = logits.argmax(axis=1)
     if prefer is None:
         return top

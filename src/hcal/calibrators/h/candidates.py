@@ -80,9 +80,9 @@ def new_setting(logits: Logits, y: IntArray, weight: Float64, *, classes: bool) 
 def _soft_mass(logits: Logits, weight: Float64) -> Float64:
     """Return Σ_n w_n softmax(z_n) of every class (K,)."""
     if isinstance(logits, DeviceRows):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        return tensors.soft_mass(logits, weight)
+        return _tensors.soft_mass(logits, weight)
     n, k = logits.shape
     parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks(n, k), events=logits.size)
     return np.asarray(np.sum(parts, axis=0))
@@ -170,9 +170,9 @@ def scores(fitted: Candidates, logits: Logits) -> Any:
     """Return the scores of every candidate (J, N, K): ln P, but for a constant in each row."""
     setting, model = fitted.setting, fitted.model
     if isinstance(logits, DeviceRows):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        return tensors.scores(model, setting.cap, setting.prefer, logits)
+        return _tensors.scores(model, setting.cap, setting.prefer, logits)
     top = top_class(logits, setting.prefer)
     rows = look(logits, float(model.refined.beta), top)
     x = capped(rows.margin, setting.cap)

@@ -216,7 +216,7 @@ def fit_rest(
     if n == 0 or k == 2:
         return Rest(np.array(1.0), np.zeros(k))
     if not isinstance(margin, np.ndarray):
-        from hcal.calibrators.h.tensors import RestSums
+        from hcal.calibrators.h._tensors import RestSums
 
         return solve_rest(RestSums(margin, top, y, weight, classes=classes), total, k)
     return solve_rest(

@@ -171,9 +171,9 @@ def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, A
 def _average(share: Float64, held: Held) -> tuple[Any, IntArray, Any]:
     """Return the pooled scores (N, K), the likeliest class by them (N,), and the softmax of the logits."""
     if isinstance(held.logits, DeviceRows):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        return tensors.average(share, held.scores, held.logits)
+        return _tensors.average(share, held.scores, held.logits)
     pooled = np.tensordot(share, held.scores, 1)
     return pooled, pooled.argmax(axis=1), softmax(held.logits)
 

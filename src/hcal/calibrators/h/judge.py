@@ -99,9 +99,9 @@ def judge(probs: Any, y: IntArray, weight: Float64) -> Verdict:
 def _row_facts(probs: Any, y: IntArray) -> tuple[FloatArray, FloatArray, IntArray, FloatArray]:
     """Return P(label), Σ p², the top class and its probability of every row (N,)."""
     if not isinstance(probs, np.ndarray):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        return tensors.row_facts(probs, y)
+        return _tensors.row_facts(probs, y)
     rows, top = np.arange(len(y)), probs.argmax(axis=1)
     return probs[rows, y], np.einsum("nk,nk->n", probs, probs), top, probs[rows, top]
 
@@ -122,9 +122,9 @@ def class_errors(probs: Any, y: IntArray, weight: Float64, window: int = WINDOW)
     array([0.1875, 0.1875])
     """
     if not isinstance(probs, np.ndarray):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        return tensors.class_errors(probs, y, weight, window)
+        return _tensors.class_errors(probs, y, weight, window)
     n, k = probs.shape
     step = max(1, _TOGETHER // n)
     errors, noises = [], []

@@ -44,9 +44,9 @@ def join(q: Float64, rest: Any, top: IntArray, lift: float | None) -> Any:
     array([[0.3  , 0.63 , 0.035, 0.035]])
     """
     if not isinstance(rest, np.ndarray):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        return tensors.join(q, rest, top, lift)
+        return _tensors.join(q, rest, top, lift)
     if lift is not None:
         q, rest = _keep(q, rest, top, lift)
     out = rest * (1.0 - q).astype(rest.dtype)[:, None]

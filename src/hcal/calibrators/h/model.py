@@ -143,7 +143,8 @@ def _events_alone(model: Model, logits: FloatArray) -> FloatArray:
     top, margin, x = apply_refined(model.refined, logits)
     odds = model.curve(top_odds(margin, top), x, top)
     q = expit(model.final(odds, x[:, :0], top))
-    return join(q, model.rest(margin, top), top, model.lift)
+    probs: FloatArray = join(q, model.rest(margin, top), top, model.lift)
+    return probs
 
 
 def pooled_scores(model: Model, logits: FloatArray) -> tuple[IntArray, FloatArray]:
@@ -176,7 +177,7 @@ def _pooled(model: Model, logits: FloatArray) -> FloatArray:
         top = scores.argmax(axis=1)
     odds, rest = split_top(scores, top)
     q = expit(model.last(odds, np.zeros((len(odds), 0)), top))
-    probs = join(q, rest, top, model.lift)
+    probs: FloatArray = join(q, rest, top, model.lift)
     if model.lift is not None:
         level_ties(probs, logits)
     return probs
@@ -230,9 +231,9 @@ def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = 
     array([ True])
     """
     if isinstance(logits, DeviceRows):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        top, x, odds, lost = tensors.see(refined, logits, y, prefer)
+        top, x, odds, lost = _tensors.see(refined, logits, y, prefer)
         return Seen(top, x, odds, top != y, lost, logits.shape[1])
 
     def look_at(part: slice) -> tuple[IntArray, Float64, Float64, Float64]:

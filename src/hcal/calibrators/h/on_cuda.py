@@ -79,7 +79,7 @@ def new_form(model: Model, device: Any) -> Form:
     assert blend is not None
     assert last is not None
     refined, curve = model.refined, model.curve
-    lines = [[float(getattr(made, name)) for name in NUMBERS]]
+    lines: list[Any] = [[float(getattr(made, name)) for name in NUMBERS]]
     # Lanes beyond the features have a deviation of 1 and no weight.
     lines += [refined.mean, [*refined.deviation, *[1.0] * LANES], refined.low, refined.high, refined.weights]
     lines.append(curve.weights[2 + len(curve.knots) :])

@@ -120,7 +120,7 @@ def _sums(log_p: Any, y: IntArray, weight: Float64) -> Callable[[Float64], tuple
     """Return a ↦ the summed NLL of the pool and its gradient (J,), by the runtime of ``log_p``."""
     if isinstance(log_p, np.ndarray):
         return partial(_pool_sums, log_p=log_p, y=y, weight=weight)
-    from hcal.calibrators.h.tensors import PoolSums
+    from hcal.calibrators.h._tensors import PoolSums
 
     return PoolSums(log_p, y, weight)
 

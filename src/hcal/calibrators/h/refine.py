@@ -163,7 +163,7 @@ def fit_refined(logits: Logits, y: IntArray, weight: Float64) -> tuple[Refined, 
 def _fit_there(
     logits: DeviceRows, y: IntArray, weight: Float64, solved: Temperature
 ) -> tuple[Refined, bool, str]:
-    from hcal.calibrators.h.tensors import RefinedSums
+    from hcal.calibrators.h._tensors import RefinedSums
 
     sums = RefinedSums(logits, y, weight, solved.beta)
     feature = sums.feature.cpu().numpy()

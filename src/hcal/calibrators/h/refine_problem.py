@@ -84,7 +84,7 @@ def second_derivatives(seen: Any, label: Any, p: Any, x: Any, weight: Any) -> Fl
 
 
 def _here(values: Any) -> Float64:
-    return values if isinstance(values, np.ndarray) else np.asarray(values.cpu().numpy())
+    return np.asarray(values if isinstance(values, np.ndarray) else values.cpu().numpy())
 
 
 def segment_shares(margin: Float64) -> Float64:
@@ -96,9 +96,10 @@ def segment_shares(margin: Float64) -> Float64:
     array([0.5 , 0.25, 0.  ])
     """
     wide = np.append(np.diff(KNOTS)[:-1], np.inf)  # the last slope goes on for ever
-    shares = margin[..., None] - KNOTS[:-1]
+    shares: Float64 = margin[..., None] - KNOTS[:-1]
     np.maximum(shares, 0.0, out=shares)
-    return np.minimum(shares, wide, out=shares)
+    np.minimum(shares, wide, out=shares)
+    return shares
 
 
 class RefineProblem:

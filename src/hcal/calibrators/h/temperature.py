@@ -33,9 +33,9 @@ def careful_temperature(logits: Logits, y: IntArray, weight: Float64) -> Tempera
     0.549
     """
     if isinstance(logits, DeviceRows):
-        from hcal.calibrators.h import tensors
+        from hcal.calibrators.h import _tensors
 
-        solved, errors = tensors.solve_temperature(logits, y, weight)
+        solved, errors = _tensors.solve_temperature(logits, y, weight)
         if few(float(weight.sum()), errors) == 1:
             return solved
         logits = logits[:].astype(np.float64)  # few rows or errors have a search of their own, on the host
