@@ -306,6 +306,7 @@ def _all_methods(main: Results, links: dict[str, str]) -> str:
 
 
 def _costs(main: Results) -> str:
-    return "## Accuracy and cost\n\n" + as_markdown(
+    words = "Seconds were measured while other work ran on the machine: orders of magnitude."
+    return f"## Accuracy and cost\n\n{words}\n\n" + as_markdown(
         accuracy_table(main), cost_table(main), failure_table(main)
     )
