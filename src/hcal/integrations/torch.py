@@ -32,8 +32,9 @@ Output = Literal["probs", "log_probs"]
 class CalibrationHead(nn.Module):
     """A fitted calibrator as a module: scores (N, K) or (N, K, ...) in, probabilities of the same shape out.
 
-    The arithmetic is float64 inside, whatever ``.half()`` or ``.to(dtype)`` say to the rest of the model: the
-    constants move to a device but are never rounded. Input and output have the dtype of the scores.
+    The graph is float64 inside, whatever ``.half()`` or ``.to(dtype)`` say to the rest of the model: the
+    constants move to a device but are never rounded. Input and output have the dtype of the scores. Without
+    gradients, the kernels of ``predict_proba`` do the same in that width.
 
     Parameters
     ----------
