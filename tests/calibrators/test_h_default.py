@@ -20,7 +20,8 @@ from hcal.calibrators.h.judge import judge
 from hcal.calibrators.h.keep import join
 from hcal.calibrators.h.model import from_state, pooled_scores, to_state
 from hcal.calibrators.h.pool import log_linear_weights
-from hcal.calibrators.h.refine import _compress, _Problem, _sum_rows, apply_refined, fit_refined
+from hcal.calibrators.h.refine import _compress, _sum_rows, apply_refined, fit_refined
+from hcal.calibrators.h.refine_problem import RefineProblem
 from hcal.calibrators.h.rows import fit_scaler
 from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.numerics import softmax
@@ -79,7 +80,7 @@ def test_the_gradient_of_stage_one_is_the_derivative() -> None:
     weight = np.linspace(0.5, 2, 60)
     scaler = fit_scaler(_compress(z, y, 0.7)[3], weight)
     sums = partial(_sum_rows, 0.7, scaler, logits=z, y=y, weight=weight)
-    problem = _Problem(sums, float(weight.sum()), 20.0)
+    problem = RefineProblem(sums, float(weight.sum()), 20.0)
     theta = np.random.default_rng(0).normal(0, 0.2, problem.size)
     numeric = approx_fprime(theta, lambda t: problem(t)[0], 1e-6)
     np.testing.assert_allclose(problem(theta)[1], numeric, atol=1e-5)
