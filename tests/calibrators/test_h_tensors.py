@@ -90,6 +90,9 @@ def test_what_the_host_words_is_left_to_it() -> None:
 
 
 def test_only_large_scores_of_many_classes_stay_there() -> None:
+    assert not on_device.is_elsewhere(torch.empty(2, 2))
+    assert not on_device.is_elsewhere(torch.empty(2, 2, device="meta"))
+    assert not on_device.is_elsewhere(np.empty((2, 2)))
     new = hcal.HCalibrator()
     assert new._fits_on_device(25_000, 1000)
     assert not new._fits_on_device(5000, 100)

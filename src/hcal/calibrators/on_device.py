@@ -23,6 +23,8 @@ _BLOCK_EVENTS = 1 << 24
 _FAR = 1e15
 
 
+#: Devices whose tensors the host calibrates: its own, those without float64, and those without values.
+_AT_HOME = ("cpu", "mps", "meta")
 #: Bytes that a fit needs on the device, for each score: a few tables of float64 at a time.
 _FIT_BYTES = 80
 
@@ -35,8 +37,8 @@ def is_elsewhere(scores: Any) -> bool:
     >>> is_elsewhere([[0.0, 1.0]])
     False
     """
-    device = getattr(scores, "device", None)
-    return getattr(device, "type", "cpu") != "cpu" and type(scores).__module__.partition(".")[0] == "torch"
+    kind = getattr(getattr(scores, "device", None), "type", "cpu")
+    return kind not in _AT_HOME and type(scores).__module__.partition(".")[0] == "torch"
 
 
 def predict_on_device(calibrator: Calibrator, scores: Any) -> Tensor | None:
