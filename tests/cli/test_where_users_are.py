@@ -115,6 +115,15 @@ def test_apply_writes_every_table_that_is_read(tmp_path: Path, ending: str) -> N
     np.testing.assert_array_equal(back.labels(), synthetic(60, seed=2)[1])
 
 
+def test_an_id_is_no_score_for_those_who_judge(tmp_path: Path) -> None:
+    test = _table(tmp_path / "test.csv", 3, rows=200)
+    columns = ("--scores", "logit_*", "--label", "target", "--id", "id")
+    for command in (("certify",), ("compare", "--methods", "uncal")):
+        result = run(*command, test, *columns)
+        assert result.exit_code == 0, result.output
+    assert run("report", test, *columns, "-o", tmp_path / "r.html").exit_code == 0
+
+
 def test_groups_with_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:
     logits, y = synthetic(50, seed=5)
     np.savez(tmp_path / "a.npz", logits=logits, y=y, w=np.arange(50) % 3, site=np.arange(50) % 2)

@@ -121,7 +121,7 @@ def report(
     ] = None,
     ci: Annotated[float, typer.Option("--ci", help="level of intervals and bands")] = 0.95,
     positive: Annotated[str | None, typer.Option(help="the positive class of two, name or number")] = None,
-    ask: Annotated[Ask, reading("file input labels score group scores label classes")],
+    ask: Annotated[Ask, reading("file input labels score group scores label id classes")],
     shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Write one HTML page that shows whether the probabilities can be trusted."""
@@ -148,7 +148,7 @@ def certify(
         str | None, typer.Option("--positive", help="the class to certify of two, name or number")
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
-    ask: Annotated[Ask, reading("file group input labels score scores label classes")],
+    ask: Annotated[Ask, reading("file group input labels score scores label id classes")],
     scale: Annotated[Scale, BY_BLOCKS],
     shown: Annotated[Shown, OUTPUT],
 ) -> None:
@@ -184,7 +184,7 @@ def compare(
     folds: Annotated[int, typer.Option("--folds", help="of a file without a test part")] = 5,
     plot: Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", help="processes; -1 for all cores")] = None,
-    ask: Annotated[Ask, reading("file input labels score scores label classes", group=_FoldGroupOpt)],
+    ask: Annotated[Ask, reading("file input labels score scores label id classes", group=_FoldGroupOpt)],
     shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Fit several methods and show which does best on rows that they have not seen."""
