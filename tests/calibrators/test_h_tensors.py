@@ -6,7 +6,6 @@ Tensors are on the GPU where there is one; without one they are in memory, and T
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from importlib.util import find_spec
 
 import numpy as np
@@ -21,6 +20,7 @@ from hcal.calibrators.h.blend import split_top, top_class
 from hcal.calibrators.h.rows import fit_scaler, look
 from hcal.data.provenance import fingerprint
 from hcal.runtime.device_rows import DeviceRows
+from hcal.solvers.rows import PieceRows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -42,7 +42,7 @@ def there(array: np.ndarray) -> torch.Tensor:
 
 
 @pytest.fixture
-def everything_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def everything_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any tensor counts as lying on a device, of any size."""
     monkeypatch.setattr(on_device, "is_elsewhere", lambda scores: isinstance(scores, torch.Tensor))
     monkeypatch.setattr(flagship, "_WORTH_A_DEVICE", 0)
@@ -146,6 +146,17 @@ class TestStages:
         steps = 1e-6 * np.eye(problem.size)
         slopes = np.array([(problem(theta + s)[1] - problem(theta - s)[1]) / 2e-6 for s in steps])
         np.testing.assert_allclose(problem.hessian(theta), slopes, atol=1e-7)  # central differences
+
+    def test_rows_by_blocks_end_where_rows_in_memory_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(refine, "EXACT_EVENTS", 0)
+        z, y, w = sample(1200, 34, 5)
+        x = z.astype(np.float64)
+        blocks = [[(x[part], y[part], w[part])] for part in (slice(500), slice(500, None))]
+        mass = np.bincount(y, weights=w, minlength=34)
+        rows = PieceRows(blocks, list, map, mass)
+        here, there_ = refine.fit_refined(x, y, w)[0], refine.fit_refined_rows(rows, x, w)[0]
+        np.testing.assert_allclose(there_.values, here.values, rtol=1e-7)
+        np.testing.assert_allclose(there_.weights, here.weights, atol=1e-7)
 
     def test_the_classes_below_the_top(self) -> None:
         rng = np.random.default_rng(2)

@@ -18,15 +18,7 @@ _STEP = float(GRID[1] - GRID[0])
 def smooth_errors(conf: Float64, hit: Tensor, weight: Tensor) -> Tensor:
     """Return the width σ for which smoothed residuals have the mean size σ, of every replicate.
 
-    Parameters
-    ----------
-    conf : array of shape (N,)
-        Ascending.
-    hit, weight : tensors of shape (B, N) or (1, N)
-
-    Returns
-    -------
-    tensor of shape (B,)
+    Shapes: conf (N,), ascending; hit and weight (B, N) or (1, N) → (B,).
     """
     place = torch.as_tensor(conf, device=weight.device)
     mass = weight * (hit - place) / weight.sum(dim=1, keepdim=True)
@@ -63,15 +55,7 @@ def _shared(mass: Tensor, left: IntArray, share: Float64, size: int) -> Tensor:
 def kde_errors(conf: Float64, hit: Tensor, weight: Tensor, bandwidth: float | None) -> Tensor:
     """Return ∫|x − P(event | score = x)| dP(score) of every replicate, see ``kernels.kde_error``.
 
-    Parameters
-    ----------
-    conf : array of shape (N,)
-        Ascending.
-    hit, weight : tensors of shape (B, N) or (1, N)
-
-    Returns
-    -------
-    tensor of shape (B,)
+    Shapes: conf (N,), ascending; hit and weight (B, N) or (1, N) → (B,).
     """
     if bandwidth is not None and bandwidth > WIDEST:
         raise ValueError(f"bandwidth must be at most 0.2 (the grid ends 0.6 beyond [0, 1]), got {bandwidth}")

@@ -8,7 +8,7 @@ s = 1.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -197,7 +197,12 @@ def fit_refined_rows(rows: FitRows, logits: FloatArray, weight: Float64) -> tupl
         value, by_slope, by_feature = rows.sum(partial(_sum_rows, solved.beta, scaler, slope, c))
         return value, by_slope, by_feature
 
-    return _solve(RefineProblem(sums, rows.total, lost), solved, scaler)
+    def curvature(slope: Float64, c: Float64) -> Float64:
+        return np.asarray(rows.sum(partial(_curve_rows, solved.beta, scaler, slope, c))[0])
+
+    # The rule of fit_refined: rows in memory and by blocks must end at the same place.
+    exact = rows.total * len(rows.mass) >= EXACT_EVENTS
+    return _solve(RefineProblem(sums, rows.total, lost, curvature if exact else None), solved, scaler)
 
 
 def _lost(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float]:
@@ -207,8 +212,18 @@ def _lost(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float]:
 def _sum_rows(
     beta: float, scaler: Scaler, slope: Float64, c: Float64, logits: FloatArray, y: IntArray, weight: Float64
 ) -> tuple[float, Float64, Float64]:
+    return sum_blocks(_blocks_of(beta, scaler, logits, y, weight), slope, c)
+
+
+def _curve_rows(
+    beta: float, scaler: Scaler, slope: Float64, c: Float64, logits: FloatArray, y: IntArray, weight: Float64
+) -> tuple[Float64]:
+    return (sum_curvatures(_blocks_of(beta, scaler, logits, y, weight), slope, c),)
+
+
+def _blocks_of(beta: float, scaler: Scaler, logits: FloatArray, y: IntArray, weight: Float64) -> Any:
     seen, label, counts, feature = _compress(logits, y, beta)
-    return sum_blocks(problem_blocks(seen, label, counts, scaler(feature), weight), slope, c)
+    return problem_blocks(seen, label, counts, scaler(feature), weight)
 
 
 def _solve(problem: RefineProblem, solved: Temperature, scaler: Scaler) -> tuple[Refined, bool, str]:

@@ -209,14 +209,3 @@ def few(total: float, errors: float = np.inf, enough: float = ENOUGH_ROWS) -> fl
     (1.0, 5.0, 25.0)
     """
     return max(1.0, enough / total, _ENOUGH_ERRORS / (errors + 1.0))
-
-
-def prefixed(prefix: str, values: Any) -> dict[str, NDArray[Any]]:
-    """Return the fields of a named tuple as arrays for a state, under ``prefix.field``.
-
-    Examples
-    --------
-    >>> list(prefixed("s", Scaler(*(np.zeros(1) for _ in range(4)))))
-    ['s.mean', 's.deviation', 's.low', 's.high']
-    """
-    return {f"{prefix}.{key}": np.asarray(value) for key, value in values._asdict().items()}
