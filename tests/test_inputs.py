@@ -223,6 +223,16 @@ def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
     assert tensor.dtype == torch.bfloat16
 
 
+def test_a_tensor_without_values_is_refused_by_name() -> None:
+    torch = pytest.importorskip("torch")
+    calibrator = hcal.make_calibrator("ts").fit(LOGITS, Y)
+    for tensor in (torch.zeros(2, 4, device="meta"), torch.eye(4).to_sparse()):
+        with pytest.raises(ValueError, match=r"logits is a tensor \(.*\) without values to read"):
+            calibrator.predict_proba(tensor)
+        with pytest.raises(ValueError, match=r"probs is a tensor \(.*\) without values to read"):
+            hcal.evaluate(tensor, Y[: len(tensor)])
+
+
 def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
     from hcal.calibrators.base import Calibrator, Fitted
 

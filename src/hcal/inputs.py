@@ -44,6 +44,19 @@ def _refuse_masked(x: Any, what: str) -> None:
             raise ValueError(f"{what} has masked entries, first at {where}: leave these out or fill them")
 
 
+def _tensor_values(x: Any, what: str) -> NDArray[Any]:
+    """Return what a tensor holds; a sparse one, or one of the device "meta", has no array to give."""
+    x = x.detach()
+    if str(x.dtype) in ("torch.float16", "torch.bfloat16"):
+        x = x.float()
+    try:
+        return np.asarray(x.cpu().numpy())
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        where = f"({x.layout}, {x.device})"
+        raise ValueError(f"{what} is a tensor {where} without values to read: {reason}") from None
+
+
 def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     """Convert an array of numpy, torch, pandas or polars, or nested lists, to numpy and remember its origin.
 
@@ -58,10 +71,7 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     library = _library(x)
     if library == "torch":
         origin = Origin("torch", x.dtype, device=x.device)
-        x = x.detach()
-        if str(x.dtype) in ("torch.float16", "torch.bfloat16"):
-            x = x.float()
-        return x.cpu().numpy(), origin
+        return _tensor_values(x, what), origin
     if library == "pandas":
         columns = getattr(x, "columns", None)
         return x.to_numpy(), Origin("pandas", None, index=x.index, columns=columns)

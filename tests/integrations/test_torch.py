@@ -114,7 +114,8 @@ def test_halves_keep_every_argmax_of_the_default(dtype, output, graph, of_classe
 
 
 def test_a_tensor_of_an_accelerator_stays_there(default, monkeypatch) -> None:
-    answer = torch.ones(2, 4, device="meta")
+    answer = torch.ones(2, 4, device="meta")  # which plays the accelerator here
+    monkeypatch.setattr(on_device, "_AT_HOME", ("cpu",))
     monkeypatch.setattr(on_device, "predict_tensor", lambda calibrator, scores: answer)
     assert default.predict_proba(torch.zeros(2, 4, device="meta")) is answer
     assert default.predict_proba(torch.zeros(2, 4)) is not answer
