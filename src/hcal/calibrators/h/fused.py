@@ -171,7 +171,7 @@ def stages(model: Model, dtype: Any) -> Stages:
         last_classes=last.classes,
         lowest=scalar(-FLOOR),
     )
-    return Stages(*(_plain(v) if isinstance(v, np.ndarray) else v for v in form))
+    return Stages._make(_plain(v) if isinstance(v, np.ndarray) else v for v in form)
 
 
 __all__ = ["PATIENCE", "is_worth_it", "predict_fused", "predict_rows", "stages"]
