@@ -36,6 +36,20 @@ def test_every_method_has_its_line() -> None:
     assert len(LINES) == 23
 
 
+def test_what_the_pages_say_of_seeds_and_of_dec(results: Results) -> None:
+    task = "cifar10_resnet110"
+    seeded = ("imax", "lece", "ts_lece", "ms", "dir", "gp", "diag", "dec")
+    for metric, most in (("nll", "dec"), ("ece_ew", "lece")):
+        found = {m: results.values(task, m, metric) for m in seeded}
+        assert all(len(values) == 5 for values in found.values())
+        spread = {m: max(values) - min(values) for m, values in found.items()}
+        assert max(spread, key=lambda m: spread[m]) == most
+        assert metric == "nll" or spread["gp"] < 1e-4
+    above = [t for t in results.tasks if results.value(t, "dec", "nll") > results.value(t, "ts", "nll")]
+    assert task in above
+    assert len(above) > 0.6 * len(results.tasks)
+
+
 def test_the_spread_is_that_of_the_kept_run() -> None:
     rows = spread.read(spread.RESULTS)
     assert {r["random_state"] for r in rows} == {"0", "1", "2", "3", "4"}
