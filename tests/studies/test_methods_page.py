@@ -9,6 +9,7 @@ import pytest
 from hcal.bench.store import Results, read_results
 from helpers import ROOT
 from studies import spread
+from studies.paired import mean_replicates
 
 PAGE = ROOT / "docs" / "methods.md"
 LINES = [
@@ -48,6 +49,16 @@ def test_what_the_pages_say_of_seeds_and_of_dec(results: Results) -> None:
     above = [t for t in results.tasks if results.value(t, "dec", "nll") > results.value(t, "ts", "nll")]
     assert task in above
     assert len(above) > 0.6 * len(results.tasks)
+
+
+def test_what_the_faq_says_of_the_noise_of_an_error(results: Results) -> None:
+    assert (
+        "standard deviation of ECE is about 0.2 percentage points" in (ROOT / "docs" / "faq.md").read_text()
+    )
+    for method in ("uncal", "ts", "h"):
+        drawn = mean_replicates(results, "cifar10_resnet110", method, "ece_ew")
+        assert drawn is not None
+        assert drawn.std() == pytest.approx(0.002, abs=0.0005)
 
 
 def test_the_spread_is_that_of_the_kept_run() -> None:
