@@ -32,8 +32,6 @@ _FIT_BYTES = 80
 def is_elsewhere(scores: Any) -> bool:
     """Return whether scores are a tensor that lies on an accelerator.
 
-    Examples
-    --------
     >>> is_elsewhere([[0.0, 1.0]])
     False
     """
@@ -54,8 +52,6 @@ def predict_on_device(calibrator: Calibrator, scores: Any) -> Tensor | None:
     -------
     Tensor of shape (N, K), or None
 
-    Examples
-    --------
     >>> import hcal
     >>> predict_on_device(hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1]), [[0.0, 1.0]])
     """
@@ -74,8 +70,6 @@ def rows_on_device(calibrator: Calibrator, scores: Any) -> DeviceRows | None:
     -------
     DeviceRows, or None
 
-    Examples
-    --------
     >>> import hcal
     >>> rows_on_device(hcal.HCalibrator(), [[0.0, 1.0]])
     """
@@ -128,8 +122,6 @@ def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
     -------
     Tensor of shape (N, K), or None
 
-    Examples
-    --------
     >>> import hcal, torch
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
     >>> predict_tensor(cal, torch.tensor([[0.0, 2.0]]))

@@ -22,8 +22,6 @@ class Portable(Protocol):
 def is_portable(calibrator: Calibrator) -> bool:
     """Whether the method can run in PyTorch and ONNX.
 
-    Examples
-    --------
     >>> import hcal
     >>> is_portable(hcal.make_calibrator("ts"))
     True
@@ -34,8 +32,6 @@ def is_portable(calibrator: Calibrator) -> bool:
 def portable(calibrator: Calibrator) -> Portable:
     """Return the fitted calibrator as one that has ``_graph``, or refuse in words.
 
-    Examples
-    --------
     >>> import hcal
     >>> portable(hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1])).name
     'uncal'
@@ -59,8 +55,6 @@ def to_logits(ops: Ops, x: Any, kind: InputKind, smallest: float) -> Any:
     smallest : float
         The smallest positive number of the float width of the input: what a probability 0 becomes.
 
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> to_logits(NumpyOps(), np.array([[0.0, 1.0]]), "probs", 1e-300).round(1)
     array([[-690.8,    0. ]])
@@ -87,8 +81,6 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
     eps : float
         The spacing of the output's floats at 1.
 
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> scores = np.array([[0.0, 1e-9]])
     >>> keep_top(NumpyOps(np.float32), NumpyOps().softmax(scores), scores, 2.0**-23).argmax()
@@ -119,8 +111,6 @@ def program(calibrator: Calibrator, ops: Ops, scores: Any, *, eps: float, smalle
     -------
     float64 value of shape (..., K)
 
-    Examples
-    --------
     >>> import hcal
     >>> from hcal.runtime.ops import NumpyOps
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])

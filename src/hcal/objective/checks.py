@@ -17,8 +17,6 @@ def check_arrays(probs: FloatArray, y: IntArray) -> None:
 
     Unchecked input is not only wrong: compiled kernels index tables by the bits of a probability.
 
-    Examples
-    --------
     >>> check_arrays(np.ones((1, 2)), np.array([2]))
     Traceback (most recent call last):
     ...
@@ -42,8 +40,6 @@ def check_ranges(least: float, most: float, first: int, last: int, n_classes: in
     first, last : int
         Least and greatest label.
 
-    Examples
-    --------
     >>> check_ranges(0.0, float("nan"), 0, 1, 2)
     Traceback (most recent call last):
     ...
@@ -64,8 +60,6 @@ def _inside(probs: FloatArray) -> bool:
 def check_tensors(probs: Any, y: Any) -> None:
     """Raise ValueError unless probs (N, K) lies in [0, 1] and y (N,) in 0..K−1; one wait for the device.
 
-    Examples
-    --------
     >>> import torch
     >>> check_tensors(torch.tensor([[0.5, float("nan")]]), torch.tensor([0]))
     Traceback (most recent call last):

@@ -26,8 +26,6 @@ def families_loss(
     -------
     float, array of shape (F, n) or None
 
-    Examples
-    --------
     >>> settings = ObjectiveSettings(window=1, epsilon=0, scale=1, norm=2, weighting="uniform")
     >>> families_loss(np.array([[0.25, 0.75]]), np.array([[False, True]]), settings)
     (0.0625, array([[ 0.25, -0.25]]))
@@ -44,8 +42,6 @@ def one_family(p: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings) ->
     with the weight of the window's cluster. Order and weights carry no gradient; events that tie in
     probability and mark share their mean, so that the order of rows cannot matter.
 
-    Examples
-    --------
     >>> one_family(np.array([0.5, 0.5]), np.array([False, True]), ObjectiveSettings(window=2))[0]
     0.0
     """
@@ -73,8 +69,6 @@ def sliding_means(values: ArrayLike, window: int) -> Float64:
     a factor n / window of its precision. With fewer values than ``window`` there is one run: all of them.
     Shapes: values (n,) → (max(n − window, 0) + 1,).
 
-    Examples
-    --------
     >>> sliding_means([0.0, 1.0, 2.0, 6.0], 2)
     array([0.5, 1.5, 4. ])
     """

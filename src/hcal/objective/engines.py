@@ -34,8 +34,6 @@ def evaluate_loss(
     -------
     a float, or a scalar tensor in float64 where the engine is torch's; the gradient as ``probs``
 
-    Examples
-    --------
     >>> from hcal.objective.events import PooledEvents
     >>> evaluate_loss(np.full((2, 2), 0.5), np.array([0, 1]), ObjectiveSettings(), PooledEvents(), False)
     (0.0, None)
@@ -67,8 +65,6 @@ def _evaluate(
 def on_host(probs: Any) -> bool:
     """Return whether a tensor is better handed to the compiled kernels.
 
-    Examples
-    --------
     >>> on_host(np.zeros((1, 2)))
     False
     """
@@ -81,8 +77,6 @@ def engine_for(q: Any) -> Engine:
     Arrays: compiled by numba where it is installed, else torch. Tensors: Triton on CUDA for one row of
     float32, else plain torch operations.
 
-    Examples
-    --------
     >>> import torch
     >>> engine_for(torch.zeros(2, 3)).__module__
     'hcal.objective._torch'

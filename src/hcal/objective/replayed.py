@@ -57,8 +57,6 @@ class Recording:
 class Recordings:
     """The recordings of a process, by shape, settings and stream; None marks what was seen once.
 
-    Examples
-    --------
     >>> Recordings().suits(torch.zeros(2, 2))
     False
     """

@@ -34,8 +34,6 @@ def sampled_kmeans(
     -------
     array of shape (clusters,)
 
-    Examples
-    --------
     >>> sampled_kmeans([0.0, 0.1, 0.9, 1.0], clusters=2).round(3)
     array([0.05, 0.95])
     """

@@ -32,8 +32,6 @@ def soft_binned_error(
     -------
     float, array of shape (N,)
 
-    Examples
-    --------
     >>> error, _ = soft_binned_error(np.array([0.9, 0.9]), np.array([1.0, 0.0]), np.array([0.5, 0.5]))
     >>> round(error, 4)
     0.4
@@ -63,8 +61,6 @@ def soft_binned_error(
 def soft_binned(*, bins: int = 15, tau: float = 0.01) -> Objective:
     """Return the soft-binned ECE of the top label as an objective of log-probabilities.
 
-    Examples
-    --------
     >>> value, _ = soft_binned().value_and_grad(np.log([[0.1, 0.9]] * 2), np.array([1, 0]), np.full(2, 0.5))
     >>> round(value, 4)
     0.4

@@ -59,8 +59,6 @@ def tied_loss(groups: TiedGroups, s: ObjectiveSettings) -> TiedLoss:
     -------
     TiedLoss
 
-    Examples
-    --------
     >>> one, at = np.ones(2), np.arange(2)
     >>> groups = TiedGroups(one, np.array([0.25, 0.75]), np.array([0.0, 1.0]), at, at, 0 * one)
     >>> brier = ObjectiveSettings(window=1, epsilon=0, scale=1, norm=2, weighting="uniform")

@@ -28,8 +28,6 @@ def as_loss(objective: Objective) -> TorchLoss:
         The objective's own engine, where it has one (weights then may not be given), else
         :class:`NumpyLoss`.
 
-    Examples
-    --------
     >>> from hcal.objective import proper
     >>> as_loss(proper.brier_loss())(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
     0.5
@@ -44,8 +42,6 @@ class NumpyLoss:
     ----------
     objective : Objective
 
-    Examples
-    --------
     >>> from hcal.objective import proper
     >>> probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64, requires_grad=True)
     >>> NumpyLoss(proper.log_loss())(probs, torch.tensor([1])).backward()
@@ -82,8 +78,6 @@ def numpy_value(x: Tensor, function: Callable[[NDArray[Any]], tuple[float, NDArr
     -------
     scalar tensor in the dtype of x
 
-    Examples
-    --------
     >>> x = torch.tensor([3.0], requires_grad=True)
     >>> numpy_value(x, lambda v: (float(v @ v), 2 * v)).backward()
     >>> x.grad
@@ -109,8 +103,6 @@ class _NumpyValue(torch.autograd.Function):
 def torch_nll(probs: Tensor, y: Tensor) -> Tensor:
     """Return the mean NLL, differentiable.
 
-    Examples
-    --------
     >>> torch_nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
     0.6931471824645996
     """
@@ -121,8 +113,6 @@ def torch_nll(probs: Tensor, y: Tensor) -> Tensor:
 def torch_brier(probs: Tensor, y: Tensor) -> Tensor:
     """Return the Brier score, differentiable.
 
-    Examples
-    --------
     >>> torch_brier(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
     0.5
     """

@@ -31,8 +31,6 @@ def kmeans_ranges(
     edges : array of shape (clusters + 1,)
         Cluster i is ``values[edges[i]:edges[i + 1]]``; a value half-way belongs to the lower one.
 
-    Examples
-    --------
     >>> kmeans_ranges([0.0, 0.1, 0.9, 1.0], clusters=2)
     (array([0.05, 0.95]), array([0, 2, 4]))
     """
@@ -52,8 +50,6 @@ def ranges_of(values: Float64, centres: Float64) -> NDArray[np.int64]:
 
     Shapes: values (m,), centres (C,) → (C + 1,).
 
-    Examples
-    --------
     >>> ranges_of(np.array([0.0, 0.4, 1.0]), np.array([0.0, 1.0]))
     array([0, 2, 3])
     """
@@ -73,8 +69,6 @@ def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 2
     -------
     array of shape (m,)
 
-    Examples
-    --------
     >>> window_weights([0.0, 0.1, 1.0], clusters=2)
     array([0.25, 0.25, 0.5 ])
     """

@@ -53,8 +53,6 @@ class Blend(NamedTuple):
 def no_blend(n_classes: int) -> Blend:
     """Return the pool of the events alone.
 
-    Examples
-    --------
     >>> float(no_blend(3).events)
     1.0
     """
@@ -101,8 +99,6 @@ def split_top(scores: Any, top: IntArray) -> tuple[Float64, Any]:
 
     Scores are an array or a tensor, and so are the shares.
 
-    Examples
-    --------
     >>> odds, rest = split_top(np.zeros((1, 3)), np.array([0]))
     >>> odds.round(4), rest
     (array([-0.6931]), array([[0. , 0.5, 0.5]]))
@@ -131,8 +127,6 @@ def tied_on_top(logits: FloatArray) -> NDArray[np.bool_]:
 def top_class(logits: Logits, prefer: Float64 | None) -> IntArray:
     """Return the top class of every row; of tied ones the preferred, so that a numbering does not matter.
 
-    Examples
-    --------
     >>> top_class(np.array([[1.0, 1.0, 0.0]]), np.array([0.0, 1.0, 2.0]))
     array([1])
     """
@@ -156,8 +150,6 @@ def level_ties(probs: FloatArray, logits: FloatArray) -> None:
     Others above the mean are drawn to their own mean as far as it needs; where that is above too, all classes
     get the same but for a hair.
 
-    Examples
-    --------
     >>> probs = np.array([[0.5, 0.1, 0.35, 0.05]])
     >>> level_ties(probs, np.array([[1.0, 1.0, 0.0, 0.0]]))
     >>> probs.round(4)

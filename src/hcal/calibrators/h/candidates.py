@@ -63,8 +63,6 @@ class Setting(NamedTuple):
 def new_setting(logits: Logits, y: IntArray, weight: Float64, *, classes: bool) -> Setting:
     """Return the setting of calibration rows.
 
-    Examples
-    --------
     >>> new_setting(np.zeros((2, 4)), np.array([0, 2]), np.ones(2), classes=True).prefer
     array([1.5, 0.5, 1.5, 0.5])
     """
@@ -118,8 +116,6 @@ def fit_candidates(
     refined : Refined, optional
         A first stage that is already fitted.
 
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
     >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(z, y, np.ones(40), classes=True))
     >>> fitted.vector.shape, fitted.matrix.shape
@@ -142,8 +138,6 @@ def fit_candidates(
 def linear_penalties(k: int, total: float) -> list[tuple[MakeMap, Float64]]:
     """Return vector and matrix scaling, each with the strength of its ridge (P,).
 
-    Examples
-    --------
     >>> [strength.shape for _, strength in linear_penalties(3, 100.0)]
     [(6,), (12,)]
     """
@@ -158,8 +152,6 @@ def linear_penalties(k: int, total: float) -> list[tuple[MakeMap, Float64]]:
 def capped(margin: FloatArray, cap: float) -> Float64:
     """Return margins below the top, none beyond the cap, as scores.
 
-    Examples
-    --------
     >>> capped(np.array([[0.0, 9.0]]), 5.0)
     array([[-0., -5.]])
     """
@@ -194,8 +186,6 @@ def scores(fitted: Candidates, logits: Logits) -> Any:
 def blend(fitted: Candidates, share: Float64) -> Blend:
     """Return the pool of candidates with weights (J,) as one set of scores.
 
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
     >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(z, y, np.ones(40), classes=True))
     >>> float(blend(fitted, np.array([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])).scale)

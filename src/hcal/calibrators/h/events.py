@@ -60,8 +60,6 @@ class Rest(NamedTuple):
 def top_odds(margin: FloatArray, top: IntArray) -> Float64:
     """Return the log-odds of the top class under softmax(−margin).
 
-    Examples
-    --------
     >>> top_odds(np.array([[0.0, 0.0, 0.0]]), np.array([0])).round(4)
     array([-0.6931])
     """
@@ -100,8 +98,6 @@ def fit_curve(
     -------
     Curve
 
-    Examples
-    --------
     >>> odds, hit = np.full(1000, 2.0), np.array([1.0, 0.0] * 500)
     >>> none, top = np.zeros((1000, 0)), np.zeros(1000, dtype=int)
     >>> curve = fit_curve(odds, none, top, hit, np.ones(1000), 2, classes=False)
@@ -129,8 +125,6 @@ class CurveShape(NamedTuple):
 def curve_shape(odds: Float64, weight: Float64) -> CurveShape:
     """Return the shape for log-odds (N,) with weights (N,).
 
-    Examples
-    --------
     >>> curve_shape(np.linspace(-1, 1, 100), np.ones(100)).knots.shape
     (8,)
     """
@@ -206,8 +200,6 @@ def fit_rest(
     -------
     Rest
 
-    Examples
-    --------
     >>> rest = fit_rest(np.zeros((0, 3)), *np.zeros((2, 0), dtype=int), np.zeros(0), 5.0, classes=True)
     >>> rest(np.array([[0.0, 1.0, 1.0]]), np.array([0]))
     array([[0. , 0.5, 0.5]])

@@ -288,8 +288,6 @@ def assemble(fitted: Candidates, chosen: Pool) -> Model:
 def enough_rows(weight: Float64) -> bool:
     """Return whether there are rows for folds.
 
-    Examples
-    --------
     >>> enough_rows(np.ones(9)), enough_rows(np.ones(10))
     (False, True)
     """

@@ -37,8 +37,6 @@ class Verdict(NamedTuple):
     def against(self, base: Verdict) -> float:
         """Return the criterion: 0 is as good as ``base``, −0.1 about a tenth better at every level.
 
-        Examples
-        --------
         >>> one = Verdict(1, 1, 0, 0, 1, 1, 0.1, 0.1, 0.1, 0.1)
         >>> one.against(one), one._replace(h_top=0.1).against(one) > 0
         (0.0, True)
@@ -69,8 +67,6 @@ def judge(probs: Any, y: IntArray, weight: Float64) -> Verdict:
     -------
     Verdict
 
-    Examples
-    --------
     >>> judge(np.array([[0.5, 0.5]] * 2), np.array([0, 1]), np.ones(2)).h_class
     0.0
     """
@@ -116,8 +112,6 @@ def _mean(values: Float64, weight: Float64) -> tuple[float, float]:
 def class_errors(probs: Any, y: IntArray, weight: Float64, window: int = WINDOW) -> tuple[Float64, Float64]:
     """Return :func:`h_error` of every class (K,) and the noise of each (K,), a few classes at a time.
 
-    Examples
-    --------
     >>> class_errors(np.array([[0.5, 0.5]] * 4), np.array([0, 0, 0, 0]), np.ones(4), window=4)[0]
     array([0.1875, 0.1875])
     """
@@ -143,8 +137,6 @@ def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW
     The noise of one window, were p the truth, is Σ p(1 − p) over the squared window; what is left estimates
     the squared error itself and may be below 0.
 
-    Examples
-    --------
     >>> h_error(np.full(4, 0.5), np.array([1.0, 1.0, 1.0, 1.0]), np.ones(4), window=4)
     0.1875
     """

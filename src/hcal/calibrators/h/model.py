@@ -62,8 +62,6 @@ class Model(NamedTuple):
 def predict_model(model: Model, logits: FloatArray) -> FloatArray:
     """Return probabilities (N, K) of logits (N, K), compiled where numba is installed.
 
-    Examples
-    --------
     >>> predict_model(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]))
     array([[0.5, 0.5]])
     """
@@ -75,8 +73,6 @@ def predict_model(model: Model, logits: FloatArray) -> FloatArray:
 def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """Write probabilities (N, K) of logits (N, K) into ``out``, a contiguous array of the same type.
 
-    Examples
-    --------
     >>> out = np.empty((1, 2))
     >>> predict_into(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]), out)
     >>> out
@@ -92,8 +88,6 @@ def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
 def kernel_at_hand(model: Model, logits: FloatArray) -> bool:
     """Return whether the compiled kernel is to predict these logits, or numpy.
 
-    Examples
-    --------
     >>> isinstance(kernel_at_hand(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]])), bool)
     True
     """
@@ -107,8 +101,6 @@ def kernel_at_hand(model: Model, logits: FloatArray) -> bool:
 def keeps_order(model: Model) -> bool:
     """Return whether a model tells no class from another but by its logit: the order of all is then kept.
 
-    Examples
-    --------
     >>> keeps_order(plain_model(identity_refined(1.0), 2))
     True
     """
@@ -121,8 +113,6 @@ def keeps_order(model: Model) -> bool:
 def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """Do the same by numpy alone, in blocks that stay in the cache; where the order is kept, in float64.
 
-    Examples
-    --------
     >>> out = np.empty((1, 2))
     >>> predict_plain(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]), out)
     >>> out
@@ -150,8 +140,6 @@ def _events_alone(model: Model, logits: FloatArray) -> FloatArray:
 def pooled_scores(model: Model, logits: FloatArray) -> tuple[IntArray, FloatArray]:
     """Return the top classes (N,) and the scores of the pool (N, K).
 
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
     >>> stage = fit_refined(z, y, np.ones(40))[0]
     >>> model = fit_events(stage, see(stage, z, y), y, np.ones(40), classes=True)
@@ -186,8 +174,6 @@ def _pooled(model: Model, logits: FloatArray) -> FloatArray:
 def plain_model(refined: Refined, n_classes: int) -> Model:
     """Return the model that is stage 1 alone.
 
-    Examples
-    --------
     >>> plain_model(identity_refined(1.0), 3).lift
     0.0
     """
@@ -198,8 +184,6 @@ def plain_model(refined: Refined, n_classes: int) -> Model:
 def no_curve(n_features: int, n_classes: int) -> Curve:
     """Return the curve that corrects nothing.
 
-    Examples
-    --------
     >>> no_curve(0, 2)(np.array([1.5]), np.zeros((1, 0)), np.array([0]))
     array([1.5])
     """
@@ -225,8 +209,6 @@ class Seen(NamedTuple):
 def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = None) -> Seen:
     """Apply stage 1 to the calibration rows, block by block.
 
-    Examples
-    --------
     >>> see(identity_refined(1.0), np.array([[1.0, 0.0]]), np.array([1])).lost
     array([ True])
     """
@@ -249,8 +231,6 @@ def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = 
 def fit_events(refined: Refined, seen: Seen, y: IntArray, weight: Float64, *, classes: bool) -> Model:
     """Fit stage 2 on rows that stage 1 has seen; stage 3's λ is 0 and can be replaced afterwards.
 
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0]] * 40), np.array([1, 1, 1, 0] * 10)
     >>> stage = fit_refined(z, y, np.ones(40))[0]
     >>> model = fit_events(stage, see(stage, z, y), y, np.ones(40), classes=True)
@@ -275,8 +255,6 @@ _POOLED: dict[str, Any] = {"blend": Blend, "last": Curve}
 def to_state(model: Model) -> dict[str, NDArray[Any]]:
     """Return a model as the arrays of a calibrator's state.
 
-    Examples
-    --------
     >>> sorted(to_state(plain_model(identity_refined(1.0), 2)))[:3]
     ['curve.classes', 'curve.knots', 'curve.scaler']
     """
@@ -293,8 +271,6 @@ def to_state(model: Model) -> dict[str, NDArray[Any]]:
 def from_state(state: Mapping[str, NDArray[Any]]) -> Model:
     """Return the model of a state.
 
-    Examples
-    --------
     >>> from_state(to_state(plain_model(identity_refined(2.0), 2))).refined.beta
     array(2.)
     """
@@ -314,8 +290,6 @@ _MOST_MODELS = 8
 def model_of(state: Mapping[str, NDArray[Any]]) -> Model:
     """Return :func:`from_state`, the same model as long as the state holds the same arrays.
 
-    Examples
-    --------
     >>> state = to_state(plain_model(identity_refined(2.0), 2))
     >>> model_of(state) is model_of(dict(state))
     True

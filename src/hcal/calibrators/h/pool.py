@@ -53,8 +53,6 @@ class Caution(NamedTuple):
 def doubt(total: float, errors: float) -> float:
     """Return how little so many rows with so many errors say: 1 of none, exactly 0 of enough.
 
-    Examples
-    --------
     >>> doubt(1000.0, 49.0), round(doubt(100.0, 49.0), 2), round(doubt(30.0, 5.0), 2)
     (0.0, 0.45, 0.91)
     """
@@ -79,8 +77,6 @@ def log_linear_weights(
     lean : bool
     caution : Caution, optional
 
-    Examples
-    --------
     >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
     >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
     >>> log_linear_weights(np.stack([good, -good]), y, np.ones(100)).round(1)

@@ -56,8 +56,6 @@ class Refined(NamedTuple):
 def refine(stage: Refined, rows: Rows) -> tuple[FloatArray, Float64]:
     """Return refined margins (N, K) and standardised features (N, F) of rows at the stage's temperature.
 
-    Examples
-    --------
     >>> refine(identity_refined(1.0), look(np.array([[3.0, 0.0, 1.0]]), 1.0))[0]
     array([[0., 3., 2.]])
     """
@@ -71,8 +69,6 @@ def refine(stage: Refined, rows: Rows) -> tuple[FloatArray, Float64]:
 def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, FloatArray, Float64]:
     """Return top classes (N,), refined margins (N, K) and standardised features (N, F) of logits.
 
-    Examples
-    --------
     >>> stage = identity_refined(1.0)
     >>> apply_refined(stage, np.array([[3.0, 0.0, 1.0]]))[1]
     array([[0., 3., 2.]])
@@ -87,8 +83,6 @@ def curve(values: Float64, margin: FloatArray) -> FloatArray:
     In float64 segment by segment, which cannot invert a pair; in float32 as a sum of hinges, which is
     several times faster and good to its last digits.
 
-    Examples
-    --------
     >>> curve(2 * KNOTS, np.array([1.0, 100.0]))
     array([  2., 200.])
     """
@@ -116,8 +110,6 @@ def _hinges(slopes: Float64, margin: FloatArray) -> FloatArray:
 def identity_refined(beta: float) -> Refined:
     """Return the first stage that is temperature scaling by β.
 
-    Examples
-    --------
     >>> float(identity_refined(0.5).beta)
     0.5
     """
@@ -139,8 +131,6 @@ def fit_refined(logits: Logits, y: IntArray, weight: Float64) -> tuple[Refined, 
     Refined, bool, str
         The stage, and whether the temperature inside it has an optimum, with a sentence if not.
 
-    Examples
-    --------
     >>> z = np.array([[0.0, 2.0]] * 1000)
     >>> stage, good, _ = fit_refined(z, np.array([1, 1, 1, 0] * 250), np.ones(1000))
     >>> margin = apply_refined(stage, z[:1])[1]
@@ -276,8 +266,6 @@ def _grouped(margin: FloatArray, edges: IntArray) -> FloatArray:
 def group_edges(n_classes: int) -> IntArray:
     """Return where groups begin, and the end: singles first, then 2, 4, 8, … classes a group, four each.
 
-    Examples
-    --------
     >>> group_edges(30)[-5:]
     array([23, 24, 26, 28, 30])
     """

@@ -90,8 +90,6 @@ def _here(values: Any) -> Float64:
 def segment_shares(margin: Float64) -> Float64:
     """Return how much of every segment of g lies below margins: (...,) ↦ (..., J).
 
-    Examples
-    --------
     >>> segment_shares(np.array([0.75]))[0, :3]
     array([0.5 , 0.25, 0.  ])
     """

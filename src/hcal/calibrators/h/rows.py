@@ -55,8 +55,6 @@ def look(logits: FloatArray, beta: float, top: IntArray | None = None) -> Rows:
     -------
     Rows
 
-    Examples
-    --------
     >>> look(np.array([[2.0, 0.0, 1.0]]), 0.5).margin
     array([[0. , 1. , 0.5]])
     """
@@ -70,8 +68,6 @@ def look(logits: FloatArray, beta: float, top: IntArray | None = None) -> Rows:
 def narrowed(value: float, dtype: Any) -> Any:
     """Return a number in a float width, at most the largest finite one of it.
 
-    Examples
-    --------
     >>> bool(np.isfinite(narrowed(1e300, np.float32)))
     True
     """
@@ -94,8 +90,6 @@ def features(margin: FloatArray, top: IntArray) -> Float64:
     -------
     array of shape (N, 6)
 
-    Examples
-    --------
     >>> features(np.zeros((1, 2)), np.zeros(1, dtype=int)).shape
     (1, 6)
     """
@@ -145,8 +139,6 @@ class Scaler(NamedTuple):
 def fit_scaler(values: Float64, weight: Float64) -> Scaler:
     """Learn a scaler from values of shape (N, F) and weights of shape (N,).
 
-    Examples
-    --------
     >>> fit_scaler(np.array([[0.0], [2.0]]), np.ones(2)).mean
     array([1.])
     """
@@ -171,8 +163,6 @@ def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
     -------
     array of shape (Q, F)
 
-    Examples
-    --------
     >>> weighted_quantile(np.array([[1.0], [5.0]]), np.array([3.0, 1.0]), np.array([0.5]))
     array([[1.]])
     """
@@ -188,8 +178,6 @@ def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
 def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
     """Cut rows into slices of about so many events, so that memory stays bounded.
 
-    Examples
-    --------
     >>> len(blocks(10, 1_000_000))
     10
     """
@@ -203,8 +191,6 @@ def few(total: float, errors: float = np.inf, enough: float = ENOUGH_ROWS) -> fl
     Rows that a classifier gets right say little of the shape of a curve; without any error nothing stops it
     from growing ever surer.
 
-    Examples
-    --------
     >>> few(5000.0), few(200.0), few(5000.0, errors=1.0)
     (1.0, 5.0, 25.0)
     """
