@@ -10,16 +10,9 @@ from hcal.runtime.numerics import Float64, IntArray
 
 
 def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:
-    """Return ω = 1 + β/(1 + e^{−u/α}) − β/2 of class losses, u their standard scores (sd with K − 1).
+    """Return ω = 1 + β/(1 + e^{−u/α}) − β/2 (C,) of class losses, u their standard scores (sd with K − 1).
 
-    Parameters
-    ----------
-    losses : array of shape (C,)
-        The mean NLL of each class that has rows.
-
-    Returns
-    -------
-    array of shape (C,)
+    ``losses`` (C,) are the mean NLL of each class that has rows.
 
     >>> class_weights(np.array([1.0, 1.0]), 1.0, 1.5)
     array([1., 1.])

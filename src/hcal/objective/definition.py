@@ -13,18 +13,10 @@ from hcal.runtime.numerics import Float64, FloatArray, prefix_sums
 def families_loss(
     q: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings, need_grad: bool = True
 ) -> tuple[float, Float64 | None]:
-    """Return the mean over rows of eq:finalloss, and its gradient.
+    """Return the mean over rows of eq:finalloss, and its gradient (F, n), or None.
 
-    Parameters
-    ----------
-    q : array of shape (F, n)
-        Probabilities of events; each row is sorted and windowed on its own.
-    marks : bool array of shape (F, n)
-        Whether the event happened.
-
-    Returns
-    -------
-    float, array of shape (F, n) or None
+    ``q`` (F, n) are probabilities of events, ``marks`` (F, n) whether they happened; each row is sorted and
+    windowed on its own.
 
     >>> settings = ObjectiveSettings(window=1, epsilon=0, scale=1, norm=2, weighting="uniform")
     >>> families_loss(np.array([[0.25, 0.75]]), np.array([[False, True]]), settings)

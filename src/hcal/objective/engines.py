@@ -25,14 +25,8 @@ def evaluate_loss(
 ) -> tuple[Any, Any]:
     """Return the loss and its gradient (N, K), or None; of input that has been checked.
 
-    Parameters
-    ----------
-    probs : array or tensor of shape (N, K), float32 or float64
-    y : array or tensor of shape (N,), int64
-
-    Returns
-    -------
-    a float, or a scalar tensor in float64 where the engine is torch's; the gradient as ``probs``
+    ``probs`` (N, K), float32 or float64, and ``y`` (N,), int64, are arrays or tensors; so is the gradient.
+    The loss is a float, or a scalar tensor in float64 where the engine is torch's.
 
     >>> from hcal.objective.events import PooledEvents
     >>> evaluate_loss(np.full((2, 2), 0.5), np.array([0, 1]), ObjectiveSettings(), PooledEvents(), False)
@@ -82,11 +76,11 @@ def engine_for(q: Any) -> Engine:
     'hcal.objective._torch'
     """
     if isinstance(q, np.ndarray):
-        if compiled():
-            from hcal.objective._compiled import families_loss as by_numba
+        if not compiled():
+            return _torch_on_arrays
+        from hcal.objective._compiled import families_loss as by_numba
 
-            return by_numba
-        return _torch_on_arrays
+        return by_numba
     if len(q) == 1 and takes_fused(q):
         from hcal.objective._triton import families_loss as by_triton
 

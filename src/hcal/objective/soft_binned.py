@@ -18,19 +18,7 @@ def soft_binned_error(
 
     Row i belongs to bin j by g_ij = softmax_j(−(c_i − a_j)²/τ) around the anchors a_j = (j − ½)/bins; the
     error is √(Σ_j (S_j/ΣS)(C_j − A_j)²), with S_j the mass of a bin, C_j and A_j its mean confidence and
-    accuracy.
-
-    Parameters
-    ----------
-    confidence, hit : arrays of shape (N,)
-    weight : array of shape (N,)
-        Sums to 1.
-    tau : float
-        Softness; the smaller, the nearer to hard bins.
-
-    Returns
-    -------
-    float, array of shape (N,)
+    accuracy. All arrays are (N,), ``weight`` sums to 1; the smaller ``tau``, the nearer to hard bins.
 
     >>> error, _ = soft_binned_error(np.array([0.9, 0.9]), np.array([1.0, 0.0]), np.array([0.5, 0.5]))
     >>> round(error, 4)
