@@ -84,7 +84,6 @@ def loss_of(
     """
     w = unit_weight(weight, len(x))
     rows = _rows(map, x) if objective.by_rows else len(x)
-
     parts = _parts(map, objective, x)
 
     def loss(theta: Float64) -> tuple[float, Float64]:
@@ -171,7 +170,10 @@ class Problem:
 
     def units(self) -> Float64 | None:
         """Return 1/√(diagonal of the second derivative of NLL at the start), where the map knows it."""
-        return _units(self.map, self.start, self.x, self.weight, self.penalty)
+        if self.map.diagonal is None:
+            return None
+        weight = unit_weight(self.weight, len(self.x))
+        return units_of(diagonal_of(self.map, self.start, self.x, weight), self.penalty)
 
 
 #: How a problem is solved: :mod:`hcal.solvers.methods`, :class:`hcal.solvers.adam.Adam`, or your own.
@@ -222,15 +224,6 @@ def fit_map(
     """
     first = map.start if start is None else start
     return solver(Problem(map, objective, x, y, weight, penalty, first))
-
-
-def _units(
-    map: Map, theta: Float64, x: Float64, weight: Float64 | None, penalty: Ridge | None
-) -> Float64 | None:
-    """Return 1/√(diagonal of the second derivative at the start), where the map knows it."""
-    if map.diagonal is None:
-        return None
-    return units_of(diagonal_of(map, theta, x, unit_weight(weight, len(x))), penalty)
 
 
 def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float64:

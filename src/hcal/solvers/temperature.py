@@ -8,7 +8,7 @@ cannot fail silently: the two cases without a finite optimum are recognised from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -212,21 +212,10 @@ def search_temperature(
 ) -> Temperature:
     """Find the temperature of least mean NLL, whoever sums over the rows.
 
-    Parameters
-    ----------
-    looked : (float, int, int)
-        The sum over rows of the mean distance to the top score, how many rows there are, and how many labels
-        do not have the top score.
-    derivatives_in : callable
-        A unit of the logits ↦ (β ↦ both derivatives in β of the mean NLL, logits in that unit).
-    confidence : callable
-        β ↦ the mean of the largest probability.
-    total : float
-        The weight of all rows.
-
-    Returns
-    -------
-    Temperature
+    ``looked`` are the sum over rows of the mean distance to the top score, how many rows there are, and how
+    many labels do not have the top score; ``derivatives_in`` makes of a unit of the logits β ↦ both
+    derivatives of the mean NLL in that unit, ``confidence`` of β the mean of the largest probability;
+    ``total`` is the weight of all rows.
     """
     distances, n_rows, missed = looked
     scale = _scale(distances, n_rows)
@@ -238,8 +227,8 @@ def search_temperature(
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
     if not missed:
         return _succession(confidence, scale, total)
-    solved = _newton(derivatives, LOG_BETA_BOUNDS)
-    return Temperature(solved.beta / scale, solved.converged, solved.message, solved.evaluations)
+    solved = _newton(derivatives)
+    return replace(solved, beta=solved.beta / scale)
 
 
 def _first_look(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float, int, int]:
@@ -264,10 +253,8 @@ def _succession(confidence: Callable[[float], float], scale: float, total: float
     return Temperature(max(beta, 1.0), False, message)
 
 
-def _newton(
-    derivatives: Callable[[float], tuple[float, float]], bounds: tuple[float, float], tolerance: float = 1e-11
-) -> Temperature:
-    low, high = bounds
+def _newton(derivatives: Callable[[float], tuple[float, float]], tolerance: float = 1e-11) -> Temperature:
+    low, high = bounds = LOG_BETA_BOUNDS
     t = (low + high) / 2
     evaluation = 0
     while evaluation < 100:

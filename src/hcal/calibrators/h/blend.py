@@ -24,30 +24,15 @@ FLOOR = 30.0
 
 
 class Blend(NamedTuple):
-    """Weights of the pool.
+    """Weights of the pool."""
 
-    Attributes
-    ----------
-    events, refined : arrays of shape ()
-        Weights of the events and of the refined margins.
-    cap : array of shape ()
-        Margins beyond this count as this in the linear part.
-    matrix : array of shape (K, K) or (0, 0)
-        The linear part; empty where it is a multiple of the margins.
-    scale : array of shape ()
-        The multiple.
-    bias : array of shape (K,)
-    prefer : array of shape (K,)
-        Among classes that tie on top, the one with the highest of these numbers is taken.
-    """
-
-    events: Float64
-    refined: Float64
-    cap: Float64
-    matrix: Float64
-    scale: Float64
-    bias: Float64
-    prefer: Float64
+    events: Float64  # () of the events
+    refined: Float64  # () of the refined margins
+    cap: Float64  # () margins beyond it count as this in the linear part
+    matrix: Float64  # (K, K) the linear part; (0, 0) where it is a multiple of the margins
+    scale: Float64  # () the multiple
+    bias: Float64  # (K,)
+    prefer: Float64  # (K,) among classes that tie on top, the one with the highest of these is taken
 
 
 def no_blend(n_classes: int) -> Blend:

@@ -56,16 +56,7 @@ def _log_ratio(value: float, base: float, noise: float) -> float:
 
 
 def judge(probs: Any, y: IntArray, weight: Float64) -> Verdict:
-    """Measure held-out probabilities.
-
-    Parameters
-    ----------
-    probs : array or tensor of shape (N, K)
-    y, weight : arrays of shape (N,)
-
-    Returns
-    -------
-    Verdict
+    """Measure held-out probabilities (N, K), an array or a tensor; y and weight (N,).
 
     >>> judge(np.array([[0.5, 0.5]] * 2), np.array([0, 1]), np.ones(2)).h_class
     0.0

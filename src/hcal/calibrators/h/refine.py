@@ -54,11 +54,7 @@ class Refined(NamedTuple):
 
 
 def refine(stage: Refined, rows: Rows) -> tuple[FloatArray, Float64]:
-    """Return refined margins (N, K) and standardised features (N, F) of rows at the stage's temperature.
-
-    >>> refine(identity_refined(1.0), look(np.array([[3.0, 0.0, 1.0]]), 1.0))[0]
-    array([[0., 3., 2.]])
-    """
+    """Return refined margins (N, K) and standardised features (N, F) of rows at the stage's temperature."""
     x = stage.scaler()(rows.feature)
     margin = curve(stage.values, rows.margin)
     scale = np.exp(np.clip(x @ stage.weights, -WIDEST, WIDEST))
@@ -67,12 +63,7 @@ def refine(stage: Refined, rows: Rows) -> tuple[FloatArray, Float64]:
 
 
 def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, FloatArray, Float64]:
-    """Return top classes (N,), refined margins (N, K) and standardised features (N, F) of logits.
-
-    >>> stage = identity_refined(1.0)
-    >>> apply_refined(stage, np.array([[3.0, 0.0, 1.0]]))[1]
-    array([[0., 3., 2.]])
-    """
+    """Return top classes (N,), refined margins (N, K) and standardised features (N, F) of logits."""
     rows = look(logits, float(stage.beta))
     return rows.top, *refine(stage, rows)
 
@@ -107,29 +98,8 @@ def _hinges(slopes: Float64, margin: FloatArray) -> FloatArray:
     return out
 
 
-def identity_refined(beta: float) -> Refined:
-    """Return the first stage that is temperature scaling by β.
-
-    >>> float(identity_refined(0.5).beta)
-    0.5
-    """
-    zero, one = np.zeros(6), np.ones(6)
-    return Refined(np.array(beta), KNOTS.copy(), zero, zero, one, -one, one)
-
-
 def fit_refined(logits: Logits, y: IntArray, weight: Float64) -> tuple[Refined, bool, str]:
-    """Fit the first stage by NLL.
-
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,)
-
-    Returns
-    -------
-    Refined, bool, str
-        The stage, and whether the temperature inside it has an optimum, with a sentence if not.
+    """Fit the first stage by NLL; beside it, whether its temperature has an optimum, and a sentence if not.
 
     >>> z = np.array([[0.0, 2.0]] * 1000)
     >>> stage, good, _ = fit_refined(z, np.array([1, 1, 1, 0] * 250), np.ones(1000))
@@ -164,19 +134,9 @@ def _fit_there(
 
 
 def fit_refined_rows(rows: FitRows, logits: FloatArray, weight: Float64) -> tuple[Refined, bool, str]:
-    """Fit the first stage by NLL on rows that are not in memory.
+    """Fit the first stage as :func:`fit_refined` does, on rows that are not in memory.
 
-    Parameters
-    ----------
-    rows : FitRows
-    logits : array of shape (S, K)
-        A sample of them: the range of the features is what it shows.
-    weight : array of shape (S,)
-
-    Returns
-    -------
-    Refined, bool, str
-        As :func:`fit_refined`.
+    ``logits`` (S, K) and ``weight`` (S,) are a sample of them: the range of the features is what it shows.
     """
     solved = temperature_of(rows)
     feature = _compress(logits, np.zeros(len(logits), dtype=np.int64), solved.beta)[3]

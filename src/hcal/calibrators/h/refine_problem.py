@@ -53,16 +53,9 @@ def sum_curvatures(parts: list[_Block], slope: Float64, c: Float64) -> Float64:
 def second_derivatives(seen: Any, label: Any, p: Any, x: Any, weight: Any) -> Float64:
     """Return the Hessian (J + F, J + F) of Σ_n w_n·(ln Σ_g e^{c_g − u_ng} + u_n,label), u = s(x)·g(margin).
 
-    Parameters
-    ----------
-    seen : array or tensor of shape (N, G, J)
-        ∂u/∂ log-slope of the groups; u is linear in the slopes, so it is their sum.
-    label : array or tensor of shape (N, J)
-        The same of the label.
-    p : array or tensor of shape (N, G)
-        Probabilities of the groups, times the weight.
-    x : array or tensor of shape (N, F)
-    weight : array or tensor of shape (N,)
+    All are arrays, or all tensors. ``seen`` (N, G, J) is ∂u/∂ log-slope of the groups (u is linear in the
+    slopes, so it is their sum), ``label`` (N, J) the same of the label; ``p`` (N, G) are the probabilities of
+    the groups times the ``weight`` (N,), ``x`` (N, F) the features.
     """
     n_slopes = seen.shape[2]
     flat = seen.reshape(-1, n_slopes)

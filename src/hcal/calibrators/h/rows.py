@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.runtime.numerics import Float64 as Float64
 from hcal.runtime.numerics import FloatArray, IntArray
-
-Float64 = NDArray[np.float64]
 
 #: Margins are cut here: e^−700 is the last exponent before float64 underflows.
 FAR = 700.0
@@ -25,35 +23,17 @@ ENOUGH_ROWS, _ENOUGH_ERRORS = 1000.0, 50.0
 
 
 class Rows(NamedTuple):
-    """Margins and features of a block of rows.
+    """Margins and features of a block of rows."""
 
-    Attributes
-    ----------
-    top : array of shape (N,)
-        The most probable class (the first, on ties).
-    margin : array of shape (N, K)
-        How far each class lies below the top one, in temperature-scaled logits; 0 for the top class itself.
-    feature : array of shape (N, 6)
-    """
-
-    top: IntArray
-    margin: FloatArray
-    feature: Float64
+    top: IntArray  # (N,) the most probable class
+    margin: FloatArray  # (N, K) how far each class lies below it, in temperature-scaled logits
+    feature: Float64  # (N, 6)
 
 
 def look(logits: FloatArray, beta: float, top: IntArray | None = None) -> Rows:
-    """Return margins and features of logits at inverse temperature β.
+    """Return margins and features of logits (N, K) at inverse temperature β.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    beta : float
-    top : array of shape (N,), optional
-        Which of the highest classes counts as the top one; by default the first.
-
-    Returns
-    -------
-    Rows
+    ``top`` (N,) says which of the highest classes counts as the top one; by default the first.
 
     >>> look(np.array([[2.0, 0.0, 1.0]]), 0.5).margin
     array([[0. , 1. , 0.5]])
@@ -75,20 +55,11 @@ def narrowed(value: float, dtype: Any) -> Any:
 
 
 def features(margin: FloatArray, top: IntArray) -> Float64:
-    """Return six numbers that tell how the probability of a row is spread.
+    """Return six numbers (N, 6) that tell how the probability of rows with margins (N, K) is spread.
 
     The runner-up's margin, the surprise of the top class, the entropy, the mean margin, and two
     log-sums of roots of the probabilities, which weigh the middle and the tail: no sorting, so that the
     same features are cheap in every runtime.
-
-    Parameters
-    ----------
-    margin : array of shape (N, K)
-    top : array of shape (N,)
-
-    Returns
-    -------
-    array of shape (N, 6)
 
     >>> features(np.zeros((1, 2)), np.zeros(1, dtype=int)).shape
     (1, 6)
@@ -151,17 +122,7 @@ def fit_scaler(values: Float64, weight: Float64) -> Scaler:
 
 
 def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
-    """Return quantiles of each column; a weight counts as that many repetitions.
-
-    Parameters
-    ----------
-    values : array of shape (N, F)
-    weight : array of shape (N,)
-    at : array of shape (Q,)
-
-    Returns
-    -------
-    array of shape (Q, F)
+    """Return quantiles (Q, F) of each column of values (N, F); a weight counts as that many repetitions.
 
     >>> weighted_quantile(np.array([[1.0], [5.0]]), np.array([3.0, 1.0]), np.array([0.5]))
     array([[1.]])
