@@ -80,6 +80,15 @@ def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntA
     return np.flatnonzero(seen).astype(np.int64)
 
 
+def places_among(present: IntArray, y: IntArray) -> IntArray:
+    """Return where labels stand among the present classes; rows of weight 0 may lack a place: any does.
+
+    >>> places_among(np.array([0, 2]), np.array([2, 0]))
+    array([1, 0])
+    """
+    return np.minimum(np.searchsorted(present, y), len(present) - 1)
+
+
 def keep_absent(inner: FloatArray, logits: FloatArray, present: IntArray) -> FloatArray:
     """Return probabilities where absent classes keep softmax(z) and the present ones share the rest.
 

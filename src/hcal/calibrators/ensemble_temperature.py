@@ -78,12 +78,9 @@ class EnsembleTemperatureScaling(Calibrator):
             beta = float(
                 np.exp(minimise_scalar(lambda t: error(float(np.exp(t))), near - 3, near + 3, points=7))
             )
-        members = _members(scores, y, beta)
-        mix = (
-            _brier_weights(scores, y, weight, beta)
-            if self.objective == "brier"
-            else _nll_weights(members, weight)
-        )
+            mix = _brier_weights(scores, y, weight, beta)
+        else:
+            mix = _nll_weights(_members(scores, y, beta), weight)
         info = {"temperature": 1 / beta, "weights": [float(w) for w in mix]}
         return Fitted({"beta": np.array(beta), "weights": mix}, start.converged, start.message, info)
 
@@ -199,16 +196,16 @@ def _nll_weights(members: Float64, weight: Float64) -> Float64:
         mix = np.maximum(members @ w, floor)
         return -float(weight @ np.log(mix)), -(weight / mix) @ members
 
+    plain = np.array([1.0, 0.0, 0.0])
     found = minimize(
         loss,
-        np.array([1.0, 0.0, 0.0]),
+        plain,
         jac=True,
         method="SLSQP",
         bounds=[(0.0, 1.0)] * 3,
         constraints=LinearConstraint(np.ones((1, 3)), 1.0, 1.0),
     )
     w = np.clip(np.asarray(found.x, dtype=np.float64), 0, 1)
+    w /= w.sum()
     # SLSQP may end a hair above its start; the plain temperature is then the better answer.
-    return (
-        w / w.sum() if loss(w / w.sum())[0] <= loss(np.array([1.0, 0, 0]))[0] else np.array([1.0, 0.0, 0.0])
-    )
+    return w if loss(w)[0] <= loss(plain)[0] else plain

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from hcal.calibrators._log_odds import log_odds
-from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise
+from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise, whole_number
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
@@ -61,13 +61,12 @@ class IMaxBinning(Calibrator):
     input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        if int(self.bins) != self.bins or self.bins < 2:
-            raise ValueError(f"bins must be an integer of at least 2, got {self.bins!r}")
+        bins = whole_number("bins", self.bins, 2)
         odds = _pooled_log_odds(logits)
         positives = np.sort(odds.reshape(logits.shape[1], -1)[y, np.arange(len(y))])
         # Sorted before the draws: neither the order of rows nor the numbers of classes decide the start.
         odds.sort()
-        start = seed_centres(odds, int(self.bins), self.random_state)
+        start = seed_centres(odds, bins, self.random_state)
         edges = maximise_information(odds, start)
         values = _frequencies(odds, positives, edges)
         floor = default_floor(self.floor, *logits.shape)

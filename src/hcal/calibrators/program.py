@@ -46,14 +46,9 @@ def portable(calibrator: Calibrator) -> Portable:
 
 
 def to_logits(ops: Ops, x: Any, kind: InputKind, smallest: float) -> Any:
-    """Turn float64 scores of any declared kind into logits, as :func:`hcal.inputs.check_logits` does.
+    """Turn float64 scores (..., K) of any kind into logits, as :func:`hcal.inputs.check_logits` does.
 
-    Parameters
-    ----------
-    x : value of shape (..., K)
-    kind : {"logits", "probs", "log_probs"}
-    smallest : float
-        The smallest positive number of the float width of the input: what a probability 0 becomes.
+    ``smallest`` is the smallest positive number of the input's float width: what a probability 0 becomes.
 
     >>> from hcal.runtime.ops import NumpyOps
     >>> to_logits(NumpyOps(), np.array([[0.0, 1.0]]), "probs", 1e-300).round(1)
@@ -74,12 +69,7 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
     """Where rounding to the output's width made the top class tie with an earlier one, lift it by a hair.
 
     The counterpart of ``keep_argmax`` in :mod:`hcal.calibrators.argmax`, in operations of every runtime.
-
-    Parameters
-    ----------
-    probs, scores : values of shape (..., K)
-    eps : float
-        The spacing of the output's floats at 1.
+    ``probs`` and ``scores`` are (..., K), ``eps`` is the spacing of the output's floats at 1.
 
     >>> from hcal.runtime.ops import NumpyOps
     >>> scores = np.array([[0.0, 1e-9]])
@@ -96,20 +86,10 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
 
 
 def program(calibrator: Calibrator, ops: Ops, scores: Any, *, eps: float, smallest: float) -> Any:
-    """Return what ``predict_proba`` computes, written in ``ops``.
+    """Return what ``predict_proba`` computes of float64 scores (..., K), written in ``ops``.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-        Fitted, with ``_graph``.
-    scores : float64 value of shape (..., K)
-        What the calibrator's ``input`` says.
-    eps, smallest : float
-        Spacing at 1 and smallest positive number of the float width of input and output.
-
-    Returns
-    -------
-    float64 value of shape (..., K)
+    The calibrator is fitted, with ``_graph``; ``eps`` and ``smallest`` are the spacing at 1 and the smallest
+    positive number of the float width of input and output.
 
     >>> import hcal
     >>> from hcal.runtime.ops import NumpyOps

@@ -20,6 +20,7 @@ from hcal.calibrators._one_vs_rest import (
     normalise,
     offsets_field,
     probabilities,
+    whole_number,
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
@@ -71,12 +72,11 @@ class SplineCalibration(Calibrator):
     input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        if int(self.knots) != self.knots or self.knots < 2:
-            raise ValueError(f"knots must be an integer of at least 2, got {self.knots!r}")
+        knots = whole_number("knots", self.knots, 2)
         probs = probabilities(logits)
         first, ties = _ranks_of_label(probs, y)
         probs.sort(axis=1)
-        spline = _CumulativeSpline(len(y), int(self.knots))
+        spline = _CumulativeSpline(len(y), knots)
         curves = [
             spline.recalibrate(s, ((first <= r) & (r < first + ties)) / ties)
             for r, s in columns(probs[:, ::-1])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._structured import second_stage
+from hcal.calibrators._structured import matrix_strength, second_stage
 from hcal.calibrators.h.blend import FLOOR, Blend, event_scores, top_class
 from hcal.calibrators.h.events import top_odds
 from hcal.calibrators.h.model import Model, fit_events, see
@@ -113,11 +113,8 @@ def linear_penalties(k: int, total: float) -> list[tuple[MakeMap, Float64]]:
     [(6,), (12,)]
     """
     one = k / total
-    matrix = np.where(np.eye(k, dtype=bool), one, one * (k - 1)).ravel()
-    return [
-        (partial(scaling.vector, k), np.full(2 * k, one)),
-        (partial(scaling.matrix, k), np.concatenate([matrix, np.full(k, one)])),
-    ]
+    matrix = partial(scaling.matrix, k), matrix_strength(k, one)
+    return [(partial(scaling.vector, k), np.full(2 * k, one)), matrix]
 
 
 def capped(margin: FloatArray, cap: float) -> Float64:
