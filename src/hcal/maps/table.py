@@ -20,6 +20,9 @@ from hcal.runtime.fused import takes_fused
 from hcal.runtime.jit import compiled
 from hcal.runtime.threads import run_parts, split
 
+#: Rows wider than this go through plain torch operations.
+_FUSED_CLASSES = 8192
+
 
 def table_of_slopes(slopes: Tensor, step: float) -> Tensor:
     """Return V (G + 1,) from the positive slopes (G,) of the cells, the first one next to x = 0.
@@ -135,7 +138,7 @@ orders = OrderCache(_cell_order)
 
 def use_fused(x: Tensor) -> bool:
     """Return whether Triton kernels take this tensor."""
-    return x.shape[1] <= 8192 and takes_fused(x)
+    return x.shape[1] <= _FUSED_CLASSES and takes_fused(x)
 
 
 def use_compiled(x: Tensor) -> bool:

@@ -7,13 +7,13 @@ cannot fail silently: the two cases without a finite optimum are recognised from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray
+from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.rows import FitRows, array_rows
 
@@ -32,12 +32,6 @@ class Temperature:
     converged: bool
     message: str = ""
     evaluations: int = 0
-
-
-def _blocks(n_rows: int, n_classes: int) -> Iterator[slice]:
-    rows = max(1, _BLOCK_EVENTS // n_classes)
-    for start in range(0, n_rows, rows):
-        yield slice(start, start + rows)
 
 
 def _below_top(logits: FloatArray, rows: slice) -> Float64:
@@ -60,7 +54,7 @@ def logit_scale(logits: FloatArray) -> float:
 
 def _distances(logits: FloatArray) -> tuple[float, int]:
     """Return the sum over rows of the mean distance to the top, and the number of rows."""
-    blocks = list(_blocks(*logits.shape))
+    blocks = row_blocks(*logits.shape, _BLOCK_EVENTS)
     parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
     return float(sum(parts)), len(logits)
 
@@ -102,7 +96,7 @@ def _derivative_sums(
         gap = mean - d[np.arange(len(d)), y[rows]]
         return float(np.sum(weight[rows] * gap)), float(np.sum(weight[rows] * np.maximum(variance, 0)))
 
-    parts = each(of_block, list(_blocks(*logits.shape)), events=logits.size)
+    parts = each(of_block, row_blocks(*logits.shape, _BLOCK_EVENTS), events=logits.size)
     slope, curvature = (float(sum(column)) for column in zip(*parts, strict=True))
     return slope, curvature
 
@@ -114,7 +108,7 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
     array([-0.5])
     """
     loss, slope = np.empty(len(y)), np.empty(len(y))
-    for rows in _blocks(*logits.shape):
+    for rows in row_blocks(*logits.shape, _BLOCK_EVENTS):
         d = _below_top(logits, rows)
         e = np.exp(beta * d)
         mass = e.sum(axis=1)
@@ -131,7 +125,7 @@ def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None =
     array([0.5])
     """
     top = np.empty(len(logits))
-    for rows in _blocks(*logits.shape):
+    for rows in row_blocks(*logits.shape, _BLOCK_EVENTS):
         scores = beta * _below_top(logits, rows)
         top[rows] = 1 / np.exp(scores if log_sizes is None else scores + log_sizes[rows]).sum(axis=1)
     return top

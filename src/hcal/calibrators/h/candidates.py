@@ -12,10 +12,10 @@ from hcal.calibrators.h.blend import FLOOR, Blend, event_scores, top_class
 from hcal.calibrators.h.events import top_odds
 from hcal.calibrators.h.model import Model, fit_events, see
 from hcal.calibrators.h.refine import Refined, fit_refined, refine
-from hcal.calibrators.h.rows import ENOUGH_ROWS, Float64, blocks, look
+from hcal.calibrators.h.rows import ENOUGH_ROWS, Float64, look
 from hcal.maps import scaling
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, row_blocks, softmax
 from hcal.runtime.threads import each
 from hcal.solvers.rows import array_rows
 from hcal.solvers.summed import MakeMap
@@ -69,7 +69,9 @@ def _soft_mass(logits: Logits, weight: Float64) -> Float64:
 
         return _tensors.soft_mass(logits, weight)
     n, k = logits.shape
-    parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks(n, k), events=logits.size)
+    parts = each(
+        lambda part: weight[part] @ softmax(logits[part]), row_blocks(n, k, 1_000_000), events=logits.size
+    )
     return np.asarray(np.sum(parts, axis=0))
 
 

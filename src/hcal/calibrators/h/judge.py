@@ -101,7 +101,7 @@ def _mean(values: Float64, weight: Float64) -> tuple[float, float]:
 
 
 def class_errors(probs: Any, y: IntArray, weight: Float64, window: int = WINDOW) -> tuple[Float64, Float64]:
-    """Return :func:`h_error` of every class (K,) and the noise of each (K,), a few classes at a time.
+    """Return the h-error of every class (K,) and the noise of each (K,), a few classes at a time.
 
     >>> class_errors(np.array([[0.5, 0.5]] * 4), np.array([0, 0, 0, 0]), np.ones(4), window=4)[0]
     array([0.1875, 0.1875])
@@ -122,20 +122,13 @@ def class_errors(probs: Any, y: IntArray, weight: Float64, window: int = WINDOW)
     return np.concatenate(errors), np.concatenate(noises)
 
 
-def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW) -> float:
-    """Return the mean square of (mean p − mean occurred) over runs of ``window`` neighbours, less its noise.
-
-    The noise of one window, were p the truth, is Σ p(1 − p) over the squared window; what is left estimates
-    the squared error itself and may be below 0.
-
-    >>> h_error(np.full(4, 0.5), np.array([1.0, 1.0, 1.0, 1.0]), np.ones(4), window=4)
-    0.1875
-    """
-    return float(_h_errors(p[None], occurred[None], weight, window)[0][0])
-
-
 def _h_errors(p: FloatArray, occurred: Float64, weight: Float64, window: int) -> tuple[Float64, Float64]:
-    """Return the error of each row of events p (E, N) with marks (E, N), and how far it is off by chance."""
+    """Return the error of each row of events p (E, N) with marks (E, N), and how far it is off by chance.
+
+    The error is the mean square of (mean p − mean occurred) over runs of ``window`` neighbours, less its
+    noise: of one window, were p the truth, Σ p(1 − p) over the squared window. What is left estimates the
+    squared error itself and may be below 0.
+    """
     order = np.argsort(p, axis=1, kind="stable")
     m = min(window, p.shape[1])
     w, q = weight[order], np.take_along_axis(p, order, axis=1)

@@ -21,10 +21,10 @@ from hcal.calibrators.h.blend import (
 from hcal.calibrators.h.events import Curve, Rest, fit_curve, fit_rest, top_odds
 from hcal.calibrators.h.keep import join
 from hcal.calibrators.h.refine import Refined, apply_refined, refine
-from hcal.calibrators.h.rows import Float64, blocks, look
+from hcal.calibrators.h.rows import Float64, look
 from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.jit import compiled
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 
 #: Events a block of a prediction: about what a core's own cache holds of a few float32 arrays.
@@ -85,7 +85,7 @@ def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
         rows = logits[part].astype(width, copy=False)
         out[part] = _events_alone(model, rows) if model.blend is None else _pooled(model, rows)
 
-    each(fill, blocks(len(logits), logits.shape[1], _CACHED), events=logits.size)
+    each(fill, row_blocks(*logits.shape, _CACHED), events=logits.size)
 
 
 def _events_alone(model: Model, logits: FloatArray) -> FloatArray:
@@ -160,7 +160,7 @@ def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = 
         (margin, x), top = refine(refined, rows), rows.top
         return top, x, top_odds(margin, top), np.asarray(margin[top != y[part]], dtype=np.float64)
 
-    parts = each(look_at, blocks(len(logits), logits.shape[1], 4 * _CACHED), events=logits.size)
+    parts = each(look_at, row_blocks(*logits.shape, 4 * _CACHED), events=logits.size)
     top, x, odds, margin = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Seen(top, x, odds, top != y, margin, logits.shape[1])
 

@@ -15,10 +15,10 @@ import numpy as np
 from hcal.calibrators.h.refine_problem import KNOTS as KNOTS
 from hcal.calibrators.h.refine_problem import WIDEST as WIDEST
 from hcal.calibrators.h.refine_problem import RefineProblem, problem_blocks, sum_blocks, sum_curvatures
-from hcal.calibrators.h.rows import Float64, Rows, Scaler, blocks, fit_scaler, look
+from hcal.calibrators.h.rows import Float64, Rows, Scaler, fit_scaler, look
 from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.newton import newton
@@ -210,7 +210,7 @@ def _compress(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Fl
         else:
             seen[part] = _grouped(np.sort(rows.margin, axis=1), edges)
 
-    each(fill, blocks(n, k, _SORTED), events=n * k)
+    each(fill, row_blocks(n, k, _SORTED), events=n * k)
     return seen, label, counts, feature
 
 

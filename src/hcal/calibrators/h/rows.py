@@ -136,16 +136,6 @@ def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
     return out
 
 
-def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
-    """Cut rows into slices of about so many events, so that memory stays bounded.
-
-    >>> len(blocks(10, 1_000_000))
-    10
-    """
-    size = max(1, events // n_classes)
-    return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
-
-
 def few(total: float, errors: float = np.inf, enough: float = ENOUGH_ROWS) -> float:
     """Return how much stronger ridges are where there is little to learn from: few rows, or few errors.
 
