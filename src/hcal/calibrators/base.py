@@ -48,8 +48,6 @@ PRIOR_SPEC = StateSpec(
 )
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
-#: Names of parameters in older model files -> present ones.
-_RENAMED = {"seed": "random_state"}
 #: What ``info_`` says of predictions that other class frequencies change.
 _OF_SIDES = {"notes", "changed_sides", "crossing"}
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
@@ -287,11 +285,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """The names of the classes in the order of the columns; 0..K−1 where the fit was given none."""
         self._check_fitted()
         return np.arange(self.n_classes_) if self.class_names_ is None else np.array(self.class_names_)
-
-    @classmethod
-    def upgrade_params(cls, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a model file under their present names; files of hcal 0.1 say ``seed``."""
-        return {_RENAMED.get(name, name): value for name, value in params.items()}
 
     # -- machinery --------------------------------------------------------------------------------
 
