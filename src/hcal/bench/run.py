@@ -29,42 +29,19 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is to do.
-
-    Attributes
-    ----------
-    tasks : sequence of TaskRef
-    methods : sequence of Method
-        ``uncal`` must be among them: it supplies the values before.
-    seeds : int
-        Number of seeds; a method that takes none runs once.
-    metrics : sequence of str
-    bootstrap : int
-        Replicates of the test rows kept for paired intervals.
-    bootstrap_tasks : sequence of str, optional
-        The tasks that get them; all if None.
-    jobs : int
-        Processes at a time.
-    timeout_s : float
-        A job that takes longer is stopped and recorded as failed.
-    device : str, optional
-        Of torch, for the methods that take one: ``"cuda"`` trains the paper's maps on a GPU.
-    retry_failed : bool
-        Run cells again that an earlier run recorded as failed.
-    scheduler : str, optional
-        The address of a Dask scheduler: jobs run on its workers, as many at a time as these have threads.
-    """
+    """What a run is to do."""
 
     tasks: Sequence[TaskRef]
-    methods: Sequence[Method]
+    methods: Sequence[Method]  # ``uncal`` must be among them: it supplies the values before
     metrics: Sequence[str]
-    seeds: int = 1
-    bootstrap: int = 0
-    bootstrap_tasks: Sequence[str] | None = None
-    jobs: int = 1
-    timeout_s: float = 3600.0
-    device: str | None = None
-    retry_failed: bool = False
+    seeds: int = 1  # of the methods that take one; others run once
+    bootstrap: int = 0  # replicates of the test rows kept for paired intervals
+    bootstrap_tasks: Sequence[str] | None = None  # the tasks that get them; all if None
+    jobs: int = 1  # processes at a time
+    timeout_s: float = 3600.0  # a job that takes longer is stopped and recorded as failed
+    device: str | None = None  # of torch, for the methods that take one
+    retry_failed: bool = False  # run cells again that an earlier run recorded as failed
+    #: The address of a Dask scheduler: jobs run on its workers, as many at a time as these have threads.
     scheduler: str | None = None
 
     def all_jobs(self) -> list[Job]:

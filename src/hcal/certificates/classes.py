@@ -159,20 +159,7 @@ def certify_columns(
     assume: str | None,
     names: Sequence[str | int] | None,
 ) -> ClassCertificates:
-    """Certify every class of a sample: as :func:`certify_classes`, where the predictions are.
-
-    Parameters
-    ----------
-    data : Data
-    classes : array of shape (C,)
-        All of them, or the one of two.
-    failure, tolerance, names
-        As there.
-
-    Returns
-    -------
-    ClassCertificates
-    """
+    """Certify every class of a sample, or one of two, as :func:`certify_classes`: where the predictions are."""
     if data.tensor is None or len(classes) < data.k or data.n * data.k > EXACT_ENTRIES:
         tables = class_tables(data, classes)
         return certify_classes(tables, classes, failure, tolerance=tolerance, assume=assume, names=names)
@@ -215,17 +202,10 @@ def class_tables(data: Data, classes: IntArray) -> Iterable[EventTable]:
 
 
 class ClassBins:
-    """Counts, claims and marks of every class in the stream's fine bins; adds up over parts and machines.
-
-    Attributes
-    ----------
-    counted : array of shape (K, BINS, 2)
-        Rows, and sums of their claims.
-    happened : array of shape (K, BINS)
-    """
+    """Counts, claims and marks of every class in the stream's fine bins; adds up over parts and machines."""
 
     def __init__(self, n_classes: int) -> None:
-        self.counted = np.zeros((n_classes, BINS, 2))
+        self.counted = np.zeros((n_classes, BINS, 2))  # rows, and sums of their claims
         self.happened = np.zeros((n_classes, BINS))
 
     def add(self, probs: FloatArray, y: IntArray) -> None:

@@ -205,10 +205,7 @@ class EventCertificate:
 def refutation_of(w: Windows, i: int, low: float, high: float) -> Refutation | None:
     """Return a window, by its place, as a refutation, or None where it may be right.
 
-    Parameters
-    ----------
-    low, high : float
-        Its smallest and largest claim.
+    ``low`` and ``high`` are its smallest and largest claim.
     """
     at_least = float(w.at_least[i])
     if at_least <= 0:

@@ -39,29 +39,18 @@ _STREAMED: Final[dict[str, Callable[[BinaryIO, str, Wish], FileRows]]] = {
 class Recipe:
     """How the rows of a source are read, whichever of its files they are in.
 
-    Attributes
-    ----------
-    rows : int
-        The most rows of a block.
-    kind, columns, labels, part, classes
-        As for :func:`hcal.data.read_data`.
-    order : tuple or None
-        Names of the classes in the order in which the columns come out.
-    n_classes : int or None
-        What the first rows have; None where nobody has looked yet.
-    texts : frozenset of str, or None
-        The roles that hold text, as the first rows have shown; None where nobody has looked yet.
+    Most of it is as for :func:`hcal.data.read_data`. The last two say what the first rows have; None where nobody has looked yet.
     """
 
-    rows: int
+    rows: int  # the most of a block
     kind: str | None = None
     columns: Columns = ANY
     labels: Path | None = None
     part: Part = "test"
     classes: tuple[str, ...] | None = None
-    order: tuple[ClassName, ...] | None = None
+    order: tuple[ClassName, ...] | None = None  # of the classes, as the columns come out
     n_classes: int | None = None
-    texts: frozenset[str] | None = None
+    texts: frozenset[str] | None = None  # the roles that hold text
 
 
 @dataclass(frozen=True)

@@ -21,25 +21,14 @@ _DEALT = 4
 
 
 class SampledRows(NamedTuple):
-    """A sample, in the order of the hashes.
+    """A sample, in the order of the hashes."""
 
-    Attributes
-    ----------
-    scores : array of shape (S, K)
-    y : array of shape (S,)
-    weight : array of shape (S,)
-        The rows' own weights times what brings every class to its share of all rows; mean as given.
-    plain : bool array of shape (S,)
-        The rows that a sample without strata would hold: they need no weights.
-    seen : int
-        How many rows there were.
-    """
-
-    scores: FloatArray
-    y: IntArray
+    scores: FloatArray  # (S, K)
+    y: IntArray  # (S,)
+    #: (S,): the rows' own weights times what brings every class to its share of all rows; mean as given.
     weight: Float64
-    plain: NDArray[np.bool_]
-    seen: int
+    plain: NDArray[np.bool_]  # (S,): rows that a sample without strata would hold; they need no weights
+    seen: int  # how many rows there were
 
     @property
     def whole(self) -> bool:

@@ -16,19 +16,11 @@ MOST_PIECES: Final = 256
 
 @dataclass(frozen=True)
 class Span:
-    """Rows of a file that can be read alone.
-
-    Attributes
-    ----------
-    start, stop : int
-        Rows ``start`` to ``stop`` − 1.
-    place : int
-        Where they begin in the file, in the unit of its format.
-    """
+    """Rows ``start`` to ``stop`` − 1 of a file, which can be read alone."""
 
     start: int
     stop: int
-    place: int = 0
+    place: int = 0  # where they begin in the file, in the unit of its format
 
 
 class FileRows(Protocol):

@@ -54,8 +54,6 @@ def at_copies(r: Ranked, copies: Float64) -> Bins:
 def check_bins(bins: int) -> int:
     """Check a number of bins.
 
-    Examples
-    --------
     >>> check_bins(15)
     15
     """

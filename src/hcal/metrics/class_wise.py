@@ -39,21 +39,11 @@ class CellSums:
 
 @dataclass(frozen=True)
 class Cut:
-    """Which entries count, and where they are cut into bins.
-
-    Attributes
-    ----------
-    threshold : float
-        Entries above it count.
-    edges : array of shape (bins − 1,) or (K, bins − 1)
-        Ascending, for all classes or for each.
-    closed : bool
-        Whether a bin holds its lower edge, [lo, hi), rather than its upper one, (lo, hi].
-    """
+    """Which entries count, those above a threshold, and where they are cut into bins."""
 
     threshold: float
-    edges: Float64
-    closed: bool = False
+    edges: Float64  # (bins − 1,) or (K, bins − 1): ascending, for all classes or for each
+    closed: bool = False  # whether a bin holds its lower edge, [lo, hi), rather than its upper, (lo, hi]
 
     @property
     def bins(self) -> int:

@@ -32,8 +32,6 @@ class Entries:
 def is_on_device(probs: Any) -> bool:
     """Return whether an array is a CUDA tensor, which stays where it is.
 
-    Examples
-    --------
     >>> is_on_device(np.zeros(2))
     False
     """
@@ -232,8 +230,6 @@ class Data:
 def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
     """Draw columns in proportion to weights (N, C): (D, N), one binary search a draw.
 
-    Examples
-    --------
     >>> draw_columns(np.array([[0.0, 1.0]]), 3, np.random.default_rng(0)).ravel()
     array([1, 1, 1])
     """

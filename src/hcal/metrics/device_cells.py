@@ -91,9 +91,7 @@ def _happened(many: Replicates, cut: Cut) -> Tensor:
 def label_sums(many: Replicates, cell: Tensor, cells: int) -> Tensor:
     """Return the weight of the rows of each cell 0..cells−1 (beyond: of none), shape (B, cells).
 
-    Parameters
-    ----------
-    cell : tensor of shape (1, N), or (D, N) where labels were drawn
+    Shapes: cell (1, N), or (D, N) where labels were drawn.
     """
     d = len(cell)
     if d == 1:

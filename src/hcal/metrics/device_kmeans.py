@@ -15,11 +15,7 @@ from hcal.runtime.numerics import Float64, IntArray
 def cluster_columns_on_device(data: Data, weight: Vector | None, starts: IntArray, clusters: int) -> Float64:
     """Return the boundaries between the clusters of every class, shape (K, clusters − 1).
 
-    Parameters
-    ----------
-    weight : array of shape (N,), optional
-    starts : array of shape (K, restarts, at most clusters)
-        Copies whose values are the first centres.
+    ``starts`` (K, restarts, at most clusters) are the copies whose values are the first centres.
     """
     edges = []
     for first, values, rows in sorted_columns(data):

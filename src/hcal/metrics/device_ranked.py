@@ -24,15 +24,9 @@ from hcal.runtime.numerics import Float64, IntArray
 class DeviceRanked(Ranked):
     """Sorted events under many sets of weights, or with many sets of marks.
 
-    Parameters
-    ----------
-    conf : array of shape (N,)
-        Ascending, in host memory.
-    hit : tensor of shape (1, N) or (D, N), float64
-    weight : tensor of shape (B, N) or (1, N), float64
+    Confidences (N,), ascending, are in host memory; hits (1, N) or (D, N) and weights (B, N) or (1, N) are
+    float64 tensors.
 
-    Examples
-    --------
     >>> one = torch.ones(1, 2, dtype=torch.float64)
     >>> r = DeviceRanked(np.array([0.5, 0.75]), one, one * torch.tensor([[1.0], [3.0]]))
     >>> r.walk()[1]

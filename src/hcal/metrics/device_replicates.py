@@ -22,16 +22,8 @@ from hcal.runtime.numerics import Float64, IntArray
 class Replicates(Sample):
     """Many samples at once: one set of predictions with many weights, or with many sets of labels.
 
-    Metrics take it in place of a sample and answer with one value a replicate.
-
-    Parameters
-    ----------
-    s : Sample
-        Of a tensor.
-    weights : tensor of shape (B, N), optional
-        The sample's own by default.
-    labels : tensor of shape (D, N), optional
-        The sample's own by default.
+    Metrics take it in place of a sample (of a tensor) and answer with one value a replicate. Weights
+    (B, N) and labels (D, N) are the sample's own by default.
     """
 
     def __init__(self, s: Sample, weights: Any = None, labels: Any = None) -> None:

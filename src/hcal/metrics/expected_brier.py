@@ -35,8 +35,6 @@ def spiegelhalter(probs: Any, y: Any = None, *, sample_weight: Any = None) -> fl
 def spiegelhalter_z(s: Sample) -> float:
     """Return Z with its sign: positive where the squared error is larger than the predictions expect.
 
-    Examples
-    --------
     >>> round(spiegelhalter_z(Sample([[0.1, 0.9]] * 40, [1] * 40)), 3)
     -2.108
     """

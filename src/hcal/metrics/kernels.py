@@ -25,8 +25,6 @@ def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
     exp(−r(x_i − x_j)) = exp(−r·x_i)·exp(r·x_j) for j < i, so one cumulated sum gives every row.
     Shapes: x (N,), ascending, a (N,).
 
-    Examples
-    --------
     >>> round(exponential_sum(np.array([0.0, 1.0]), np.array([1.0, 1.0]), np.log(2.0)), 12)
     3.0
     """
@@ -43,13 +41,9 @@ def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
 def stretches(x: Vector, rate: float) -> Iterator[tuple[int, int, float, Vector]]:
     """Cut ascending x where exp(rate·x) would overflow: stretches of length 500/rate.
 
-    Yields
-    ------
-    start, stop, decay, grow
-        exp(−rate·(first x − last x of the stretch before)), and exp(rate·(x − first x)) of its rows.
+    Each comes as start, stop, exp(−rate·(first x − last x of the stretch before)), and
+    exp(rate·(x − first x)) of its rows.
 
-    Examples
-    --------
     >>> [(a, b) for a, b, _, _ in stretches(np.array([0.0, 1.0, 600.0]), 1.0)]
     [(0, 2), (2, 3)]
     """

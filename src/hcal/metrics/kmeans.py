@@ -51,12 +51,8 @@ def _boundaries(centres: Vector) -> Vector:
 def start_copies(n: int, n_classes: int, clusters: int, restarts: int, random_state: int) -> IntArray:
     """Draw the copies whose values are the first centres of each class, without replacement.
 
-    Returns
-    -------
-    array of shape (K, restarts, at most clusters)
+    Shape: (K, restarts, at most clusters).
 
-    Examples
-    --------
     >>> start_copies(3, 4, 5, 2, 0).shape
     (4, 2, 3)
     """

@@ -25,14 +25,8 @@ CELLS: Final = 4096
 def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
     """Return the width σ for which the smoothed residuals have the mean size σ.
 
-    Parameters
-    ----------
-    at : array of shape (N,)
-        Probabilities.
-    residual, weight : arrays of shape (N,)
+    Shapes: probabilities, residuals, weights (N,).
 
-    Examples
-    --------
     >>> smooth_error(np.array([0.5]), np.array([0.0]), np.array([1.0]))
     0.0
     """
@@ -51,8 +45,6 @@ def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
 def spectrum(at: Vector, mass: Vector) -> Vector:
     """Return the cosine coefficients of masses at points of [0, 1], each shared by its two nearest cells.
 
-    Examples
-    --------
     >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
     2.0
     """
@@ -71,8 +63,6 @@ def cell_place(at: Vector) -> tuple[IntArray, Vector]:
 def smoothed(waves: Vector, sigma: float) -> Vector:
     """Return the masses of the cells after a Gaussian of width σ, reflected at 0 and 1; shape (CELLS,).
 
-    Examples
-    --------
     >>> smoothed(spectrum(np.array([0.3]), np.array([1.0])), 0.1).argmax() / CELLS
     np.float64(0.2998046875)
     """

@@ -118,8 +118,6 @@ def calibration_test(
 def quarter_median_distance(s: Sample, rows: int = 500) -> float:
     """Return a quarter of the median distance between (up to ``rows``) predictions; 1 where all are equal.
 
-    Examples
-    --------
     >>> round(quarter_median_distance(Sample([[0.0, 1.0], [1.0, 0.0]], [1, 0])), 4)
     0.3536
     """

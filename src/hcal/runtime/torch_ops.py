@@ -26,8 +26,6 @@ class TorchOps(Ops):
     dtype : torch.dtype
         The float width of the output.
 
-    Examples
-    --------
     >>> TorchOps([], torch.float32, recording=True).softmax(torch.zeros(1, 2))
     tensor([[0.5000, 0.5000]])
     """
@@ -94,8 +92,6 @@ class TorchOps(Ops):
 class DeviceOps(TorchOps):
     """The same for a single call: constants go to the device as they are met.
 
-    Examples
-    --------
     >>> DeviceOps(torch.device("cpu"), torch.float32).softmax(torch.zeros(1, 2))
     tensor([[0.5000, 0.5000]])
     """
