@@ -159,7 +159,7 @@ def certify_columns(
     assume: str | None,
     names: Sequence[str | int] | None,
 ) -> ClassCertificates:
-    """Certify every class of a sample, or one of two, as :func:`certify_classes`: where the predictions are."""
+    """Certify every class of a sample, or the one of two, where the predictions are."""
     if data.tensor is None or len(classes) < data.k or data.n * data.k > EXACT_ENTRIES:
         tables = class_tables(data, classes)
         return certify_classes(tables, classes, failure, tolerance=tolerance, assume=assume, names=names)

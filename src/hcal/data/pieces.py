@@ -39,7 +39,8 @@ _STREAMED: Final[dict[str, Callable[[BinaryIO, str, Wish], FileRows]]] = {
 class Recipe:
     """How the rows of a source are read, whichever of its files they are in.
 
-    Most of it is as for :func:`hcal.data.read_data`. The last two say what the first rows have; None where nobody has looked yet.
+    Most of it is as for :func:`hcal.data.read_data`; the last two say what the first rows have, None where
+    nobody has looked yet.
     """
 
     rows: int  # the most of a block
