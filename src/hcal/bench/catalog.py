@@ -28,10 +28,6 @@ PAPER_METRICS: Final[dict[str, str]] = {
 }
 
 
-def _groups() -> dict[str, tuple[str, ...]]:
-    return {level: tuple(sorted(list_metrics(level), key=metric_key)) for level in LEVELS}
-
-
 def metric_key(metric: str) -> tuple[int, str]:
     """Sort key: the paper's metrics in its order, then those it does not have, scores last.
 
@@ -44,7 +40,9 @@ def metric_key(metric: str) -> tuple[int, str]:
 
 
 #: The metrics of each level, in the order of tables.
-GROUPS: Final[dict[str, tuple[str, ...]]] = _groups()
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    level: tuple(sorted(list_metrics(level), key=metric_key)) for level in LEVELS
+}
 
 
 def label_of(metric: str) -> str:
@@ -90,22 +88,9 @@ METHOD_ORDER: Final[tuple[str, ...]] = ("uncal", *PAPER_METHODS, *MODERN_METHODS
 
 #: Cheap and strong methods: the ``--quick`` selection.
 QUICK_METHODS: Final[tuple[str, ...]] = (
-    "uncal",
-    "ts",
-    "ets",
-    "vs",
-    "svs",
-    "sms",
-    "hb",
-    "iso",
-    "beta",
-    "imax",
-    "spline",
-    "ec",
-    "sctl",
-    "softbin",
+    "uncal", "ts", "ets", "vs", "svs", "sms", "hb", "iso", "beta", "imax", "spline", "ec", "sctl", "softbin",
     "h",
-)
+)  # fmt: skip
 
 
 def paper_selector(metric: str) -> str:

@@ -23,6 +23,7 @@ from hcal.bench.cell import Job, failed_cell, run_job
 from hcal.bench.methods import Method
 from hcal.bench.store import Cell, Key, Results, Store, read_results
 from hcal.bench.tasks import TaskRef
+from hcal.runtime.threads import thread_count
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -46,7 +47,6 @@ class Plan:
 
     def all_jobs(self) -> list[Job]:
         """List every job, cheap methods of a task together, the paper protocol's selectors in one."""
-        threads = max(1, (os.cpu_count() or 1) // self.jobs)
         metrics = tuple(sorted(self.metrics, key=metric_key))
         out = []
         for task in self.tasks:
@@ -54,8 +54,15 @@ class Plan:
             boot = self.bootstrap if wanted else 0
             for group in _shared_fits(self.methods):
                 for seed in range(self.seeds if group[0].seeded else 1):
-                    out.append(Job(task, group, seed, metrics, boot, threads=threads, device=self.device))
+                    out.append(
+                        Job(task, group, seed, metrics, boot, threads=self.threads, device=self.device)
+                    )
         return out
+
+    @property
+    def threads(self) -> int:
+        """The threads of each process: its share of those that this one may use."""
+        return max(1, thread_count() // self.jobs)
 
 
 def _shared_fits(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
@@ -140,7 +147,7 @@ def _crew(plan: Plan) -> Iterator[Crew]:
         with cluster_crew(plan.scheduler, plan.timeout_s) as crew:
             yield crew
         return
-    with _worker_environment(max(1, (os.cpu_count() or 1) // plan.jobs)) as context:
+    with _worker_environment(plan.threads) as context:
         processes = _Processes(context, plan.jobs, plan.timeout_s)
         try:
             yield processes

@@ -20,13 +20,13 @@ def ranks(table: Float64) -> Float64:
     return np.asarray(rankdata(table, axis=1, nan_policy="omit"), dtype=np.float64)
 
 
-def critical_difference(n_tasks: int, n_methods: int, alpha: float = 0.05) -> float:
-    """Return Nemenyi's critical difference of mean ranks (Demšar, JMLR 2006).
+def critical_difference(n_tasks: int, n_methods: int) -> float:
+    """Return Nemenyi's critical difference of mean ranks at 5 % (Demšar, JMLR 2006).
 
     >>> round(critical_difference(14, 4), 2)
     1.25
     """
     from scipy.stats import studentized_range
 
-    q = float(studentized_range.ppf(1 - alpha, n_methods, np.inf)) / np.sqrt(2)
+    q = float(studentized_range.ppf(0.95, n_methods, np.inf)) / np.sqrt(2)
     return float(q * np.sqrt(n_methods * (n_methods + 1) / (6 * n_tasks)))

@@ -13,7 +13,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -33,17 +33,9 @@ _METRIC_NAMES: Final = {stored: name for name, stored in _STORED_NAMES.items()}
 STATUS: Final = "status"
 #: Rows that describe the cell rather than measure calibration error.
 FACTS: Final = (
-    "fit_s",
-    "fit_cpu_s",
-    "predict_s",
-    "peak_mb",
-    "argmax_changes",
-    "order_inversions",
-    "collapsed",
-    "reliability",
-    "loss_curve",
-    STATUS,
-)
+    "fit_s", "fit_cpu_s", "predict_s", "peak_mb", "argmax_changes", "order_inversions", "collapsed",
+    "reliability", "loss_curve", STATUS,
+)  # fmt: skip
 
 
 class Key(NamedTuple):
@@ -229,13 +221,6 @@ class Results:
             if (tasks is None or k.task in tasks) and (methods is None or k.method in methods)
         ]
         return Results(keep)
-
-    def renamed(self, old: str, new: str) -> Results:
-        """Return the cells of the methods that begin with ``old``, which becomes ``new``."""
-        part = [c for k, c in self.cells.items() if k.method.startswith(old)]
-        return Results(
-            replace(c, key=c.key._replace(method=new + c.key.method.removeprefix(old))) for c in part
-        )
 
     def failures(self) -> list[Cell]:
         """Return the cells that did not run to their end."""

@@ -232,13 +232,13 @@ def accuracy_table(results: Results) -> ResultTable:
     return ResultTable("Change of accuracy, in points", "task", list(results.methods), rows)
 
 
-def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROTOCOL, "h")) -> ResultTable:
+def protocol_table(results: Results) -> ResultTable:
     """Return the paper's three-selector protocol beside the single default calibrator.
 
     Each metric's ARE for every method; the paper's tables show, for each metric, the selector of that
     metric's level, which is marked with a star.
     """
-    kept = results.select(methods=[*methods])
+    kept = results.select(methods=["ts", *PAPER_PROTOCOL, "h"])
     shown = [m for g in LEVELS[:-1] for m in GROUPS[g] if m in kept.metrics]
     rows = []
     for metric in shown:
