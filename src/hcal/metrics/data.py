@@ -190,11 +190,8 @@ class Data:
             row, column = np.divmod(flat, self.k)
             offset = i * max(1, BLOCK // self.k)
             parts.append((row + offset, column, block.ravel()[flat].astype(np.float64)))
-        return (
-            np.concatenate([p[0] for p in parts]),
-            np.concatenate([p[1] for p in parts]),
-            np.concatenate([p[2] for p in parts]),
-        )
+        rows, columns, values = (np.concatenate(found) for found in zip(*parts, strict=True))
+        return rows, columns, values
 
     def column_sums(self, weight: NDArray[np.float64]) -> Vector:
         """Return the weighted sums of every class's probabilities, shape (K,) or (B, K) for B weights."""
