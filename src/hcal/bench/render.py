@@ -149,25 +149,9 @@ def _markdown(table: ResultTable) -> str:
 
 
 _TEX: Final = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "~": r"\textasciitilde{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "\n": " ",
-        "\r": " ",
-        "_": r"\_",
-        "%": r"\%",
-        "&": r"\&",
-        "#": r"\#",
-        "^": r"\^{}",
-        "†": r"$^\dagger$",
-        "–": "--",
-        "·": r"$\cdot$",
-    }
+    {c: rf"\{c}" for c in "{}$_%&#"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}"}
+    | {"\n": " ", "\r": " ", "^": r"\^{}", "†": r"$^\dagger$", "–": "--", "·": r"$\cdot$"}
 )
 
 

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from hcal.bench.run import Plan
     from hcal.bench.store import Cell, Results
 
-app = typer.Typer(
-    help="Compare methods on many tasks: run, table, figures, export.",
-    no_args_is_help=True,
-)
+app = typer.Typer(help="Compare methods on many tasks: run, table, figures, export.", no_args_is_help=True)
 
 ResultsArg = Annotated[Path, typer.Argument(help="a results file (.csv or .parquet)", metavar="RESULTS")]
 TasksOpt = Annotated[
