@@ -126,7 +126,7 @@ class Data:
         return other
 
     def drawn(self, n_draws: int, rng: np.random.Generator) -> Any:
-        """Draw labels from the predictions, shape (D, N), on the device of the predictions."""
+        """Draw labels from the predictions, shape (D, N), on their device: how calibrated data would look."""
         if self.tensor is not None:
             from hcal.metrics.device_replicates import drawn_labels_on_device
 

@@ -140,21 +140,10 @@ def bootstrap(
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
 
 
-def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> Any:
-    """Draw labels from the predictions themselves, shape (D, N): how calibrated data would look.
-
-    One binary search in the row-wise cumulated probabilities a draw, whatever K; on their device.
-
-    >>> drawn_labels(Sample([[0.0, 1.0]], [0]), 3, np.random.default_rng(0)).ravel()
-    array([1, 1, 1])
-    """
-    return s.data.drawn(n_draws, rng)
-
-
 def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator) -> dict[str, Vector]:
     """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
     names = list(names)
-    parts = [chance_levels(s, names, drawn_labels(s, size, rng)) for size in resample_blocks(n_draws, s.n)]
+    parts = [chance_levels(s, names, s.data.drawn(size, rng)) for size in resample_blocks(n_draws, s.n)]
     return {n: np.concatenate([p[n] for p in parts]) for n in names}
 
 

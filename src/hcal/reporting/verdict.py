@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hcal.certificates import TOLERANCE
-from hcal.evaluation import Standing
 from hcal.reporting.charts import percent
 from hcal.reporting.content import Content, ReportSide
 
@@ -138,6 +137,3 @@ def _alarms(content: Content) -> list[str]:
         shown = ", ".join(content.absent[:8]) + (" …" if len(content.absent) > 8 else "")
         alarms.append(f"No row of {len(content.absent)} of {len(content.names)} classes: {shown}.")
     return alarms
-
-
-__all__ = ["RULE", "WORSE", "Grade", "ReportVerdict", "Standing", "direction", "judge_report"]
