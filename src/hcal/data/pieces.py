@@ -20,7 +20,15 @@ from hcal.data.csv_rows import CsvRows
 from hcal.data.limits import open_regular
 from hcal.data.numpy_rows import NumpyRows
 from hcal.data.plan import Part, ReadingPlan
-from hcal.data.reading import DataFile, data_of_arrays, explained, read_arrays, wish_for_labels
+from hcal.data.reading import (
+    DataFile,
+    data_of_arrays,
+    explained,
+    only_array,
+    read_arrays,
+    read_labels,
+    wish_for_labels,
+)
 from hcal.data.rows import FileRows, Span, WholeRows, step_of
 from hcal.data.zarr_rows import ZarrRows, is_zarr
 
@@ -150,36 +158,25 @@ def classes_of(data: DataFile) -> int:
 
 def labels_of(path: Path, start: int, stop: int) -> NDArray[Any]:
     """Return labels ``start`` to ``stop`` − 1 of a file that holds one for each row of the source."""
-    with _open_labels(path) as rows:
+    with open_rows(path, wish_for_labels(path)) as rows:
         if not rows.random:
             return _whole_labels(path, path.stat().st_mtime_ns)[start:stop]
         if stop > rows.n_rows:
             raise ValueError(f"{path.name} has {rows.n_rows:,} labels, and there are more rows")
-        found = [_flat(a) for a in rows.blocks(Span(start, stop), stop - start, judged=True, known=())]
+        found = [only_array(a) for a in rows.blocks(Span(start, stop), stop - start, judged=True, known=())]
     return found[0] if found else np.empty(0, dtype=np.int64)
 
 
 def count_labels(path: Path) -> int:
     """Return how many labels a file holds."""
-    with _open_labels(path) as rows:
-        return len(_whole_labels(path, path.stat().st_mtime_ns)) if not rows.random else rows.n_rows
-
-
-@contextmanager
-def _open_labels(path: Path) -> Iterator[FileRows]:
     with open_rows(path, wish_for_labels(path)) as rows:
-        yield rows
+        return len(_whole_labels(path, path.stat().st_mtime_ns)) if not rows.random else rows.n_rows
 
 
 @lru_cache(maxsize=1)
 def _whole_labels(path: Path, changed: int) -> NDArray[Any]:
     """Return all labels of a file that has no rows to pick from; kept while it is unchanged."""
-    return _flat(read_arrays(path, wish_for_labels(path)))
-
-
-def _flat(arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    (y,) = arrays.values()
-    return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
+    return read_labels(path)
 
 
 def declared_bytes(path: Path, recipe: Recipe) -> int:

@@ -160,7 +160,7 @@ def read_data(
         raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
     plan = ReadingPlan(path, part, kind, columns or Columns(), own_labels=labels is None)
     arrays = read_arrays(path, Wish(plan.choose, columns=plan.columns))
-    y = None if labels is None else _read_labels(Path(labels))
+    y = None if labels is None else read_labels(Path(labels))
     return data_of_arrays(plan, arrays, y, classes)
 
 
@@ -199,8 +199,14 @@ def _names_in_file(path: Path, said: Sequence[str] | None, n_classes: int) -> tu
         raise ValueError(_sentence(path.name, error)) from None
 
 
-def _read_labels(path: Path) -> NDArray[Any]:
-    (y,) = read_arrays(path, wish_for_labels(path)).values()
+def read_labels(path: Path) -> NDArray[Any]:
+    """Return the labels of a file that holds nothing else, or calls them ``y``."""
+    return only_array(read_arrays(path, wish_for_labels(path)))
+
+
+def only_array(arrays: Arrays) -> NDArray[Any]:
+    """Return the one array of labels, a row or column of them as (N,)."""
+    (y,) = arrays.values()
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
 

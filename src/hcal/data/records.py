@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
-from hcal.data.tables import choose_columns, judged_columns, typed
+from hcal.data.tables import WIDEST, choose_columns, judged_columns, typed
 from hcal.runtime.extras import missing
 
-#: A number takes this many times the bytes of the shortest one in text.
-_WIDEST: Final = 4
 #: A cell of a sheet, as XML and then as a Python object, takes this many times its bytes.
 _SHEET: Final = 4
 
 
 def read_jsonl(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     """Read a file with one JSON object a line, all with the keys of the first; lists are rows of a matrix."""
-    check_bytes(name, _WIDEST * size_of(file), size_of(file))
+    check_bytes(name, WIDEST * size_of(file), size_of(file))
     rows = _objects(file)
     first = next(rows, None)
     if first is None:

@@ -212,8 +212,7 @@ class Evaluation:
                 f"p = {self.test.p_value:.3g}"
             )
         if self.standing is not None:
-            s = self.standing
-            lines += [s.tolerance.words, s.exact.words, s.knowledge.words]
+            lines += self.standing.sentences
         lines += group_sentences(self.groups) if self.groups else []
         return lines + [f"warning: {w}" for w in self.warnings]
 

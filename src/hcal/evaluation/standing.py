@@ -60,6 +60,11 @@ class Standing:
     exact: Statement
     knowledge: Statement
 
+    @property
+    def sentences(self) -> list[str]:
+        """The three in words."""
+        return [self.tolerance.words, self.exact.words, self.knowledge.words]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {name: vars(getattr(self, name)) for name in ("tolerance", "exact", "knowledge")}

@@ -50,7 +50,7 @@ def judge_report(content: Content) -> ReportVerdict:
     if content.seen:
         sentences.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
     elif standing is not None:
-        sentences += [standing.tolerance.words, standing.exact.words, standing.knowledge.words]
+        sentences += standing.sentences
     return ReportVerdict(grade, _headline(content, grade), tuple(sentences), tuple(_alarms(content)))
 
 
