@@ -185,11 +185,7 @@ def _companions(results: Results, names: Sequence[str]) -> list[Row]:
 
 
 def rank_table(results: Results) -> ResultTable:
-    """Return mean ranks over tasks per metric and per group, with the critical difference.
-
-    >>> rank_table(Results([])).rows
-    []
-    """
+    """Return mean ranks over tasks per metric and per group, with the critical difference."""
     kept = results.select(methods=_complete_methods(results))
     rows: list[Row] = []
     for group in LEVELS:

@@ -254,10 +254,7 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
 
 
 def refuse_share(share: float, name: str) -> None:
-    """Raise where a share of the rows that a method learned from was found among those to certify on.
-
-    >>> refuse_share(0.0, "ts")
-    """
+    """Raise where a share of the rows that a method learned from was found among those to certify on."""
     if share:
         raise RowsOfTheFitError(_reason(share, name))
 

@@ -143,10 +143,7 @@ BLOCK_TYPES: Final = tuple(sorted(_BLOCKS))
 
 
 def can_write_blocks(path: str | Path) -> None:
-    """Raise now when ``path`` is not a type that can be written block by block.
-
-    >>> can_write_blocks("out.parquet")
-    """
+    """Raise now when ``path`` is not a type that can be written block by block."""
     if Path(path).suffix.lower() not in _BLOCKS:
         name, types = Path(path).name, ", ".join(BLOCK_TYPES)
         raise ValueError(f"cannot write {name} block by block: the types are {types}, or a folder")

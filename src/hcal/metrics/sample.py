@@ -157,11 +157,7 @@ def as_value(x: Any) -> float:
 
 
 def as_array(x: Any) -> NDArray[Any]:
-    """Return an array in host memory of an array or a tensor.
-
-    >>> as_array([1.0])
-    array([1.])
-    """
+    """Return an array in host memory of an array or a tensor."""
     return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
 
 

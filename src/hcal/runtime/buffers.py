@@ -49,11 +49,7 @@ def reused_buffers() -> Iterator[None]:
 
 
 def buffer(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an uninitialised array, as ``np.empty`` does; whoever holds it, or a view of it, keeps it.
-
-    >>> buffer((2, 3), np.float32).shape
-    (2, 3)
-    """
+    """Return an uninitialised array, as ``np.empty`` does; whoever holds it, or a view of it, keeps it."""
     wanted = (shape,) if isinstance(shape, int) else shape
     size = math.prod(wanted) * np.dtype(dtype).itemsize
     if _local.blocks is None or size < _LARGE:
