@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.catalog import GROUPS, PAPER_METRICS, PAPER_PROTOCOL, group_of, label_of, paper_selector
-from hcal.bench.stats import critical_difference, ranks
 from hcal.bench.store import Results
 from hcal.metrics.registry import LEVELS, METRICS
 from hcal.runtime.numerics import Float64
@@ -185,7 +184,11 @@ def _companions(results: Results, names: Sequence[str]) -> list[Row]:
 
 
 def rank_table(results: Results) -> ResultTable:
-    """Return mean ranks over tasks per metric and per group, with the critical difference."""
+    """Return mean ranks over tasks per metric and per group, with the critical difference.
+
+    >>> rank_table(Results([])).rows
+    []
+    """
     kept = results.select(methods=_complete_methods(results))
     rows: list[Row] = []
     for group in LEVELS:
@@ -208,6 +211,29 @@ def rank_table(results: Results) -> ResultTable:
     if left_out:
         notes.append(f"left out, because a task is missing: {', '.join(left_out)}")
     return ResultTable("Mean rank over tasks (1 is best)", "metric", list(kept.methods), rows, notes)
+
+
+def ranks(table: Float64) -> Float64:
+    """Rank each row of (tasks, methods), 1 for the smallest, ties shared; NaN stays NaN.
+
+    >>> ranks(np.array([[0.3, 0.1, 0.1]]))
+    array([[3. , 1.5, 1.5]])
+    """
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(table, axis=1, nan_policy="omit"), dtype=np.float64)
+
+
+def critical_difference(n_tasks: int, n_methods: int) -> float:
+    """Return Nemenyi's critical difference of mean ranks at 5 % (Demšar, JMLR 2006).
+
+    >>> round(critical_difference(14, 4), 2)
+    1.25
+    """
+    from scipy.stats import studentized_range
+
+    q = float(studentized_range.ppf(0.95, n_methods, np.inf)) / np.sqrt(2)
+    return float(q * np.sqrt(n_methods * (n_methods + 1) / (6 * n_tasks)))
 
 
 def _complete_methods(results: Results) -> list[str]:

@@ -178,10 +178,10 @@ def data_of_arrays(
         y = y[:, 0]
     values = found["scores"]
     n_classes = 2 if values.ndim == 1 else values.shape[-1]
-    if classes is None:
-        names = _names_in_file(path, plan.classes(found.get(CLASSES)), n_classes)
-    else:
-        names = check_classes(classes, n_classes)
+    names = None if classes is None else check_classes(classes, n_classes)
+    if classes is None and (said := plan.classes(found.get(CLASSES))) is not None:
+        with explained(path.name):
+            names = check_classes(said, n_classes)
     data = DataFile(path, plan.kind, values, y, plan.suffix.lstrip("_"), names)  # type: ignore[arg-type]
     rest: dict[str, Any] = {
         key: found.get(role) for key, role in (("ids", "id"), ("groups", "group"), ("weight", "weight"))
@@ -190,13 +190,6 @@ def data_of_arrays(
         if array is not None and array.shape != (len(values),):
             raise ValueError(f"{path.name}: {key} must have one value a row, got shape {array.shape}")
     return replace(data, **rest)
-
-
-def _names_in_file(path: Path, said: Sequence[str] | None, n_classes: int) -> tuple[Any, ...] | None:
-    try:
-        return None if said is None else check_classes(said, n_classes)
-    except ValueError as error:
-        raise ValueError(_sentence(path.name, error)) from None
 
 
 def read_labels(path: Path) -> NDArray[Any]:

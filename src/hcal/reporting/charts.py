@@ -91,6 +91,7 @@ def _bin(
     said, seen, share = float(curve.predicted[b]), float(curve.observed[b]), float(curve.weight[b]) / total
     x, low, high = frame.x(said), frame.y(float(curve.low[b])), frame.y(float(curve.high[b]))
     outside = bool(curve.outside[b])
+    point = ["point"] if curve.binning == "smooth" else []  # many, and close to each other
     left, right = bars.x(float(curve.edges[b])), bars.x(float(curve.edges[b + 1]))
     height = max(share / tallest * bars.height, 0.8)
     words = (
@@ -103,17 +104,13 @@ def _bin(
                                        class_="band", rx=2),
         "" if curve.along else svg.line(x, frame.y(said), x, frame.y(seen), f"gap {side}"),
         svg.tag("circle", cx=x, cy=frame.y(seen), r=_radius(curve, b),
-                class_=" ".join(["dot", side, *(["outside"] if outside else []), *_kind(curve)])),
+                class_=" ".join(["dot", side, *(["outside"] if outside else []), *point])),
         svg.tag(
             "rect", x=left + 0.5, y=bars.top + bars.height - height, width=max(right - left - 1, 1),
             height=height, class_=f"bar {side}",
         ),
     ]  # fmt: skip
     return svg.group(parts, class_="bin")
-
-
-def _kind(curve: ReliabilityCurve) -> list[str]:
-    return ["point"] if curve.binning == "smooth" else []  # many, and close to each other
 
 
 def _radius(curve: ReliabilityCurve, b: int) -> float:
