@@ -18,7 +18,7 @@ from hcal.data.arrays import Arrays
 from hcal.data.atomic import atomic_path
 from hcal.data.columns import CLASSES
 from hcal.data.writing import arrays_of, to_columns
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 
 class BlockWriter(Protocol):
@@ -54,14 +54,11 @@ class _ParquetBlocks:
         self._writer: Any = None
 
     def write(self, arrays: Arrays) -> None:
-        try:
-            import pyarrow as pa
-            from pyarrow import parquet as pq
-        except ImportError:
-            raise missing("writing .parquet", "pyarrow", "frames") from None
-        table = pa.table(to_columns(arrays))
+        table = load_extra("writing .parquet", "pyarrow", "frames").table(to_columns(arrays))
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, table.schema)
+            from pyarrow import parquet
+
+            self._writer = parquet.ParquetWriter(self._path, table.schema)
         self._writer.write_table(table.cast(self._writer.schema))
 
     def finish(self) -> None:

@@ -14,7 +14,7 @@ from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import BARE, CLASSES, may_be_text
 from hcal.data.limits import check_bytes, one_line, open_regular
 from hcal.data.rows import Span, even_spans, rows_of
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 #: What a chunk may pass through. Others exist that run code: numcodecs can unpickle.
 _CODECS: Final = {
@@ -37,10 +37,7 @@ class ZarrRows:
     random = True
 
     def __init__(self, path: Path, wish: Wish) -> None:
-        try:
-            import zarr  # noqa: F401
-        except ImportError:
-            raise missing("reading Zarr", "zarr", "zarr") from None
+        load_extra("reading Zarr", "zarr", "zarr")
         _refuse_codecs(path)
         held = _arrays_of(path)
         self._name = path.name

@@ -14,6 +14,7 @@ from hcal.evaluation.standing import Standing
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
+from hcal.runtime.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,9 +147,9 @@ class Evaluation:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame with one row a metric."""
-        import pandas as pd
-
-        return pd.DataFrame(self.to_records()).set_index("metric")
+        pandas = load_extra("to_frame()", "pandas", "frames")
+        frame: pd.DataFrame = pandas.DataFrame(self.to_records()).set_index("metric")
+        return frame
 
     def to_json(self, indent: int | None = 1) -> str:
         """Return everything as JSON; a value that does not exist (NaN) becomes null."""
