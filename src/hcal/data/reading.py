@@ -29,6 +29,7 @@ from hcal.data.records import read_jsonl, read_xlsx
 from hcal.data.tables import OtherColumnError, read_csv
 from hcal.data.tensors import read_safetensors
 from hcal.data.torch_files import load_tensors
+from hcal.data.zarr_rows import is_zarr
 from hcal.inputs import INPUT_KINDS, InputKind
 
 
@@ -354,7 +355,7 @@ TYPES: Final = tuple(sorted(_READERS))
 
 
 def checksum(path: str | Path) -> str:
-    """Return the SHA-256 of a file, to name the data behind a result.
+    """Return the SHA-256 of a file, to name the data behind a result; of a Zarr store, that of all its files.
 
     Examples
     --------
@@ -364,5 +365,10 @@ def checksum(path: str | Path) -> str:
     >>> checksum(path)[:12]
     'e3b0c44298fc'
     """
-    with open_regular(Path(path)) as f:
+    path = Path(path)
+    if is_zarr(path):
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        each = (f"{file.relative_to(path).as_posix()} {checksum(file)}\n" for file in files)
+        return hashlib.sha256("".join(each).encode()).hexdigest()
+    with open_regular(path) as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
