@@ -56,7 +56,6 @@ class ParquetRows:
     def blocks(
         self, span: Span, size: int, *, judged: bool = False, known: Collection[str] = ()
     ) -> Iterator[Arrays]:
-        """Yield the rows of a span."""
         check_bytes(self._name, self.n_bytes * min(size, self.n_rows) // self.n_rows, size_of(self._file))
         ends = np.cumsum(self._groups())
         groups = list(range(span.place, int(np.searchsorted(ends, span.stop)) + 1))
@@ -66,7 +65,6 @@ class ParquetRows:
                 yield _arrays(_table([batch]), self.chosen, self._wish, judged=judged, known=known)
 
     def close(self) -> None:
-        """Close the file."""
         self.source.close()
         self._file.close()
 
@@ -102,7 +100,6 @@ class IpcRows:
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are."""
         return sum(rows for rows, _ in self._sizes)
 
     @property
@@ -117,7 +114,6 @@ class IpcRows:
     def blocks(
         self, span: Span, size: int, *, judged: bool = False, known: Collection[str] = ()
     ) -> Iterator[Arrays]:
-        """Yield the rows of a span."""
         left, number = span.stop - span.start, span.place
         with _one_line():
             while left > 0:
@@ -129,7 +125,6 @@ class IpcRows:
                 left, number = left - batch.num_rows, number + 1
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -118,7 +118,6 @@ class WholeRows:
         return [Span(0, self.n_rows)] if self.n_rows else []
 
     def blocks(self, span: Span, size: int, **told: Any) -> Iterator[Arrays]:
-        """Yield slices."""
         for a in range(span.start, span.stop, size):
             b = min(a + size, span.stop)
             yield {k: v if k == CLASSES else v[a:b] for k, v in self._arrays.items()}

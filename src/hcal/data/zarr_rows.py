@@ -54,7 +54,6 @@ class ZarrRows:
         return even_spans(self.n_rows, -(-step // chunk) * chunk)
 
     def blocks(self, span: Span, size: int, **told: Any) -> Iterator[Arrays]:
-        """Yield blocks of the arrays."""
         chunk = max((int(np.prod(a.chunks)) * a.dtype.itemsize for a in self._arrays.values()), default=0)
         check_bytes(self._name, chunk + self.n_bytes * min(size, self.n_rows) // max(self.n_rows, 1), 0)
         for a in range(span.start, span.stop, size):

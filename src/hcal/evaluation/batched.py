@@ -114,7 +114,7 @@ class _Part:
             self.seen.update(checked_rows(calibrator, batch.scores), y)
         if self.groups is not None:
             self.groups.update(probs, y, batch.groups)
-        mine = _between(rows, batch.start, batch.start + len(batch))
+        mine = numbers_between(rows, batch.start, batch.start + len(batch))
         self.sample.append(_take(batch, y, mine - batch.start))
 
     def merge(self, other: Self) -> Self:
@@ -129,7 +129,8 @@ class _Part:
         return self
 
 
-def _between(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
+def numbers_between(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
+    """Return the sorted numbers of rows that lie in start..stop − 1."""
     return rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
 
 
@@ -229,7 +230,7 @@ def evaluate_batches(
     source.check_labels()
     pieces = source.pieces()
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes, random_state)
-    work = [(piece, _between(rows, piece.start, piece.start + len(piece))) for piece in pieces]
+    work = [(piece, numbers_between(rows, piece.start, piece.start + len(piece))) for piece in pieces]
     kept = None if calibrator is None else calibrator.info_.get(KEY)
     grouped = source.recipe.columns.group is not None
     streamed = [name for name in NAMES if name in wanted]

@@ -28,8 +28,9 @@ class Replicates(Sample):
 
     def __init__(self, s: Sample, weights: Any = None, labels: Any = None) -> None:
         self.data, self.weight, self.keep_clusters = s.data, s.weight, True
-        self.weights = on(s.data, s.w)[None] if weights is None else torch.as_tensor(weights, device=_at(s))
-        self.labels = on(s.data, s.y)[None] if labels is None else torch.as_tensor(labels, device=_at(s))
+        device = s.data.tensor.device
+        self.weights = on(s.data, s.w)[None] if weights is None else torch.as_tensor(weights, device=device)
+        self.labels = on(s.data, s.y)[None] if labels is None else torch.as_tensor(labels, device=device)
 
     def need_repetitions(self, metric: str, *, copied: bool = False) -> None:
         """Refuse nothing: the sample that was resampled has been asked."""
@@ -53,10 +54,6 @@ class Replicates(Sample):
         """Return the weighted means of one value a row, shape (B,)."""
         found = self.weights @ on(self.data, values) / self.weights.sum(dim=1)
         return np.asarray(host(found))
-
-
-def _at(s: Sample) -> Any:
-    return s.data.tensor.device
 
 
 def ranked_hits(data: Data, hit: Any) -> DeviceRanked:

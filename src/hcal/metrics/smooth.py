@@ -15,6 +15,7 @@ import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
+from hcal.metrics.kernels import share_out
 from hcal.runtime.numerics import Float64 as Vector
 from hcal.runtime.numerics import IntArray
 
@@ -48,9 +49,7 @@ def spectrum(at: Vector, mass: Vector) -> Vector:
     >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
     2.0
     """
-    left, share = cell_place(at)
-    cells = np.bincount(left, mass * (1 - share), CELLS) + np.bincount(left + 1, mass * share, CELLS)
-    return np.asarray(dct(cells, norm="ortho"))
+    return np.asarray(dct(share_out(mass, *cell_place(at), CELLS), norm="ortho"))
 
 
 def cell_place(at: Vector) -> tuple[IntArray, Vector]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hcal.metrics.class_wise import CellSums, equal_width_cells, kept_errors, thresholded_cells
 from hcal.metrics.sample import Sample, Vector, as_array, as_sample
 from hcal.metrics.scores import brier_rows, nll_rows
+from hcal.runtime.numerics import prefix_sums
 
 #: Metric -> the sums that it is read from; see ``_PARTS``.
 _READ_FROM = {
@@ -184,7 +185,7 @@ class StreamingMetrics:
     def _walk(self) -> tuple[Vector, Vector, Vector]:
         """Cumulated gap before each fine bin, and how far up and down it can go inside the bin."""
         _, conf, hit, both = self._state["fine"]
-        start = np.concatenate([[0.0], np.cumsum(conf - hit)])[:-1]
+        start = prefix_sums(conf - hit)[:-1]
         return start, np.maximum(conf - both, 0), np.maximum(hit - both, 0)
 
     def _ks(self) -> float:
@@ -206,11 +207,11 @@ class StreamingMetrics:
     def _ece_em(self) -> float:
         """Equal-mass bins whose boundaries are moved to the nearer end of their fine bin."""
         weight, conf, hit, _ = self._state["fine"]
-        ends = np.concatenate([[0.0], np.cumsum(weight)])
+        ends = prefix_sums(weight)
         cuts, place = self._cuts()
         nearer = place + (ends[place + 1] - cuts < cuts - ends[place])
         bounds = np.concatenate([[0], nearer, [len(weight)]])
-        gap = np.concatenate([[0.0], np.cumsum(conf - hit)])[bounds]
+        gap = prefix_sums(conf - hit)[bounds]
         return float(np.abs(np.diff(gap)).sum() / self._total)
 
     def _ece_em_bound(self) -> float:
