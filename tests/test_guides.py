@@ -81,7 +81,7 @@ def test_a_metric_is_one_file_and_one_row(tmp_path: Path) -> None:
     row = re.search(r"^```text\n(        Metric\(.*?\n)```$", guide, re.MULTILINE | re.DOTALL)
     assert row
     text = text.replace("    dirichlet,\n", "    dirichlet,\n    in_the_large,\n", 1)
-    first_class_wise = text.index("        _class(\n")
+    first_class_wise = text.index("        _class(")
     registry.write_text(text[:first_class_wise] + row[1] + text[first_class_wise:], encoding="utf-8")
     places = _places(folder, "test_catalog.py", "test_layers.py", "test_names.py", "test_evaluate.py")
     words = "gap_in_the_large or in_the_large or catalog or test_names or registry or by_default"

@@ -113,6 +113,15 @@ def test_replicates_asked_for_later_fill_the_cells(tmp_path: Path) -> None:
     assert seen == [4]  # nothing left to do
 
 
+@pytest.mark.parametrize(("granted", "jobs", "each"), [("1", 1, 1), ("1", 4, 1)])
+def test_threads_are_shared_out_of_those_that_were_granted(
+    granted: str, jobs: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", granted)
+    shared_out = plan(jobs=jobs)
+    assert {shared_out.threads, *(job.threads for job in shared_out.all_jobs())} == {each}
+
+
 def test_kill_9_half_way_then_continue_equals_one_run(tmp_path: Path) -> None:
     """The parent is killed without warning while cells are running; nothing is lost but those cells."""
     names = [f"temperature-k3-n300-s{i}" for i in range(6)]

@@ -25,7 +25,8 @@ from hcal.calibrators.h.refine_problem import RefineProblem
 from hcal.calibrators.h.rows import fit_scaler
 from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.numerics import softmax
-from helpers import TASKS, load_task, synthetic
+from helpers import load_task, synthetic
+from studies.joint import TASKS
 
 # -- promises on real data ------------------------------------------------------------------------------
 

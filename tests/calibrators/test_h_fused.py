@@ -12,7 +12,7 @@ import hcal
 from hcal.calibrators.h.candidates import fit_candidates, new_setting
 from hcal.calibrators.h.events import Rest
 from hcal.calibrators.h.fit import assemble, out_of_fold, pool
-from hcal.calibrators.h.model import Model, no_curve, predict_into, predict_model, predict_plain
+from hcal.calibrators.h.model import Model, from_state, no_curve, predict_into, predict_model, predict_plain
 from hcal.calibrators.h.refine import KNOTS, Refined
 from hcal.calibrators.h.rows import N_FEATURES
 from helpers import synthetic
@@ -258,6 +258,29 @@ def test_without_numba_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = cal.predict_proba(z.astype(np.float32))
     monkeypatch.setattr("hcal.calibrators.h.model.compiled", lambda: False)
     np.testing.assert_allclose(cal.predict_proba(z.astype(np.float32)), fused, atol=TOLERANCE["float32"])
+
+
+def test_no_class_is_left_at_an_even_share_to_the_last_digit() -> None:
+    """Metrics count entries above 1/K: which side an entry is on must not be a matter of rounding."""
+    torch = pytest.importorskip("torch")
+    from hcal.calibrators.on_device import predict_tensor
+    from hcal.integrations.torch import CalibrationHead
+
+    z, y = synthetic(400, 4)
+    backwards = (y + 2) % 4  # the top class is right less often than any other: it is held at its lowest
+    with pytest.warns(hcal.CalibrationWarning):
+        cal = hcal.HCalibrator().fit(z, backwards)
+    x, model = torch.from_numpy(z), from_state(cal.state_)
+    found = {
+        "kernel": predict_model(model, z),
+        "numpy": plain(model, z),
+        "graph": CalibrationHead(cal)(x.clone().requires_grad_()).detach().numpy(),
+        "tensor": predict_tensor(cal, x).numpy(),
+    }
+    assert (np.abs(found["numpy"] - 0.25) < 1e-8).all(axis=1).sum() > 100
+    for name, probs in found.items():
+        assert np.abs(probs - 0.25).min() > 1e-11, name
+        np.testing.assert_array_equal(probs > 0.25, found["numpy"] > 0.25, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -13,7 +13,6 @@ import hcal
 from hcal import TopK
 from hcal.calibrators.top_k import methods_of_top_k
 from hcal.data.responses import top_tokens
-from hcal.metrics.resampling import drawn_labels
 from hcal.metrics.sample import Sample
 from helpers import synthetic
 
@@ -91,7 +90,7 @@ def test_rows_may_list_fewer_and_intervals_need_no_vocabulary() -> None:
     top = TopK([[0.6, 0.3], [0.9, np.nan]], [[3, 0], [1, -1]], n_classes=5)
     assert top.others.tolist() == [3, 4]
     np.testing.assert_allclose(top.dense()[1], [0.025, 0.9, 0.025, 0.025, 0.025])
-    labels = drawn_labels(Sample(top, [0, 0]), 20_000, np.random.default_rng(0))
+    labels = Sample(top, [0, 0]).data.drawn(20_000, np.random.default_rng(0))
     rates = np.stack([np.bincount(labels[:, row], minlength=5) / 20_000 for row in (0, 1)])
     np.testing.assert_allclose(rates, top.dense(), atol=0.015)  # four deviations of 20,000 draws
     many = TopK(np.tile(top.log_probs, (40, 1)), np.tile(top.indices, (40, 1)), n_classes=5, kind="log_probs")

@@ -99,13 +99,5 @@ class ClusterCrew:
 
 
 def run_whole_job(job: Job) -> list[Cell]:
-    """Run a job in this process.
-
-    >>> from hcal.bench.methods import Method
-    >>> from hcal.bench.tasks import TaskRef
-    >>> ref = TaskRef("a", "synthetic", "temperature-k3-n200")
-    >>> [cell] = run_whole_job(Job(ref, (Method("uncal", "uncal"),), 0, ("nll",)))
-    >>> cell.ok
-    True
-    """
+    """Run a job in this process."""
     return list(run_job(job))

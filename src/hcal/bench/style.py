@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hcal.data.atomic import atomic_path
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,10 +43,7 @@ _SETTINGS: Final[Any] = {
 @contextmanager
 def styled() -> Iterator[Any]:
     """Yield ``matplotlib.pyplot`` with this project's settings, on a canvas that needs no screen."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise missing("figures", "matplotlib", "plot") from None
+    matplotlib = load_extra("figures", "matplotlib", "plot")
     from matplotlib import pyplot as plt
 
     with matplotlib.rc_context(_SETTINGS):

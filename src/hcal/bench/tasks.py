@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.bench.synthetic import KINDS, parse_synthetic
 from hcal.data import Part, read_arrays, read_data, read_names
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 from hcal.runtime.numerics import IntArray
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
@@ -240,16 +240,13 @@ def download_paper_task(name: str, *, endpoint: str | None = None, cache: str | 
 
     ``endpoint`` is another server than huggingface.co (also: the variable ``HF_ENDPOINT``).
     """
-    try:
-        from huggingface_hub import HfApi, hf_hub_download
-    except ImportError:
-        raise missing("downloading the paper's tasks", "huggingface_hub", "hub") from None
+    hub = load_extra("downloading the paper's tasks", "huggingface_hub", "hub")
     wanted = f"probs_{name}_logits.p"
-    files = HfApi(endpoint=endpoint).list_repo_files(HUB_REPOSITORY, repo_type="dataset")
+    files = hub.HfApi(endpoint=endpoint).list_repo_files(HUB_REPOSITORY, repo_type="dataset")
     # The folder inside the data set is not part of the contract, the file name is.
     match = [f for f in files if f.rsplit("/", 1)[-1] == wanted]
     if not match:
         raise ValueError(f"{HUB_REPOSITORY} has no file {wanted}; it has {len(files)} files")
     return Path(
-        hf_hub_download(HUB_REPOSITORY, match[0], repo_type="dataset", endpoint=endpoint, cache_dir=cache)
+        hub.hf_hub_download(HUB_REPOSITORY, match[0], repo_type="dataset", endpoint=endpoint, cache_dir=cache)
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.device_rows import DeviceRows
 from hcal.runtime.numerics import Float64, IntArray
@@ -40,6 +42,21 @@ def is_elsewhere(scores: Any) -> bool:
 def predict_on_device(calibrator: Calibrator, scores: Any) -> Tensor | None:
     """Return the probabilities (N, K) of a tensor on an accelerator; None where the host has to make them."""
     return predict_tensor(calibrator, scores) if is_elsewhere(scores) else None
+
+
+def top_on_device(calibrator: Calibrator, scores: Any) -> IntArray | None:
+    """Return the most probable classes (N,) of a tensor on an accelerator: they alone come to the host.
+
+    None as above. Halves are not narrowed again: two classes could meet.
+
+    >>> import hcal
+    >>> top_on_device(hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1]), [[0.0, 1.0]])
+    """
+    if not is_elsewhere(scores):
+        return None
+    half = scores.is_floating_point() and scores.element_size() == 2
+    probs = predict_tensor(calibrator, scores.float() if half else scores)
+    return None if probs is None else np.asarray(probs.argmax(dim=1).cpu().numpy())
 
 
 def rows_on_device(calibrator: Calibrator, scores: Any) -> DeviceRows | None:

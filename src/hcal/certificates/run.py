@@ -11,7 +11,7 @@ from hcal import inputs
 from hcal.calibrators import calibration_rows
 from hcal.certificates.bounds import check_level
 from hcal.certificates.classes import certify_columns
-from hcal.certificates.event import EventCertificate, certify_event
+from hcal.certificates.event import certify_event
 from hcal.certificates.gain import Gain, certify_gain
 from hcal.certificates.groups import certify_groups
 from hcal.certificates.result import Certificate
@@ -254,12 +254,7 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
 
 
 def refuse_share(share: float, name: str) -> None:
-    """Raise where a share of the rows that a method learned from was found among those to certify on.
-
-    Examples
-    --------
-    >>> refuse_share(0.0, "ts")
-    """
+    """Raise where a share of the rows that a method learned from was found among those to certify on."""
     if share:
         raise RowsOfTheFitError(_reason(share, name))
 
@@ -270,15 +265,3 @@ def _reason(share: float, name: str) -> str:
         "on its own rows a calibrator proves nothing. Use other rows, or out-of-fold predictions "
         "(out_of_fold=True)"
     )
-
-
-__all__ = [
-    "NLL_REFUSED",
-    "REFUSED",
-    "TOLERANCE",
-    "EventCertificate",
-    "RowsOfTheFitError",
-    "certify",
-    "refuse_scores_of_the_fit",
-    "refuse_share",
-]

@@ -16,13 +16,7 @@ _ACROSS = 3
 
 
 def draw_comparison(results: list[Any], metrics: list[str]) -> Figure:
-    """Draw methods × metrics.
-
-    Parameters
-    ----------
-    results : list of MethodResult
-        Failed ones are left out.
-    """
+    """Draw methods × metrics; failed methods are left out."""
     plt = pyplot()
     shown = [r for r in results if r.scores]
     if not shown:

@@ -15,11 +15,7 @@ _patience: ContextVar[float] = ContextVar("patience", default=3.0)
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Let no bar come up by itself, in this thread and for the while.
-
-    >>> with silent(), progress("fit", 2) as advance:
-    ...     advance(2)
-    """
+    """Let no bar come up by itself, in this thread and for the while."""
     before = _patience.set(math.inf)
     try:
         yield
@@ -37,9 +33,6 @@ def progress(
 
     ``unit`` says what a step is, such as ``"rows"``: it adds how many there are a second and the time that is
     left.
-
-    >>> with progress("fit", 2) as advance:
-    ...     advance(1)
     """
     from rich.console import Console
     from rich.progress import (
