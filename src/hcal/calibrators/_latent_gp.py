@@ -32,7 +32,7 @@ class Process:
         """Return the mean of f and its variance at x, any shape."""
         mean, variance = np.empty(x.size), np.empty(x.size)
         flat = x.ravel()
-        for part in row_blocks(x.size, 1, _BLOCK_EVENTS):
+        for part in row_blocks((x.size, 1), _BLOCK_EVENTS):
             k = self.variance * np.exp(-0.5 * ((flat[part, None] - self.inducing) / self.length) ** 2)
             mean[part] = flat[part] + k @ self.mean
             variance[part] = self.prior - np.einsum("na,na->n", k @ self.reduction, k)
@@ -166,7 +166,7 @@ class TabulatedElbo:
         except np.linalg.LinAlgError:  # a step too far: the line search comes back
             return 1e10, np.zeros_like(theta)
         value, pulled = at.divergence / self._rows, np.zeros((2, len(self._points)))
-        for rows in row_blocks(*self._x.shape, _CACHED_EVENTS):
+        for rows in row_blocks(self._x.shape, _CACHED_EVENTS):
             value -= self._add_block(rows, at, pulled)
         return value, at.pull(-pulled[0], -pulled[1], 1 / self._rows)
 

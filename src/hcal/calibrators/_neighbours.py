@@ -33,7 +33,7 @@ class Neighbours:
         Of M queries (M, K); ``counts``, ascending, share one search. An error is (len(counts), rows of the
         block, K).
         """
-        for rows in row_blocks(len(queries), len(self.error), _BLOCK_DISTANCES):
+        for rows in row_blocks((len(queries), len(self.error)), _BLOCK_DISTANCES):
             # KL(q‖p) = Σ q log q − Σ q log p, and the first part is the same for every p.
             distance = np.maximum(queries[rows], _CLIP) @ -self.log_probs.T
             yield rows, self._means(distance, counts)

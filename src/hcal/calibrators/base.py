@@ -330,16 +330,18 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return weight
 
     def _warn_of_weight(self, weight: NDArray[np.float64] | None) -> None:
-        if weight is None:
-            return
-        total, rows = float(weight.sum()), int(np.count_nonzero(weight))
+        if weight is not None:
+            self._warn_of_total(float(weight.sum()), int(np.count_nonzero(weight)))
+
+    def _warn_of_total(self, total: float, rows: int) -> None:
+        """Say so where the weights of rows, those of weight 0 left out, sum to far more or less than rows."""
         if not rows / _FAR <= total <= rows * _FAR:
             warnings.warn(
                 f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 "
                 "is the row twice), so the fit takes the data for that many: pass "
                 "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter",
                 CalibrationWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _remember(self, fitted: Fitted, n_classes: int, names: tuple[ClassName, ...] | None = None) -> None:

@@ -111,7 +111,7 @@ class _Scores(NamedTuple):
     n_classes: int
 
     def blocks(self) -> list[slice]:
-        return row_blocks(*self.logits.shape, _BLOCK_EVENTS)
+        return row_blocks(self.logits.shape, _BLOCK_EVENTS)
 
     def probs(self, rows: slice, beta: float) -> FloatArray:
         """Return softmax(βz) of one class of each group."""

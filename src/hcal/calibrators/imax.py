@@ -82,7 +82,7 @@ def _pooled_log_odds(logits: FloatArray) -> Float64:
     """All events class by class; row blocks bound the temporaries."""
     n, k = logits.shape
     odds = np.empty((k, n))
-    for rows in row_blocks(n, k, 1_000_000):
+    for rows in row_blocks((n, k), 1_000_000):
         odds[:, rows] = log_odds(logits[rows]).T
     return odds.ravel()
 

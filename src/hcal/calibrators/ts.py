@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hcal.calibrators._shared import OneTemperature
 from hcal.calibrators.base import Fitted
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax
@@ -27,7 +24,7 @@ class TemperatureScaling(OneTemperature):
     name = "ts"
     title = "Temperature scaling"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))
 
     def _fit_rows(self, rows: FitRows) -> Fitted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -32,26 +32,28 @@ class OrderCache:
         self._make = make
         # re-entrant: the garbage collector may drop an entry while one is being stored
         self._lock = threading.RLock()
-        self._kept = WeakTensorKeyDictionary()
+        self._kept: MutableMapping[Tensor, tuple[tuple[int, float, int], Order]] = WeakTensorKeyDictionary()
 
     def __call__(self, x: Tensor, step: float, cells: int) -> Order:
         """Return the order of x, made anew unless it is kept."""
         version = (x._version, step, cells)
         with self._lock:
-            known, order = self._kept.get(x, (None, None))
-        if known != version or order is None:
-            order = self._make(x, step, cells)
-            with self._lock:
-                self._kept.pop(x, None)  # the newest stands last
-                self._kept[x] = version, order
-                while len(self._kept) > _MOST:
-                    del self._kept[next(iter(self._kept))]
+            kept = self._kept.get(x)
+        if kept is not None and kept[0] == version:
+            return kept[1]
+        order = self._make(x, step, cells)
+        with self._lock:
+            self._kept.pop(x, None)  # the newest stands last
+            self._kept[x] = version, order
+            while len(self._kept) > _MOST:
+                del self._kept[next(iter(self._kept))]
         return order
 
     def of(self, x: Tensor) -> Order | None:
         """Return the order that is kept for x, for whoever must keep it alive."""
         with self._lock:
-            return self._kept.get(x, (None, None))[1]
+            kept = self._kept.get(x)
+        return None if kept is None else kept[1]
 
     def __len__(self) -> int:
         return len(self._kept)

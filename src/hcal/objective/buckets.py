@@ -58,17 +58,7 @@ class BucketTable:
         self._columns: dict[str, Float64] = {name: np.empty(0) for name in _COLUMNS}
 
     def update(self, p: Float64, marks: NDArray[np.bool_]) -> Self:
-        """Add events.
-
-        Parameters
-        ----------
-        p : array of shape (n,)
-        marks : bool array of shape (n,)
-
-        Returns
-        -------
-        self
-        """
+        """Add events with probabilities (n,) and marks (n,)."""
         keys, value = bucket_keys(p, self.bits), np.asarray(p, dtype=np.float64)
         mark = np.asarray(marks, dtype=np.float64)
         return self._add(keys, dict(zip(_COLUMNS, (1 - mark, mark, value, value, value), strict=True)))
@@ -122,8 +112,6 @@ class BucketTable:
 def bucket_keys(p: Float64, bits: int) -> _Keys:
     """Return the first bits of probabilities (n,), as integers.
 
-    Examples
-    --------
     >>> a, b, c = bucket_keys(np.array([0.5, 0.5000001, 0.7]), 28)
     >>> bool(a == b), bool(b < c)
     (True, True)
@@ -134,24 +122,14 @@ def bucket_keys(p: Float64, bits: int) -> _Keys:
 
 @dataclass(frozen=True)
 class BucketLoss:
-    """What a table says.
-
-    Attributes
-    ----------
-    value : float
-    bound : float
-        How far the loss can be from that of the events themselves, beyond rounding, with ``norm=1`` and the
-        windows weighted as here (k-means may cut its clusters elsewhere).
-    keys : array of shape (B,)
-    slopes : array of shape (2, B)
-        The gradient in the probability of an unmarked and of a marked event of each bucket.
-    bits : int
-    """
+    """What a table of B buckets says."""
 
     value: float
+    #: How far the loss can be from that of the events themselves, beyond rounding, with ``norm=1`` and the
+    #: windows weighted as here (k-means may cut its clusters elsewhere).
     bound: float
     keys: _Keys
-    slopes: Float64
+    slopes: Float64  # (2, B): the gradient in the probability of an unmarked and of a marked event
     bits: int
 
     def slope_of(self, p: Float64, marks: NDArray[np.bool_]) -> Float64:

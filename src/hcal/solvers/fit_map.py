@@ -122,7 +122,7 @@ def hessian_of(
     w = unit_weight(weight, len(x))
 
     def hessian(theta: Float64) -> Float64:
-        blocks = row_blocks(len(x), len(theta), 4_000_000)
+        blocks = row_blocks((len(x), len(theta)), 4_000_000)
         total = sum((curvature(theta, x[b], w[b]) for b in blocks), np.zeros((len(theta), len(theta))))
         if penalty is not None:
             total[np.diag_indices_from(total)] += 2 * penalty.strength
@@ -234,7 +234,7 @@ def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float6
     """
     assert map.diagonal is not None
     total, rows = np.zeros_like(theta), _rows(map, x)
-    for block in row_blocks(len(x), 1, rows):
+    for block in row_blocks((len(x), 1), rows):
         total += map.diagonal(theta, x[block], weight[block])
     return total
 

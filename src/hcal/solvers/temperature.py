@@ -54,7 +54,7 @@ def logit_scale(logits: FloatArray) -> float:
 
 def _distances(logits: FloatArray) -> tuple[float, int]:
     """Return the sum over rows of the mean distance to the top, and the number of rows."""
-    blocks = row_blocks(*logits.shape, _BLOCK_EVENTS)
+    blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
     parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
     return float(sum(parts)), len(logits)
 
@@ -96,7 +96,7 @@ def _derivative_sums(
         gap = mean - d[np.arange(len(d)), y[rows]]
         return float(np.sum(weight[rows] * gap)), float(np.sum(weight[rows] * np.maximum(variance, 0)))
 
-    parts = each(of_block, row_blocks(*logits.shape, _BLOCK_EVENTS), events=logits.size)
+    parts = each(of_block, row_blocks(logits.shape, _BLOCK_EVENTS), events=logits.size)
     slope, curvature = (float(sum(column)) for column in zip(*parts, strict=True))
     return slope, curvature
 
@@ -108,7 +108,7 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
     array([-0.5])
     """
     loss, slope = np.empty(len(y)), np.empty(len(y))
-    for rows in row_blocks(*logits.shape, _BLOCK_EVENTS):
+    for rows in row_blocks(logits.shape, _BLOCK_EVENTS):
         d = _below_top(logits, rows)
         e = np.exp(beta * d)
         mass = e.sum(axis=1)
@@ -125,7 +125,7 @@ def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None =
     array([0.5])
     """
     top = np.empty(len(logits))
-    for rows in row_blocks(*logits.shape, _BLOCK_EVENTS):
+    for rows in row_blocks(logits.shape, _BLOCK_EVENTS):
         scores = beta * _below_top(logits, rows)
         top[rows] = 1 / np.exp(scores if log_sizes is None else scores + log_sizes[rows]).sum(axis=1)
     return top

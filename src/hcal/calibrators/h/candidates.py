@@ -68,10 +68,8 @@ def _soft_mass(logits: Logits, weight: Float64) -> Float64:
         from hcal.calibrators.h import _tensors
 
         return _tensors.soft_mass(logits, weight)
-    n, k = logits.shape
-    parts = each(
-        lambda part: weight[part] @ softmax(logits[part]), row_blocks(n, k, 1_000_000), events=logits.size
-    )
+    blocks = row_blocks(logits.shape, 1_000_000)
+    parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks, events=logits.size)
     return np.asarray(np.sum(parts, axis=0))
 
 

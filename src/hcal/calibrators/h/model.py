@@ -85,7 +85,7 @@ def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
         rows = logits[part].astype(width, copy=False)
         out[part] = _events_alone(model, rows) if model.blend is None else _pooled(model, rows)
 
-    each(fill, row_blocks(*logits.shape, _CACHED), events=logits.size)
+    each(fill, row_blocks(logits.shape, _CACHED), events=logits.size)
 
 
 def _events_alone(model: Model, logits: FloatArray) -> FloatArray:
@@ -160,7 +160,7 @@ def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = 
         (margin, x), top = refine(refined, rows), rows.top
         return top, x, top_odds(margin, top), np.asarray(margin[top != y[part]], dtype=np.float64)
 
-    parts = each(look_at, row_blocks(*logits.shape, 4 * _CACHED), events=logits.size)
+    parts = each(look_at, row_blocks(logits.shape, 4 * _CACHED), events=logits.size)
     top, x, odds, margin = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Seen(top, x, odds, top != y, margin, logits.shape[1])
 

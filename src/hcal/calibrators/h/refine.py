@@ -210,7 +210,7 @@ def _compress(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Fl
         else:
             seen[part] = _grouped(np.sort(rows.margin, axis=1), edges)
 
-    each(fill, row_blocks(n, k, _SORTED), events=n * k)
+    each(fill, row_blocks((n, k), _SORTED), events=n * k)
     return seen, label, counts, feature
 
 

@@ -33,7 +33,7 @@ def problem_blocks(
     log_counts = np.log(counts)
     return [
         _Block(segment[b], both[b] - KNOTS[segment[b]], log_counts, x[b], weight[b])
-        for b in row_blocks(*both.shape, _ROWS_EVENTS)
+        for b in row_blocks(both.shape, _ROWS_EVENTS)
     ]
 
 
@@ -174,7 +174,7 @@ class _Block(NamedTuple):
     def curvature(self, slope: Float64, c: Float64) -> Float64:
         """Return the second derivatives of the weighted NLL in the log-slopes and the features' weights."""
         size = len(slope) + len(c)
-        parts = row_blocks(*self.segment.shape, _CURVED_EVENTS)
+        parts = row_blocks(self.segment.shape, _CURVED_EVENTS)
         return sum((self._curvature(slope, c, part) for part in parts), start=np.zeros((size, size)))
 
     def _curvature(self, slope: Float64, c: Float64, part: slice) -> Float64:
