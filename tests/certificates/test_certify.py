@@ -369,3 +369,15 @@ def test_ties_group() -> None:
     table = table_of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
     assert table.count.tolist() == [1, 2]
     assert table.happened.tolist() == [1, 1]
+
+
+def test_top_k_scores_are_certified_by_their_top_label_or_refused() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(20, 0.2), 300)
+    y = draw_labels(p, rng)
+    top = hcal.TopK.from_dense(p, 4)
+    found = hcal.certify(top, y, events="top-label").top
+    assert found is not None
+    assert found.smooth == pytest.approx(hcal.certify(p, y, events="top-label").smooth, abs=1e-12)
+    with pytest.raises(ValueError, match="looks at every class, and top-k scores do not hold them"):
+        hcal.certify(top, y)

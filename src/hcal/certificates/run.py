@@ -16,6 +16,7 @@ from hcal.certificates.gain import Gain, certify_gain
 from hcal.certificates.groups import certify_groups
 from hcal.certificates.result import Certificate
 from hcal.data.class_names import ClassName, check_classes, encode
+from hcal.data.top_k import TopK
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.scores import brier_rows
 from hcal.runtime.numerics import IntArray, softmax
@@ -64,6 +65,7 @@ def certify(
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem; or a Sample
+        Or :class:`hcal.TopK`, for the top label alone (``events="top-label"``).
     y : array-like of shape (N,)
         Integer labels 0..K−1, or names among ``classes``.
     level : float
@@ -230,7 +232,7 @@ def _refuse_rows_of_the_fit(
     if calibrator is not None and scores is not None:
         refuse_scores_of_the_fit(calibrator, scores, sample.y)
         return
-    if isinstance(probs, Sample) or input != "probs":
+    if isinstance(probs, Sample | TopK) or input != "probs":
         return
     shown = inputs.to_numpy(pad_options(probs, 0.0) if is_ragged(probs) else probs, "probs")[0]
     shown = np.stack([1 - shown, shown], axis=1) if shown.ndim == 1 else shown
