@@ -139,3 +139,15 @@ def test_methods_and_metrics_that_need_all_classes_say_so(task: tuple[TopK, np.n
     np.testing.assert_allclose(logits.dense(), hcal.softmax(np.array([[2.0, 1.0, 1.0]])))
     with pytest.raises(ValueError, match="response 0: the token 'Z' is not in the vocabulary"):
         top_tokens([[{"Z": -0.1}]], {"A": 0, "B": 1})
+
+
+def test_where_an_array_of_all_classes_is_wanted_the_error_says_so() -> None:
+    top = TopK([[0.7, 0.2], [0.5, 0.3]], [[4, 1], [0, 2]], n_classes=5)
+    for wants_all in (
+        np.asarray,
+        lambda p: hcal.Monitor().update(p, [0, 1]),
+        lambda p: hcal.certify(p, [0, 1]),
+    ):
+        with pytest.raises(ValueError, match="the top k of K classes|top-k scores do not hold"):
+            wants_all(top)
+    assert [row.indices.tolist() for row in top] == [[[4, 1]], [[0, 2]]]
