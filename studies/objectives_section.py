@@ -100,8 +100,9 @@ def _where(patient: Results) -> str:
         f"Against NLL, h then has the lower mean top-label error on {len(lower)} of {len(rows)} tasks, by "
         f"more than a fifth on {', '.join(clearly) or 'none'}; NLL has it by as much on "
         f"{', '.join(other) or 'none'}. "
-        "A map that all classes share cannot fit the top class and the rest at once: the likelihood of many "
-        "classes is mostly about the rest, while h weighs all levels of probability alike."
+        "A reading of this, not tested here: a map that all classes share cannot fit the top class and the "
+        "rest at once; with many classes most of the likelihood is about the rest, while h weighs all levels "
+        "of probability alike."
     )
 
 

@@ -213,7 +213,8 @@ def _robustness(extra: Results, links: dict[str, str]) -> str:
     table = ResultTable("Mean ARE under other constants", "setting", [*findings.LEVELS, "tasks"], rows)
     return f"""## Constants of the objective
 
-One map (MonotonicNet, 10 hidden units), so that nothing but the constant changes.
+One map (MonotonicNet, 10 hidden units), so that nothing but the constant changes. More maps at K = 100:
+[the central experiment](central-experiment.md#constants-of-the-objective).
 
 {as_markdown(table)}
 {figure_link(links, "robustness", "Robustness to the constants")}"""

@@ -133,6 +133,17 @@ def test_a_method_of_others_saves_loads_compares_and_reports(half: type, tmp_pat
     assert "Half as sure" in hcal.reporting.build_report(fresh, labels, cal)
 
 
+def test_a_parameter_of_others_may_be_called_seed(half: type, tmp_path: Path) -> None:
+    """Ours were, in 0.1: ``seed`` in a file means ``random_state`` where the method knows no seed."""
+
+    def __init__(self: object, *, seed: int = 3, input: str = "logits") -> None:
+        vars(self).update(seed=seed, input=input)
+
+    seeded = hcal.register(type("Seeded", (half,), {"name": "seeded", "__init__": __init__}))  # type: ignore[type-var]
+    hcal.save(seeded(seed=5).fit([[0.0, 2.0]] * 4, [1, 1, 1, 0]), tmp_path / "m.hcal")
+    assert hcal.load(tmp_path / "m.hcal").get_params()["seed"] == 5
+
+
 def test_a_method_of_others_is_benchmarked(half: type, tmp_path: Path) -> None:
     from hcal.bench.methods import resolve_methods
     from hcal.bench.run import Plan, run

@@ -70,6 +70,8 @@ def test_the_summary_of_the_page_is_that_of_the_tables() -> None:
     ):
         flat = " ".join(page.split()).replace(" %", "%")
         assert text.replace("%–", "–") in flat or text in flat, text
+    said = f"{study['1']['dece']['mean']:.4f} where `ece_em` has {plug_in['1']['mean']['ece_em']:.4f}"
+    assert said in " ".join((ROOT / "docs" / "faq.md").read_text().split())
 
 
 def test_stored_figures_keep_the_promises() -> None:

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,12 +121,26 @@ def test_constants_are_shown_against_the_papers(tmp_path: Path) -> None:
     table = central_page.constants_table(data)
     assert [r.label for r in table.rows] == ["window=100"]
     assert table.rows[0].values == [f"{1.015 / 0.8:.3f}", "1.000", "1.000"]
+    entries = read_entries(made_up(tmp_path / "central.csv"))
+    words = central_page.constants_words(data, Experiment(entries))
+    assert words.endswith("2 %: window=100 (top-label × 1.27).")
+    # where the seeds of the main run differ by more, nothing is said of a constant
+    twice = [
+        replace(e, scores={m: 2 * v for m, v in e.scores.items()}) if e.seed == 1 else e for e in entries
+    ]
+    words = central_page.constants_words(data, Experiment(twice))
+    assert "× 2.00 (top-label)" in words
+    assert words.endswith("2 %: none.")
 
 
 def test_near_uniform_choices_are_counted_under_every_objective(data: Experiment) -> None:
     for objective in OBJECTIVES:
         assert data.collapsed(objective, "early-stop", "published", "class-wise") == (6, 12)
         assert data.collapsed(objective, "early-stop", "identity", "class-wise") == (0, 12)
+    assert data.untrained(["a", "b"], "identity", "class-wise") == (
+        60,
+        60,
+    )  # the file says epoch 1 throughout
 
 
 def test_a_row_that_is_there_twice_counts_once(tmp_path: Path) -> None:

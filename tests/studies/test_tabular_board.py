@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,26 @@ def test_methods_with_parameters_are_told_apart() -> None:
 def test_the_page_is_the_one_of_the_results() -> None:
     text = board.PAGE.read_text().partition("<!-- board -->\n")[2].partition("<!-- end -->")[0]
     assert text.strip().splitlines() == board.tables(board.read(board.RESULTS), "h")
+
+
+def test_what_the_pages_say_of_ties_and_rankings() -> None:
+    rows = [r for r in board.read(board.RESULTS) if r["k"] == "2"]
+    own = {(r["method"], r["task"]): r for r in rows if r["by"] == "hcal"}
+    same = [
+        all(
+            f"{float(r[s]):.6g}" == f"{float(own['venn_abers', r['task']][s]):.6g}"
+            for s in ("brier", "logloss")
+        )
+        for r in rows
+        if r["by"] == "peer" and r["method"] == "venn-abers"
+    ]
+    assert (sum(same), len(same)) == (57, 66)
+    shown, true = (float(own["uncal", "spambase_gnb"][f]) for f in ("auc", "auc_odds"))
+    assert round(true - shown, 3) == 0.010
+    # choose-a-method: of the single methods that move no AUC, by Brier and by log-loss
+    table = (ROOT / "docs" / "tabular.md").read_text(encoding="utf-8").partition("### Two classes, <500")[0]
+    kept = re.findall(r"^\| \*\*(\w+)\*\* .* \| 0 \|$", table, re.MULTILINE)
+    assert kept[:4] == ["h", "smooth_spline", "quadratic", "platt"]
 
 
 def test_the_page_says_that_the_tasks_were_used_for_development() -> None:

@@ -31,17 +31,15 @@ class TemperatureScaling(OneTemperature):
         return self._fit_rows(array_rows(logits, y, sample_weight))
 
     def _fit_rows(self, rows: FitRows) -> Fitted:
-        return _fitted(temperature_of(rows))
+        return self._solved(temperature_of(rows))
 
     def _fit_grouped(
         self, scores: Float64, log_sizes: Float64, y: IntArray, weight: Float64 | None, n_classes: int
     ) -> Fitted:
-        return _fitted(temperature_of(array_rows(scores, y, weight), log_sizes))
+        return self._solved(temperature_of(array_rows(scores, y, weight), log_sizes))
+
+    def _solved(self, solved: Temperature) -> Fitted:
+        return self._found(solved.beta, solved.converged, solved.message, evaluations=solved.evaluations)
 
     def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
         return grouped_softmax(scores * self.state_["beta"], log_sizes)
-
-
-def _fitted(solved: Temperature) -> Fitted:
-    info = {"temperature": 1 / solved.beta, "evaluations": solved.evaluations}
-    return Fitted({"beta": np.array(solved.beta)}, solved.converged, solved.message, info)

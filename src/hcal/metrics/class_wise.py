@@ -146,17 +146,18 @@ def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int 
     return cwece_a(probs, y, sample_weight=sample_weight, bins=bins, order=2)
 
 
-def _threshold(threshold: float | None, k: int) -> float:
-    value = 1 / k if threshold is None else threshold
+def _threshold(s: Sample, threshold: float | None) -> float:
+    value = 1 / s.k if threshold is None else threshold
     if not 0 <= value < 1:
         raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
-    return value
+    # As the probabilities write it: the 0.1 of float32 is above that of float64, and not above itself.
+    return float(s.data.width.type(value))
 
 
 def thresholded_cells(s: Sample, bins: int, threshold: float | None) -> CellSums:
     """Return the cells [lo, hi) of the entries above the threshold only."""
     inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
-    return sum_cells(s, Cut(_threshold(threshold, s.k), inner, closed=True))
+    return sum_cells(s, Cut(_threshold(s, threshold), inner, closed=True))
 
 
 def kept_errors(cells: CellSums) -> Any:
@@ -221,4 +222,4 @@ def tcwece_k(
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("tcwece_k")
     edges = cluster_columns(s, check_bins(bins), restarts, random_state)
-    return as_value(kept_errors(sum_cells(s, Cut(_threshold(threshold, s.k), edges))).mean(-1))
+    return as_value(kept_errors(sum_cells(s, Cut(_threshold(s, threshold), edges))).mean(-1))

@@ -63,6 +63,11 @@ class Data:
         """Probabilities in host memory, shape (N, K), float32 or float64."""
         return self._probs if self.tensor is None else np.asarray(self.tensor.cpu().numpy())
 
+    @property
+    def width(self) -> np.dtype[Any]:
+        """The float width of the probabilities, float32 or float64."""
+        return self._probs.dtype if self.tensor is None else np.dtype(str(self.tensor.dtype).partition(".")[2])
+
     @cached_property
     def _top(self) -> tuple[Vector, IntArray]:
         if self.tensor is not None:
@@ -181,7 +186,6 @@ class Data:
             return found[:, 0].cpu().numpy(), found[:, 1].cpu().numpy(), value
         parts = []
         for i, block in enumerate(self.row_blocks()):
-            # float32 is compared as float64: a float32 threshold would round 1/K to another number.
             flat = np.flatnonzero(block.astype(np.float64, copy=False) > threshold)
             row, column = np.divmod(flat, self.k)
             offset = i * max(1, BLOCK // self.k)

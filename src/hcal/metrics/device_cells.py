@@ -54,7 +54,6 @@ def sum_cells_on_device(s: Sample, cut: Cut) -> CellSums:
 def _sorted_entries(data: Data, cut: Cut) -> _SortedEntries:
     key = ("entries", cut.threshold, cut.closed, cut.edges.tobytes())
     if key not in data.on_device:
-        # float32 is compared as float64: a float32 threshold would round 1/K to another number.
         row, column = (data.tensor.double() > cut.threshold).nonzero(as_tuple=True)
         value = data.tensor[row, column].double()
         which = bin_of_entries(torch, cut, on(data, cut.edges), value, column)

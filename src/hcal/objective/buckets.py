@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.objective.checks import check_equal_weights
 from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.protocol import Objective
 from hcal.objective.settings import ObjectiveSettings
@@ -29,7 +30,6 @@ from hcal.runtime.numerics import Float64, IntArray
 _Keys = NDArray[np.uint64]
 _SUMS = ("unmarked", "marked", "total")
 _COLUMNS = (*_SUMS, "low", "high")
-_EQUAL = "the objective 'h' takes equal weights only: repeat rows instead"
 
 
 class BucketTable:
@@ -163,23 +163,18 @@ class BucketLoss:
 def _groups(columns: dict[str, Float64]) -> TiedGroups:
     unmarked, marked, total = (columns[name] for name in _SUMS)
     size, width = unmarked + marked, columns["high"] - columns["low"]
-    single, every = width == 0, np.arange(len(size))
-    parts = [
-        (unmarked, 0.0 * size, np.full(len(size), 0), single & (unmarked > 0)),
-        (marked, 0.0 * size + 1.0, np.full(len(size), 1), single & (marked > 0)),
-        (size, marked / size, np.full(len(size), 2), ~single),
-    ]
+    single = width == 0
+    parts = (
+        (single & (unmarked > 0), unmarked, np.zeros_like(size)),
+        (single & (marked > 0), marked, np.ones_like(size)),
+        (~single, size, marked / size),
+    )
+    bucket = np.concatenate([np.flatnonzero(keep) for keep, _, _ in parts])
+    kind = np.repeat([0, 1, 2], [np.count_nonzero(keep) for keep, _, _ in parts])
+    count = np.concatenate([own[keep] for keep, own, _ in parts])
+    rate = np.concatenate([own[keep] for keep, _, own in parts])
     mean = np.where(single, columns["low"], np.clip(total / size, columns["low"], columns["high"]))
     cut = np.where(single, 0.0, unmarked * marked / size + size / 4 * width)
-    count, rate, kind, bucket = (
-        np.concatenate([column[keep] for column, keep in pairs])
-        for pairs in (
-            [(p[0], p[3]) for p in parts],
-            [(p[1], p[3]) for p in parts],
-            [(p[2], p[3]) for p in parts],
-            [(every, p[3]) for p in parts],
-        )
-    )
     order = np.lexsort((kind, bucket))
     at = bucket[order]
     return TiedGroups(count[order], mean[at], rate[order], at, kind[order], cut[at])
@@ -213,8 +208,7 @@ def bucketed_h(*, bits: int = 28, events: EventsArgument = "pooled", **settings:
     family, chosen = family_of(events), ObjectiveSettings(**settings)
 
     def table(log_probs: Float64, y: IntArray, weight: Float64) -> FamilyTables:
-        if np.ptp(weight) > 1e-9 * weight.max():
-            raise ValueError(_EQUAL)
+        check_equal_weights(weight)
         found = family.gather(np.exp(log_probs), y)
         tables = [BucketTable(chosen, bits).update(q, o) for q, o in zip(found.q, found.marks, strict=True)]
         return FamilyTables(family, tuple(tables), float(weight[0]))
@@ -235,8 +229,7 @@ class FamilyTables:
     weight: float  # of a row
 
     def __add__(self, other: FamilyTables) -> FamilyTables:
-        if abs(self.weight - other.weight) > 1e-9 * self.weight:
-            raise ValueError(_EQUAL)
+        check_equal_weights(np.array([self.weight, other.weight]))
         pairs = zip(self.tables, other.tables, strict=True)
         return FamilyTables(self.family, tuple(a + b for a, b in pairs), self.weight)
 

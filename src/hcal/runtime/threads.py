@@ -61,7 +61,8 @@ def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -
     ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``
     events.
     """
-    parts = thread_count() if n * grain >= PARALLEL_EVENTS else 1
+    wanted = 2 * n * grain // PARALLEL_EVENTS  # no thread is started for less than half of that
+    parts = min(thread_count(), wanted) if wanted > 1 else 1
     cuts = [n * i // parts for i in range(1, parts)]
     edges = [0, *(snap(c) if snap else c for c in cuts), n]
     return [(a, b) for a, b in pairwise(edges) if b > a]
