@@ -291,6 +291,11 @@ def test_outputs_on_the_rows_of_the_fit_are_recognised_without_being_told() -> N
     with pytest.raises(RowsOfTheFitError, match="'ts' learned from"):
         hcal.certify(calibrator.predict_proba(logits), y)
     hcal.certify(hcal.softmax(logits), y)  # the network's own probabilities are another predictor's
+    others = [hcal.make_calibrator("ts").fit(*synthetic(400, seed=seed)) for seed in (1, 2)]
+    for one, seed in zip((calibrator, *others), range(3), strict=True):
+        scores, labels = synthetic(400, seed=seed)
+        with pytest.raises(RowsOfTheFitError, match="'ts' learned from"):
+            hcal.certify(one.predict_proba(scores), labels)
 
 
 def test_a_loaded_model_still_knows_its_rows(tmp_path) -> None:  # type: ignore[no-untyped-def]

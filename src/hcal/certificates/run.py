@@ -237,8 +237,9 @@ def _refuse_rows_of_the_fit(
     shown = inputs.to_numpy(pad_options(probs, 0.0) if is_ragged(probs) else probs, "probs")[0]
     shown = np.stack([1 - shown, shown], axis=1) if shown.ndim == 1 else shown
     known = calibration_rows.fitted_here() if calibrator is None else [calibrator]
-    for name, share in calibration_rows.shares_predicted(known, shown).items():
-        raise RowsOfTheFitError(_reason(share, name))
+    for one in known:  # each by itself: of two of one method, the answer for both is that of the last
+        for name, share in calibration_rows.shares_predicted([one], shown).items():
+            refuse_share(share, name)
 
 
 def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
@@ -258,12 +259,8 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
 def refuse_share(share: float, name: str) -> None:
     """Raise where a share of the rows that a method learned from was found among those to certify on."""
     if share:
-        raise RowsOfTheFitError(_reason(share, name))
-
-
-def _reason(share: float, name: str) -> str:
-    return (
-        f"no certificate: about {share:.0%} of the rows that {name!r} learned from are among these rows, and "
-        "on its own rows a calibrator proves nothing. Use other rows, or out-of-fold predictions "
-        "(out_of_fold=True)"
-    )
+        raise RowsOfTheFitError(
+            f"no certificate: about {share:.0%} of the rows that {name!r} learned from are among these rows, "
+            "and on its own rows a calibrator proves nothing. Use other rows, or out-of-fold predictions "
+            "(out_of_fold=True)"
+        )
