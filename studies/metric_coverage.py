@@ -27,6 +27,7 @@ from hcal.metrics.resampling import intervals
 from hcal.metrics.window_sums import PooledRuns, remove_same_rows, sum_windows
 from hcal.metrics.windowed import h_error, signed_root
 from hcal.runtime.numerics import log_softmax, softmax
+from studies.limitations import between
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "metric_coverage.json"
@@ -310,10 +311,8 @@ def tables() -> str:
 
 
 def write_page() -> None:
-    begin, end = "<!-- coverage: begin -->", "<!-- coverage: end -->"
-    text = PAGE.read_text()
-    before, after = text.split(begin)[0], text.split(end)[1]
-    PAGE.write_text(f"{before}{begin}\n{tables()}\n{end}{after}")
+    marks = ("<!-- coverage: begin -->", "<!-- coverage: end -->")
+    PAGE.write_text(between(PAGE.read_text(), marks, f"\n{tables()}\n"))
 
 
 def main() -> None:

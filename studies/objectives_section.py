@@ -63,9 +63,15 @@ def _h_is_best(kept: Results, metric: str, *, relative: bool) -> bool:
     return min(values, key=lambda o: values[o]) == "h"
 
 
+def renamed(results: Results, old: str, new: str) -> Results:
+    """Return the cells of the methods that begin with ``old``, which becomes ``new``."""
+    part = [c for k, c in results.cells.items() if k.method.startswith(old)]
+    return Results(replace(c, key=c.key._replace(method=new + c.key.method.removeprefix(old))) for c in part)
+
+
 def _to_the_end(kept: Results, extra: Results) -> str:
     """Why, as far as the results tell: the same objectives trained without the early stop."""
-    patient = extra.renamed("end-", "obj-")
+    patient = renamed(extra, "end-", "obj-")
     if not all(f"obj-{o}/top" in patient.methods for o in findings.OBJECTIVES):
         return ""
     tables = [findings.objective_table(patient), findings.tasks_table(patient, "top-label")]

@@ -101,6 +101,52 @@ def test_sums_within_tolerance_are_renormalised(dtype: type, slack: float) -> No
         inputs.check_probs((PROBS * (1 + 4 * slack)).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_probabilities_become_the_same_logits_alone_in_a_batch_and_by_blocks(dtype: type) -> None:
+    """Whether a row was divided by its sum used to depend on the other rows: two in five changed a bit."""
+    probs = hcal.softmax(np.random.default_rng(0).normal(size=(700, 300)).astype(dtype) * 3)
+    probs[5], probs[6] = 0.0, 0.0
+    probs[5, 2], probs[6, :2] = 1.0, 0.5
+    probs[10:20] = 1 / 300  # top classes whose logarithm is that of an earlier class
+    probs[10:20, 1] = np.nextafter(probs[10:20, 0], dtype(1))
+    rows, _ = inputs.check_scores(
+        probs, input="probs"
+    )  # 210,000 events: more than one block, and two threads
+    whole = rows[:]
+    assert np.array_equal(whole, inputs.check_logits(probs, input="probs")[0])
+    assert np.array_equal(whole[:40], np.concatenate([_logits_of(probs[i : i + 1]) for i in range(40)]))
+    assert np.array_equal(whole[199:650], rows[199:650])
+    assert np.array_equal(whole.argmax(axis=1), probs.argmax(axis=1))
+    sums = probs.sum(axis=1, dtype=np.float64, keepdims=True)
+    divided = np.where(abs(sums - 1) > np.finfo(dtype).eps, probs / sums.astype(dtype), probs)
+    assert np.array_equal(whole[20:], np.log(divided[20:]))
+    assert np.array_equal(whole[5] == 0.0, probs[5] == 1.0)
+    assert (whole[5, 3:] == np.log(np.finfo(dtype).smallest_subnormal)).all()
+
+
+def _logits_of(probs: np.ndarray) -> np.ndarray:
+    return inputs.check_logits(probs, input="probs")[0]
+
+
+def test_two_columns_that_miss_1_by_a_rounding_are_left_alone() -> None:
+    p = np.random.default_rng(0).random(1000)
+    columns = np.stack([1 - p, p], axis=1)
+    assert np.array_equal(inputs.check_probs(columns)[0], columns)
+
+
+def test_the_first_bad_row_is_named_whatever_block_it_is_in() -> None:
+    probs = np.full((3000, 100), 0.01)
+    probs[[2500, 2900], 7] = [0.5, -0.25]
+    with pytest.raises(ValueError, match=r"negative value -0.25, first at row 2900, column 7"):
+        inputs.check_logits(probs, input="probs")
+    probs[2900, 7] = 0.5
+    with pytest.raises(ValueError, match=r"row 2500 sums to 1\.49"):
+        inputs.check_logits(probs, input="probs")
+    probs[2999, 99] = np.nan
+    with pytest.raises(ValueError, match="NaN, first at row 2999, column 99"):
+        inputs.check_logits(probs, input="probs")
+
+
 def test_log_probs_must_be_logarithms_of_probabilities() -> None:
     with pytest.raises(ValueError, match="log_probs must be logarithms of rows that sum to 1; exp of row 0"):
         inputs.check_logits(LOGITS, input="log_probs")

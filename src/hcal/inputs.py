@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.runtime.log_rows import LogRows, row_sums
 from hcal.runtime.numerics import FloatArray, IntArray, looks_like_probs
 from hcal.runtime.ragged import is_ragged, pad_options
 
@@ -88,7 +89,7 @@ def restore(
     array: FloatArray,
     origin: Origin,
     *,
-    scores: FloatArray | None = None,
+    scores: FloatArray | LogRows | None = None,
     keep: Literal["order", "accuracy"] | None = None,
 ) -> Any:
     """Give a float result back in the library, device and float width of the input.
@@ -133,25 +134,25 @@ def restore(
 
 
 def _is_half(origin: Origin) -> bool:
-    return str(origin.dtype) in ("torch.float16", "torch.bfloat16", "float16")
+    return origin.dtype.itemsize == 2 and str(origin.dtype).endswith("float16")
 
 
-def _narrow(array: FloatArray, scores: FloatArray, dtype: Any, keep: Any) -> Any:
+def _narrow(array: FloatArray, scores: FloatArray | LogRows, dtype: Any, keep: Any) -> Any:
     import torch
 
     from hcal.runtime.halves import narrow
 
-    wide, given = (torch.from_numpy(np.ascontiguousarray(a)) for a in (array, scores))
+    wide, given = (torch.from_numpy(np.ascontiguousarray(a)) for a in (array, scores[:]))
     return narrow(wide, given, dtype, keep)
 
 
 def _as_float(array: NDArray[Any], what: str) -> FloatArray:
+    if array.dtype in (np.float32, np.float64):
+        return array
     if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
         raise ValueError(f"{what} must be numeric, got dtype {array.dtype}")
     if np.issubdtype(array.dtype, np.complexfloating):
         raise ValueError(f"{what} must be real, got dtype {array.dtype}")
-    if array.dtype in (np.float32, np.float64):
-        return array
     return array.astype(np.float32 if array.dtype == np.float16 else np.float64)
 
 
@@ -222,21 +223,29 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     if x.ndim == 1 and x.size:
         x = _columns_of_binary(x, "probs")
     _check_shape(x, what, None)
-    _check_finite(x, what, allow_minus_inf=False)
+    divisors = _check_distributions(x, what)
+    return (x if divisors is None else x / divisors[:, None]), origin
+
+
+def _check_distributions(x: FloatArray, what: str) -> FloatArray | None:
+    """Refuse rows that are no distributions; return what each is to be divided by, None where all sum to 1.
+
+    A row is judged by itself: it gets the same bits alone and among others.
+    """
+    sums, lowest = row_sums(x)
     tolerance = 1e-3 if x.dtype == np.float32 else 1e-4
-    if x.min() < 0:
-        raise ValueError(f"{what} has a negative value {x.min():.3g}, first at {_first(x < 0)}")
-    sums = x.sum(axis=1, dtype=np.float64)
-    off = np.abs(sums - 1) > tolerance
-    if off.any():
-        row = int(np.argmax(off))
+    off = np.abs(sums - 1)
+    if not (lowest >= 0 and off.max() <= tolerance):
+        _check_finite(x, what, allow_minus_inf=False)
+        if lowest < 0:
+            raise ValueError(f"{what} has a negative value {lowest:.3g}, first at {_first(x < 0)}")
+        row = int(np.argmax(off > tolerance))
         raise ValueError(
             f"{what} must sum to 1 in every row (within {tolerance:g}); row {row} sums to {sums[row]:.6g}. "
             'If these are logits, say input="logits".'
         )
-    if np.abs(sums - 1).max() > np.finfo(x.dtype).eps:
-        x = x / sums[:, None].astype(x.dtype)
-    return x, origin
+    divisors = np.where(off > np.finfo(x.dtype).eps, sums, 1.0).astype(x.dtype)
+    return None if (divisors == 1).all() else divisors
 
 
 def check_kind(input: InputKind) -> None:
@@ -269,20 +278,29 @@ def check_logits(
     array([[0., 0.],
            [0., 2.]])
     """
+    rows, origin = check_scores(logits, input=input, n_classes=n_classes)
+    return (rows[:] if isinstance(rows, LogRows) else rows), origin
+
+
+def check_scores(
+    logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
+) -> tuple[FloatArray | LogRows, Origin]:
+    """Return what :func:`check_logits` does, of probabilities as rows whose logarithms are yet to be taken.
+
+    Examples
+    --------
+    >>> check_scores([[0.5, 0.5]], input="probs")[0][:].round(3)
+    array([[-0.693, -0.693]])
+    """
     check_kind(input)
-    if input == "probs":
-        probs, origin = check_probs(logits)
-        _check_shape(probs, "probs", n_classes)
-        with np.errstate(under="ignore"):
-            x = np.log(np.maximum(probs, np.finfo(probs.dtype).smallest_subnormal))
-        _keep_top(x, to_numpy(logits)[0])
-        return x, origin
     array, origin = to_numpy(logits, input)
     x = _as_float(array, input)
     if x.ndim == 1 and x.size:
         with np.errstate(divide="ignore"):
             x = _columns_of_binary(x, input)
     _check_shape(x, input, n_classes)
+    if input == "probs":
+        return LogRows(x, _check_distributions(x, input), array if array.ndim == 2 else None), origin
     _check_finite(x, input, allow_minus_inf=input == "log_probs")
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
@@ -304,15 +322,6 @@ def _refuse_probs(x: FloatArray) -> None:
         )
 
 
-def _keep_top(logs: FloatArray, probs: NDArray[Any]) -> None:
-    """Lift the most probable class where a logarithm rounded it onto an earlier one, in place."""
-    if probs.ndim != 2:
-        return
-    top = probs.argmax(axis=1)
-    rows = np.flatnonzero(logs.argmax(axis=1) != top)
-    logs[rows, top[rows]] = np.nextafter(logs[rows].max(axis=1, initial=-np.inf), logs.dtype.type(np.inf))
-
-
 def _finite_floor(x: FloatArray) -> FloatArray:
     """Replace −inf (probability 0) by a finite value below every other, so that order is kept."""
     zero = np.isneginf(x)
@@ -323,7 +332,7 @@ def _finite_floor(x: FloatArray) -> FloatArray:
 
 
 def _check_log_probs(x: FloatArray) -> None:
-    sums = np.exp(x).sum(axis=1, dtype=np.float64)
+    sums, _ = row_sums(x, of=np.exp)
     off = np.abs(sums - 1) > 1e-3
     if off.any():
         row = int(np.argmax(off))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import hcal
+from hcal import inputs
 from hcal.calibrators import on_device
 from hcal.calibrators.on_device import predict_tensor
 from hcal.integrations import dense
@@ -119,6 +120,21 @@ def test_a_tensor_of_an_accelerator_stays_there(default, monkeypatch) -> None:
     monkeypatch.setattr(on_device, "predict_tensor", lambda calibrator, scores: answer)
     assert default.predict_proba(torch.zeros(2, 4, device="meta")) is answer
     assert default.predict_proba(torch.zeros(2, 4)) is not answer
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_labels_of_an_accelerator_are_found_there(dtype, default, monkeypatch) -> None:
+    x = 3 * torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = default.predict(x)
+    monkeypatch.setattr(on_device, "_AT_HOME", ())  # now the CPU plays the accelerator
+
+    def refuse(*_, **__):
+        raise AssertionError("the scores came to the host")
+
+    monkeypatch.setattr(inputs, "to_numpy", refuse)
+    found = default.predict(x)
+    assert found.dtype == np.int64
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, 1e20, None])

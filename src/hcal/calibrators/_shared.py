@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.calibrators.base import Calibrator
+from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, log_softmax, softmax
 from hcal.runtime.ops import Ops
@@ -27,6 +27,10 @@ class OneTemperature(Calibrator):
     preserves = "order"
     weighted = True
     state_specs = (StateSpec((BETA,)),)
+
+    def _found(self, beta: float, converged: bool, message: str, /, **facts: float) -> Fitted:
+        """Return what the fit learned: β = 1/T, and what else there is to tell."""
+        return Fitted({"beta": np.array(beta)}, converged, message, {"temperature": 1 / beta, **facts})
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return softmax(logits * self.state_["beta"])
@@ -78,6 +82,15 @@ def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntA
     """
     seen = np.bincount(y if weight is None else y[weight > 0], minlength=n_classes)
     return np.flatnonzero(seen).astype(np.int64)
+
+
+def places_among(present: IntArray, y: IntArray) -> IntArray:
+    """Return where labels stand among the present classes; rows of weight 0 may lack a place: any does.
+
+    >>> places_among(np.array([0, 2]), np.array([2, 0]))
+    array([1, 0])
+    """
+    return np.minimum(np.searchsorted(present, y), len(present) - 1)
 
 
 def keep_absent(inner: FloatArray, logits: FloatArray, present: IntArray) -> FloatArray:

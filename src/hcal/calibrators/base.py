@@ -23,7 +23,7 @@ from hcal.calibrators import calibration_rows, prior
 from hcal.calibrators.argmax import keep_argmax
 from hcal.calibrators.fitted import Fitted, State
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
-from hcal.calibrators.on_device import predict_on_device, rows_on_device, score_on_device
+from hcal.calibrators.on_device import predict_on_device, rows_on_device, score_on_device, top_on_device
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
 from hcal.data.class_names import ClassName, encode, names_of_fit
@@ -31,6 +31,7 @@ from hcal.data.provenance import fingerprint
 from hcal.data.top_k import TopK
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.device_rows import DeviceRows, Logits
+from hcal.runtime.log_rows import LogRows
 from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ PRIOR_SPEC = StateSpec(
 )
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
-#: Names of parameters in older model files -> present ones.
-_RENAMED = {"seed": "random_state"}
 #: What ``info_`` says of predictions that other class frequencies change.
 _OF_SIDES = {"notes", "changed_sides", "crossing"}
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
@@ -183,7 +182,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             return predict_top_k(self, logits)
         if (there := predict_on_device(self, logits)) is not None:
             return there
-        x, origin = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
+        x, origin = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
         return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
 
     def predict(self, logits: Any) -> NDArray[Any]:
@@ -200,8 +199,9 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_fitted()
         if isinstance(logits, TopK):
             return np.asarray(self.predict_proba(logits).top()[0])
-        x, _ = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
-        top = np.asarray(self._predict_blocks(x).argmax(axis=1), dtype=np.int64)
+        if (top := top_on_device(self, logits)) is None:
+            x, _ = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
+            top = np.asarray(self._predict_blocks(x).argmax(axis=1), dtype=np.int64)
         return top if self.class_names_ is None else self.classes_[top]
 
     def score(self, logits: Any, y: Any, sample_weight: Any = None) -> float:
@@ -259,9 +259,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             As from :meth:`with_prior`; ``info_["prior"]`` holds the frequencies found.
         """
         old = self._old_frequencies()
-        x, _ = inputs.check_logits(scores, input=self.input, n_classes=self.n_classes_)
-        source = self._shifted(old, np.zeros(len(old)))
-        probs = source._predict_blocks(x).astype(np.float64)
+        x, _ = inputs.check_scores(scores, input=self.input, n_classes=self.n_classes_)
+        probs = self._shifted(old, np.zeros(len(old)))._predict_blocks(x).astype(np.float64)
         new = prior.estimate_frequencies(probs, old)
         # Of a class that the calibration set lacks nothing can be learned: it keeps what it gets.
         return self._shifted(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
@@ -287,11 +286,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """The names of the classes in the order of the columns; 0..K−1 where the fit was given none."""
         self._check_fitted()
         return np.arange(self.n_classes_) if self.class_names_ is None else np.array(self.class_names_)
-
-    @classmethod
-    def upgrade_params(cls, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a model file under their present names; files of hcal 0.1 say ``seed``."""
-        return {_RENAMED.get(name, name): value for name, value in params.items()}
 
     # -- machinery --------------------------------------------------------------------------------
 
@@ -319,7 +313,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if self.preserves is not None:
             keep_argmax(out, x)
 
-    def _predict_blocks(self, x: FloatArray) -> FloatArray:
+    def _predict_blocks(self, x: FloatArray | LogRows) -> FloatArray:
         rows = max(1, _BLOCK_EVENTS // x.shape[1])
         out = np.empty(x.shape, dtype=x.dtype)
         floor = self.state_.get("input_floor")  # files from before 0.2 have none
@@ -336,16 +330,18 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return weight
 
     def _warn_of_weight(self, weight: NDArray[np.float64] | None) -> None:
-        if weight is None:
-            return
-        total, rows = float(weight.sum()), int(np.count_nonzero(weight))
+        if weight is not None:
+            self._warn_of_total(float(weight.sum()), int(np.count_nonzero(weight)))
+
+    def _warn_of_total(self, total: float, rows: int) -> None:
+        """Say so where the weights of rows, those of weight 0 left out, sum to far more or less than rows."""
         if not rows / _FAR <= total <= rows * _FAR:
             warnings.warn(
                 f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 "
                 "is the row twice), so the fit takes the data for that many: pass "
                 "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter",
                 CalibrationWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _remember(self, fitted: Fitted, n_classes: int, names: tuple[ClassName, ...] | None = None) -> None:

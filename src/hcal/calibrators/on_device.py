@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.device_rows import DeviceRows
 from hcal.runtime.numerics import Float64, IntArray
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 _BLOCK_EVENTS = 1 << 24
 #: Scores beyond this are cut (:func:`hcal.runtime.numerics.bounded`), by the host.
 _FAR = 1e15
-
-
 #: Devices whose tensors the host calibrates: its own, those without float64, and those without values.
 _AT_HOME = ("cpu", "mps", "meta")
 #: Bytes that a fit needs on the device, for each score: a few tables of float64 at a time.
@@ -32,8 +32,6 @@ _FIT_BYTES = 80
 def is_elsewhere(scores: Any) -> bool:
     """Return whether scores are a tensor that lies on an accelerator.
 
-    Examples
-    --------
     >>> is_elsewhere([[0.0, 1.0]])
     False
     """
@@ -42,43 +40,27 @@ def is_elsewhere(scores: Any) -> bool:
 
 
 def predict_on_device(calibrator: Calibrator, scores: Any) -> Tensor | None:
-    """Return the probabilities of a tensor that lies on an accelerator; None where the host has to make them.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-        Fitted.
-    scores : array-like of shape (N, K)
-
-    Returns
-    -------
-    Tensor of shape (N, K), or None
-
-    Examples
-    --------
-    >>> import hcal
-    >>> predict_on_device(hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1]), [[0.0, 1.0]])
-    """
+    """Return the probabilities (N, K) of a tensor on an accelerator; None where the host has to make them."""
     return predict_tensor(calibrator, scores) if is_elsewhere(scores) else None
 
 
-def rows_on_device(calibrator: Calibrator, scores: Any) -> DeviceRows | None:
-    """Return the scores of a fit where they lie; None leaves the fit to the host.
+def top_on_device(calibrator: Calibrator, scores: Any) -> IntArray | None:
+    """Return the most probable classes (N,) of a tensor on an accelerator: they alone come to the host.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-    scores : array-like of shape (N, K)
+    None as above. Halves are not narrowed again: two classes could meet.
 
-    Returns
-    -------
-    DeviceRows, or None
-
-    Examples
-    --------
     >>> import hcal
-    >>> rows_on_device(hcal.HCalibrator(), [[0.0, 1.0]])
+    >>> top_on_device(hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1]), [[0.0, 1.0]])
     """
+    if not is_elsewhere(scores):
+        return None
+    half = scores.is_floating_point() and scores.element_size() == 2
+    probs = predict_tensor(calibrator, scores.float() if half else scores)
+    return None if probs is None else np.asarray(probs.argmax(dim=1).cpu().numpy())
+
+
+def rows_on_device(calibrator: Calibrator, scores: Any) -> DeviceRows | None:
+    """Return the scores (N, K) of a fit where they lie; None leaves the fit to the host."""
     if not is_elsewhere(scores) or scores.ndim != 2 or not calibrator._fits_on_device(*scores.shape):
         return None
     if not _are_plain_logits(calibrator, scores) or not _has_room(scores):
@@ -117,19 +99,8 @@ def score_on_device(
 
 
 def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
-    """Return the probabilities of a tensor in torch's operations, wherever it lies; None as above.
+    """Return the probabilities of a tensor (N, K) in torch's operations, wherever it lies; None as above.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-    scores : Tensor of shape (N, K)
-
-    Returns
-    -------
-    Tensor of shape (N, K), or None
-
-    Examples
-    --------
     >>> import hcal, torch
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
     >>> predict_tensor(cal, torch.tensor([[0.0, 2.0]]))

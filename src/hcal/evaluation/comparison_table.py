@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.metrics import get_metric
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,11 +124,8 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame: a row a method, a column a metric, then the times and notes."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise missing("to_frame()", "pandas", "frames") from None
-        frame = pd.DataFrame.from_dict(self.to_dict(), orient="index")
+        pandas = load_extra("to_frame()", "pandas", "frames")
+        frame: pd.DataFrame = pandas.DataFrame.from_dict(self.to_dict(), orient="index")
         extra = ["mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
 

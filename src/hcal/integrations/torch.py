@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.program import is_portable, program
-from hcal.inputs import check_logits
+from hcal.inputs import check_scores
 from hcal.integrations._signature import AsModel
 from hcal.integrations._stored import from_bytes, to_bytes
 from hcal.runtime.halves import HALVES, narrow
+from hcal.runtime.log_rows import LogRows
 from hcal.runtime.numerics import FloatArray
 from hcal.runtime.torch_ops import WIDTHS, TorchOps
 
@@ -114,7 +115,7 @@ class CalibrationHead(nn.Module):
     def _is_watched(rows: Tensor) -> bool:
         return (rows.requires_grad and torch.is_grad_enabled()) or is_recorded(rows)
 
-    def _plain(self, rows: Tensor, wide: torch.dtype) -> FloatArray | None:
+    def _plain(self, rows: Tensor, wide: torch.dtype) -> FloatArray | LogRows | None:
         """Return logits (M, K) in memory where numbers are asked for and nothing else; None: run the graph.
 
         No gradient, nobody who records, and nothing in the scores that the door would speak of.
@@ -128,11 +129,11 @@ class CalibrationHead(nn.Module):
             with np.errstate(over="ignore", invalid="ignore"):
                 return flat if np.isfinite(np.add.reduce(flat, axis=None)) else None
         try:
-            return check_logits(flat, input=self.calibrator.input)[0]
+            return check_scores(flat, input=self.calibrator.input)[0]
         except ValueError:
             return None
 
-    def _by_kernels(self, logits: FloatArray) -> Tensor:
+    def _by_kernels(self, logits: FloatArray | LogRows) -> Tensor:
         """Return what ``predict_proba`` does: the graph makes a pass over memory an operation."""
         return torch.from_numpy(self.calibrator._predict_blocks(logits))
 

@@ -16,6 +16,9 @@ from hcal.runtime.jit import is_ready
 from hcal.runtime.numerics import FloatArray
 from hcal.runtime.threads import run_parts, split
 
+#: What a row costs beside its classes, in classes: at ten of them most of the work.
+_ROW = 20
+
 
 def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
     """Write the probabilities of finite, contiguous logits (N, K) into ``out``."""
@@ -24,7 +27,7 @@ def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
             f"out has shape {out.shape} and type {out.dtype}, logits {logits.shape}, {logits.dtype}"
         )
     form = prepared(model, logits.dtype, logits.shape[1])
-    parts = split(len(logits), grain=logits.shape[1])
+    parts = split(len(logits), grain=logits.shape[1] + _ROW)
     run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
 
 
