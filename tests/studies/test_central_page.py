@@ -146,6 +146,17 @@ def test_near_uniform_choices_are_counted_under_every_objective(data: Experiment
     )  # the file says epoch 1 throughout
 
 
+def test_tasks_that_training_spoils_are_named(tmp_path: Path) -> None:
+    entries = read_entries(made_up(tmp_path / "central.csv"))
+    assert central_page.spoiled_words(Experiment(entries)) == ""
+    sharper = [
+        replace(e, scores={**e.scores, "nll": 3.0}) if (e.task, e.objective) == ("b", "h") else e
+        for e in entries
+    ]
+    words = central_page.spoiled_words(Experiment(sharper))
+    assert "doubles: b (h × 3.0, NLL × 1.0, Brier × 1.0, focal × 1.0, label smoothing × 1.0)." in words
+
+
 def test_a_row_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     path = made_up(tmp_path / "central.csv")
     lines = path.read_text().splitlines()
