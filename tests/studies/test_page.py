@@ -162,8 +162,10 @@ def test_page_is_written_with_its_figures(
     text = Path(written[0]).read_text()
     assert text.startswith("# The paper, reproduced")
     assert all(Path(p).exists() for p in written)
-    for picture in re.findall(r"\]\((assets/[^)]+)\)", text):
-        assert (tmp_path / picture).exists()
+    pictures = set(re.findall(r"\]\((assets/[^)]+)\)", text))
+    assert {
+        str(p.relative_to(tmp_path)) for p in (tmp_path / "assets" / "reproduction").iterdir()
+    } == pictures
     for section in ("own task", "Does the h objective", "Near-uniform", "piecewise map inverts", "CARS rows"):
         assert section in text
 
