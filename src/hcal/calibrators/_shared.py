@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -84,13 +85,13 @@ def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntA
     return np.flatnonzero(seen).astype(np.int64)
 
 
-def whole_number(name: str, value: float, least: int) -> int:
+def whole_number(name: str, value: Any, least: int) -> int:
     """Return a parameter that counts something, or say what it must be.
 
     >>> whole_number("bins", 15, 1)
     15
     """
-    if int(value) != value or value < least:
+    if not isinstance(value, Real) or not float(value).is_integer() or value < least:
         kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
         raise ValueError(f"{name} must be {kind}, got {value!r}")
     return int(value)
