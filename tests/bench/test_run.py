@@ -58,6 +58,26 @@ def test_a_cell_holds_what_was_measured() -> None:
     assert ece == pytest.approx(after.post["ece_ew"], abs=2e-6)  # bins are stored with 6 digits
 
 
+class Flattened:
+    """Says next to nothing: confident by far less than it is right."""
+
+    def fit(self, logits: np.ndarray, y: np.ndarray) -> Flattened:
+        return self
+
+    def predict_proba(self, logits: np.ndarray) -> np.ndarray:
+        return softmax(0.1 * logits)
+
+
+@pytest.mark.parametrize("metrics", [("ece_ew",), ("nll", "accuracy")])
+def test_a_collapse_is_recognised_whatever_is_measured(metrics: tuple[str, ...]) -> None:
+    flat = Method("flat", f"{__name__}:Flattened")
+    [cell] = run_job(Job(tasks("calibrated-k3-n400")[0], (flat,), 0, metrics, before={}))
+    assert cell.ok, cell.error
+    assert cell.post["mean_confidence"] > 1.05 / 3
+    assert cell.post["collapsed"] == 1
+    assert {"nll", "accuracy"} & set(cell.post) == {"nll", "accuracy"} & set(metrics)
+
+
 def test_bootstrap_is_paired_and_centred() -> None:
     task = tasks("temperature-k4-n800")[0].load()
     sample = Sample(softmax(task.logits_test), task.y_test)

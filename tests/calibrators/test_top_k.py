@@ -13,6 +13,7 @@ import hcal
 from hcal import TopK
 from hcal.calibrators.top_k import methods_of_top_k
 from hcal.data.responses import top_tokens
+from hcal.metrics import METRICS
 from hcal.metrics.sample import Sample
 from helpers import synthetic
 
@@ -139,3 +140,15 @@ def test_methods_and_metrics_that_need_all_classes_say_so(task: tuple[TopK, np.n
     np.testing.assert_allclose(logits.dense(), hcal.softmax(np.array([[2.0, 1.0, 1.0]])))
     with pytest.raises(ValueError, match="response 0: the token 'Z' is not in the vocabulary"):
         top_tokens([[{"Z": -0.1}]], {"A": 0, "B": 1})
+
+
+def test_where_an_array_of_all_classes_is_wanted_the_error_says_so() -> None:
+    top = TopK([[0.7, 0.2], [0.5, 0.3]], [[4, 1], [0, 2]], n_classes=5)
+    for wants_all in (hcal.Monitor().update, hcal.certify):
+        with pytest.raises(ValueError, match=r"the top k of K classes|top-k scores do not hold"):
+            wants_all(top, [0, 1])
+    every = [m for m in METRICS.values() if m.level in ("class-wise", "canonical")]
+    for metric in every:
+        with pytest.raises(ValueError, match="top-k scores do not hold them"):
+            metric.function(top, [0, 1])
+    assert [row.indices.tolist() for row in top] == [[[4, 1]], [[0, 2]]]

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hcal.bench.store import read_results
 from helpers import ROOT
-from studies import central_page
-from studies.central_results import RIVALS, SCHEDULES, STARTS, Experiment, read_entries
+from studies import central_page, findings
+from studies.central_results import LEVELS, RIVALS, SCHEDULES, STARTS, Experiment, read_entries
 from studies.central_table import COLUMNS
+from studies.figures import robustness_value
 
 OBJECTIVES = ("h", *RIVALS)
 
@@ -168,3 +171,19 @@ def test_the_page_is_the_results_and_the_readme_quotes_it(tmp_path: Path) -> Non
     said = re.search(r"\(× [\d.]+ \[[\d., ]+\]", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert said is not None
     assert f"against NLL {said.group()[1:]}" in page.read_text(encoding="utf-8")
+
+
+def test_what_the_theory_says_of_the_window() -> None:
+    assert "by less than 2 % on four tasks" in (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    small = read_results(ROOT / "results" / "ablations.csv")
+    kept = small.select(tasks=[t for t in small.tasks if small.seeds(t, "M=100/top")])
+    assert len(kept.tasks) == 4
+    constants = Experiment(read_entries(ROOT / "results" / "constants.csv"))
+    assert [e.n_classes for e in constants.before.values()] == [100]
+    for setting, objective in (("M=100", "h:window=100"), ("M=400", "h:window=400")):
+        for level in findings.LEVELS:
+            ratio = robustness_value(kept, setting, level) / robustness_value(kept, "paper-constants", level)
+            assert abs(ratio - 1) < 0.02, (setting, level)
+        for level in LEVELS:
+            (ratio,) = np.exp(constants.differences(objective, "early-stop", "identity", level))
+            assert abs(ratio - 1) < 0.05, (setting, level)

@@ -52,10 +52,8 @@ PAPER_METHODS: Final[dict[str, str]] = {
 #: The paper protocol with its three selectors: benchmark name -> ``select`` of ``HCalibrator``.
 PAPER_PROTOCOL: Final[dict[str, str]] = {"h_top": "top-label", "h_class": "class-wise", "h_nll": "nll"}
 
-MODERN_METHODS: Final[tuple[str, ...]] = ("ets", "svs", "sms")
-
 #: Columns of a table, left to right; a method not named here comes after these, in alphabetical order.
-METHOD_ORDER: Final[tuple[str, ...]] = ("uncal", *PAPER_METHODS, *MODERN_METHODS, "h", *PAPER_PROTOCOL)
+METHOD_ORDER: Final[tuple[str, ...]] = ("uncal", *PAPER_METHODS, "ets", "svs", "sms", "h", *PAPER_PROTOCOL)
 
 #: Cheap and strong methods: the ``--quick`` selection.
 QUICK_METHODS: Final[tuple[str, ...]] = (

@@ -20,9 +20,10 @@ from hcal.bench.methods import Method
 from hcal.bench.store import STATUS, Cell, Key
 from hcal.bench.tasks import Task, TaskRef
 from hcal.evaluation import collapse_reasons, reliability
-from hcal.metrics import METRICS, Sample
+from hcal.metrics import METRICS, Sample, nll
 from hcal.metrics.resampling import replicates as resampled
 from hcal.metrics.resampling import resample_blocks
+from hcal.runtime.numerics import softmax
 
 Probs = NDArray[np.float64]
 
@@ -109,7 +110,10 @@ def _measure(job: Job, method: Method, key: Key, trained: _Trained) -> Cell:
     cell.pre = {name: before[name] for name in cell.post if name in before and name not in facts}
     cell.post["argmax_changes"] = float((probs.argmax(axis=1) != logits_test.argmax(axis=1)).sum())
     cell.post["order_inversions"] = float(inverted_rows(logits_test, probs))
-    cell.post["collapsed"] = float(collapsed(cell.post, before, task.n_classes))
+    # The rule looks at scores that may not be among the metrics asked for.
+    after = measure_all(sample, ("accuracy", "nll"))
+    raw = before if "nll" in before else {"nll": nll(softmax(logits_test), task.y_test)}
+    cell.post["collapsed"] = float(collapsed(after, raw, task.n_classes))
     cell.notes["reliability"] = reliability_bins(sample)
     _note_fit(cell, calibrator)
     if job.bootstrap:
@@ -193,14 +197,8 @@ def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) 
     >>> collapsed({"nll": 4.2, "accuracy": 0.75, "mean_confidence": 0.016}, {"nll": 1.0}, 100)
     True
     """
-    reasons = collapse_reasons(
-        accuracy=post.get("accuracy", 0.0),
-        mean_confidence=post["mean_confidence"],
-        nll=post.get("nll", 0.0),
-        n_classes=n_classes,
-        nll_before=before.get("nll"),
-    )
-    return bool(reasons)
+    scores = {name: post[name] for name in ("accuracy", "mean_confidence", "nll")}
+    return bool(collapse_reasons(**scores, n_classes=n_classes, nll_before=before.get("nll")))
 
 
 def inverted_rows(logits: Probs, probs: Probs) -> int:

@@ -86,9 +86,7 @@ class ClusterCrew:
         client = self._driver.client
         stuck = [w for w, keys in client.processing().items() if future.key in keys]
         future.cancel()
-        with contextlib.suppress(
-            Exception
-        ):  # a worker without a nanny cannot be restarted: it goes on in vain
+        with contextlib.suppress(Exception):  # without a nanny it cannot be restarted, and goes on in vain
             client.restart_workers(stuck, timeout=_PATIENCE, raise_for_error=False)
         return [failed_cell(key, f"took longer than {self._timeout_s:g} s") for key in job.keys]
 

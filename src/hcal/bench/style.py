@@ -20,24 +20,11 @@ GREY: Final = "#8a8a8a"
 SUBJECT: Final = "#D55E00"
 
 _SETTINGS: Final[Any] = {
-    "figure.dpi": 110,
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.7,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4,
-    "svg.hashsalt": "hcal",
-}
+    "figure.dpi": 110, "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8,
+    "xtick.labelsize": 8, "ytick.labelsize": 8, "lines.linewidth": 1.6, "lines.markersize": 4,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
+    "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.7, "svg.hashsalt": "hcal",
+}  # fmt: skip
 
 
 @contextmanager

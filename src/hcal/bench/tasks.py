@@ -163,7 +163,7 @@ def _file_ref(path: Path, skipped: list[str]) -> list[TaskRef]:
         skipped.append(f"{path.name}: not a .npz or .p file")
         return []
     keys = set(read_names(path))
-    if {"y_cal", "y_test"} <= keys and _part(keys) is not None:
+    if {"y_cal", "y_test"} <= keys and _kind(keys) is not None:
         return [TaskRef(path.stem, "npz", str(path))]
     why = (
         "top-1 only: it has no logits and no calibration part"
@@ -174,17 +174,15 @@ def _file_ref(path: Path, skipped: list[str]) -> list[TaskRef]:
     return []
 
 
-def _part(keys: set[str]) -> Literal["logits", "log_probs", "probs"] | None:
-    kinds: tuple[Literal["logits", "log_probs", "probs"], ...] = ("logits", "log_probs", "probs")
-    for kind in kinds:
-        if {f"{kind}_cal", f"{kind}_test"} <= keys:
-            return kind
-    return None
+def _kind(keys: set[str]) -> inputs.InputKind | None:
+    """Return what both parts of a file hold, if they hold the same."""
+    kinds: tuple[inputs.InputKind, ...] = ("logits", "log_probs", "probs")
+    return next((kind for kind in kinds if {f"{kind}_cal", f"{kind}_test"} <= keys), None)
 
 
 def _load_npz(name: str, location: str) -> Task:
     path = Path(location)
-    kind = _part(set(read_names(path)))
+    kind = _kind(set(read_names(path)))
     if kind is None:
         raise ValueError(f"{location} holds no logits_*, log_probs_* or probs_* for both parts")
     cal, test = (read_data(path, part=part, kind=kind) for part in PARTS)

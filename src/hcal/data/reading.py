@@ -348,8 +348,6 @@ _READERS: Final[dict[str, Callable[[BinaryIO, str, Wish], Arrays]]] = {
     ".p": _read_benchmark,
     ".pkl": _read_benchmark,
 }
-
-
 #: The types that can be read.
 TYPES: Final = tuple(sorted(_READERS))
 

@@ -246,8 +246,7 @@ class Evaluation:
         Console(file=out, width=width, color_system=None).print(self)
         return out.getvalue().rstrip()
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(c)}</th>" for c in self._columns())

@@ -66,7 +66,7 @@ class Data:
     @property
     def width(self) -> np.dtype[Any]:
         """The float width of the probabilities, float32 or float64."""
-        return self._probs.dtype if self.tensor is None else np.dtype(str(self.tensor.dtype).partition(".")[2])
+        return self.probs.dtype if self.tensor is None else np.dtype(str(self.tensor.dtype).partition(".")[2])
 
     @cached_property
     def _top(self) -> tuple[Vector, IntArray]:

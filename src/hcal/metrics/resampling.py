@@ -26,7 +26,6 @@ from hcal.metrics.sample import BLOCK, Sample, Vector, as_array
 
 BootstrapEnds = Literal["percentile", "bca"]
 
-
 #: Standard errors and chance levels need fewer replicates than the ends of a distribution.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 200, 100
 _GROUPS = 40  # of the grouped jackknife behind BCa

@@ -80,7 +80,7 @@ def square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None)
         parts.append(svg.text(frame.x(t), bottom + 14, f"{t:g}"))
         parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t:g}", anchor="end"))
     parts.append(svg.line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "diagonal"))
-    parts.append(svg.text(frame.left + frame.width / 2, bottom + 29, x_label, "label"))
+    parts.append(svg.below(below or frame, x_label))
     parts.append(svg.beside(y_label, frame.top + frame.height / 2))
     return parts
 
@@ -143,9 +143,7 @@ def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str, *, 
     mean, accuracy = float(conf.mean()), float(hit.mean())
     for value, class_ in ((mean, f"mean {side}"), (accuracy, "accuracy")):
         parts.append(svg.upright(frame, value, f"mark {class_}"))
-    parts.append(
-        svg.text(frame.left + frame.width / 2, frame.top + frame.height + 29, "stated confidence", "label")
-    )
+    parts.append(svg.below(frame, "stated confidence"))
     description = (
         f"Mean confidence {percent(mean)}, accuracy {percent(accuracy)}. "
         f"{int((conf[~hit] > 0.9).sum()):,} wrong predictions were stated with more than 90 % confidence."
@@ -198,7 +196,7 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> tup
     )
     median = [(frame.x(a), frame.y(b)) for a, b in _median(inside[keep], outside[keep])]
     parts.append(svg.polyline(median, "line after"))
-    parts.append(svg.text(frame.left + 150, frame.top + 269, "logit in, from its row's top", "label"))
+    parts.append(svg.below(frame, "logit in, from its row's top"))
     parts.append(svg.beside("logit out, from its row's top", 130))
     words = _slope(inside[keep], outside[keep])
     return svg.drawing(356, 286, parts, title="The map", description=words), words

@@ -67,7 +67,7 @@ class LogRows:
         self.shape, self.dtype = probs.shape, probs.dtype
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __getitem__(self, rows: slice) -> FloatArray:
         first, last, _ = rows.indices(len(self))
