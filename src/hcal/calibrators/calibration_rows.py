@@ -276,7 +276,7 @@ class SeenRows:
 def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> dict[str, float]:
     """Return, by method, the shares of calibration rows whose calibrated probabilities are among these.
 
-    Probabilities (N, K) are as ``predict_proba`` gave them; methods without such rows are left out, and of two
+    Probabilities (N, K) are as ``predict_proba`` gave them; methods without such rows are left out. Of two
     calibrators of one method the larger share counts.
     """
     judged = [
