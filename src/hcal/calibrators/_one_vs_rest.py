@@ -181,18 +181,6 @@ def normalise(raw: Float64, probs: FloatArray, floor: float) -> Float64:
     return raw
 
 
-def whole_number(name: str, value: float, least: int) -> int:
-    """Return a parameter that counts something, or say what it must be.
-
-    >>> whole_number("bins", 15, 1)
-    15
-    """
-    if int(value) != value or value < least:
-        kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
-        raise ValueError(f"{name} must be {kind}, got {value!r}")
-    return int(value)
-
-
 def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64:
     """Return the floor to use: 1/(N·K) unless the user names one.
 

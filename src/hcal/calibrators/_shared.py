@@ -1,7 +1,8 @@
-"""Small pure pieces that several scaling methods share."""
+"""Small pure pieces that several methods share."""
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,18 @@ def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntA
     """
     seen = np.bincount(y if weight is None else y[weight > 0], minlength=n_classes)
     return np.flatnonzero(seen).astype(np.int64)
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Return a parameter that counts something, or say what it must be.
+
+    >>> whole_number("bins", 15, 1)
+    15
+    """
+    if not isinstance(value, Real) or not float(value).is_integer() or value < least:
+        kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise ValueError(f"{name} must be {kind}, got {value!r}")
+    return int(value)
 
 
 def places_among(present: IntArray, y: IntArray) -> IntArray:

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.special import expit, logit
 
 from hcal.calibrators._log_odds import log_odds
-from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise, whole_number
-from hcal.calibrators._shared import EPS
+from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise
+from hcal.calibrators._shared import EPS, whole_number
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec

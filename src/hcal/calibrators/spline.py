@@ -20,8 +20,8 @@ from hcal.calibrators._one_vs_rest import (
     normalise,
     offsets_field,
     probabilities,
-    whole_number,
 )
+from hcal.calibrators._shared import whole_number
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec

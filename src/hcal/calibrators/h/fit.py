@@ -48,8 +48,6 @@ from hcal.runtime.ops import Ops
 from hcal.runtime.progress import progress
 from hcal.runtime.threads import each, one_blas_thread
 
-__all__ = ["fit_default", "graph_default", "out_of_fold", "pool", "predict_default"]
-
 _FOLDS = 5
 #: Candidates are fitted out of fold on at most this many events (rows × classes), and weighed on so many.
 _HELD_EVENTS, _WEIGHED_EVENTS = 5_000_000, 1_000_000
