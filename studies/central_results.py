@@ -107,7 +107,7 @@ class Experiment:
         selector, metrics = LEVELS[level]
         found = self.chosen(task, objective, schedule, start, selector)
         values = [[math.log(max(e.scores[m], 1e-12)) for m in metrics] for e in found]
-        return np.array(values, dtype=np.float64).reshape(len(found), len(metrics)).mean(axis=1)
+        return np.asarray(np.array(values, dtype=np.float64).reshape(len(found), len(metrics)).mean(axis=1))
 
     def log_error(self, task: str, objective: str, schedule: str, start: str, level: str) -> float:
         """Return the mean over seeds and the metrics of a level of log(error); NaN where nothing ran."""

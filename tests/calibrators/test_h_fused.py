@@ -305,3 +305,20 @@ def test_numpy_predicts_until_the_kernel_is_ready(dtype: str, monkeypatch: pytes
         warm = cal.predict_proba(x)
     assert by_kernel  # waited for long enough
     np.testing.assert_array_equal(warm, expected)
+
+
+def test_no_other_kind_of_array_is_compiled_for() -> None:
+    """A file mapped into memory was one: 16 CPU-seconds for a second kernel that computes the same."""
+    predict_rows = pytest.importorskip("hcal.calibrators.h.fused").predict_rows
+    z, y = synthetic(300, 4)
+    cal = hcal.HCalibrator().fit(z, y)
+    expected = cal.predict_proba(z)
+    compiled_for = len(predict_rows.signatures)
+    for array in (fixed := z.copy(), np.asfortranarray(z), np.repeat(z, 2, axis=0)[::2]):
+        fixed.flags.writeable = False
+        np.testing.assert_array_equal(cal.predict_proba(array), expected)
+    cal.state_ = {name: np.array(value) for name, value in cal.state_.items()}
+    for value in cal.state_.values():
+        value.flags.writeable = False
+    np.testing.assert_array_equal(cal.predict_proba(fixed), expected)
+    assert len(predict_rows.signatures) == compiled_for

@@ -237,9 +237,8 @@ def _refuse_rows_of_the_fit(
     shown = inputs.to_numpy(pad_options(probs, 0.0) if is_ragged(probs) else probs, "probs")[0]
     shown = np.stack([1 - shown, shown], axis=1) if shown.ndim == 1 else shown
     known = calibration_rows.fitted_here() if calibrator is None else [calibrator]
-    for one in known:  # each by itself: of two of one method, the answer for both is that of the last
-        for name, share in calibration_rows.shares_predicted([one], shown).items():
-            refuse_share(share, name)
+    for name, share in calibration_rows.shares_predicted(known, shown).items():
+        refuse_share(share, name)
 
 
 def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:

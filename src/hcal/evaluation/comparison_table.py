@@ -103,9 +103,11 @@ class Comparison:
         return min(good, key=lambda r: sign * r.scores[metric]).label
 
     def sorted(self, metric: str) -> Comparison:
-        """Return the table from best to worst by a metric; failed methods last."""
+        """Return the table from best to worst by a metric; methods without a value of it last."""
         sign = 1 if get_metric(metric).lower_is_better else -1
-        order = sorted(self.results, key=lambda r: (bool(r.error), sign * r.scores.get(metric, float("inf"))))
+        if not any(metric in r.scores or r.error for r in self.results):
+            raise ValueError(f"no method has a value of {metric!r}")
+        order = sorted(self.results, key=lambda r: sign * r.scores.get(metric, sign * float("inf")))
         return Comparison(order, self.metrics)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

@@ -21,14 +21,23 @@ _ROW = 20
 
 
 def predict_fused(model: Model, logits: FloatArray, out: FloatArray) -> None:
-    """Write the probabilities of finite, contiguous logits (N, K) into ``out``."""
+    """Write the probabilities of finite logits (N, K) into ``out``."""
     if out.shape != logits.shape or out.dtype != logits.dtype:
         raise ValueError(
             f"out has shape {out.shape} and type {out.dtype}, logits {logits.shape}, {logits.dtype}"
         )
+    logits = _plain(logits)
     form = prepared(model, logits.dtype, logits.shape[1])
     parts = split(len(logits), grain=logits.shape[1] + _ROW)
     run_parts(lambda a, b: predict_rows(logits, form, a, b, out), parts)
+
+
+def _plain(array: Any) -> Any:
+    """Return an array of the one kind that the kernel is compiled for: another would take as long again.
+
+    Memory that may not be written to (a file mapped into it, polars) is another kind, for numba.
+    """
+    return np.require(array, requirements=["C", "W", "E"])
 
 
 #: The forms of the last models, each with the model that names it: while held, nobody else gets its id.
@@ -57,16 +66,16 @@ class _Waited:
     """How many events this process has predicted while the kernel was not there."""
 
     events = 0
-    #: Kinds of arguments whose kernel is there; to ask numba costs half a millisecond.
-    over: ClassVar[set[tuple[Any, ...]]] = set()
+    #: Types of logits whose kernel is there; to ask numba costs half a millisecond.
+    over: ClassVar[set[Any]] = set()
 
 
 def is_worth_it(model: Model, logits: FloatArray) -> bool:
     """Return whether the kernel is at hand for such logits, or has been missed long enough to be compiled."""
-    kind = (logits.dtype, logits.flags.writeable, model.rest.bias.flags.writeable)
+    kind = logits.dtype
     if kind in _Waited.over:
         return True
-    one = np.ascontiguousarray(logits[:1])
+    one = _plain(logits[:1])
     found = is_ready(predict_rows, one, stages(model, logits.dtype), 0, 0, np.empty_like(one))
     if found or _Waited.events + logits.size > PATIENCE:
         _Waited.over.add(kind)
@@ -128,7 +137,7 @@ def stages(model: Model, dtype: Any) -> Stages:
     curve, final = model.curve, model.final
     blend = no_blend(len(curve.classes)) if model.blend is None else model.blend
     last = final if model.last is None else model.last
-    return Stages(
+    form = Stages(
         start=start,
         slope=slope,
         bias=model.rest.bias.astype(dtype),
@@ -162,6 +171,7 @@ def stages(model: Model, dtype: Any) -> Stages:
         last_classes=last.classes,
         lowest=scalar(-FLOOR),
     )
+    return Stages(*(_plain(v) if isinstance(v, np.ndarray) else v for v in form))
 
 
 __all__ = ["PATIENCE", "is_worth_it", "predict_fused", "predict_rows", "stages"]
