@@ -94,7 +94,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
     if not isinstance(value, Real) or not float(value).is_integer() or value < least:
         kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
         raise ValueError(f"{name} must be {kind}, got {value!r}")
-    return int(value)
+    return int(float(value))
 
 
 def places_among(present: IntArray, y: IntArray) -> IntArray:
