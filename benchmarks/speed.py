@@ -153,6 +153,9 @@ def loss_rows(size: str) -> Iterator[Row]:
     seconds = timed(lambda: loss_and_grad(probs, y), repeats)
     memory = peak_mb(lambda: loss_and_grad(probs, y))
     yield Row("a", size, "loss + gradient", seconds, "torch.sort", sort, memory)
+    tied = np.round(probs, 3)
+    seconds = timed(lambda: loss_and_grad(tied, y), repeats)
+    yield Row("a", size, "loss + gradient, with ties", seconds, "torch.sort", sort)
     if probs.nbytes > 1e7:  # below that the sampling and the allocator hide it
         print(f"    peak extra memory: {memory * 1e6 / probs.nbytes:.1f} float32 arrays of the input's size")
 

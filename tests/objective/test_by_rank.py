@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,22 @@ def events(kind, n, rng):
         "ends": rng.choice([0.0, -0.0, 1.0, 1.0009], n),
     }[kind].astype(np.float32)
     return np.ascontiguousarray(p)
+
+
+def test_many_ties_cost_no_more_than_none(monkeypatch):
+    """Each used to walk past the others: 12 s instead of 0.05 at 2000 × 1000, with 3 digits."""
+    rng = np.random.default_rng(0)
+    spread = events("spread", 1 << 20, rng)
+    tied = np.where(rng.random(1 << 20) < 0.15, np.float32(0.001), spread)
+    marks = np.zeros(1 << 20, dtype=bool)
+    marks[rng.choice(1 << 20, 200, replace=False)] = True
+    monkeypatch.setattr(_by_rank, "suits", lambda *_: True)
+    grad, seconds = np.empty_like(spread), []
+    for p in (spread, spread, tied):
+        start = time.process_time()
+        _compiled.family_loss(p, marks, ObjectiveSettings(), grad)
+        seconds.append(time.process_time() - start)
+    assert seconds[2] < 10 * max(seconds[1], 0.02)  # it was 200 times as long; 1.0 to 1.5 now
 
 
 @pytest.mark.parametrize("kind", ["spread", "ties", "zeros", "equal", "tiny", "ends"])

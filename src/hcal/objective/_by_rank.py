@@ -74,7 +74,7 @@ def read_back(p: Array, marks: Array, q: Array, ranks: Array, by_rank: Array, gr
     """Write the gradient of every event, found by its probability and mark, into ``grad``."""
     bits, ordered = p.view(np.uint32), q.view(np.uint32)
     start, value = np.empty(_BUCKETS + 1, dtype=np.int64), np.empty(_BUCKETS, dtype=np.float32)
-    _tabulate(ordered, by_rank, start, value)
+    _tabulate(ordered, ranks, by_rank, start, value)
     # Ranks of buckets that do not agree are put side by side: the searches there stay in cache.
     loud = np.flatnonzero(value.view(np.uint32) == _LOUD)
     place = np.zeros(_BUCKETS + 1, dtype=np.int32)
@@ -226,9 +226,12 @@ def _stretch(
 
 
 @_jit
-def _tabulate(ordered: Array, by_rank: Array, start: Array, value: Array) -> None:
-    """First rank of each bucket; its gradient, or NaN where the bucket's ranks do not agree."""
-    bucket, same = np.int64(0), by_rank[0]
+def _tabulate(ordered: Array, ranks: Array, by_rank: Array, start: Array, value: Array) -> None:
+    """First rank of each bucket; the gradient of its events without a mark, or NaN where they do not agree.
+
+    Those with a mark are looked up one by one: with ties, theirs alone would make a bucket loud.
+    """
+    bucket, same, seen, mark = np.int64(0), np.float32(0.0), False, 0
     start[0] = 0
     value[:] = np.float32(0.0)
     for j in range(len(ordered)):
@@ -237,7 +240,11 @@ def _tabulate(ordered: Array, by_rank: Array, start: Array, value: Array) -> Non
             value[bucket] = same
             for b in range(bucket + 1, own + 1):
                 start[b] = j
-            bucket, same = own, by_rank[j]
+            bucket, same, seen = own, np.float32(0.0), False
+        if mark < len(ranks) and ranks[mark] == j:
+            mark += 1
+        elif not seen:
+            same, seen = by_rank[j], True
         elif by_rank[j] != same:
             same = np.float32(np.nan)
     value[bucket] = same
@@ -253,8 +260,21 @@ def _gather(loud: Array, start: Array, place: Array, ordered: Array, by_rank: Ar
 
 
 @_jit
+def _rank_of(bits: Any, ordered: Array) -> int:
+    """First rank whose probability is not below."""
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high) >> 1
+        if ordered[middle] < bits:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@_jit
 def _look_up(bits: Array, value: Array, place: Array, near: Array, grad: Array) -> None:
-    """Gradients by bucket; in a loud one by a search from where even spacing would put the event."""
+    """Gradients by bucket; in a loud one by a search: by halves, as ties may fill it."""
     open_ = np.empty(_CHUNK, dtype=np.int64)
     for begin in range(0, len(bits), _CHUNK):  # the first loop over a chunk is vectorised, the rest is rare
         some, out = bits[begin : begin + _CHUNK], grad[begin : begin + _CHUNK]
@@ -268,25 +288,7 @@ def _look_up(bits: Array, value: Array, place: Array, near: Array, grad: Array) 
             own = some[i] & _POSITIVE
             bucket = np.int64(own >> np.uint32(_SHIFT))
             low, high = np.int64(place[bucket]), np.int64(place[bucket + 1])
-            at = low + ((np.int64(own) & ((1 << _SHIFT) - 1)) * (high - low) >> _SHIFT)
-            while at > low and near[at - 1, 0] >= own:
-                at -= 1
-            while near[at, 0] < own:
-                at += 1
-            out[i] = near[at, 1]
-
-
-@_jit
-def _rank_of(bits: Any, ordered: Array) -> int:
-    """First rank whose probability is not below."""
-    low, high = 0, len(ordered)
-    while low < high:
-        middle = (low + high) >> 1
-        if ordered[middle] < bits:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+            out[i] = near[low + _rank_of(own, near[low:high, 0]), 1]
 
 
 @_jit
