@@ -9,6 +9,8 @@ WORKERS ?= 3
 TRITON  ?= triton==3.9.0
 COUNT   ?= 2000
 SEED    ?= 0
+# Bytecode is made by all cores at once, and not of what nobody imports; pip would use one.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests?/|/torch/(_inductor|testing/_internal)/' $(VENV)/lib || true
 # One thread per test worker: two workers with two OpenMP threads each would fight for two cores.
 ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
@@ -20,16 +22,18 @@ help:  ## list the commands
 
 $(STAMP)-run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(PIP) install -c constraints.txt -e '.[plot,frames,fast]'
+	$(PIP) install --no-compile -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(PIP) install --no-compile -c constraints.txt -e '.[plot,frames,fast]'
+	@$(COMPILE)
 	@touch $@
 
 $(STAMP)-test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
-	$(PIP) install -c constraints.txt -e '.[all,test]'
+	$(PIP) install --no-compile -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(PIP) install --no-compile -c constraints.txt -e '.[all,test]'
 	# The GPU kernels run in Triton's interpreter here; a CUDA build of torch brings a Triton of its own.
-	@$(BIN)/python -c "import triton" 2>/dev/null || [ "$$(uname)" != Linux ] || $(PIP) install $(TRITON)
+	@$(BIN)/python -c "import triton" 2>/dev/null || [ "$$(uname)" != Linux ] || $(PIP) install --no-compile $(TRITON)
+	@$(COMPILE)
 	@touch $@
 
 demo: $(STAMP)-run  ## train a network, calibrate it, show before and after

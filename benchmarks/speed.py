@@ -190,13 +190,14 @@ def step_rows(size: str) -> Iterator[Row]:
 
 def default_step(logits: np.ndarray, y: np.ndarray) -> Time:
     """Value and gradient of the default's largest problem, stage 1, on all rows."""
-    from hcal.calibrators.h.refine import _compress, _Problem, _problem_blocks, _sum_blocks
+    from hcal.calibrators.h.refine import _compress
+    from hcal.calibrators.h.refine_problem import RefineProblem, problem_blocks, sum_blocks
     from hcal.calibrators.h.rows import fit_scaler
 
     weight = np.ones(len(y))
     seen, label, counts, feature = _compress(logits.astype(np.float64), y, 1.0)
-    parts = _problem_blocks(seen, label, counts, fit_scaler(feature, weight)(feature), weight)
-    stage = _Problem(partial(_sum_blocks, parts), float(len(y)), float((label > 0).sum()))
+    parts = problem_blocks(seen, label, counts, fit_scaler(feature, weight)(feature), weight)
+    stage = RefineProblem(partial(sum_blocks, parts), float(len(y)), float((label > 0).sum()))
     theta = np.zeros(stage.size)
     return timed(lambda: stage(theta), repeats_for(*logits.shape))
 

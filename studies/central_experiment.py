@@ -145,22 +145,20 @@ def _is_multiclass(path: Path) -> bool:
     return path.stem.split("_")[0] in TABULAR and not path.stem.endswith("_c300")
 
 
-def starts_of(maps: Sequence[str], seeds: int) -> list[Start]:
+def starts_of(maps: Sequence[str], seeds: int, inits: Sequence[Init] = STARTS) -> list[Start]:
     """Return every distinct start: where nothing is random, one seed stands for all.
 
     A piecewise map starts at the identity either way; an ensemble at the identity is not random.
 
     Examples
     --------
-    >>> len(starts_of(PAPER_MAPS, 3))
-    44
+    >>> len(starts_of(PAPER_MAPS, 3)), len(starts_of(PAPER_MAPS, 3, ["identity"]))
+    (44, 20)
     """
     out = []
     for name in maps:
         family = name.partition("-")[0]
-        for init in STARTS:
-            if family == "piecewise" and init == "published":
-                continue
+        for init in ("identity",) if family == "piecewise" else inits:
             random = family == "monotonic" or (family == "ensemble" and init == "published")
             out += [Start(name, init, seed) for seed in range(seeds if random else 1)]
     return out
@@ -216,6 +214,7 @@ def run_group(
     maps: Sequence[str],
     seeds: int,
     all_maps: bool = True,
+    starts: Sequence[Init] = STARTS,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Train one objective with one schedule on one task; return the chosen rows and those of every map.
 
@@ -228,12 +227,14 @@ def run_group(
     seeds : int
     all_maps : bool
         Whether the second list is asked for.
+    starts : sequence of str
 
     Returns
     -------
     two lists of rows
     """
-    members = build_members(starts_of(maps, seeds), on.x_cal, on.y_cal, new_objective(objective), settings)
+    wanted = starts_of(maps, seeds, starts)
+    members = build_members(wanted, on.x_cal, on.y_cal, new_objective(objective), settings)
     epochs = train_together(members)
     shape = {"n_classes": task.x_cal.shape[1], "n_cal": len(task.y_cal), "n_test": len(task.y_test)}
     common = {"task": task.name, "objective": objective, "schedule": schedule, "epochs": epochs, **shape}
@@ -246,7 +247,7 @@ def run_group(
         return rows[key]
 
     chosen = []
-    for init in STARTS:
+    for init in starts:
         for seed in range(seeds):
             for select in SELECTORS:
                 best = min(candidates(members, init, seed), key=lambda m: m.choices()[select].score)
@@ -278,6 +279,7 @@ def run(
     objectives: Sequence[str] = tuple(OBJECTIVES),
     maps: Sequence[str] = PAPER_MAPS,
     seeds: int = 3,
+    starts: Sequence[Init] = STARTS,
     device: torch.device | None = None,
     until: float = float("inf"),
 ) -> bool:
@@ -293,6 +295,7 @@ def run(
     schedules : mapping of str to Schedule
     objectives, maps : sequences of str
     seeds : int
+    starts : sequence of str
     device : torch.device, optional
     until : float
         No group is begun after this moment of :func:`time.monotonic`.
@@ -314,7 +317,7 @@ def run(
                 return False
             began = time.monotonic()
             chosen, all_rows = run_group(
-                task, on, objective, schedule, schedules[schedule], maps, seeds, every is not None
+                task, on, objective, schedule, schedules[schedule], maps, seeds, every is not None, starts
             )
             table.append(chosen)
             if every is not None:
@@ -342,6 +345,7 @@ def arguments_of(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--maps", default=",".join(PAPER_MAPS), help="by commas")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--starts", nargs="+", choices=STARTS, default=STARTS)
     parser.add_argument("--epochs", type=int, help="at most so many, for any schedule")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after this long")
     return parser
@@ -362,6 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         objectives=args.objectives.split(","),
         maps=args.maps.split(","),
         seeds=args.seeds,
+        starts=args.starts,
         until=until,
     )
     print("complete" if done else "out of time: call again with the same files", flush=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,16 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import multiprocessing
 
-from studies.central_experiment import Task, arguments_of, load_task, run, schedules_of, task_names
+from hcal.maps.base import Init
+from studies.central_experiment import (
+    STARTS,
+    Task,
+    arguments_of,
+    load_task,
+    run,
+    schedules_of,
+    task_names,
+)
 from studies.central_table import Table, merge_tables
 
 #: Up to so many events (rows × classes) a task may be trained on a core.
@@ -45,6 +54,7 @@ class Wanted:
     seeds: int
     epochs: int | None
     until: float
+    starts: Sequence[Init] = STARTS
 
     def part(self, number: int) -> Path:
         """Return the file of one process."""
@@ -95,6 +105,7 @@ def work(
             objectives=[group.objective],
             maps=wanted.maps,
             seeds=wanted.seeds,
+            starts=wanted.starts,
             device=torch.device(device),
         )
 
@@ -141,7 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--grace", type=float, default=2.0, help="minutes after --minutes to end a group in")
     args = parser.parse_args(arguments)
     until = time.monotonic() + 60 * args.minutes
-    wanted = Wanted(args.data, args.out, args.maps.split(","), args.seeds, args.epochs, until)
+    wanted = Wanted(args.data, args.out, args.maps.split(","), args.seeds, args.epochs, until, args.starts)
     done = Table(args.out).done
     tasks = order_tasks([load_task(args.data, n) for n in task_names(args.data, args.tasks.split(","))])
     groups = [

@@ -26,6 +26,8 @@ LEVELS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 RIVALS: Final = {"nll": "NLL", "brier": "Brier", "focal": "focal", "smoothing": "label smoothing"}
 SCHEDULES: Final = {"early-stop": "published schedule", "to-the-end": "no early stop"}
 STARTS: Final = ("published", "identity")
+#: Log-ratios of errors below this are a tie.
+TIE: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Entry:
     selector: str
     map: str
     n_classes: int
+    epoch: int
     scores: Mapping[str, float]
 
 
@@ -65,8 +68,14 @@ def read_entries(path: Path) -> list[Entry]:
             scores = {n: float(r[n]) for n in names if r.get(n)}
             key = (r["task"], r["objective"], r["schedule"], r["start"], r["seed"], r["selector"])
             found[key] = Entry(
-                *key[:4], int(r["seed"]), r["selector"], r["map"], int(r["n_classes"]), scores
-            )  # fmt: skip
+                *key[:4],
+                int(r["seed"]),
+                r["selector"],
+                r["map"],
+                int(r["n_classes"]),
+                int(r["epoch"] or 0),
+                scores,
+            )
     return list(found.values())
 
 
@@ -93,12 +102,17 @@ class Experiment:
         """Return what was chosen, one a seed."""
         return self._cells.get((task, objective, schedule, start, selector), [])
 
-    def log_error(self, task: str, objective: str, schedule: str, start: str, level: str) -> float:
-        """Return the mean over seeds and the metrics of a level of log(error); NaN where nothing ran."""
+    def by_seed(self, task: str, objective: str, schedule: str, start: str, level: str) -> Float64:
+        """Return the mean over the metrics of a level of log(error), one a seed."""
         selector, metrics = LEVELS[level]
         found = self.chosen(task, objective, schedule, start, selector)
-        values = [math.log(max(e.scores[m], 1e-12)) for e in found for m in metrics]
-        return float(np.mean(values)) if values else float("nan")
+        values = [[math.log(max(e.scores[m], 1e-12)) for m in metrics] for e in found]
+        return np.asarray(np.array(values, dtype=np.float64).reshape(len(found), len(metrics)).mean(axis=1))
+
+    def log_error(self, task: str, objective: str, schedule: str, start: str, level: str) -> float:
+        """Return the mean over seeds and the metrics of a level of log(error); NaN where nothing ran."""
+        found = self.by_seed(task, objective, schedule, start, level)
+        return float(found.mean()) if found.size else float("nan")
 
     def differences(
         self, rival: str, schedule: str, start: str, level: str, tasks: Sequence[str] | None = None
@@ -120,12 +134,22 @@ class Experiment:
     def wins(self, rival: str, schedule: str, start: str, level: str) -> tuple[int, int, int]:
         """Return where h is better by more than 2 %, where the rival is, and how many were compared."""
         d = self.differences(rival, schedule, start, level)
-        return int((d < -0.02).sum()), int((d > 0.02).sum()), d.size
+        return int((d < -TIE).sum()), int((d > TIE).sum()), d.size
 
     def collapsed(self, objective: str, schedule: str, start: str, selector: str) -> tuple[int, int]:
         """Return how many of the chosen predictors are collapsed, and of how many."""
         found = [e for t in self.tasks for e in self.chosen(t, objective, schedule, start, selector)]
         return sum(self._is_collapsed(e) for e in found), len(found)
+
+    def untrained(self, tasks: Sequence[str], start: str, selector: str) -> tuple[int, int]:
+        """Return how many choices of any objective and schedule are the first epoch, and of how many."""
+        found = [
+            e
+            for (t, _, _, i, s), c in self._cells.items()
+            if (i, s) == (start, selector) and t in tasks
+            for e in c
+        ]
+        return sum(e.epoch == 1 for e in found), len(found)
 
     def _is_collapsed(self, e: Entry) -> bool:
         s = e.scores

@@ -1,8 +1,12 @@
-"""The file of the central experiment: rows appended a group at a time, files of processes put into one."""
+"""The file of the central experiment: rows appended a group at a time, files of processes put into one.
+
+``python -m studies.central_table FILE PART …`` puts parts into a file: of other tasks, or of other maps.
+"""
 
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +49,8 @@ def _short(value: Any) -> Any:
 def merge_tables(out: Path, parts: Iterable[Path]) -> int:
     """Put the rows of the parts into a file, after those it has; return how many it had not.
 
-    A row that is there already (by :data:`KEYS`) stays as it is.
+    Of rows with the same :data:`KEYS` the one that its selector likes better stays, of equals the first: so
+    the choice among some maps and the choice among others become the choice among all.
     """
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     before = 0
@@ -53,7 +58,9 @@ def merge_tables(out: Path, parts: Iterable[Path]) -> int:
         if path.exists():
             with path.open(newline="") as file:
                 for row in csv.DictReader(file):
-                    rows.setdefault(tuple(row[k] for k in KEYS), row)
+                    key = tuple(row[k] for k in KEYS)
+                    if key not in rows or _liked(row) < _liked(rows[key]):
+                        rows[key] = row
         if path == out:
             before = len(rows)
     with atomic_path(out) as new, new.open("w", newline="") as file:
@@ -61,3 +68,12 @@ def merge_tables(out: Path, parts: Iterable[Path]) -> int:
         writer.writeheader()
         writer.writerows(rows.values())
     return len(rows) - before
+
+
+def _liked(row: Mapping[str, str]) -> float:
+    return float(row["selected_by"] or "nan")  # the row before calibration was chosen by nothing: never less
+
+
+if __name__ == "__main__":
+    file, *others = map(Path, sys.argv[1:])
+    print(f"{merge_tables(file, others)} new rows in {file}")

@@ -101,6 +101,7 @@ class Member:
         self._best_parameters = torch.zeros(len(SELECTORS), size, dtype=x.dtype, device=x.device)
         # epoch, least monitor and epochs since, plateau's least and epochs since, 1 while not stopped
         self._state = torch.zeros(6, dtype=torch.float64, device=x.device)
+        self._ahead: Tensor | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -112,18 +113,24 @@ class Member:
         self._rate.fill_(self.schedule.learning_rate)
         self._best.fill_(float("inf"))
         self._best_epoch.zero_()
+        self._ahead = None
         infinite = float("inf")
         self._state.copy_(torch.tensor([0.0, infinite, 0.0, infinite, 0.0, 1.0], dtype=torch.float64))
 
     def epoch(self) -> None:
         """Run one epoch: a step on the full batch, the scores after it, and what follows from them."""
-        loss = self._objective(self.map(self._x), self._y)
+        before = self.map(self._x) if self._ahead is None else self._ahead
+        loss = self._objective(before, self._y)
         gradients = torch.autograd.grad(loss, self._parameters)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         self._optimiser.step()
+        # What is scored here is what the next epoch begins with; a recording cannot hand a tape on.
+        with torch.set_grad_enabled(not self._x.is_cuda):
+            after = self.map(self._x)
+        self._ahead = None if self._x.is_cuda else after
         with torch.no_grad():
-            probs = self.map(self._x)
+            probs = after.detach()
             scores = torch.stack([s(probs, self._y).double() for s in SELECTORS.values()])
             self._follow(scores, epoch_ece_ew(probs, self._y).double())
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from hcal.metrics.resampling import intervals
 from hcal.metrics.window_sums import PooledRuns, remove_same_rows, sum_windows
 from hcal.metrics.windowed import h_error, signed_root
 from hcal.runtime.numerics import log_softmax, softmax
+from studies.limitations import between
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "metric_coverage.json"
@@ -101,16 +102,23 @@ def study(temperature: float, sets: int, *, seed: int = 0, n_resamples: int = 20
 
 def cheap(temperature: float, sets: int, *, seed: int, n_resamples: int = 400) -> dict[str, np.ndarray]:
     """Return what costs little: intervals of the scores, and rejections of the ks test, one row a set."""
-    rows = {"ks test": ks_rejections(temperature, sets, seed)}
     rng = np.random.default_rng([3, round(1000 * temperature), seed])
-    ends: dict[str, list[tuple[float, float, float]]] = {n: [] for n in SCORES}
+    ends = interval_rows(rng, temperature, sets, SCORES, n_resamples)
+    return {"ks test": ks_rejections(temperature, sets, seed), **ends}
+
+
+def interval_rows(
+    rng: np.random.Generator, temperature: float, sets: int, names: Iterable[str], n_resamples: int
+) -> dict[str, np.ndarray]:
+    """Return estimate and ends of the 95 % interval of every metric, one row a set."""
+    rows: dict[str, list[tuple[float, float, float]]] = {n: [] for n in names}
     for i in range(sets):
         _, q, y = draw(rng, N, temperature)
         s = Sample(q, y)
-        found = {n: METRICS[n].function(s) for n in SCORES}
+        found = {n: METRICS[n].function(s) for n in rows}
         for n, interval in intervals(s, found, 0.95, n_resamples=n_resamples, random_state=i).items():
-            ends[n].append((found[n], interval.low, interval.high))
-    return rows | {n: np.array(v) for n, v in ends.items()}
+            rows[n].append((found[n], interval.low, interval.high))
+    return {n: np.array(v) for n, v in rows.items()}
 
 
 def ks_rejections(temperature: float, sets: int, seed: int) -> np.ndarray:
@@ -196,14 +204,7 @@ def plug_in_truth(temperature: float) -> dict[str, float]:
 def plug_in_shard(temperature: float, sets: int, *, seed: int) -> dict[str, np.ndarray]:
     """Return estimate and interval of every plug-in error, one row a set."""
     rng = np.random.default_rng([1, round(1000 * temperature), seed])
-    rows: dict[str, list[tuple[float, float, float]]] = {n: [] for n in PLUG_IN}
-    for i in range(sets):
-        _, q, y = draw(rng, N, temperature)
-        s = Sample(q, y)
-        found = {n: METRICS[n].function(s) for n in PLUG_IN}
-        for n, interval in intervals(s, found, 0.95, n_resamples=100, random_state=i).items():
-            rows[n].append((found[n], interval.low, interval.high))
-    return {n: np.array(v) for n, v in rows.items()}
+    return interval_rows(rng, temperature, sets, PLUG_IN, n_resamples=100)
 
 
 def plug_in_summary(temperature: float, shards: list[dict[str, np.ndarray]]) -> dict[str, Any]:
@@ -310,10 +311,8 @@ def tables() -> str:
 
 
 def write_page() -> None:
-    begin, end = "<!-- coverage: begin -->", "<!-- coverage: end -->"
-    text = PAGE.read_text()
-    before, after = text.split(begin)[0], text.split(end)[1]
-    PAGE.write_text(f"{before}{begin}\n{tables()}\n{end}{after}")
+    marks = ("<!-- coverage: begin -->", "<!-- coverage: end -->")
+    PAGE.write_text(between(PAGE.read_text(), marks, f"\n{tables()}\n"))
 
 
 def main() -> None:

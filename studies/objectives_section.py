@@ -63,9 +63,15 @@ def _h_is_best(kept: Results, metric: str, *, relative: bool) -> bool:
     return min(values, key=lambda o: values[o]) == "h"
 
 
+def renamed(results: Results, old: str, new: str) -> Results:
+    """Return the cells of the methods that begin with ``old``, which becomes ``new``."""
+    part = [c for k, c in results.cells.items() if k.method.startswith(old)]
+    return Results(replace(c, key=c.key._replace(method=new + c.key.method.removeprefix(old))) for c in part)
+
+
 def _to_the_end(kept: Results, extra: Results) -> str:
     """Why, as far as the results tell: the same objectives trained without the early stop."""
-    patient = extra.renamed("end-", "obj-")
+    patient = renamed(extra, "end-", "obj-")
     if not all(f"obj-{o}/top" in patient.methods for o in findings.OBJECTIVES):
         return ""
     tables = [findings.objective_table(patient), findings.tasks_table(patient, "top-label")]
@@ -94,8 +100,9 @@ def _where(patient: Results) -> str:
         f"Against NLL, h then has the lower mean top-label error on {len(lower)} of {len(rows)} tasks, by "
         f"more than a fifth on {', '.join(clearly) or 'none'}; NLL has it by as much on "
         f"{', '.join(other) or 'none'}. "
-        "A map that all classes share cannot fit the top class and the rest at once: the likelihood of many "
-        "classes is mostly about the rest, while h weighs all levels of probability alike."
+        "A reading of this, not tested here: a map that all classes share cannot fit the top class and the "
+        "rest at once; with many classes most of the likelihood is about the rest, while h weighs all levels "
+        "of probability alike."
     )
 
 

@@ -82,7 +82,11 @@ def write_page(
         figures.append(save_figure(figure(losses), folder / "losses.png"))
     links = {p.stem: f"assets/reproduction/{p.name}" for p in figures}
     sources = [p for p in (results, published, ablations, other if losses else None) if p is not None]
-    write_text(out, page_text(main, paper, extra, links, sources, losses))
+    text = page_text(main, paper, extra, links, sources, losses)
+    for path in [p for p in figures if links[p.stem] not in text]:  # drawn with the rest, not shown here
+        path.unlink()
+        figures.remove(path)
+    write_text(out, text)
     tables = out.with_name(f"{out.stem}-tasks.md")
     write_text(tables, tasks_page(main, f"{results.parent.name}/{results.name}"))
     return [out, tables, *figures]
@@ -213,7 +217,8 @@ def _robustness(extra: Results, links: dict[str, str]) -> str:
     table = ResultTable("Mean ARE under other constants", "setting", [*findings.LEVELS, "tasks"], rows)
     return f"""## Constants of the objective
 
-One map (MonotonicNet, 10 hidden units), so that nothing but the constant changes.
+One map (MonotonicNet, 10 hidden units), so that nothing but the constant changes. More maps at K = 100:
+[the central experiment](central-experiment.md#constants-of-the-objective).
 
 {as_markdown(table)}
 {figure_link(links, "robustness", "Robustness to the constants")}"""

@@ -18,18 +18,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 DATA = Path(os.environ.get("HCAL_DATA", SHARED / "data"))
 GOLDEN = SHARED / "golden"
-TASKS = (
-    "agnews_gpt2",
-    "cifar100_resnet110",
-    "cifar100_resnet50",
-    "cifar100_wideresnet_probs",
-    "cifar10_resnet110",
-    "cifar10_resnet50",
-    "cifar10_resnet50_weak",
-    "cifar10_wideresnet",
-    "cifar10lt_resnet110",
-    "pathmnist_resnet50",
-)
 
 
 def load_task(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

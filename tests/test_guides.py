@@ -81,7 +81,7 @@ def test_a_metric_is_one_file_and_one_row(tmp_path: Path) -> None:
     row = re.search(r"^```text\n(        Metric\(.*?\n)```$", guide, re.MULTILINE | re.DOTALL)
     assert row
     text = text.replace("    dirichlet,\n", "    dirichlet,\n    in_the_large,\n", 1)
-    first_class_wise = text.index("        _class(\n")
+    first_class_wise = text.index("        _class(")
     registry.write_text(text[:first_class_wise] + row[1] + text[first_class_wise:], encoding="utf-8")
     places = _places(folder, "test_catalog.py", "test_layers.py", "test_names.py", "test_evaluate.py")
     words = "gap_in_the_large or in_the_large or catalog or test_names or registry or by_default"
@@ -131,6 +131,17 @@ def test_a_method_of_others_saves_loads_compares_and_reports(half: type, tmp_pat
     fresh, labels = synthetic(200, 3, seed=1)
     assert hcal.compare(logits, y, fresh, labels, methods=["half"], n_jobs=1)["half"]["nll"] > 0
     assert "Half as sure" in hcal.reporting.build_report(fresh, labels, cal)
+
+
+def test_a_parameter_of_others_may_be_called_seed(half: type, tmp_path: Path) -> None:
+    """Ours were, in 0.1: ``seed`` in a file means ``random_state`` where the method knows no seed."""
+
+    def __init__(self: object, *, seed: int = 3, input: str = "logits") -> None:
+        vars(self).update(seed=seed, input=input)
+
+    seeded = hcal.register(type("Seeded", (half,), {"name": "seeded", "__init__": __init__}))  # type: ignore[type-var]
+    hcal.save(seeded(seed=5).fit([[0.0, 2.0]] * 4, [1, 1, 1, 0]), tmp_path / "m.hcal")
+    assert hcal.load(tmp_path / "m.hcal").get_params()["seed"] == 5
 
 
 def test_a_method_of_others_is_benchmarked(half: type, tmp_path: Path) -> None:

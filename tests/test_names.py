@@ -19,7 +19,6 @@ SHARED_NAMES = {
     "evaluate": "of arrays, and of Dask's collections",
     "fit": "on dense outputs, and on Dask's collections",
     "predict_proba": "of dense outputs, and of Dask's collections",
-    "h_error": "the metric, and its estimate on held-out rows",
     "load": "a calibrator, and a metric as the library of that name does",
 }
 #: Files whose parameter ``seed`` is not a ``random_state`` -> why.

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
+from benchmarks.readme import ROWS
 from hcal.cli.app import app
 from helpers import ROOT
 
@@ -98,13 +99,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]
     return found
 
 
-ROWS = {
-    "accuracy": "accuracy",
-    "mean confidence": "mean_confidence",
-    "ECE (`ece_ew`)": "ece_ew",
-    "NLL": "nll",
-    "Brier": "brier",
-}
 # Another processor sums in another order, and 300 steps of training carry that on; a flipped row is 0.0004.
 SLACK = 0.005
 

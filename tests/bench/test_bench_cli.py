@@ -68,7 +68,7 @@ def test_figures_and_export(stored: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     drawn = RUN.invoke(app, ["bench", "figures", str(stored), "-o", str(tmp_path), "--task", "class_bias"])
     assert drawn.exit_code == 0, drawn.output
-    assert (tmp_path / "radar.png").exists()
+    assert (tmp_path / "reliability.png").exists()
     kept = tmp_path / "kept.parquet"
     assert RUN.invoke(app, ["bench", "export", str(stored), "-o", str(kept)]).exit_code == 0
     assert read_results(kept).cells == read_results(stored).cells

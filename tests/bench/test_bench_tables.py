@@ -10,7 +10,6 @@ import pytest
 from hcal.bench import tables
 from hcal.bench.catalog import GROUPS, PAPER_METRICS, group_of
 from hcal.bench.render import FORMATS, cell_text, render_tables
-from hcal.bench.stats import critical_difference, ranks
 from hcal.bench.store import Results
 from hcal.metrics import METRICS
 
@@ -70,11 +69,11 @@ def test_overview_is_the_mean_over_tasks(results: Results) -> None:
 
 def test_ranks_and_critical_difference(results: Results) -> None:
     table = tables.rank_table(results)
-    expected = ranks(results.table("ks")).mean(0)
+    expected = tables.ranks(results.table("ks")).mean(0)
     np.testing.assert_allclose(table.row("KS").values, expected)
     assert sum(table.row("KS").values) == pytest.approx(len(table.columns) * (len(table.columns) + 1) / 2)
     # Demšar (2006), table 5: q = 2.949 for seven methods at 5 %.
-    assert critical_difference(3, 7) == pytest.approx(2.949 * np.sqrt(7 * 8 / 18), rel=2e-3)
+    assert tables.critical_difference(3, 7) == pytest.approx(2.949 * np.sqrt(7 * 8 / 18), rel=2e-3)
 
 
 def test_protocol_table_stars_the_selector_of_each_level(results: Results) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hcal.bench import figures
-from hcal.bench.catalog import PAPER_METRICS, label_of
 from hcal.bench.store import Key, Results
-from hcal.bench.tables import metric_table, overview_table
+from hcal.bench.tables import metric_table
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
@@ -20,18 +18,6 @@ plt = pytest.importorskip("matplotlib.pyplot")
 def _close() -> object:
     yield
     plt.close("all")
-
-
-def test_radar_draws_the_overview_table(results: Results) -> None:
-    figure = figures.radar(results)
-    table = overview_table(results)
-    rows = [r for r in table.rows if r.label in {label_of(m) for m in PAPER_METRICS}]
-    assert len(rows) == len(PAPER_METRICS)
-    lines = {line.get_gid(): line.get_ydata() for line in figure.axes[0].lines}
-    assert set(lines) == set(table.columns)
-    for i, method in enumerate(table.columns):
-        expected = [r.values[i] for r in rows]
-        np.testing.assert_array_equal(lines[method], [*expected, expected[0]])
 
 
 def test_stacked_bars_draw_the_metric_table_relative_to_before(results: Results) -> None:
@@ -74,7 +60,6 @@ def test_loss_curves_draw_the_stored_curve(results: Results) -> None:
 def test_draw_all_writes_every_figure(results: Results, tmp_path: Path, suffix: str) -> None:
     names = {p.stem for p in figures.draw_all(results, tmp_path, suffix=suffix)}
     assert names == {
-        "radar",
         "stacked-ece_s1",
         "stacked-tcwece",
         "stacked-dkde_ce",
@@ -85,20 +70,12 @@ def test_draw_all_writes_every_figure(results: Results, tmp_path: Path, suffix: 
 
 
 def test_no_text_is_cut_off(results: Results) -> None:
-    for figure in (figures.radar(results), figures.stacked_bars(results, "ks")):
+    for figure in (figures.loss_curves(results, "h"), figures.stacked_bars(results, "ks")):
         figure.canvas.draw()
         box = figure.get_tightbbox()
         assert box.width < 12  # inches: fits a page once scaled, nothing runs away
         for axes in figure.axes:
             assert axes.get_title(loc="left") or axes.get_title()
-
-
-def test_the_names_around_the_radar_do_not_lie_on_each_other(results: Results) -> None:
-    figure = figures.radar(results)
-    figure.canvas.draw()
-    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels() if label.get_text()]
-    assert len(boxes) == len(PAPER_METRICS)
-    assert not [1 for a, b in combinations(boxes, 2) if a.overlaps(b)]
 
 
 def test_bad_requests_are_refused(results: Results, tmp_path: Path) -> None:

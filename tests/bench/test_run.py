@@ -58,6 +58,26 @@ def test_a_cell_holds_what_was_measured() -> None:
     assert ece == pytest.approx(after.post["ece_ew"], abs=2e-6)  # bins are stored with 6 digits
 
 
+class Flattened:
+    """Says next to nothing: confident by far less than it is right."""
+
+    def fit(self, logits: np.ndarray, y: np.ndarray) -> Flattened:
+        return self
+
+    def predict_proba(self, logits: np.ndarray) -> np.ndarray:
+        return softmax(0.1 * logits)
+
+
+@pytest.mark.parametrize("metrics", [("ece_ew",), ("nll", "accuracy")])
+def test_a_collapse_is_recognised_whatever_is_measured(metrics: tuple[str, ...]) -> None:
+    flat = Method("flat", f"{__name__}:Flattened")
+    [cell] = run_job(Job(tasks("calibrated-k3-n400")[0], (flat,), 0, metrics, before={}))
+    assert cell.ok, cell.error
+    assert cell.post["mean_confidence"] > 1.05 / 3
+    assert cell.post["collapsed"] == 1
+    assert {"nll", "accuracy"} & set(cell.post) == {"nll", "accuracy"} & set(metrics)
+
+
 def test_bootstrap_is_paired_and_centred() -> None:
     task = tasks("temperature-k4-n800")[0].load()
     sample = Sample(softmax(task.logits_test), task.y_test)
@@ -111,6 +131,15 @@ def test_replicates_asked_for_later_fill_the_cells(tmp_path: Path) -> None:
     seen: list[int] = []
     run(plan(metrics=("nll",), bootstrap=4), tmp_path / "r.csv", lambda done, *_: seen.append(done))
     assert seen == [4]  # nothing left to do
+
+
+@pytest.mark.parametrize(("granted", "jobs", "each"), [("1", 1, 1), ("1", 4, 1)])
+def test_threads_are_shared_out_of_those_that_were_granted(
+    granted: str, jobs: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", granted)
+    shared_out = plan(jobs=jobs)
+    assert {shared_out.threads, *(job.threads for job in shared_out.all_jobs())} == {each}
 
 
 def test_kill_9_half_way_then_continue_equals_one_run(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import hcal
 from hcal.bench.cell import collapsed
 from hcal.bench.store import Cell, Key, Results, Store, export_results, read_results
 
@@ -100,3 +102,17 @@ def test_a_metric_keeps_its_meaning_in_files(tmp_path: Path) -> None:
     found = read_results(tmp_path / "r.csv")
     assert found.value("a", "ts", "hce_pooled") == 0.1
     assert found.value("a", "ts", "hce") == 0.3
+
+
+@pytest.mark.parametrize("package", ["pyarrow", "pandas"])
+def test_what_is_not_installed_is_named_with_its_extra(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    evaluation = hcal.evaluate([[0.2, 0.8]], [1], metrics="score")
+    wants = {
+        "pyarrow": lambda: export_results(Results([]), tmp_path / "r.parquet"),
+        "pandas": evaluation.to_frame,
+    }
+    with pytest.raises(ImportError, match=rf"needs? {package}: pip install .*frames"):
+        wants[package]()

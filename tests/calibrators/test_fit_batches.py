@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -179,6 +180,16 @@ def test_what_cannot_be_done_is_said() -> None:
         fit_batches(hcal.make_calibrator("ts"), cut(x, y, weight=np.zeros(60)))
     with pytest.raises(ValueError, match="'bbq' does not support sample_weight"):
         fit_batches(hcal.make_calibrator("bbq"), cut(x, y, weight=np.ones(60)))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_weights_of_an_odd_sum_are_met_with_the_same_sentence(exact: bool) -> None:
+    x, y = synthetic(200, 3)
+    for weight, odd in ((np.full(200, 1 / 200), True), (np.arange(200.0) % 2, False)):  # a 0 counts no row
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            fit_batches(hcal.make_calibrator("ts"), cut(x, y, weight=weight), exact=exact)
+        assert [str(w.message)[:30] for w in said] == ["ts: sample_weight sums to 1 ov"] * odd
 
 
 def test_the_parts_keep_the_protocol() -> None:

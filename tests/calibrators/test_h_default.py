@@ -18,14 +18,15 @@ from hcal.calibrators.h.candidates import blend, fit_candidates, new_setting, sc
 from hcal.calibrators.h.fit import out_of_fold
 from hcal.calibrators.h.judge import judge
 from hcal.calibrators.h.keep import join
-from hcal.calibrators.h.model import from_state, pooled_scores, to_state
+from hcal.calibrators.h.model import from_state, model_of, pooled_scores, to_state
 from hcal.calibrators.h.pool import log_linear_weights
 from hcal.calibrators.h.refine import _compress, _sum_rows, apply_refined, fit_refined
 from hcal.calibrators.h.refine_problem import RefineProblem
 from hcal.calibrators.h.rows import fit_scaler
 from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.numerics import softmax
-from helpers import TASKS, load_task, synthetic
+from helpers import load_task, synthetic
+from studies.joint import TASKS
 
 # -- promises on real data ------------------------------------------------------------------------------
 
@@ -126,6 +127,7 @@ def test_a_state_is_the_model(preserve: str | None) -> None:
     z, y = synthetic(300, 5)
     cal = hcal.HCalibrator(preserve=preserve).fit(z, y)
     again = to_state(from_state(cal.state_))
+    assert model_of(cal.state_) is model_of(dict(cal.state_))  # made once for the same arrays
     assert set(again) == set(cal.state_)
     for key, value in cal.state_.items():
         np.testing.assert_array_equal(again[key], value)

@@ -10,9 +10,11 @@ from hypothesis.extra.numpy import arrays
 
 import hcal
 from hcal.calibrators.h.candidates import fit_candidates, new_setting
+from hcal.calibrators.h.events import Rest
 from hcal.calibrators.h.fit import assemble, out_of_fold, pool
-from hcal.calibrators.h.model import Model, plain_model, predict_into, predict_model, predict_plain
-from hcal.calibrators.h.refine import KNOTS, identity_refined
+from hcal.calibrators.h.model import Model, from_state, no_curve, predict_into, predict_model, predict_plain
+from hcal.calibrators.h.refine import KNOTS, Refined
+from hcal.calibrators.h.rows import N_FEATURES
 from helpers import synthetic
 
 pytest.importorskip("numba")
@@ -24,6 +26,14 @@ OLD = ("classes-0", "classes-1", "free", "refined", "identity")
 NEW = ("pool-0", "pool-1", "pool-free")
 
 
+def plain_model(k: int, **stage: np.ndarray) -> Model:
+    """Return stage 1 alone: temperature scaling by 1, but for what is given."""
+    zero, one = np.zeros(N_FEATURES), np.ones(N_FEATURES)
+    refined = Refined(np.array(1.0), KNOTS.copy(), zero, zero, one, -one, one)._replace(**stage)
+    rest = Rest(np.array(1.0), np.zeros(k))
+    return Model(refined, no_curve(N_FEATURES, k), no_curve(0, k), rest, 0.0)
+
+
 def models(k: int) -> dict[str, Model]:
     z, y = synthetic(400, k, scale=2.0)
     setting = new_setting(z, y, np.ones(400), classes=True)
@@ -33,10 +43,7 @@ def models(k: int) -> dict[str, Model]:
     found = {"pool-0": kept._replace(lift=0.0), "pool-1": kept._replace(lift=1.0), "pool-free": free}
     events = fitted.model
     found |= {"classes-0": events, "classes-1": events._replace(lift=1.0), "free": events._replace(lift=None)}
-    return found | {
-        "refined": plain_model(events.refined, k),
-        "identity": plain_model(identity_refined(1.0), k),
-    }
+    return found | {"refined": plain_model(k, **events.refined._asdict()), "identity": plain_model(k)}
 
 
 def plain(model: Model, logits: np.ndarray) -> np.ndarray:
@@ -172,8 +179,8 @@ def test_no_pair_is_inverted_where_the_curve_bends(dtype: str) -> None:
         z[:, 20 + j] = np.nextafter(z[:, 19 + j], one(0))
     for seed in range(200):
         rises = np.exp(np.random.default_rng(seed).normal(0, 1.5, len(KNOTS) - 1)) * np.diff(KNOTS)
-        bent = identity_refined(1.0)._replace(values=np.concatenate([[0.0], np.cumsum(rises)]))
-        assert_in_order(predict_model(plain_model(bent, 41), z), z)
+        bent = plain_model(41, values=np.concatenate([[0.0], np.cumsum(rises)]))
+        assert_in_order(predict_model(bent, z), z)
 
 
 def order_model(k: int) -> Model:
@@ -251,6 +258,29 @@ def test_without_numba_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = cal.predict_proba(z.astype(np.float32))
     monkeypatch.setattr("hcal.calibrators.h.model.compiled", lambda: False)
     np.testing.assert_allclose(cal.predict_proba(z.astype(np.float32)), fused, atol=TOLERANCE["float32"])
+
+
+def test_no_class_is_left_at_an_even_share_to_the_last_digit() -> None:
+    """Metrics count entries above 1/K: which side an entry is on must not be a matter of rounding."""
+    torch = pytest.importorskip("torch")
+    from hcal.calibrators.on_device import predict_tensor
+    from hcal.integrations.torch import CalibrationHead
+
+    z, y = synthetic(400, 4)
+    backwards = (y + 2) % 4  # the top class is right less often than any other: it is held at its lowest
+    with pytest.warns(hcal.CalibrationWarning):
+        cal = hcal.HCalibrator().fit(z, backwards)
+    x, model = torch.from_numpy(z), from_state(cal.state_)
+    found = {
+        "kernel": predict_model(model, z),
+        "numpy": plain(model, z),
+        "graph": CalibrationHead(cal)(x.clone().requires_grad_()).detach().numpy(),
+        "tensor": predict_tensor(cal, x).numpy(),
+    }
+    assert (np.abs(found["numpy"] - 0.25) < 1e-8).all(axis=1).sum() > 100
+    for name, probs in found.items():
+        assert np.abs(probs - 0.25).min() > 1e-11, name
+        np.testing.assert_array_equal(probs > 0.25, found["numpy"] > 0.25, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -143,7 +143,7 @@ def test_left_out_loss_is_the_one_of_refits() -> None:
     score, y = binary(60)
     x, mass, hits = smooth_spline._grouped(*smooth_spline.pool_equal(score, y.astype(float), None))
     knots = np.quantile(x, np.linspace(0, 1, 6))
-    design, penalty = smooth_spline._basis(x, knots), smooth_spline._bending(knots) * 0.05
+    design, penalty = smooth_spline._natural(knots, np.eye(6), x), smooth_spline._bending(knots) * 0.05
     targets = platt_targets(np.array([0.0, 1.0]), np.array([60 - hits.sum(), hits.sum()]))
     target = targets[hits.astype(int)]
     theta = logistic(design, target, mass, penalty=penalty).theta
@@ -239,6 +239,17 @@ def test_the_interval_holds_the_probability(folds: int, k: int) -> None:
     if k == 2:
         p = cal.predict_proba(z)
         assert ((low <= p) & (p <= high)).all()
+
+
+def test_the_interval_meets_what_the_probability_meets() -> None:
+    """Logits of any size, cut alike; other class frequencies, under which no interval is known."""
+    z, y = synthetic(100, 3)
+    cal = fit("venn_abers", z, y)
+    huge = np.array([[1e308, -1e308, 3.0], [0.0, 1e300, -1e300]])
+    for far, near in zip(cal.predict_interval(huge), cal.predict_interval(huge / 1e200), strict=True):
+        np.testing.assert_array_equal(far, near)
+    with pytest.raises(ValueError, match="class frequencies of the fit"):
+        cal.with_prior([0.2, 0.3, 0.5]).predict_interval(z)
 
 
 def test_the_interval_between_rows_is_that_of_a_new_row() -> None:

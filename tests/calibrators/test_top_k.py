@@ -13,7 +13,7 @@ import hcal
 from hcal import TopK
 from hcal.calibrators.top_k import methods_of_top_k
 from hcal.data.responses import top_tokens
-from hcal.metrics.resampling import drawn_labels
+from hcal.metrics import METRICS
 from hcal.metrics.sample import Sample
 from helpers import synthetic
 
@@ -91,7 +91,7 @@ def test_rows_may_list_fewer_and_intervals_need_no_vocabulary() -> None:
     top = TopK([[0.6, 0.3], [0.9, np.nan]], [[3, 0], [1, -1]], n_classes=5)
     assert top.others.tolist() == [3, 4]
     np.testing.assert_allclose(top.dense()[1], [0.025, 0.9, 0.025, 0.025, 0.025])
-    labels = drawn_labels(Sample(top, [0, 0]), 20_000, np.random.default_rng(0))
+    labels = Sample(top, [0, 0]).data.drawn(20_000, np.random.default_rng(0))
     rates = np.stack([np.bincount(labels[:, row], minlength=5) / 20_000 for row in (0, 1)])
     np.testing.assert_allclose(rates, top.dense(), atol=0.015)  # four deviations of 20,000 draws
     many = TopK(np.tile(top.log_probs, (40, 1)), np.tile(top.indices, (40, 1)), n_classes=5, kind="log_probs")
@@ -140,3 +140,15 @@ def test_methods_and_metrics_that_need_all_classes_say_so(task: tuple[TopK, np.n
     np.testing.assert_allclose(logits.dense(), hcal.softmax(np.array([[2.0, 1.0, 1.0]])))
     with pytest.raises(ValueError, match="response 0: the token 'Z' is not in the vocabulary"):
         top_tokens([[{"Z": -0.1}]], {"A": 0, "B": 1})
+
+
+def test_where_an_array_of_all_classes_is_wanted_the_error_says_so() -> None:
+    top = TopK([[0.7, 0.2], [0.5, 0.3]], [[4, 1], [0, 2]], n_classes=5)
+    for wants_all in (hcal.Monitor().update, hcal.certify):
+        with pytest.raises(ValueError, match=r"the top k of K classes|top-k scores do not hold"):
+            wants_all(top, [0, 1])
+    every = [m for m in METRICS.values() if m.level in ("class-wise", "canonical")]
+    for metric in every:
+        with pytest.raises(ValueError, match="top-k scores do not hold them"):
+            metric.function(top, [0, 1])
+    assert [row.indices.tolist() for row in top] == [[[4, 1]], [[0, 2]]]

@@ -169,7 +169,7 @@ def test_bins_without_the_compiler_are_the_same(monkeypatch: pytest.MonkeyPatch)
     y = draw_labels(q, np.random.default_rng(0))
     compiled, plain = ClassBins(5), ClassBins(5)
     compiled.add(f, y)
-    monkeypatch.setattr("hcal.certificates.classes.find_spec", lambda _: None)
+    monkeypatch.setattr("hcal.certificates.classes.compiled", lambda: False)
     plain.add(f, y)
     np.testing.assert_allclose(compiled.counted, plain.counted, atol=1e-12)
     assert compiled.happened.tolist() == plain.happened.tolist()
@@ -291,6 +291,11 @@ def test_outputs_on_the_rows_of_the_fit_are_recognised_without_being_told() -> N
     with pytest.raises(RowsOfTheFitError, match="'ts' learned from"):
         hcal.certify(calibrator.predict_proba(logits), y)
     hcal.certify(hcal.softmax(logits), y)  # the network's own probabilities are another predictor's
+    others = [hcal.make_calibrator("ts").fit(*synthetic(400, seed=seed)) for seed in (1, 2)]
+    for one, seed in zip((calibrator, *others), range(3), strict=True):
+        scores, labels = synthetic(400, seed=seed)
+        with pytest.raises(RowsOfTheFitError, match="'ts' learned from"):
+            hcal.certify(one.predict_proba(scores), labels)
 
 
 def test_a_loaded_model_still_knows_its_rows(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -369,3 +374,15 @@ def test_ties_group() -> None:
     table = table_of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
     assert table.count.tolist() == [1, 2]
     assert table.happened.tolist() == [1, 1]
+
+
+def test_top_k_scores_are_certified_by_their_top_label_or_refused() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(20, 0.2), 300)
+    y = draw_labels(p, rng)
+    top = hcal.TopK.from_dense(p, 4)
+    found = hcal.certify(top, y, events="top-label").top
+    assert found is not None
+    assert found.smooth == pytest.approx(hcal.certify(p, y, events="top-label").smooth, abs=1e-12)
+    with pytest.raises(ValueError, match="looks at every class, and top-k scores do not hold them"):
+        hcal.certify(top, y)

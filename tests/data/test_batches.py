@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from hcal.data import Columns, batches, read_data, read_piece
+import hcal
+from hcal.cli.app import app
+from hcal.data import Columns, batches, checksum, read_data, read_piece
 
 N, K = 1234, 5
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
@@ -206,6 +209,17 @@ def test_zarr_codecs_that_run_code_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(told))
     with pytest.raises(ValueError, match=r"a.zarr: its codec 'pickle' is not read"):
         batches(tmp_path / "a.zarr")
+
+
+def test_a_store_is_learned_from_and_reported_on(tmp_path: Path) -> None:
+    _zarr(tmp_path / "a", *_made(n=50))
+    store, model = str(tmp_path / "a.zarr"), str(tmp_path / "m.hcal")
+    for command in (["fit", store, "--method", "ts", "-o", model], ["report", store, "-o", f"{model}.html"]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    before = checksum(store)
+    (tmp_path / "a.zarr" / "y" / "0").write_bytes(b"other")
+    assert hcal.load(model).info_["fitted_on"]["sha256"] == before != checksum(store)
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.parquet", "pyarrow"), ("a.zarr", "zarr")])

@@ -47,6 +47,9 @@ def test_scores_are_those_of_the_methods(task: tuple[np.ndarray, ...]) -> None:
         assert table[name]["nll"] == hcal.metrics.nll(p, y_test)
     assert table.best("ks") == min(("uncal", "ts", "iso"), key=lambda n: table[n]["ks"])
     assert all(r.fit_s >= 0 and r.predict_s >= 0 for r in table)
+    for order in (table.best, table.sorted):
+        with pytest.raises(ValueError, match="no method has a value of 'mmce'"):
+            order("mmce")
 
 
 def test_an_error_is_a_row_and_not_the_end(task: tuple[np.ndarray, ...]) -> None:
@@ -55,6 +58,7 @@ def test_an_error_is_a_row_and_not_the_end(task: tuple[np.ndarray, ...]) -> None
     assert table["ts"]["nll"] > 0
     assert "cannot [do] this" in str(table)
     assert table.sorted("nll").results[-1].label == "bad"
+    assert table.sorted("accuracy").results[-1].label == "bad"  # of which more is better
     assert not table["bad"]
 
 

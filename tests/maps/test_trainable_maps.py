@@ -171,7 +171,6 @@ def test_compiled_and_plain_agree(name, monkeypatch):
 
     probs, grads = run()
     monkeypatch.setattr(table_module, "compiled", lambda: False)
-    monkeypatch.setattr("hcal.maps.ensemble_linear.compiled", lambda: False)
     plain_probs, plain_grads = run()
     np.testing.assert_allclose(probs, plain_probs, atol=1e-6)
     for a, b in zip(grads, plain_grads, strict=True):

@@ -277,3 +277,14 @@ def test_the_sweep_of_ordered_hits_does_not_write_repetitions_out(name: str) -> 
     p, y, w = np.array([[0.4, 0.6], [0.3, 0.7], [0.1, 0.9]]), np.array([0, 1, 1]), np.array([2, 3, 4])
     small = getattr(metrics, name)(np.repeat(p, w, axis=0), np.repeat(y, w))
     assert getattr(metrics, name)(p, y, sample_weight=w) == pytest.approx(small, rel=1e-12)
+
+
+@pytest.mark.parametrize("k", [3, 5, 10, 100])
+def test_an_even_share_is_not_above_one_in_any_float_width(k: int) -> None:
+    """1/K rounds up in float32 for most K: that is how 1/K is written there, and not more than it."""
+    y = np.arange(200) % k
+    for width in (np.float32, np.float64):
+        even = np.full((200, k), 1 / k, dtype=width)
+        assert metrics.tcwece(even, y) == 0.0
+        even[:, 0] += 2 * np.finfo(width).eps
+        assert metrics.tcwece(even, y) > 0.0

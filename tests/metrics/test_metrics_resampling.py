@@ -52,7 +52,7 @@ def test_replicates_of_wide_data_share_one_product() -> None:
 
 def test_drawn_labels_follow_the_predictions() -> None:
     p, y = draw(20, 5, 2)
-    labels = resampling.drawn_labels(Sample(p, y), 4000, np.random.default_rng(2))
+    labels = Sample(p, y).data.drawn(4000, np.random.default_rng(2))
     seen = np.stack([(labels == k).mean(axis=0) for k in range(5)], axis=1)
     # 4000 draws: a standard deviation of at most 0.008 for each of 100 frequencies.
     assert np.abs(seen - p).max() < 0.035
@@ -176,7 +176,7 @@ def test_spread_of_the_dirichlet_error_leaves_groups_out() -> None:
     se, noise = dkde_spread(Sample(p, y), groups=6, random_state=3)
     assert se == pytest.approx(np.sqrt(5 / 6 * ((values - values.mean()) ** 2).sum()), rel=1e-9)
     # The noise is what labels drawn from the predictions add to the error of their expectation.
-    labels = resampling.drawn_labels(Sample(p, y), 400, np.random.default_rng(0))
+    labels = Sample(p, y).data.drawn(400, np.random.default_rng(0))
     drawn = resampling.chance_levels(Sample(p, y), ["dkde_ce"], labels)["dkde_ce"]
     assert 0 < noise < drawn.mean()
 

@@ -64,6 +64,18 @@ def test_bounds_are_tight_on_real_outputs(task: str) -> None:
     assert allowed["ece_em"] < 2e-2
 
 
+def test_only_what_the_metrics_need_is_added_up() -> None:
+    rng = np.random.default_rng(0)
+    p, y = rng.dirichlet([1, 1, 1], 50), rng.integers(0, 3, 50)
+    every = StreamingMetrics(3).update(p, y)
+    assert set(StreamingMetrics(3, ["nll"]).state["sums"]) == {"n", "sums"}
+    for name, value in every.compute().items():
+        alone = StreamingMetrics(3, [name]).update(p, y)
+        assert alone.compute() == {name: value}
+        assert alone.bounds() == {name: every.bounds()[name]}
+        assert alone.mean_confidence == every.mean_confidence
+
+
 def test_memory_does_not_grow_and_errors_are_named() -> None:
     s = StreamingMetrics(3, ["nll", "ks"])
     sizes = set()

@@ -21,7 +21,7 @@ from hcal.solvers.monitors import SELECTORS, epoch_ece_ew  # noqa: E402
 from studies import central_experiment as central  # noqa: E402
 from studies import central_parallel as parallel  # noqa: E402
 from studies.central_losses import OBJECTIVES, SCORES, brier  # noqa: E402
-from studies.central_table import merge_tables  # noqa: E402
+from studies.central_table import Table, merge_tables  # noqa: E402
 from studies.central_training import Schedule, Start, build_members, train_together  # noqa: E402
 
 
@@ -153,3 +153,35 @@ def test_processes_share_the_groups_and_their_files_become_one(tmp_path: Path, t
     assert [line.split(",")[0] for line in text.splitlines()[1::7]] == ["small", "large"]
     assert merge_tables(out, parts) == 0
     assert out.read_text() == text
+
+
+def test_a_choice_among_maps_may_be_made_in_parts(tmp_path: Path) -> None:
+    some, others = (Table(tmp_path / f"{n}.csv") for n in ("some", "others"))
+    for table, name, scores in (
+        (some, "piecewise-1", (0.1, 0.3, 0.2)),
+        (others, "ensemble-16", (0.2, 0.1, 0.2)),
+    ):
+        key = {"task": "t", "objective": "h", "schedule": "early-stop", "start": "identity", "seed": 0}
+        table.append([{"task": "t", "objective": "uncal", "seed": 0, "nll": 1.0}])
+        table.append(
+            [
+                {**key, "map": name, "selector": selector, "selected_by": score}
+                for selector, score in zip(SELECTORS, scores, strict=True)
+            ]
+        )
+    assert merge_tables(some.path, [others.path]) == 0
+    with some.path.open() as file:
+        assert [r["map"] for r in csv.DictReader(file)] == ["", "piecewise-1", "ensemble-16", "piecewise-1"]
+
+
+def test_one_start_alone_is_the_same_as_beside_the_other(tmp_path: Path, task: central.Task) -> None:
+    rows = {}
+    for starts in (central.STARTS, central.STARTS[1:]):
+        table = Table(tmp_path / f"{len(starts)}.csv")
+        central.run(
+            iter([task]), table, None, maps=["piecewise-1", "monotonic-2"], seeds=1, starts=starts,
+            objectives=["nll"], schedules={"early-stop": Schedule(epochs=3)},
+        )  # fmt: skip
+        rows[len(starts)] = table.path.read_text().splitlines()
+    assert len(rows[1]) == 5  # header, before, three selectors
+    assert rows[1] == [line for line in rows[2] if ",published," not in line]

@@ -6,14 +6,18 @@ import csv
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hcal.bench.store import read_results
 from helpers import ROOT
-from studies import central_page
-from studies.central_results import RIVALS, SCHEDULES, STARTS, Experiment, read_entries
+from studies import central_page, findings
+from studies.central_results import LEVELS, RIVALS, SCHEDULES, STARTS, Experiment, read_entries
 from studies.central_table import COLUMNS
+from studies.figures import robustness_value
 
 OBJECTIVES = ("h", *RIVALS)
 
@@ -120,12 +124,37 @@ def test_constants_are_shown_against_the_papers(tmp_path: Path) -> None:
     table = central_page.constants_table(data)
     assert [r.label for r in table.rows] == ["window=100"]
     assert table.rows[0].values == [f"{1.015 / 0.8:.3f}", "1.000", "1.000"]
+    entries = read_entries(made_up(tmp_path / "central.csv"))
+    words = central_page.constants_words(data, Experiment(entries))
+    assert words.endswith("2 %: window=100 (top-label × 1.27).")
+    # where the seeds of the main run differ by more, nothing is said of a constant
+    twice = [
+        replace(e, scores={m: 2 * v for m, v in e.scores.items()}) if e.seed == 1 else e for e in entries
+    ]
+    words = central_page.constants_words(data, Experiment(twice))
+    assert "× 2.00 (top-label)" in words
+    assert words.endswith("2 %: none.")
 
 
 def test_near_uniform_choices_are_counted_under_every_objective(data: Experiment) -> None:
     for objective in OBJECTIVES:
         assert data.collapsed(objective, "early-stop", "published", "class-wise") == (6, 12)
         assert data.collapsed(objective, "early-stop", "identity", "class-wise") == (0, 12)
+    assert data.untrained(["a", "b"], "identity", "class-wise") == (
+        60,
+        60,
+    )  # the file says epoch 1 throughout
+
+
+def test_tasks_that_training_spoils_are_named(tmp_path: Path) -> None:
+    entries = read_entries(made_up(tmp_path / "central.csv"))
+    assert central_page.spoiled_words(Experiment(entries)) == ""
+    sharper = [
+        replace(e, scores={**e.scores, "nll": 3.0}) if (e.task, e.objective) == ("b", "h") else e
+        for e in entries
+    ]
+    words = central_page.spoiled_words(Experiment(sharper))
+    assert "doubles: b (h × 3.0, NLL × 1.0, Brier × 1.0, focal × 1.0, label smoothing × 1.0)." in words
 
 
 def test_a_row_that_is_there_twice_counts_once(tmp_path: Path) -> None:
@@ -153,3 +182,19 @@ def test_the_page_is_the_results_and_the_readme_quotes_it(tmp_path: Path) -> Non
     said = re.search(r"\(× [\d.]+ \[[\d., ]+\]", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert said is not None
     assert f"against NLL {said.group()[1:]}" in page.read_text(encoding="utf-8")
+
+
+def test_what_the_theory_says_of_the_window() -> None:
+    assert "by less than 2 % on four tasks" in (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    small = read_results(ROOT / "results" / "ablations.csv")
+    kept = small.select(tasks=[t for t in small.tasks if small.seeds(t, "M=100/top")])
+    assert len(kept.tasks) == 4
+    constants = Experiment(read_entries(ROOT / "results" / "constants.csv"))
+    assert [e.n_classes for e in constants.before.values()] == [100]
+    for setting, objective in (("M=100", "h:window=100"), ("M=400", "h:window=400")):
+        for level in findings.LEVELS:
+            ratio = robustness_value(kept, setting, level) / robustness_value(kept, "paper-constants", level)
+            assert abs(ratio - 1) < 0.02, (setting, level)
+        for level in LEVELS:
+            (ratio,) = np.exp(constants.differences(objective, "early-stop", "identity", level))
+            assert abs(ratio - 1) < 0.05, (setting, level)

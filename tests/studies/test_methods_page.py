@@ -9,6 +9,7 @@ import pytest
 from hcal.bench.store import Results, read_results
 from helpers import ROOT
 from studies import spread
+from studies.paired import mean_replicates
 
 PAGE = ROOT / "docs" / "methods.md"
 LINES = [
@@ -34,6 +35,30 @@ def test_the_last_column_is_the_default_of_the_kept_run(line: list[str], results
 
 def test_every_method_has_its_line() -> None:
     assert len(LINES) == 23
+
+
+def test_what_the_pages_say_of_seeds_and_of_dec(results: Results) -> None:
+    task = "cifar10_resnet110"
+    seeded = ("imax", "lece", "ts_lece", "ms", "dir", "gp", "diag", "dec")
+    for metric, most in (("nll", "dec"), ("ece_ew", "lece")):
+        found = {m: results.values(task, m, metric) for m in seeded}
+        assert all(len(values) == 5 for values in found.values())
+        spread = {m: max(values) - min(values) for m, values in found.items()}
+        assert max(spread, key=lambda m: spread[m]) == most
+        assert metric == "nll" or spread["gp"] < 1e-4
+    above = [t for t in results.tasks if results.value(t, "dec", "nll") > results.value(t, "ts", "nll")]
+    assert task in above
+    assert len(above) > 0.6 * len(results.tasks)
+
+
+def test_what_the_faq_says_of_the_noise_of_an_error(results: Results) -> None:
+    assert (
+        "standard deviation of ECE is about 0.2 percentage points" in (ROOT / "docs" / "faq.md").read_text()
+    )
+    for method in ("uncal", "ts", "h"):
+        drawn = mean_replicates(results, "cifar10_resnet110", method, "ece_ew")
+        assert drawn is not None
+        assert drawn.std() == pytest.approx(0.002, abs=0.0005)
 
 
 def test_the_spread_is_that_of_the_kept_run() -> None:

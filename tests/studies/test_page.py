@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import hcal
 from hcal.bench.catalog import GROUPS, PAPER_METHODS
 from hcal.bench.store import Cell, Key, Results, export_results, read_results
-from studies import findings, loss_curves
+from studies import findings, loss_curves, objectives_section
 from studies.__main__ import app
 from studies.ablations import ablation_methods
 from studies.central_experiment import generated_task
@@ -109,7 +109,7 @@ def _without_ranks(text: str) -> str:
 def test_verdicts_follow_the_numbers(results: Results, ablations: Results, paper: Results) -> None:
     gap, wins, count = findings.objective_differences(ablations, "top-label", "nll")
     assert gap.verdict == "noise"  # one task of three undone
-    patient = ablations.renamed("end-", "obj-")
+    patient = objectives_section.renamed(ablations, "end-", "obj-")
     gap, wins, count = findings.objective_differences(patient, "top-label", "nll")
     assert gap.verdict == "lower"
     assert wins == count == 10
@@ -162,8 +162,10 @@ def test_page_is_written_with_its_figures(
     text = Path(written[0]).read_text()
     assert text.startswith("# The paper, reproduced")
     assert all(Path(p).exists() for p in written)
-    for picture in re.findall(r"\]\((assets/[^)]+)\)", text):
-        assert (tmp_path / picture).exists()
+    pictures = set(re.findall(r"\]\((assets/[^)]+)\)", text))
+    assert {
+        str(p.relative_to(tmp_path)) for p in (tmp_path / "assets" / "reproduction").iterdir()
+    } == pictures
     for section in ("own task", "Does the h objective", "Near-uniform", "piecewise map inverts", "CARS rows"):
         assert section in text
 

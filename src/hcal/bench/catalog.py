@@ -8,28 +8,11 @@ from hcal.metrics.registry import LEVELS, METRICS, list_metrics
 
 #: Our metric name -> its column in the paper's tables, in the paper's order.
 PAPER_METRICS: Final[dict[str, str]] = {
-    "ece_s1": "ECE_s_r1",
-    "ece_s2": "ECE_s_r2",
-    "kde_ece": "KDE_ECE",
-    "mmce": "MMCE",
-    "ks": "KSerror",
-    "ece_em": "ECE_em",
-    "ace": "ACE",
-    "dece": "dECE",
-    "ece_ew": "ECE_ew",
-    "ece_r2": "ECE_r2",
-    "cwece_s": "CWECE_s",
-    "cwece_a": "CWECE_a",
-    "cwece_r2": "CWECE_r2",
-    "tcwece": "tCWECE",
-    "tcwece_k": "tCWECE_k",
-    "dkde_ce": "DKDE_CE",
-    "skce": "SKCE",
-}
-
-
-def _groups() -> dict[str, tuple[str, ...]]:
-    return {level: tuple(sorted(list_metrics(level), key=metric_key)) for level in LEVELS}
+    "ece_s1": "ECE_s_r1", "ece_s2": "ECE_s_r2", "kde_ece": "KDE_ECE", "mmce": "MMCE", "ks": "KSerror",
+    "ece_em": "ECE_em", "ace": "ACE", "dece": "dECE", "ece_ew": "ECE_ew", "ece_r2": "ECE_r2",
+    "cwece_s": "CWECE_s", "cwece_a": "CWECE_a", "cwece_r2": "CWECE_r2", "tcwece": "tCWECE",
+    "tcwece_k": "tCWECE_k", "dkde_ce": "DKDE_CE", "skce": "SKCE",
+}  # fmt: skip
 
 
 def metric_key(metric: str) -> tuple[int, str]:
@@ -44,7 +27,9 @@ def metric_key(metric: str) -> tuple[int, str]:
 
 
 #: The metrics of each level, in the order of tables.
-GROUPS: Final[dict[str, tuple[str, ...]]] = _groups()
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    level: tuple(sorted(list_metrics(level), key=metric_key)) for level in LEVELS
+}
 
 
 def label_of(metric: str) -> str:
@@ -58,54 +43,23 @@ def label_of(metric: str) -> str:
 
 #: Registry name -> name in the paper's tables, in the paper's column order.
 PAPER_METHODS: Final[dict[str, str]] = {
-    "hb": "HB",
-    "iso": "Iso",
-    "bbq": "BBQ",
-    "enir": "ENIR",
-    "ts": "TS",
-    "vs": "VS",
-    "ms": "MS",
-    "beta": "Beta",
-    "scabin": "ScaBin",
-    "dir": "Dir",
-    "gp": "GP",
-    "diag": "DIAG",
-    "dec": "DEC",
-    "imax": "IMax",
-    "softbin": "SoftBin",
-    "spline": "Spline",
-    "ec": "EC",
-    "lece": "LECE",
-    "sctl": "SCTL",
+    "hb": "HB", "iso": "Iso", "bbq": "BBQ", "enir": "ENIR", "ts": "TS", "vs": "VS", "ms": "MS",
+    "beta": "Beta", "scabin": "ScaBin", "dir": "Dir", "gp": "GP", "diag": "DIAG", "dec": "DEC",
+    "imax": "IMax", "softbin": "SoftBin", "spline": "Spline", "ec": "EC", "lece": "LECE", "sctl": "SCTL",
     "ts_lece": "TS+LECE",
-}
+}  # fmt: skip
 
 #: The paper protocol with its three selectors: benchmark name -> ``select`` of ``HCalibrator``.
 PAPER_PROTOCOL: Final[dict[str, str]] = {"h_top": "top-label", "h_class": "class-wise", "h_nll": "nll"}
 
-MODERN_METHODS: Final[tuple[str, ...]] = ("ets", "svs", "sms")
-
 #: Columns of a table, left to right; a method not named here comes after these, in alphabetical order.
-METHOD_ORDER: Final[tuple[str, ...]] = ("uncal", *PAPER_METHODS, *MODERN_METHODS, "h", *PAPER_PROTOCOL)
+METHOD_ORDER: Final[tuple[str, ...]] = ("uncal", *PAPER_METHODS, "ets", "svs", "sms", "h", *PAPER_PROTOCOL)
 
 #: Cheap and strong methods: the ``--quick`` selection.
 QUICK_METHODS: Final[tuple[str, ...]] = (
-    "uncal",
-    "ts",
-    "ets",
-    "vs",
-    "svs",
-    "sms",
-    "hb",
-    "iso",
-    "beta",
-    "imax",
-    "spline",
-    "ec",
-    "sctl",
-    "softbin",
+    "uncal", "ts", "ets", "vs", "svs", "sms", "hb", "iso", "beta", "imax", "spline", "ec", "sctl", "softbin",
     "h",
-)
+)  # fmt: skip
 
 
 def paper_selector(metric: str) -> str:

@@ -19,9 +19,11 @@ from hcal._version import __version__
 from hcal.bench.methods import Method
 from hcal.bench.store import STATUS, Cell, Key
 from hcal.bench.tasks import Task, TaskRef
-from hcal.metrics import METRICS, Sample
+from hcal.evaluation import collapse_reasons, reliability
+from hcal.metrics import METRICS, Sample, nll
 from hcal.metrics.resampling import replicates as resampled
 from hcal.metrics.resampling import resample_blocks
+from hcal.runtime.numerics import softmax
 
 Probs = NDArray[np.float64]
 
@@ -108,7 +110,10 @@ def _measure(job: Job, method: Method, key: Key, trained: _Trained) -> Cell:
     cell.pre = {name: before[name] for name in cell.post if name in before and name not in facts}
     cell.post["argmax_changes"] = float((probs.argmax(axis=1) != logits_test.argmax(axis=1)).sum())
     cell.post["order_inversions"] = float(inverted_rows(logits_test, probs))
-    cell.post["collapsed"] = float(collapsed(cell.post, before, task.n_classes))
+    # The rule looks at scores that may not be among the metrics asked for.
+    after = measure_all(sample, ("accuracy", "nll"))
+    raw = before if "nll" in before else {"nll": nll(softmax(logits_test), task.y_test)}
+    cell.post["collapsed"] = float(collapsed(after, raw, task.n_classes))
     cell.notes["reliability"] = reliability_bins(sample)
     _note_fit(cell, calibrator)
     if job.bootstrap:
@@ -192,16 +197,8 @@ def collapsed(post: dict[str, float], before: dict[str, float], n_classes: int) 
     >>> collapsed({"nll": 4.2, "accuracy": 0.75, "mean_confidence": 0.016}, {"nll": 1.0}, 100)
     True
     """
-    from hcal.evaluation.collapse import collapse_reasons
-
-    reasons = collapse_reasons(
-        accuracy=post.get("accuracy", 0.0),
-        mean_confidence=post["mean_confidence"],
-        nll=post.get("nll", 0.0),
-        n_classes=n_classes,
-        nll_before=before.get("nll"),
-    )
-    return bool(reasons)
+    scores = {name: post[name] for name in ("accuracy", "mean_confidence", "nll")}
+    return bool(collapse_reasons(**scores, n_classes=n_classes, nll_before=before.get("nll")))
 
 
 def inverted_rows(logits: Probs, probs: Probs) -> int:
@@ -223,21 +220,16 @@ def inverted_rows(logits: Probs, probs: Probs) -> int:
     return int((p < smaller).any(axis=1).sum())
 
 
-def reliability_bins(sample: Sample, bins: int = 15) -> dict[str, list[float]]:
-    """Return count, mean confidence and accuracy of equal-width bins (lo, hi] of the confidence.
+def reliability_bins(sample: Sample) -> dict[str, list[float]]:
+    """Return count, mean confidence and accuracy of 15 equal-width bins (lo, hi]; 0 where a bin is empty.
 
-    >>> reliability_bins(Sample([[0.25, 0.75]], [1]), bins=2)
-    {'n': [0, 1], 'conf': [0.0, 0.75], 'acc': [0.0, 1.0]}
+    >>> [values[11] for values in reliability_bins(Sample([[0.25, 0.75]], [1])).values()]
+    [1, 0.75, 1.0]
     """
-    conf, hit = sample.data.conf, sample.data.hit
-    which = np.clip(np.ceil(conf * bins).astype(int) - 1, 0, bins - 1)
-    count = np.bincount(which, minlength=bins)
-    size = np.maximum(count, 1)
-    means = [np.bincount(which, weights=v, minlength=bins) / size for v in (conf, hit)]
-    return {
-        "n": count.tolist(),
-        **{k: np.round(v, 6).tolist() for k, v in zip(("conf", "acc"), means, strict=True)},
-    }
+    curve = reliability(sample, level="top-label")[0]
+    means = (np.nan_to_num(curve.predicted), np.nan_to_num(curve.observed))
+    conf, acc = (np.round(mean, 6).tolist() for mean in means)
+    return {"n": curve.weight.astype(int).tolist(), "conf": conf, "acc": acc}
 
 
 class PeakMemory:

@@ -86,9 +86,7 @@ class ClusterCrew:
         client = self._driver.client
         stuck = [w for w, keys in client.processing().items() if future.key in keys]
         future.cancel()
-        with contextlib.suppress(
-            Exception
-        ):  # a worker without a nanny cannot be restarted: it goes on in vain
+        with contextlib.suppress(Exception):  # without a nanny it cannot be restarted, and goes on in vain
             client.restart_workers(stuck, timeout=_PATIENCE, raise_for_error=False)
         return [failed_cell(key, f"took longer than {self._timeout_s:g} s") for key in job.keys]
 
@@ -99,13 +97,5 @@ class ClusterCrew:
 
 
 def run_whole_job(job: Job) -> list[Cell]:
-    """Run a job in this process.
-
-    >>> from hcal.bench.methods import Method
-    >>> from hcal.bench.tasks import TaskRef
-    >>> ref = TaskRef("a", "synthetic", "temperature-k3-n200")
-    >>> [cell] = run_whole_job(Job(ref, (Method("uncal", "uncal"),), 0, ("nll",)))
-    >>> cell.ok
-    True
-    """
+    """Run a job in this process."""
     return list(run_job(job))

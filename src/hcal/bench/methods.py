@@ -57,11 +57,7 @@ class Method:
 
 
 def benchmark_methods() -> dict[str, Method]:
-    """Return every method by name, in the order of the tables: the registry and the paper protocol.
-
-    >>> list(benchmark_methods())[0]
-    'uncal'
-    """
+    """Return every method by name, in the order of the tables: the registry and the paper protocol."""
     from hcal.calibrators import get_calibrator, list_calibrators
 
     found = {name: Method(name, _address(get_calibrator(name))) for name in list_calibrators()}

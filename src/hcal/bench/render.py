@@ -15,9 +15,7 @@ from hcal.data.atomic import atomic_path
 FORMATS: Final = ("terminal", "markdown", "latex", "html")
 
 
-def render_tables(
-    tables: Sequence[ResultTable], format: str, *, width: int | None = None, colour: bool = False
-) -> str:
+def render_tables(tables: Sequence[ResultTable], format: str, *, width: int | None = None) -> str:
     """Return tables as text.
 
     In the terminal a table that is wider than ``width`` is cut into parts that fit.
@@ -34,7 +32,7 @@ def render_tables(
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     if format == "terminal":
         size = width or shutil.get_terminal_size((120, 40)).columns
-        return "\n".join(_terminal(t, size, colour) for t in tables)
+        return "\n".join(_terminal(t, size) for t in tables)
     if format == "html":
         return _html_page(tables)
     return "\n".join({"markdown": _markdown, "latex": _latex}[format](t) for t in tables)
@@ -58,25 +56,16 @@ def write_text(path: Path, text: str) -> None:
 def cell_text(row: Row, i: int) -> str:
     """Return one value as text, without marks.
 
-    >>> cell_text(Row("a", [0.25, None], digits=2), 1)
-    '–'
+    >>> cell_text(Row("a", [0.25, None, -0.001], digits=2), 1), cell_text(Row("a", [-0.001], digits=2), 0)
+    ('–', '0.00')
     """
     value = row.values[i]
     if value is None:
         return "–"
     text = value if isinstance(value, str) else f"{value:.{row.digits}f}"
-    if text.startswith("-") and float_is_zero(text):
+    if text.startswith("-") and not text.strip("-0."):  # a number that shows only zeros
         text = text[1:]
     return text + ("†" if row.flags and row.flags[i] and row.kind == "task" else "")
-
-
-def float_is_zero(text: str) -> bool:
-    """Return whether a printed number shows only zeros.
-
-    >>> float_is_zero("-0.00"), float_is_zero("-0.01")
-    (True, False)
-    """
-    return not text.strip("-0.")
 
 
 def _mark(row: Row, i: int) -> str:
@@ -86,11 +75,11 @@ def _mark(row: Row, i: int) -> str:
 # -- terminal -----------------------------------------------------------------------------------------
 
 
-def _terminal(table: ResultTable, width: int, colour: bool) -> str:
+def _terminal(table: ResultTable, width: int) -> str:
     from rich.console import Console
 
     buffer = io.StringIO()
-    console = Console(file=buffer, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    console = Console(file=buffer, width=width, force_terminal=False, no_color=True, highlight=False)
     label = max([len(r.label) for r in table.rows] + [len(table.corner)])
     sizes = [
         max([len(c)] + [len(cell_text(r, i)) + 1 for r in table.rows]) + 2
@@ -101,7 +90,7 @@ def _terminal(table: ResultTable, width: int, colour: bool) -> str:
         console.print(_terminal_part(table, part, title=table.title if first else ""))
         first = False
     for note in table.notes:
-        console.print(note, style="dim", markup=False)
+        console.print(note, markup=False)
     return buffer.getvalue()
 
 
@@ -128,14 +117,9 @@ def _terminal_part(table: ResultTable, columns: list[int], title: str) -> object
     out.add_column(Text(table.corner), no_wrap=True)
     for i in columns:
         out.add_column(Text(table.columns[i]), justify="right", no_wrap=True)
-    styles = {"best": "bold green", "second": "cyan", "": ""}
     suffix = {"best": "¹", "second": "²", "": " "}
     for row in table.rows:
-        cells = [
-            Text(cell_text(row, i) + suffix[_mark(row, i)], style=styles[_mark(row, i)]) for i in columns
-        ]
-        style = {"beside": "dim", "summary": "bold", "task": ""}[row.kind]
-        out.add_row(Text(row.label), *cells, style=style)
+        out.add_row(Text(row.label), *(Text(cell_text(row, i) + suffix[_mark(row, i)]) for i in columns))
     return out
 
 
@@ -165,25 +149,9 @@ def _markdown(table: ResultTable) -> str:
 
 
 _TEX: Final = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "~": r"\textasciitilde{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "\n": " ",
-        "\r": " ",
-        "_": r"\_",
-        "%": r"\%",
-        "&": r"\&",
-        "#": r"\#",
-        "^": r"\^{}",
-        "†": r"$^\dagger$",
-        "–": "--",
-        "·": r"$\cdot$",
-    }
+    {c: rf"\{c}" for c in "{}$_%&#"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}"}
+    | {"\n": " ", "\r": " ", "^": r"\^{}", "†": r"$^\dagger$", "–": "--", "·": r"$\cdot$"}
 )
 
 

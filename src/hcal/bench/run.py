@@ -23,53 +23,30 @@ from hcal.bench.cell import Job, failed_cell, run_job
 from hcal.bench.methods import Method
 from hcal.bench.store import Cell, Key, Results, Store, read_results
 from hcal.bench.tasks import TaskRef
+from hcal.runtime.threads import thread_count
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is to do.
-
-    Attributes
-    ----------
-    tasks : sequence of TaskRef
-    methods : sequence of Method
-        ``uncal`` must be among them: it supplies the values before.
-    seeds : int
-        Number of seeds; a method that takes none runs once.
-    metrics : sequence of str
-    bootstrap : int
-        Replicates of the test rows kept for paired intervals.
-    bootstrap_tasks : sequence of str, optional
-        The tasks that get them; all if None.
-    jobs : int
-        Processes at a time.
-    timeout_s : float
-        A job that takes longer is stopped and recorded as failed.
-    device : str, optional
-        Of torch, for the methods that take one: ``"cuda"`` trains the paper's maps on a GPU.
-    retry_failed : bool
-        Run cells again that an earlier run recorded as failed.
-    scheduler : str, optional
-        The address of a Dask scheduler: jobs run on its workers, as many at a time as these have threads.
-    """
+    """What a run is to do."""
 
     tasks: Sequence[TaskRef]
-    methods: Sequence[Method]
+    methods: Sequence[Method]  # ``uncal`` must be among them: it supplies the values before
     metrics: Sequence[str]
-    seeds: int = 1
-    bootstrap: int = 0
-    bootstrap_tasks: Sequence[str] | None = None
-    jobs: int = 1
-    timeout_s: float = 3600.0
-    device: str | None = None
-    retry_failed: bool = False
+    seeds: int = 1  # of the methods that take one; others run once
+    bootstrap: int = 0  # replicates of the test rows kept for paired intervals
+    bootstrap_tasks: Sequence[str] | None = None  # the tasks that get them; all if None
+    jobs: int = 1  # processes at a time
+    timeout_s: float = 3600.0  # a job that takes longer is stopped and recorded as failed
+    device: str | None = None  # of torch, for the methods that take one
+    retry_failed: bool = False  # run cells again that an earlier run recorded as failed
+    #: The address of a Dask scheduler: jobs run on its workers, as many at a time as these have threads.
     scheduler: str | None = None
 
     def all_jobs(self) -> list[Job]:
         """List every job, cheap methods of a task together, the paper protocol's selectors in one."""
-        threads = max(1, (os.cpu_count() or 1) // self.jobs)
         metrics = tuple(sorted(self.metrics, key=metric_key))
         out = []
         for task in self.tasks:
@@ -77,8 +54,15 @@ class Plan:
             boot = self.bootstrap if wanted else 0
             for group in _shared_fits(self.methods):
                 for seed in range(self.seeds if group[0].seeded else 1):
-                    out.append(Job(task, group, seed, metrics, boot, threads=threads, device=self.device))
+                    out.append(
+                        Job(task, group, seed, metrics, boot, threads=self.threads, device=self.device)
+                    )
         return out
+
+    @property
+    def threads(self) -> int:
+        """The threads of each process: its share of those that this one may use."""
+        return max(1, thread_count() // self.jobs)
 
 
 def _shared_fits(methods: Sequence[Method]) -> list[tuple[Method, ...]]:
@@ -163,7 +147,7 @@ def _crew(plan: Plan) -> Iterator[Crew]:
         with cluster_crew(plan.scheduler, plan.timeout_s) as crew:
             yield crew
         return
-    with _worker_environment(max(1, (os.cpu_count() or 1) // plan.jobs)) as context:
+    with _worker_environment(plan.threads) as context:
         processes = _Processes(context, plan.jobs, plan.timeout_s)
         try:
             yield processes

@@ -13,7 +13,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hcal.bench.catalog import method_key, metric_key
 from hcal.data.limits import BROKEN, one_line, open_regular
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 COLUMNS: Final = ("task", "method", "seed", "metric", "pre", "post", "note")
 #: Metric -> its name in results files, where that is another: pooled events were all that ``hce`` had when
@@ -33,17 +33,9 @@ _METRIC_NAMES: Final = {stored: name for name, stored in _STORED_NAMES.items()}
 STATUS: Final = "status"
 #: Rows that describe the cell rather than measure calibration error.
 FACTS: Final = (
-    "fit_s",
-    "fit_cpu_s",
-    "predict_s",
-    "peak_mb",
-    "argmax_changes",
-    "order_inversions",
-    "collapsed",
-    "reliability",
-    "loss_curve",
-    STATUS,
-)
+    "fit_s", "fit_cpu_s", "predict_s", "peak_mb", "argmax_changes", "order_inversions", "collapsed",
+    "reliability", "loss_curve", STATUS,
+)  # fmt: skip
 
 
 class Key(NamedTuple):
@@ -230,13 +222,6 @@ class Results:
         ]
         return Results(keep)
 
-    def renamed(self, old: str, new: str) -> Results:
-        """Return the cells of the methods that begin with ``old``, which becomes ``new``."""
-        part = [c for k, c in self.cells.items() if k.method.startswith(old)]
-        return Results(
-            replace(c, key=c.key._replace(method=new + c.key.method.removeprefix(old))) for c in part
-        )
-
     def failures(self) -> list[Cell]:
         """Return the cells that did not run to their end."""
         return [c for c in self.cells.values() if not c.ok]
@@ -268,12 +253,10 @@ def _csv_rows(data: bytes) -> Iterator[list[str]]:
 
 
 def _parquet_rows(data: bytes) -> Iterator[list[str]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise missing("reading .parquet", "pyarrow", "frames") from None
-    columns = pq.read_table(pa.BufferReader(data)).to_pydict()
+    pa = load_extra("reading .parquet", "pyarrow", "frames")
+    from pyarrow import parquet
+
+    columns = parquet.read_table(pa.BufferReader(data)).to_pydict()
     for row in zip(*(columns[c] for c in COLUMNS), strict=True):
         yield ["" if v is None else str(v) for v in row]
 
@@ -318,11 +301,11 @@ def export_results(results: Results, path: str | os.PathLike[str]) -> None:
 
 
 def _write_parquet(rows: list[list[str]], path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    pa = load_extra("writing .parquet", "pyarrow", "frames")
+    from pyarrow import parquet
 
     columns: dict[str, list[Any]] = {name: [r[i] for r in rows] for i, name in enumerate(COLUMNS)}
     columns["seed"] = [int(s) for s in columns["seed"]]
     for name in ("pre", "post"):
         columns[name] = [float(v) if v else None for v in columns[name]]
-    pq.write_table(pa.table(columns), path)
+    parquet.write_table(pa.table(columns), path)

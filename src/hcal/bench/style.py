@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hcal.data.atomic import atomic_path
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,33 +20,17 @@ GREY: Final = "#8a8a8a"
 SUBJECT: Final = "#D55E00"
 
 _SETTINGS: Final[Any] = {
-    "figure.dpi": 110,
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.7,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4,
-    "svg.hashsalt": "hcal",
-}
+    "figure.dpi": 110, "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8,
+    "xtick.labelsize": 8, "ytick.labelsize": 8, "lines.linewidth": 1.6, "lines.markersize": 4,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "legend.frameon": False,
+    "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.7, "svg.hashsalt": "hcal",
+}  # fmt: skip
 
 
 @contextmanager
 def styled() -> Iterator[Any]:
     """Yield ``matplotlib.pyplot`` with this project's settings, on a canvas that needs no screen."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise missing("figures", "matplotlib", "plot") from None
+    matplotlib = load_extra("figures", "matplotlib", "plot")
     from matplotlib import pyplot as plt
 
     with matplotlib.rc_context(_SETTINGS):

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.catalog import GROUPS, PAPER_METRICS, PAPER_PROTOCOL, group_of, label_of, paper_selector
-from hcal.bench.stats import critical_difference, ranks
 from hcal.bench.store import Results
 from hcal.metrics.registry import LEVELS, METRICS
 from hcal.runtime.numerics import Float64
@@ -214,6 +213,29 @@ def rank_table(results: Results) -> ResultTable:
     return ResultTable("Mean rank over tasks (1 is best)", "metric", list(kept.methods), rows, notes)
 
 
+def ranks(table: Float64) -> Float64:
+    """Rank each row of (tasks, methods), 1 for the smallest, ties shared; NaN stays NaN.
+
+    >>> ranks(np.array([[0.3, 0.1, 0.1]]))
+    array([[3. , 1.5, 1.5]])
+    """
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(table, axis=1, nan_policy="omit"), dtype=np.float64)
+
+
+def critical_difference(n_tasks: int, n_methods: int) -> float:
+    """Return Nemenyi's critical difference of mean ranks at 5 % (Demšar, JMLR 2006).
+
+    >>> round(critical_difference(14, 4), 2)
+    1.25
+    """
+    from scipy.stats import studentized_range
+
+    q = float(studentized_range.ppf(0.95, n_methods, np.inf)) / np.sqrt(2)
+    return float(q * np.sqrt(n_methods * (n_methods + 1) / (6 * n_tasks)))
+
+
 def _complete_methods(results: Results) -> list[str]:
     """Return the methods that have every task: ranks need complete rows."""
     return [m for m in results.methods if all(results.seeds(t, m) for t in results.tasks)]
@@ -232,13 +254,13 @@ def accuracy_table(results: Results) -> ResultTable:
     return ResultTable("Change of accuracy, in points", "task", list(results.methods), rows)
 
 
-def protocol_table(results: Results, methods: Sequence[str] = ("ts", *PAPER_PROTOCOL, "h")) -> ResultTable:
+def protocol_table(results: Results) -> ResultTable:
     """Return the paper's three-selector protocol beside the single default calibrator.
 
     Each metric's ARE for every method; the paper's tables show, for each metric, the selector of that
     metric's level, which is marked with a star.
     """
-    kept = results.select(methods=[*methods])
+    kept = results.select(methods=["ts", *PAPER_PROTOCOL, "h"])
     shown = [m for g in LEVELS[:-1] for m in GROUPS[g] if m in kept.metrics]
     rows = []
     for metric in shown:

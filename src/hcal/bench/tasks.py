@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.bench.synthetic import KINDS, parse_synthetic
 from hcal.data import Part, read_arrays, read_data, read_names
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 from hcal.runtime.numerics import IntArray
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
@@ -163,7 +163,7 @@ def _file_ref(path: Path, skipped: list[str]) -> list[TaskRef]:
         skipped.append(f"{path.name}: not a .npz or .p file")
         return []
     keys = set(read_names(path))
-    if {"y_cal", "y_test"} <= keys and _part(keys) is not None:
+    if {"y_cal", "y_test"} <= keys and _kind(keys) is not None:
         return [TaskRef(path.stem, "npz", str(path))]
     why = (
         "top-1 only: it has no logits and no calibration part"
@@ -174,17 +174,15 @@ def _file_ref(path: Path, skipped: list[str]) -> list[TaskRef]:
     return []
 
 
-def _part(keys: set[str]) -> Literal["logits", "log_probs", "probs"] | None:
-    kinds: tuple[Literal["logits", "log_probs", "probs"], ...] = ("logits", "log_probs", "probs")
-    for kind in kinds:
-        if {f"{kind}_cal", f"{kind}_test"} <= keys:
-            return kind
-    return None
+def _kind(keys: set[str]) -> inputs.InputKind | None:
+    """Return what both parts of a file hold, if they hold the same."""
+    kinds: tuple[inputs.InputKind, ...] = ("logits", "log_probs", "probs")
+    return next((kind for kind in kinds if {f"{kind}_cal", f"{kind}_test"} <= keys), None)
 
 
 def _load_npz(name: str, location: str) -> Task:
     path = Path(location)
-    kind = _part(set(read_names(path)))
+    kind = _kind(set(read_names(path)))
     if kind is None:
         raise ValueError(f"{location} holds no logits_*, log_probs_* or probs_* for both parts")
     cal, test = (read_data(path, part=part, kind=kind) for part in PARTS)
@@ -240,16 +238,13 @@ def download_paper_task(name: str, *, endpoint: str | None = None, cache: str | 
 
     ``endpoint`` is another server than huggingface.co (also: the variable ``HF_ENDPOINT``).
     """
-    try:
-        from huggingface_hub import HfApi, hf_hub_download
-    except ImportError:
-        raise missing("downloading the paper's tasks", "huggingface_hub", "hub") from None
+    hub = load_extra("downloading the paper's tasks", "huggingface_hub", "hub")
     wanted = f"probs_{name}_logits.p"
-    files = HfApi(endpoint=endpoint).list_repo_files(HUB_REPOSITORY, repo_type="dataset")
+    files = hub.HfApi(endpoint=endpoint).list_repo_files(HUB_REPOSITORY, repo_type="dataset")
     # The folder inside the data set is not part of the contract, the file name is.
     match = [f for f in files if f.rsplit("/", 1)[-1] == wanted]
     if not match:
         raise ValueError(f"{HUB_REPOSITORY} has no file {wanted}; it has {len(files)} files")
     return Path(
-        hf_hub_download(HUB_REPOSITORY, match[0], repo_type="dataset", endpoint=endpoint, cache_dir=cache)
+        hub.hf_hub_download(HUB_REPOSITORY, match[0], repo_type="dataset", endpoint=endpoint, cache_dir=cache)
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcal.maps.lookup import Cells
-from hcal.runtime.numerics import Float64, IntArray, prefix_sums, softmax
+from hcal.runtime.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
 
 _JITTER = 1e-6
 _LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow
@@ -32,8 +32,7 @@ class Process:
         """Return the mean of f and its variance at x, any shape."""
         mean, variance = np.empty(x.size), np.empty(x.size)
         flat = x.ravel()
-        for start in range(0, x.size, _BLOCK_EVENTS):
-            part = slice(start, start + _BLOCK_EVENTS)
+        for part in row_blocks((x.size, 1), _BLOCK_EVENTS):
             k = self.variance * np.exp(-0.5 * ((flat[part, None] - self.inducing) / self.length) ** 2)
             mean[part] = flat[part] + k @ self.mean
             variance[part] = self.prior - np.einsum("na,na->n", k @ self.reduction, k)
@@ -167,9 +166,8 @@ class TabulatedElbo:
         except np.linalg.LinAlgError:  # a step too far: the line search comes back
             return 1e10, np.zeros_like(theta)
         value, pulled = at.divergence / self._rows, np.zeros((2, len(self._points)))
-        rows = max(1, _CACHED_EVENTS // self._x.shape[1])
-        for start in range(0, len(self._x), rows):
-            value -= self._add_block(slice(start, start + rows), at, pulled)
+        for rows in row_blocks(self._x.shape, _CACHED_EVENTS):
+            value -= self._add_block(rows, at, pulled)
         return value, at.pull(-pulled[0], -pulled[1], 1 / self._rows)
 
     def _add_block(self, rows: slice, at: _Tabulated, pulled: Float64) -> float:

@@ -59,8 +59,6 @@ def fit_events(
     ``identity`` (P,) are the numbers that leave log-odds (N, K) as they are. The answer has shape (K, P), or
     (1, P) for two classes; beside it, whether all fits converged.
 
-    Examples
-    --------
     >>> odds, y = np.array([[0.0, 0.0]]), np.array([1])
     >>> fit_events(odds, y, None, lambda o, hit, w: (np.zeros(2), True), np.array([0.0, 1.0]))
     (array([[0., 1.]]), True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.sparse import csr_array
 
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, one_hot
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, one_hot, row_blocks
 
 _CLIP = 1e-30
 _BLOCK_DISTANCES = 8_000_000  # distances held at once
@@ -33,12 +33,10 @@ class Neighbours:
         Of M queries (M, K); ``counts``, ascending, share one search. An error is (len(counts), rows of the
         block, K).
         """
-        rows = max(1, _BLOCK_DISTANCES // len(self.error))
-        for start in range(0, len(queries), rows):
-            block = queries[start : start + rows]
+        for rows in row_blocks((len(queries), len(self.error)), _BLOCK_DISTANCES):
             # KL(q‖p) = Σ q log q − Σ q log p, and the first part is the same for every p.
-            distance = np.maximum(block, _CLIP) @ -self.log_probs.T
-            yield slice(start, start + len(block)), self._means(distance, counts)
+            distance = np.maximum(queries[rows], _CLIP) @ -self.log_probs.T
+            yield rows, self._means(distance, counts)
 
     def _means(self, distance: Float64, counts: Sequence[int]) -> Float64:
         """Means over growing neighbourhoods: each adds only its new rows to the sum before it."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
+from hcal.calibrators.state import Field, Order, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
 
@@ -38,6 +38,11 @@ MOST = 1 + 1e-9
 FLOOR = Field("floor", "added to every probability before the last normalisation", low=0)
 
 
+def offsets_field(what: str, dim: str = "K+1", order: Order = "not falling") -> Field:
+    """Return the array that says which of P points belong to which curve."""
+    return Field("offsets", what, (dim,), 0, "P", "int64", order)
+
+
 def _rises_in_each(state: StateArrays, _: Sizes) -> bool:
     falls = np.flatnonzero(state["knots"][1:] < state["knots"][:-1]) + 1
     return bool(np.isin(falls, state["offsets"]).all())
@@ -46,15 +51,7 @@ def _rises_in_each(state: StateArrays, _: Sizes) -> bool:
 #: The state of the methods that are a curve a class.
 CURVES = StateSpec(
     (
-        Field(
-            "offsets",
-            "class k owns knots offsets[k] to offsets[k+1]",
-            ("K+1",),
-            0,
-            "P",
-            "int64",
-            "not falling",
-        ),
+        offsets_field("class k owns knots offsets[k] to offsets[k+1]"),
         Field("knots", "where the curves are given, class after class", ("P",), 0, MOST),
         Field("values", "of the curves there", ("P",), 0, MOST),
         FLOOR,
@@ -123,11 +120,28 @@ def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: 
     curves = [
         fit_one(p, (y == k).astype(np.float64), weight) if mass[k] > 0 else empty for k, p in columns(probs)
     ]
-    return {
-        "offsets": np.cumsum([0] + [len(knots) for knots, _ in curves], dtype=np.int64),
-        "knots": np.concatenate([knots for knots, _ in curves]),
-        "values": np.concatenate([values for _, values in curves]),
-    }
+    return end_to_end(curves)
+
+
+def end_to_end(curves: list[Curve]) -> State:
+    """Return curves as one state."""
+    knots, values = zip(*curves, strict=True)
+    offsets = np.cumsum([0, *map(len, knots)], dtype=np.int64)
+    return {"offsets": offsets, "knots": np.concatenate(knots), "values": np.concatenate(values)}
+
+
+def evaluate_curves(state: State, scores: FloatArray, evaluate: Evaluate) -> Float64:
+    """Return each column's curve at that column, scores (N, K) → (N, K); without one, the column itself.
+
+    >>> state = {"offsets": np.array([0, 1, 1]), "knots": np.array([1.0]), "values": np.array([0.2])}
+    >>> evaluate_curves(state, np.array([[0.4, 0.6]]), step)
+    array([[0.2, 0.6]])
+    """
+    offsets, out = state["offsets"], np.empty(scores.shape)
+    for k, p in columns(scores):
+        own = slice(offsets[k], offsets[k + 1])
+        out[:, k] = evaluate(p, state["knots"][own], state["values"][own]) if own.stop > own.start else p
+    return out
 
 
 def apply_curves(
@@ -143,11 +157,7 @@ def apply_curves(
     >>> apply_curves(state | {"floor": np.array(0.0)}, np.array([[0.4, 0.6]]), step)
     array([[0.25, 0.75]])
     """
-    offsets = state["offsets"]
-    raw = np.empty(scores.shape)
-    for k, p in columns(scores):
-        own = slice(offsets[k], offsets[k + 1])
-        raw[:, k] = evaluate(p, state["knots"][own], state["values"][own]) if own.stop > own.start else p
+    raw = evaluate_curves(state, scores, evaluate)
     return normalise(raw, scores if uncalibrated is None else uncalibrated, float(state["floor"]))
 
 

@@ -1,12 +1,13 @@
-"""Small pure pieces that several scaling methods share."""
+"""Small pure pieces that several methods share."""
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from hcal.calibrators.base import Calibrator
+from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, log_softmax, softmax
 from hcal.runtime.ops import Ops
@@ -27,6 +28,10 @@ class OneTemperature(Calibrator):
     preserves = "order"
     weighted = True
     state_specs = (StateSpec((BETA,)),)
+
+    def _found(self, beta: float, converged: bool, message: str, /, **facts: float) -> Fitted:
+        """Return what the fit learned: β = 1/T, and what else there is to tell."""
+        return Fitted({"beta": np.array(beta)}, converged, message, {"temperature": 1 / beta, **facts})
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         return softmax(logits * self.state_["beta"])
@@ -78,6 +83,27 @@ def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntA
     """
     seen = np.bincount(y if weight is None else y[weight > 0], minlength=n_classes)
     return np.flatnonzero(seen).astype(np.int64)
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Return a parameter that counts something, or say what it must be.
+
+    >>> whole_number("bins", 15, 1)
+    15
+    """
+    if not isinstance(value, Real) or not float(value).is_integer() or value < least:
+        kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise ValueError(f"{name} must be {kind}, got {value!r}")
+    return int(float(value))
+
+
+def places_among(present: IntArray, y: IntArray) -> IntArray:
+    """Return where labels stand among the present classes; rows of weight 0 may lack a place: any does.
+
+    >>> places_among(np.array([0, 2]), np.array([2, 0]))
+    array([1, 0])
+    """
+    return np.minimum(np.searchsorted(present, y), len(present) - 1)
 
 
 def keep_absent(inner: FloatArray, logits: FloatArray, present: IntArray) -> FloatArray:

@@ -68,6 +68,16 @@ def second_stage(
     return fit_rows(make_map, proper.log_loss, proximal, rows)
 
 
+def matrix_strength(n_classes: int, one: float) -> Float64:
+    """Return the strength (K² + K,) on the matrix map: K − 1 times as much off the diagonal.
+
+    >>> matrix_strength(3, 1.0)[:4]
+    array([1., 2., 2., 2.])
+    """
+    matrix = np.where(np.eye(n_classes, dtype=bool), one, one * (n_classes - 1))
+    return np.concatenate([matrix.ravel(), np.full(n_classes, one)])
+
+
 def _prox(penalty: Penalty, strength: Float64, n_classes: int) -> Prox:
     if penalty == "lasso":
         return lasso_prox(strength)

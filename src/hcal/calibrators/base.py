@@ -49,8 +49,6 @@ PRIOR_SPEC = StateSpec(
 )
 # Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
 _BLOCK_EVENTS = 4_000_000
-#: Names of parameters in older model files -> present ones.
-_RENAMED = {"seed": "random_state"}
 #: What ``info_`` says of predictions that other class frequencies change.
 _OF_SIDES = {"notes", "changed_sides", "crossing"}
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
@@ -289,11 +287,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_fitted()
         return np.arange(self.n_classes_) if self.class_names_ is None else np.array(self.class_names_)
 
-    @classmethod
-    def upgrade_params(cls, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of a model file under their present names; files of hcal 0.1 say ``seed``."""
-        return {_RENAMED.get(name, name): value for name, value in params.items()}
-
     # -- machinery --------------------------------------------------------------------------------
 
     def _enter(self, logits: Any) -> tuple[Any, Any]:
@@ -337,16 +330,18 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return weight
 
     def _warn_of_weight(self, weight: NDArray[np.float64] | None) -> None:
-        if weight is None:
-            return
-        total, rows = float(weight.sum()), int(np.count_nonzero(weight))
+        if weight is not None:
+            self._warn_of_total(float(weight.sum()), int(np.count_nonzero(weight)))
+
+    def _warn_of_total(self, total: float, rows: int) -> None:
+        """Say so where the weights of rows, those of weight 0 left out, sum to far more or less than rows."""
         if not rows / _FAR <= total <= rows * _FAR:
             warnings.warn(
                 f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 "
                 "is the row twice), so the fit takes the data for that many: pass "
                 "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter",
                 CalibrationWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _remember(self, fitted: Fitted, n_classes: int, names: tuple[ClassName, ...] | None = None) -> None:

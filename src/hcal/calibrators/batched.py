@@ -75,14 +75,10 @@ def apply_batches(
     >>> np.load(folder / "probs.npy")[5].round(2).tolist()
     [0.25, 0.75]
     """
-    advance = advance or _ignore
+    advance = advance or (lambda rows: None)
     if Path(output).suffix:
         return _to_file(calibrator, source, Path(output), driver, advance)
     return _to_folder(calibrator, source, Path(output), driver or one_by_one, advance)
-
-
-def _ignore(rows: int) -> None:
-    """Nobody watches."""
 
 
 def predicted(calibrator: Calibrator, piece: Piece) -> Iterator[Block]:

@@ -8,9 +8,8 @@ import numpy as np
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
+from hcal.calibrators._shared import EPS
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums
-
-_EPS = float(np.finfo(np.float64).eps)
 
 
 class BayesianBinning(CurvePerClass):
@@ -62,7 +61,7 @@ class _HistogramGrid:
         order = np.argsort(p, kind="stable")
         p = p[order]
         hits = prefix_sums(hit[order])
-        values = self._values(np.clip(p, _EPS, 1 - _EPS), hits)
+        values = self._values(np.clip(p, EPS, 1 - EPS), hits)
         weights = elbow_weights(bic_scores(self._deviance(p, hits, values), self.counts, self.n_rows))
         self.kept.append(int(np.count_nonzero(weights)))
         return self._average(values, weights)

@@ -11,6 +11,7 @@ from hcal.calibrators._shared import (
     PRESENT,
     PRESENT_SIZE,
     keep_absent,
+    places_among,
     present_classes,
     probs_and_rest,
 )
@@ -71,15 +72,15 @@ class BetaCalibration(Calibrator):
         present = present_classes(y, sample_weight, logits.shape[1])
         k = len(present)
         x = _features(logits, present)
-        # Rows of weight 0 may hold a class that is not present: any column does for them.
-        own = np.minimum(np.searchsorted(present, y), k - 1)
         solver = Lbfgs(
             bounds=[(0.0, None)] * (2 * k) + [(None, None)] * k,
             max_iterations=self.max_iterations,
             tolerance=1e-6,
             gain=1e-7 if x.size > 10**6 else 1e-12,
         )
-        solved = fit_map(scaling.beta(k), proper.log_loss(), solver, x, own, sample_weight)
+        solved = fit_map(
+            scaling.beta(k), proper.log_loss(), solver, x, places_among(present, y), sample_weight
+        )
         a, b, c = np.split(solved.theta, 3)
         state = {"a": a, "b": b, "c": c, "present": present}
         return Fitted(state, solved.converged, solved.message, {"iterations": solved.iterations})

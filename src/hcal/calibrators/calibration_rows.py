@@ -276,14 +276,15 @@ class SeenRows:
 def shares_predicted(calibrators: Iterable[Calibrator], probs: FloatArray) -> dict[str, float]:
     """Return, by method, the shares of calibration rows whose calibrated probabilities are among these.
 
-    Probabilities (N, K) are as ``predict_proba`` gave them; methods without such rows are left out.
+    Probabilities (N, K) are as ``predict_proba`` gave them; methods without such rows are left out. Of two
+    calibrators of one method the larger share counts.
     """
     judged = [
         c for c in calibrators if c.n_classes_ == probs.shape[1] and c.name != "uncal" and KEY in c.info_
     ]
     hashes = hash_rows(_shown(probs)) if judged else np.empty(0, dtype=np.uint64)
-    shares = {c.name: _share_of_outputs(hashes, c.info_[KEY]) for c in judged}
-    return {name: share for name, share in shares.items() if share}
+    found = sorted((_share_of_outputs(hashes, c.info_[KEY]), c.name) for c in judged)
+    return {name: share for share, name in found if share}
 
 
 def _share_of_outputs(hashes: Hashes, kept: dict[str, Any]) -> float:

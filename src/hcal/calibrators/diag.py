@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +25,12 @@ from hcal.solvers.methods import Lbfgs
 from hcal.solvers.selection import Selection, select
 
 
-def _distinct_edges(state: StateArrays, sizes: Sizes) -> bool:
-    edges = Cells(float(state["low"]), float(state["width"]), sizes["G"]).edges
-    return bool((edges[1:] > edges[:-1]).all())
+def _cells(state: StateArrays) -> Cells:
+    return Cells(float(state["low"]), float(state["width"]), len(state["values"]) - 1)
+
+
+def _distinct_edges(state: StateArrays, _: Sizes) -> bool:
+    return bool((np.diff(_cells(state).edges) > 0).all())
 
 
 _TABLE = StateSpec(
@@ -119,7 +123,7 @@ class DiagonalOrderPreserving(Calibrator):
 
         def fit(size: int, fold: _Fold, _: Solution | None) -> Solution:
             part = fold.fit
-            best = _Best(lambda theta: held_out_nll(theta, fold.held))
+            best = _Best(lambda theta: held_out_nll(size, theta, fold.held))
             solver = Lbfgs(
                 max_iterations=self.max_iterations,
                 tolerance=1e-6,
@@ -129,17 +133,16 @@ class DiagonalOrderPreserving(Calibrator):
             family = monotone_net(size, cells, self.random_state)
             solved = fit_map(family, nll, solver, x[part.rows], y[part.rows], part.weight)
             if best.theta is None:
-                return solved
-            return Solution(best.theta, solved.value, True, "", solved.iterations)
+                return replace(solved, record=size)
+            return Solution(best.theta, solved.value, True, "", solved.iterations, record=size)
 
-        def held_out_nll(theta: Float64, part: WeightedRows) -> float:
-            size = self.hidden[[_parameters(h) for h in self.hidden].index(len(theta))]
+        def held_out_nll(size: int, theta: Float64, part: WeightedRows) -> float:
             probs = softmax(apply_cells(x[part.rows], cells, tabulate(theta, size, cells)))
             own = np.maximum(probs[np.arange(len(probs)), y[part.rows]], 1e-300)
             return -float(unit_weight(part.weight, len(own)) @ np.log(own))
 
         def score(model: Solution, fold: _Fold) -> float:
-            return held_out_nll(model.theta, fold.held)
+            return held_out_nll(model.record, model.theta, fold.held)
 
         parts = fold_parts(x, y, weight, self.folds, random_state=self.random_state)
         folds = [_Fold(*both) for both in parts]
@@ -147,15 +150,13 @@ class DiagonalOrderPreserving(Calibrator):
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         s = self.state_
-        cells = Cells(float(s["low"]), float(s["width"]), len(s["values"]) - 1)
         x = to_predict(s, logits) / float(s["unit"])
-        return softmax(apply_cells(x, cells, s["values"]))
+        return softmax(apply_cells(x, _cells(s), s["values"]))
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         s = self.state_
-        cells = Cells(float(s["low"]), float(s["width"]), len(s["values"]) - 1)
         x = to_predict_graph(s, ops, x, self.n_classes_)
-        return ops.softmax(ops.piecewise(x / float(s["unit"]), cells.edges, s["values"]))
+        return ops.softmax(ops.piecewise(x / float(s["unit"]), _cells(s).edges, s["values"]))
 
 
 class _Fold(NamedTuple):
@@ -180,7 +181,3 @@ class _Best:
         if value < self._least:
             self.theta, self._least, self._since = theta.copy(), value, 0
         return self._since >= _PATIENCE
-
-
-def _parameters(hidden: int) -> int:
-    return hidden * (hidden + 4) + 1

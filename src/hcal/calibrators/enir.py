@@ -10,7 +10,7 @@ import numpy as np
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, columns, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
 from hcal.calibrators.isotonic import pool_equal
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 # The path visits up to G models of up to G groups; each model must be scored, so the work is about G²/2.
 # Measured 1e-8 s a group (20,000 rows of 2 classes): 2e10 is some four minutes of one core, extrapolated.
@@ -74,10 +74,8 @@ def _check_work(probs: FloatArray, y: IntArray) -> None:
 
 
 def _start(p: Float64, mass: Float64, hits: Float64) -> _Groups:
-    value = hits / mass
-    last = np.flatnonzero(np.concatenate([value[1:] != value[:-1], [True]]))
-    first = np.concatenate([[0], last[:-1] + 1])
-    upper = np.concatenate([(p[last[:-1]] + p[last[:-1] + 1]) / 2, [1.0]])
+    first = run_starts(hits / mass)
+    upper = np.append((p[first[1:] - 1] + p[first[1:]]) / 2, 1.0)
     return _Groups(upper, np.add.reduceat(mass, first), np.add.reduceat(hits, first))
 
 

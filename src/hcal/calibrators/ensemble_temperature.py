@@ -14,7 +14,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, row_blocks, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.rows import array_rows
@@ -78,12 +78,9 @@ class EnsembleTemperatureScaling(Calibrator):
             beta = float(
                 np.exp(minimise_scalar(lambda t: error(float(np.exp(t))), near - 3, near + 3, points=7))
             )
-        members = _members(scores, y, beta)
-        mix = (
-            _brier_weights(scores, y, weight, beta)
-            if self.objective == "brier"
-            else _nll_weights(members, weight)
-        )
+            mix = _brier_weights(scores, y, weight, beta)
+        else:
+            mix = _nll_weights(_members(scores, y, beta), weight)
         info = {"temperature": 1 / beta, "weights": [float(w) for w in mix]}
         return Fitted({"beta": np.array(beta), "weights": mix}, start.converged, start.message, info)
 
@@ -106,17 +103,15 @@ class EnsembleTemperatureScaling(Calibrator):
         return probs + ops.softmax(x) * ops.const(w[1]) + ops.const(w[2] / self.n_classes_)
 
 
-def _row_blocks(logits: FloatArray) -> list[slice]:
-    rows = max(1, _BLOCK_EVENTS // logits.shape[1])
-    return [slice(start, start + rows) for start in range(0, len(logits), rows)]
-
-
 class _Scores(NamedTuple):
     """Logits (N, G), ln of how many classes each stands for (None: one), and the number of classes."""
 
     logits: FloatArray
     log_sizes: Float64 | None
     n_classes: int
+
+    def blocks(self) -> list[slice]:
+        return row_blocks(self.logits.shape, _BLOCK_EVENTS)
 
     def probs(self, rows: slice, beta: float) -> FloatArray:
         """Return softmax(βz) of one class of each group."""
@@ -133,7 +128,7 @@ class _Scores(NamedTuple):
 def _brier_of_beta(scores: _Scores, y: IntArray, weight: Float64) -> Callable[[float], float]:
     def error(beta: float) -> float:
         total = 0.0
-        for rows in _row_blocks(scores.logits):
+        for rows in scores.blocks():
             p = scores.probs(rows, beta)
             label = p[np.arange(len(p)), y[rows]]
             total += float(weight[rows] @ (scores.dot(rows, p, p) - 2 * label))
@@ -145,7 +140,7 @@ def _brier_of_beta(scores: _Scores, y: IntArray, weight: Float64) -> Callable[[f
 def _members(scores: _Scores, y: IntArray, beta: float) -> Float64:
     """Return the probability of the label under each of the three members, (N, 3)."""
     out = np.full((len(y), 3), 1 / scores.n_classes)
-    for rows in _row_blocks(scores.logits):
+    for rows in scores.blocks():
         at = np.arange(len(y[rows]))
         out[rows, 0] = scores.probs(rows, beta)[at, y[rows]]
         out[rows, 1] = scores.probs(rows, 1.0)[at, y[rows]]
@@ -155,7 +150,7 @@ def _members(scores: _Scores, y: IntArray, beta: float) -> Float64:
 def _brier_weights(scores: _Scores, y: IntArray, weight: Float64, beta: float) -> Float64:
     """Return the simplex weights of least squared error: a quadratic form in three unknowns."""
     gram, k = np.zeros((3, 3)), scores.n_classes
-    for rows in _row_blocks(scores.logits):
+    for rows in scores.blocks():
         p, q = scores.probs(rows, beta), scores.probs(rows, 1.0)
         for (i, j), (a, b) in {(0, 0): (p, p), (0, 1): (p, q), (1, 1): (q, q)}.items():
             gram[i, j] += float(weight[rows] @ scores.dot(rows, a, b))
@@ -199,16 +194,16 @@ def _nll_weights(members: Float64, weight: Float64) -> Float64:
         mix = np.maximum(members @ w, floor)
         return -float(weight @ np.log(mix)), -(weight / mix) @ members
 
+    plain = np.array([1.0, 0.0, 0.0])
     found = minimize(
         loss,
-        np.array([1.0, 0.0, 0.0]),
+        plain,
         jac=True,
         method="SLSQP",
         bounds=[(0.0, 1.0)] * 3,
         constraints=LinearConstraint(np.ones((1, 3)), 1.0, 1.0),
     )
     w = np.clip(np.asarray(found.x, dtype=np.float64), 0, 1)
+    w /= w.sum()
     # SLSQP may end a hair above its start; the plain temperature is then the better answer.
-    return (
-        w / w.sum() if loss(w / w.sum())[0] <= loss(np.array([1.0, 0, 0]))[0] else np.array([1.0, 0.0, 0.0])
-    )
+    return w if loss(w)[0] <= loss(plain)[0] else plain

@@ -55,5 +55,4 @@ class ExpectationConsistency(OneTemperature):
         message = (
             f"no temperature gives a mean confidence equal to the accuracy {accuracy:.4g}: {solved.message}"
         )
-        info = {"temperature": 1 / solved.beta, "accuracy": accuracy}
-        return Fitted({"beta": np.array(solved.beta)}, solved.converged, message, info)
+        return self._found(solved.beta, solved.converged, message, accuracy=accuracy)

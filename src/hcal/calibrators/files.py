@@ -96,7 +96,7 @@ def _rebuild(header: dict[str, Any], state: State) -> Calibrator:
         questions: Calibrator = _rebuild_questions(header, state)
         return questions
     method = get_calibrator(header["name"])
-    calibrator = method(**check_params(method, method.upgrade_params(header["params"])))
+    calibrator = method(**check_params(method, header["params"]))
     fitted = Fitted(state, header["converged"], "", header["info"])
     calibrator._remember(fitted, header["n_classes"], _classes(header))
     calibrator._check_state()

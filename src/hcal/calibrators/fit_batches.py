@@ -171,6 +171,7 @@ def _surveyed(calibrator: Calibrator, source: _Source) -> Survey:
 def _fit_by_sums(calibrator: Calibrator, source: _Source, sampling: _Sampling, classes: Any) -> None:
     plain = hasattr(calibrator, "_fit_rows")
     survey = _surveyed(calibrator, source) if plain else _sampled(calibrator, source, sampling)
+    calibrator._warn_of_total(float(survey.mass.sum()), survey.weighing)
     names = None if classes is None else check_classes(classes, survey.n_classes)
     floor = survey.floor() if calibrator.floored and calibrator.input != "logits" else None
     reader = PieceReader(calibrator.input, survey.n_classes, floor, calibrator.native_float32)

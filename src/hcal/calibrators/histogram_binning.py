@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.calibrators._one_vs_rest import CurvePerClass, FitCurve, step
+from hcal.calibrators._shared import EPS, whole_number
 from hcal.calibrators.declared import parameters
 from hcal.runtime.numerics import Float64, FloatArray, IntArray
-
-_EPS = float(np.finfo(np.float64).eps)
 
 
 @parameters
@@ -39,18 +38,12 @@ class HistogramBinning(CurvePerClass):
     bins: int = 10
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
-        edges = _edges(self.bins)
+        edges = np.linspace(0, 1, whole_number("bins", self.bins, 1) + 1)
         return lambda p, hit, weight: (edges[1:], _frequencies(p, hit, weight, edges))
 
 
-def _edges(bins: int) -> Float64:
-    if int(bins) != bins or bins < 1:
-        raise ValueError(f"bins must be a positive integer, got {bins!r}")
-    return np.linspace(0, 1, int(bins) + 1)
-
-
 def _frequencies(p: Float64, hit: Float64, weight: Float64 | None, edges: Float64) -> Float64:
-    which = np.searchsorted(edges, np.clip(p, _EPS, 1 - _EPS), side="right") - 1
+    which = np.searchsorted(edges, np.clip(p, EPS, 1 - EPS), side="right") - 1
     bins = len(edges) - 1
     mass = np.bincount(which, weights=weight, minlength=bins).astype(np.float64)
     hits = np.bincount(which, weights=hit if weight is None else hit * weight, minlength=bins)

@@ -7,13 +7,13 @@ from scipy.special import expit, logit
 
 from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise
+from hcal.calibrators._shared import EPS, whole_number
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums, softmax
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks, softmax
 
-_EPS = float(np.finfo(np.float64).eps)
 _ITERATIONS = 200
 # The seeding visits every event some sixty times; beyond this many a seeded sample of them starts it.
 _SEEDING_EVENTS = 2_000_000
@@ -61,13 +61,12 @@ class IMaxBinning(Calibrator):
     input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        if int(self.bins) != self.bins or self.bins < 2:
-            raise ValueError(f"bins must be an integer of at least 2, got {self.bins!r}")
+        bins = whole_number("bins", self.bins, 2)
         odds = _pooled_log_odds(logits)
         positives = np.sort(odds.reshape(logits.shape[1], -1)[y, np.arange(len(y))])
         # Sorted before the draws: neither the order of rows nor the numbers of classes decide the start.
         odds.sort()
-        start = seed_centres(odds, int(self.bins), self.random_state)
+        start = seed_centres(odds, bins, self.random_state)
         edges = maximise_information(odds, start)
         values = _frequencies(odds, positives, edges)
         floor = default_floor(self.floor, *logits.shape)
@@ -83,9 +82,8 @@ def _pooled_log_odds(logits: FloatArray) -> Float64:
     """All events class by class; row blocks bound the temporaries."""
     n, k = logits.shape
     odds = np.empty((k, n))
-    rows = max(1, 1_000_000 // k)
-    for start in range(0, n, rows):
-        odds[:, start : start + rows] = log_odds(logits[start : start + rows]).T
+    for rows in row_blocks((n, k), 1_000_000):
+        odds[:, rows] = log_odds(logits[rows]).T
     return odds.ravel()
 
 
@@ -142,7 +140,7 @@ def maximise_information(odds: Float64, representatives: Float64) -> Float64:
         cut = np.concatenate([[0], np.searchsorted(odds, edges, side="left"), [odds.size]])
         count = np.diff(cut)
         mean = np.where(count > 0, np.diff(mass[cut]) / np.maximum(count, 1), overall)
-        edges = _edges(logit(np.clip(mean, _EPS, 1 - _EPS)))
+        edges = _edges(logit(np.clip(mean, EPS, 1 - EPS)))
     return edges
 
 
@@ -150,7 +148,7 @@ def _edges(representatives: Float64) -> Float64:
     """Where neighbouring representatives describe an event equally well."""
     up = np.abs(np.diff(np.logaddexp(0, representatives)))
     down = np.abs(np.diff(np.logaddexp(0, -representatives)))
-    return np.sort(np.log(np.maximum(up, _EPS)) - np.log(np.maximum(down, _EPS)))
+    return np.sort(np.log(np.maximum(up, EPS)) - np.log(np.maximum(down, EPS)))
 
 
 def _frequencies(odds: Float64, positives: Float64, edges: Float64) -> Float64:

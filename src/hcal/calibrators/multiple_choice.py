@@ -154,7 +154,7 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         -------
         list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
         """
-        check_is_fitted(self, "temperature_")
+        self._check_fitted()
         padded, exists, counts = _pad(scores, mask)
         probs = np.zeros_like(padded)
         number = exists.sum(axis=1)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _BLOCK_EVENTS = 1 << 24
 #: Scores beyond this are cut (:func:`hcal.runtime.numerics.bounded`), by the host.
 _FAR = 1e15
-
-
 #: Devices whose tensors the host calibrates: its own, those without float64, and those without values.
 _AT_HOME = ("cpu", "mps", "meta")
 #: Bytes that a fit needs on the device, for each score: a few tables of float64 at a time.
@@ -34,8 +32,6 @@ _FIT_BYTES = 80
 def is_elsewhere(scores: Any) -> bool:
     """Return whether scores are a tensor that lies on an accelerator.
 
-    Examples
-    --------
     >>> is_elsewhere([[0.0, 1.0]])
     False
     """
@@ -44,23 +40,7 @@ def is_elsewhere(scores: Any) -> bool:
 
 
 def predict_on_device(calibrator: Calibrator, scores: Any) -> Tensor | None:
-    """Return the probabilities of a tensor that lies on an accelerator; None where the host has to make them.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-        Fitted.
-    scores : array-like of shape (N, K)
-
-    Returns
-    -------
-    Tensor of shape (N, K), or None
-
-    Examples
-    --------
-    >>> import hcal
-    >>> predict_on_device(hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1]), [[0.0, 1.0]])
-    """
+    """Return the probabilities (N, K) of a tensor on an accelerator; None where the host has to make them."""
     return predict_tensor(calibrator, scores) if is_elsewhere(scores) else None
 
 
@@ -80,22 +60,7 @@ def top_on_device(calibrator: Calibrator, scores: Any) -> IntArray | None:
 
 
 def rows_on_device(calibrator: Calibrator, scores: Any) -> DeviceRows | None:
-    """Return the scores of a fit where they lie; None leaves the fit to the host.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-    scores : array-like of shape (N, K)
-
-    Returns
-    -------
-    DeviceRows, or None
-
-    Examples
-    --------
-    >>> import hcal
-    >>> rows_on_device(hcal.HCalibrator(), [[0.0, 1.0]])
-    """
+    """Return the scores (N, K) of a fit where they lie; None leaves the fit to the host."""
     if not is_elsewhere(scores) or scores.ndim != 2 or not calibrator._fits_on_device(*scores.shape):
         return None
     if not _are_plain_logits(calibrator, scores) or not _has_room(scores):
@@ -134,19 +99,8 @@ def score_on_device(
 
 
 def predict_tensor(calibrator: Calibrator, scores: Tensor) -> Tensor | None:
-    """Return the probabilities of a tensor in torch's operations, wherever it lies; None as above.
+    """Return the probabilities of a tensor (N, K) in torch's operations, wherever it lies; None as above.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-    scores : Tensor of shape (N, K)
-
-    Returns
-    -------
-    Tensor of shape (N, K), or None
-
-    Examples
-    --------
     >>> import hcal, torch
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
     >>> predict_tensor(cal, torch.tensor([[0.0, 2.0]]))

@@ -10,8 +10,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hcal.calibrators.base import Calibrator
 
-#: Names that parameters had in earlier versions, where a method no longer knows them.
-RENAMED = {"seed": "random_state"}
+#: Names that parameters had in earlier versions, where a method no longer knows them; files of 0.1 say so.
+_RENAMED = {"seed": "random_state"}
 #: What a seed may be.
 SEEDS = (0, 2**32 - 1)
 _LONGEST = 1000
@@ -32,7 +32,7 @@ def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[st
     valid = [name for name in inspect.signature(method.__init__).parameters if name != "self"]
     found: dict[str, Any] = {}
     for given, value in params.items():
-        name = given if given in valid else RENAMED.get(given, given)
+        name = given if given in valid else _RENAMED.get(given, given)
         if name not in valid:
             raise ValueError(f"{method.name!r} has no parameter {given!r}")
         seedless = value is None and name in ("seed", "random_state")

@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.data.class_names import ClassName, class_title
-from hcal.runtime.numerics import FloatArray
+from hcal.runtime.numerics import Float64, FloatArray
 from hcal.runtime.ops import Ops
 
-Float64 = NDArray[np.float64]
 _STEPS = 10_000
 
 

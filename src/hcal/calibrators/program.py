@@ -22,8 +22,6 @@ class Portable(Protocol):
 def is_portable(calibrator: Calibrator) -> bool:
     """Whether the method can run in PyTorch and ONNX.
 
-    Examples
-    --------
     >>> import hcal
     >>> is_portable(hcal.make_calibrator("ts"))
     True
@@ -34,8 +32,6 @@ def is_portable(calibrator: Calibrator) -> bool:
 def portable(calibrator: Calibrator) -> Portable:
     """Return the fitted calibrator as one that has ``_graph``, or refuse in words.
 
-    Examples
-    --------
     >>> import hcal
     >>> portable(hcal.make_calibrator("uncal").fit([[0.0, 1.0]], [1])).name
     'uncal'
@@ -50,17 +46,10 @@ def portable(calibrator: Calibrator) -> Portable:
 
 
 def to_logits(ops: Ops, x: Any, kind: InputKind, smallest: float) -> Any:
-    """Turn float64 scores of any declared kind into logits, as :func:`hcal.inputs.check_logits` does.
+    """Turn float64 scores (..., K) of any kind into logits, as :func:`hcal.inputs.check_logits` does.
 
-    Parameters
-    ----------
-    x : value of shape (..., K)
-    kind : {"logits", "probs", "log_probs"}
-    smallest : float
-        The smallest positive number of the float width of the input: what a probability 0 becomes.
+    ``smallest`` is the smallest positive number of the input's float width: what a probability 0 becomes.
 
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> to_logits(NumpyOps(), np.array([[0.0, 1.0]]), "probs", 1e-300).round(1)
     array([[-690.8,    0. ]])
@@ -80,15 +69,8 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
     """Where rounding to the output's width made the top class tie with an earlier one, lift it by a hair.
 
     The counterpart of ``keep_argmax`` in :mod:`hcal.calibrators.argmax`, in operations of every runtime.
+    ``probs`` and ``scores`` are (..., K), ``eps`` is the spacing of the output's floats at 1.
 
-    Parameters
-    ----------
-    probs, scores : values of shape (..., K)
-    eps : float
-        The spacing of the output's floats at 1.
-
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> scores = np.array([[0.0, 1e-9]])
     >>> keep_top(NumpyOps(np.float32), NumpyOps().softmax(scores), scores, 2.0**-23).argmax()
@@ -104,23 +86,11 @@ def keep_top(ops: Ops, probs: Any, scores: Any, eps: float) -> Any:
 
 
 def program(calibrator: Calibrator, ops: Ops, scores: Any, *, eps: float, smallest: float) -> Any:
-    """Return what ``predict_proba`` computes, written in ``ops``.
+    """Return what ``predict_proba`` computes of float64 scores (..., K), written in ``ops``.
 
-    Parameters
-    ----------
-    calibrator : Calibrator
-        Fitted, with ``_graph``.
-    scores : float64 value of shape (..., K)
-        What the calibrator's ``input`` says.
-    eps, smallest : float
-        Spacing at 1 and smallest positive number of the float width of input and output.
+    The calibrator is fitted, with ``_graph``; ``eps`` and ``smallest`` are the spacing at 1 and the smallest
+    positive number of the float width of input and output.
 
-    Returns
-    -------
-    float64 value of shape (..., K)
-
-    Examples
-    --------
     >>> import hcal
     >>> from hcal.runtime.ops import NumpyOps
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])

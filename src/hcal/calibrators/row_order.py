@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.runtime.device_rows import DeviceRows, Logits, taken
-from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, log_softmax
+from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, log_softmax, row_blocks
 
 #: Keys are compared on a grid of this step: rounding moves a log-probability by 1e-13 at most, and rows
 #: nearer to each other than the grid are ordered by the keys that follow.
@@ -103,11 +103,8 @@ def _keys(logits: Logits, y: IntArray) -> tuple[IntArray, ...]:
 
 
 def _log_probability_facts(logits: FloatArray, y: IntArray) -> tuple[Float64, Float64, Float64]:
-    n, k = logits.shape
-    own, top, square = np.empty(n), np.empty(n), np.empty(n)
-    step = max(1, _BLOCK // k)
-    for start in range(0, n, step):
-        part = slice(start, start + step)
+    own, top, square = np.empty((3, len(y)))
+    for part in row_blocks(logits.shape, _BLOCK):
         log_p = log_softmax(logits[part].astype(np.float64))
         own[part] = log_p[np.arange(len(log_p)), y[part]]
         top[part] = log_p.max(axis=1)
@@ -158,9 +155,7 @@ def class_ranks(logits: Logits, y: IntArray, weight: Float64 | None) -> IntArray
     n, k = logits.shape
     mass = np.ones(n) if weight is None else weight / weight.max()
     first, second = np.zeros(k), np.zeros(k)
-    step = max(1, _BLOCK // k)
-    for start in range(0, n, step):
-        part = slice(start, start + step)
+    for part in row_blocks((n, k), _BLOCK):
         z = _without_constant(logits[part])
         first += mass[part] @ z
         second += mass[part] @ np.exp(z)
@@ -174,9 +169,7 @@ def class_ranks(logits: Logits, y: IntArray, weight: Float64 | None) -> IntArray
 def _equal(logits: Logits, y: IntArray, a: IntArray, b: IntArray) -> NDArray[np.bool_]:
     """Return whether rows a and b (P,) say the same, a block of pairs at a time."""
     same = y[a] == y[b]
-    step = max(1, _BLOCK // logits.shape[1])
-    for start in range(0, len(a), step):
-        part = slice(start, start + step)
+    for part in row_blocks((len(a), logits.shape[1]), _BLOCK):
         z, other = _without_constant(logits[a[part]]), _without_constant(logits[b[part]])
         spread = np.minimum(-z.min(axis=1, initial=0), 1.0)  # scores may be of any unit, also a tiny one
         same[part] &= np.abs(z - other).max(axis=1, initial=0) <= _COPY * spread

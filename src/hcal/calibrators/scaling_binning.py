@@ -17,6 +17,7 @@ from hcal.calibrators._one_vs_rest import (
     probabilities,
     step,
 )
+from hcal.calibrators._shared import whole_number
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
@@ -62,12 +63,13 @@ class ScalingBinning(Calibrator):
     input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        bins = _bins(self.bins, *logits.shape)
+        n, k = logits.shape
+        bins = max(1, min(10 * k, n // 5)) if self.bins is None else whole_number("bins", self.bins, 1)
         probs = probabilities(logits)
-        present = np.bincount(y, minlength=logits.shape[1]) > 0
+        present = np.bincount(y, minlength=k) > 0
         fits = [
-            _fit_platt(_log_odds(p), (y == k).astype(np.float64)) if present[k] else _IDENTITY
-            for k, p in columns(probs)
+            _fit_platt(_log_odds(p), (y == c).astype(np.float64)) if present[c] else _IDENTITY
+            for c, p in columns(probs)
         ]
         platt = np.stack([fit.theta for fit in fits])
 
@@ -76,25 +78,15 @@ class ScalingBinning(Calibrator):
 
         state = fit_curves(_platt(probs, platt), y, sample_weight, fit_one)
         state |= {"platt": platt, "floor": default_floor(self.floor, *logits.shape)} | ROUNDED
-        failed = [k for k, fit in enumerate(fits) if not fit.converged]
-        message = (
-            f"the Platt fit of {len(failed)} classes did not converge, first class {failed[0]}"
-            if failed
-            else ""
-        )
+        failed = [c for c, fit in enumerate(fits) if not fit.converged]
+        message = ""
+        if failed:
+            message = f"the Platt fit of {len(failed)} classes did not converge, first class {failed[0]}"
         return Fitted(state, not failed, message, {"bins": bins})
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         probs = probabilities(logits, self.state_)
         return apply_curves(self.state_, _platt(probs, self.state_["platt"]), step, uncalibrated=probs)
-
-
-def _bins(bins: int | None, n_rows: int, n_classes: int) -> int:
-    if bins is None:
-        return max(1, min(10 * n_classes, n_rows // 5))
-    if int(bins) != bins or bins < 1:
-        raise ValueError(f"bins must be a positive integer, got {bins!r}")
-    return int(bins)
 
 
 def _platt(probs: FloatArray, platt: Float64) -> Float64:

@@ -44,20 +44,15 @@ class ScaledClassLosses(OneTemperature):
             losses, slopes = by_class.at(inverse_temperature)
             return float(class_weights(losses, alpha, beta) @ slopes)
 
-        info = {"alpha": alpha, "beta": beta}
+        shape = {"alpha": alpha, "beta": beta}
         if not start.converged:  # no finite temperature by NLL: the weighted one has none either
-            return _result(start.beta, False, start.message, info)
+            return self._found(start.beta, False, start.message, **shape)
         near = float(np.log(start.beta))
         solved = solve_increasing(slope, (near - 3, near + 3))
         if not solved.converged:
-            return _result(
-                start.beta, False, "no root near the temperature of least NLL, which is kept", info
-            )
-        return _result(solved.beta, True, "", info)
-
-
-def _result(beta: float, converged: bool, message: str, info: dict[str, float]) -> Fitted:
-    return Fitted({"beta": np.array(beta)}, converged, message, {"temperature": 1 / beta, **info})
+            message = "no root near the temperature of least NLL, which is kept"
+            return self._found(start.beta, False, message, **shape)
+        return self._found(solved.beta, True, "", **shape)
 
 
 class _ClassLosses:

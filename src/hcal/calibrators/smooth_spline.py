@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from scipy.special import expit
 from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators._log_odds import events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, logistic, platt_targets
-from hcal.calibrators._one_vs_rest import CURVES, Curve, columns, fit_curves, ten_digits
+from hcal.calibrators._one_vs_rest import (
+    CURVES,
+    Curve,
+    evaluate_curves,
+    fit_curves,
+    offsets_field,
+    ten_digits,
+)
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.isotonic import pool_equal
@@ -35,7 +44,7 @@ def _apart_in_each(state: StateArrays, _: Sizes) -> bool:
 _CLOSEST = 1e-100
 _CURVES = StateSpec(
     (
-        Field("offsets", "event k owns offsets[k] to offsets[k+1]", ("E+1",), 0, "P", "int64", "not falling"),
+        offsets_field("event k owns offsets[k] to offsets[k+1]", "E+1"),
         Field("knots", "log-odds, event after event", ("P",), -LARGE32, LARGE32),
         Field("values", "calibrated log-odds there", ("P",), -LARGE32, LARGE32),
     ),
@@ -86,29 +95,16 @@ class SmoothSpline(Calibrator):
         if np.count_nonzero(np.bincount(y, weights=sample_weight)) < 2:
             y = np.full_like(y, -1)  # one class only: nothing to learn a curve from
         own = y if odds.shape[1] > 2 else y - 1  # the only event of two classes is class 1
-        return Fitted(_fit_present(events(odds), own, sample_weight, self.knots))
+        used = events(odds)
+        # Labels outside the columns are misses of all of them.
+        labels = np.where((own >= 0) & (own < used.shape[1]), own, used.shape[1])
+        return Fitted(fit_curves(used, labels, sample_weight, partial(_fit_curve, self.knots)))
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        odds = events(log_odds(logits))
-        offsets, out = self.state_["offsets"], np.empty(odds.shape)
-        for k, o in columns(odds):
-            own = slice(offsets[k], offsets[k + 1])
-            out[:, k] = _evaluate(o, self.state_["knots"][own], self.state_["values"][own])
-        return spread(out, logits)
+        return spread(evaluate_curves(self.state_, events(log_odds(logits)), _evaluate), logits)
 
 
-def _fit_present(odds: Float64, own: IntArray, weight: Float64 | None, n_knots: int) -> dict[str, Float64]:
-    """Fit a curve to every event that happens; labels outside the columns are misses of all of them."""
-    n_events = odds.shape[1]
-    labels = np.where((own >= 0) & (own < n_events), own, n_events)
-
-    def fit_one(o: Float64, hit: Float64, w: Float64 | None) -> Curve:
-        return _fit_curve(o, hit, w, n_knots)
-
-    return fit_curves(odds, labels, weight, fit_one)
-
-
-def _fit_curve(odds: Float64, hit: Float64, weight: Float64 | None, n_knots: int) -> Curve:
+def _fit_curve(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     """Return knots and the spline's values there."""
     x, mass, hits = _grouped(*pool_equal(odds, hit, weight))
     targets = platt_targets(np.array([0.0, 1.0]), np.array([mass.sum() - hits.sum(), hits.sum()]))
@@ -117,7 +113,8 @@ def _fit_curve(odds: Float64, hit: Float64, weight: Float64 | None, n_knots: int
     at = _apart(np.quantile(x, np.linspace(0, 1, n_knots), method="inverted_cdf"))
     if len(at) < 4:
         return at, affine[0] + affine[1] * at
-    design, bending = _basis(x, at), _bending(at) * (at[-1] - at[0]) ** 3
+    # A column a knot: the spline that is 1 there and 0 at the others.
+    design, bending = _natural(at, np.eye(len(at)), x), _bending(at) * (at[-1] - at[0]) ** 3
     values, best = affine[0] + affine[1] * at, np.inf
     chosen = values
     for penalty in _PENALTIES[::-1]:  # from stiff to loose, each from the one before
@@ -163,12 +160,8 @@ def _grouped(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64
     return np.add.reduceat(x * mass, first) / total, total, np.add.reduceat(hits, first)
 
 
-def _basis(x: Float64, knots: Float64) -> Float64:
-    """Return the natural cubic splines that are 1 at one knot and 0 at the others, at x; straight outside."""
-    return _natural(knots, np.eye(len(knots)), x)
-
-
 def _natural(knots: Float64, values: Float64, x: Float64) -> Float64:
+    """Return the natural cubic splines through values (G, ...) at the knots (G,), at x; straight outside."""
     from scipy.interpolate import CubicSpline
 
     spline = CubicSpline(knots, values, bc_type="natural")
@@ -214,9 +207,7 @@ def _left_out(
 
 
 def _evaluate(odds: Float64, knots: Float64, values: Float64) -> Float64:
-    """Return the curve, straight beyond its ends; without knots the log-odds, with one a constant."""
-    if len(knots) == 0:
-        return odds
+    """Return the curve, straight beyond its ends; with one knot a constant."""
     if len(knots) == 1:
         return np.full_like(odds, values[0])
     return through_knots(odds, knots, values)

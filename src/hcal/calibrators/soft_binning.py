@@ -62,6 +62,4 @@ class SoftBinning(OneTemperature):
 
         near = float(np.log(start.beta))
         found = minimise_scalar(error, near - 1, near + 1, points=41, tolerance=1e-6)
-        beta = float(np.exp(found))
-        info = {"temperature": 1 / beta, "error": error(found)}
-        return Fitted({"beta": np.array(beta)}, start.converged, start.message, info)
+        return self._found(float(np.exp(found)), start.converged, start.message, error=error(found))

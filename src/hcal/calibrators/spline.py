@@ -14,11 +14,15 @@ from hcal.calibrators._one_vs_rest import (
     ROUNDED_FIELD,
     columns,
     default_floor,
+    end_to_end,
+    evaluate_curves,
     line,
     normalise,
+    offsets_field,
     probabilities,
 )
-from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators._shared import whole_number
+from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
@@ -52,15 +56,7 @@ class SplineCalibration(Calibrator):
     state_specs = (
         StateSpec(
             (
-                Field(
-                    "offsets",
-                    "rank r owns offsets[r] to offsets[r+1]",
-                    ("K+1",),
-                    0,
-                    "P",
-                    "int64",
-                    "increasing",
-                ),
+                offsets_field("rank r owns offsets[r] to offsets[r+1]", order="increasing"),
                 Field("knots", "calibration scores, rank after rank", ("P",), 0, MOST),
                 Field("values", "recalibrated scores, cut to [0, 1] in use", ("P",)),
                 FLOOR,
@@ -76,34 +72,23 @@ class SplineCalibration(Calibrator):
     input: InputKind = "logits"
 
     def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        if int(self.knots) != self.knots or self.knots < 2:
-            raise ValueError(f"knots must be an integer of at least 2, got {self.knots!r}")
+        knots = whole_number("knots", self.knots, 2)
         probs = probabilities(logits)
         first, ties = _ranks_of_label(probs, y)
         probs.sort(axis=1)
-        spline = _CumulativeSpline(len(y), int(self.knots))
+        spline = _CumulativeSpline(len(y), knots)
         curves = [
             spline.recalibrate(s, ((first <= r) & (r < first + ties)) / ties)
             for r, s in columns(probs[:, ::-1])
         ]
-        state: State = {
-            "offsets": np.cumsum([0] + [len(score) for score, _ in curves], dtype=np.int64),
-            "knots": np.concatenate([score for score, _ in curves]),
-            "values": np.concatenate([value for _, value in curves]),
-            "floor": default_floor(self.floor, *logits.shape),
-        } | ROUNDED
-        return Fitted(state)
+        return Fitted(end_to_end(curves) | {"floor": default_floor(self.floor, *logits.shape)} | ROUNDED)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         probs, state = probabilities(logits, self.state_), self.state_
         order = np.argsort(-probs, axis=1, kind="stable")
-        ranked = np.take_along_axis(probs, order, axis=1).astype(np.float64, copy=False)
-        offsets = state["offsets"]
-        for r, s in columns(ranked):
-            own = slice(offsets[r], offsets[r + 1])
-            ranked[:, r] = line(s, state["knots"][own], state["values"][own])
-        np.clip(ranked, 0.0, 1.0, out=ranked)
-        average_ties(ranked, np.take_along_axis(probs, order, axis=1))
+        scores = np.take_along_axis(probs, order, axis=1)
+        ranked = np.clip(evaluate_curves(state, scores, line), 0.0, 1.0)
+        average_ties(ranked, scores)
         raw = np.empty_like(ranked)
         np.put_along_axis(raw, order, ranked, axis=1)
         return normalise(raw, probs, float(state["floor"]))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from hcal.calibrators._shared import BETA
-from hcal.calibrators._structured import FirstStage, Penalty, first_stage, second_stage
-from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators._structured import FirstStage, Penalty, first_stage, matrix_strength, second_stage
+from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
@@ -23,7 +24,44 @@ _FIRST = StateSpec((BETA, Field("epsilon", "share of the uniform in the first st
 
 
 @parameters
-class StructuredVectorScaling(Calibrator):
+class _StructuredScaling(Calibrator):
+    """Temperature scaling, then a penalised linear map of its log-probabilities."""
+
+    weighted = True
+
+    strength: float = 1.0
+    penalty: Penalty = "ridge"
+    max_iterations: int = 500
+    input: InputKind = "logits"
+
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+        return self._fit_rows(array_rows(logits, y, sample_weight))
+
+    @abstractmethod
+    def _fit_rows(self, rows: FitRows) -> Fitted:
+        """Learn the state from rows in memory or not."""
+
+    def _fit_stages(self, make_map: MakeMap, rows: FitRows, strength: Float64, max_iterations: int) -> Fitted:
+        stage, temperature = first_stage(rows)
+        scored = rows.changed(partial(_stage_scores, stage))
+        solved = second_stage(make_map, scored, strength, self.penalty, max_iterations)
+        state = {"beta": np.array(stage.beta), "epsilon": np.array(stage.epsilon), "theta": solved.theta}
+        info = {"temperature": 1 / stage.beta, "iterations": solved.iterations}
+        # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
+        message = solved.message if not solved.converged else temperature.message
+        return Fitted(state, solved.converged and temperature.converged, message, info)
+
+    def _scores(self, logits: FloatArray) -> Float64:
+        return FirstStage(float(self.state_["beta"]), float(self.state_["epsilon"])).scores(logits)
+
+    def _scores_graph(self, ops: Ops, x: Any) -> Any:
+        epsilon = float(self.state_["epsilon"])
+        probs = ops.softmax(x * ops.const(self.state_["beta"])) * (1 - epsilon)
+        return ops.log(probs + epsilon / self.n_classes_)
+
+
+@parameters
+class StructuredVectorScaling(_StructuredScaling):
     """Temperature scaling, then softmax((1 + v) ⊙ x + b) with a penalty that fades as 1/N. No tuning.
 
     x = log((1 − ε) softmax(z/T) + ε/K) with ε = 1/(N + 1); mean NLL + strength · (K/N)(‖v‖² + ‖b‖²).
@@ -48,37 +86,27 @@ class StructuredVectorScaling(Calibrator):
 
     name = "svs"
     title = "Structured vector scaling"
-    weighted = True
     state_specs = (_FIRST + StateSpec((Field("theta", "slopes, then offsets, of the classes", ("2*K",)),)),)
 
-    strength: float = 1.0
     penalty: Literal["ridge", "lasso", "mcp"] = "ridge"
-    max_iterations: int = 500
-    input: InputKind = "logits"
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        return self._fit_rows(array_rows(logits, y, sample_weight))
 
     def _fit_rows(self, rows: FitRows) -> Fitted:
         if self.penalty not in ("ridge", "lasso", "mcp"):
             raise ValueError(f"penalty must be 'ridge', 'lasso' or 'mcp', got {self.penalty!r}")
         k = len(rows.mass)
         strength = np.full(2 * k, self.strength * k / rows.total)
-        return _fit_stages(self, partial(scaling.vector, k), rows, strength, self.max_iterations)
+        return self._fit_stages(partial(scaling.vector, k), rows, strength, self.max_iterations)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        x = _stage(self.state_).scores(logits)
         weights, offsets = np.split(self.state_["theta"], 2)
-        return softmax(x * weights + offsets)
+        return softmax(self._scores(logits) * weights + offsets)
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         weights, offsets = np.split(self.state_["theta"], 2)
-        scores = _scores_graph(self.state_, ops, x, self.n_classes_)
-        return ops.softmax(scores * ops.const(weights) + ops.const(offsets))
+        return ops.softmax(self._scores_graph(ops, x) * ops.const(weights) + ops.const(offsets))
 
 
-@parameters
-class StructuredMatrixScaling(Calibrator):
+class StructuredMatrixScaling(_StructuredScaling):
     """Temperature scaling, then softmax(x + D x + b), D full, penalised in three parts. No tuning.
 
     As ``svs`` with penalty (K/N)‖b‖² + (K/N) Σ D_ii² + (K(K − 1)/N) Σ_{i≠j} D_ij², times ``strength``.
@@ -105,61 +133,22 @@ class StructuredMatrixScaling(Calibrator):
 
     name = "sms"
     title = "Structured matrix scaling"
-    weighted = True
     state_specs = (_FIRST + StateSpec((Field("theta", "I + D row by row, then b", ("K*(K+1)",)),)),)
-
-    strength: float = 1.0
-    penalty: Penalty = "ridge"
-    max_iterations: int = 500
-    input: InputKind = "logits"
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        return self._fit_rows(array_rows(logits, y, sample_weight))
 
     def _fit_rows(self, rows: FitRows) -> Fitted:
         k = len(rows.mass)
         one = self.strength * k / rows.total
-        matrix = np.where(np.eye(k, dtype=bool), one, one * (k - 1))
-        strength = np.concatenate([matrix.ravel(), np.full(k, one)])
         limit = self.max_iterations if k <= 300 else min(self.max_iterations, 30)
-        return _fit_stages(self, partial(scaling.matrix, k), rows, strength, limit)
+        return self._fit_stages(partial(scaling.matrix, k), rows, matrix_strength(k, one), limit)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        k = self.n_classes_
-        theta = self.state_["theta"]
-        return softmax(_stage(self.state_).scores(logits) @ theta[: k * k].reshape(k, k).T + theta[k * k :])
+        k, theta = self.n_classes_, self.state_["theta"]
+        return softmax(self._scores(logits) @ theta[: k * k].reshape(k, k).T + theta[k * k :])
 
     def _graph(self, ops: Ops, x: Any) -> Any:
         k, theta = self.n_classes_, self.state_["theta"]
-        scores = ops.matmul(_scores_graph(self.state_, ops, x, k), ops.const(theta[: k * k].reshape(k, k).T))
+        scores = ops.matmul(self._scores_graph(ops, x), ops.const(theta[: k * k].reshape(k, k).T))
         return ops.softmax(scores + ops.const(theta[k * k :]))
-
-
-def _stage(state: State) -> FirstStage:
-    return FirstStage(float(state["beta"]), float(state["epsilon"]))
-
-
-def _scores_graph(state: State, ops: Ops, x: Any, n_classes: int) -> Any:
-    epsilon = float(state["epsilon"])
-    probs = ops.softmax(x * ops.const(state["beta"])) * (1 - epsilon)
-    return ops.log(probs + epsilon / n_classes)
-
-
-def _fit_stages(
-    method: StructuredVectorScaling | StructuredMatrixScaling,
-    make_map: MakeMap,
-    rows: FitRows,
-    strength: Float64,
-    max_iterations: int,
-) -> Fitted:
-    stage, temperature = first_stage(rows)
-    scored = rows.changed(partial(_stage_scores, stage))
-    solved = second_stage(make_map, scored, strength, method.penalty, max_iterations)
-    state = {"beta": np.array(stage.beta), "epsilon": np.array(stage.epsilon), "theta": solved.theta}
-    info = {"temperature": 1 / stage.beta, "iterations": solved.iterations}
-    # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
-    message = solved.message if not solved.converged else temperature.message
-    return Fitted(state, solved.converged and temperature.converged, message, info)
 
 
 def _stage_scores(stage: FirstStage, logits: FloatArray, y: IntArray) -> tuple[Float64, IntArray]:

@@ -86,7 +86,8 @@ class Survey:
     """What a fit must know of all rows before it begins: a partial result (:mod:`hcal.runtime.partial`).
 
     ``counts`` and ``mass`` (K,) are rows and weight of every class, ``weighted`` says whether rows came with
-    weights. ``sample`` makes, of the number of classes, a :class:`RowSample` to be filled on the way.
+    weights, ``weighing`` how many weigh something. ``sample`` makes, of the number of classes, a
+    :class:`RowSample` to be filled on the way.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Survey:
     ) -> None:
         self.input, self._make_sample = input, sample
         self.counts, self.mass = np.zeros(0, dtype=np.int64), np.zeros(0)
-        self.weighted, self.sketch = False, RowSketch()
+        self.weighted, self.weighing, self.sketch = False, 0, RowSketch()
         self.sample: RowSample | None = None
         self._least, self._no_zeros = 0.0, True
 
@@ -110,6 +111,7 @@ class Survey:
         self.counts += np.bincount(y, minlength=self.n_classes)
         self.mass += np.bincount(y, weights=weight, minlength=self.n_classes)
         self.weighted |= batch.weight is not None
+        self.weighing += int(np.count_nonzero(weight))
         self.sketch.update(x, y)
         if self.sample is not None:
             # As they came: the fit of a sample is a fit like any other, checks and all.
@@ -136,6 +138,7 @@ class Survey:
         self.counts += other.counts
         self.mass += other.mass
         self.weighted |= other.weighted
+        self.weighing += other.weighing
         self.sketch.merge(other.sketch)
         if self.sample is not None and other.sample is not None:
             self.sample.merge(other.sample)
@@ -147,7 +150,7 @@ class Survey:
         """What was seen."""
         sample = None if self.sample is None else self.sample.state
         own = {"least": self._least, "no_zeros": self._no_zeros, "weighted": self.weighted}
-        sums = {"counts": self.counts, "mass": self.mass}
+        sums = {"counts": self.counts, "mass": self.mass, "weighing": self.weighing}
         return {"input": self.input, **sums, **own, "sketch": self.sketch.state, "sample": sample}
 
     @classmethod
@@ -155,6 +158,7 @@ class Survey:
         """Go on from a state."""
         found = cls(state["input"])
         found.counts, found.mass = np.array(state["counts"]), np.array(state["mass"])
+        found.weighing = state["weighing"]
         found._least, found._no_zeros, found.weighted = state["least"], state["no_zeros"], state["weighted"]
         found.sketch = RowSketch.from_state(state["sketch"])
         if state["sample"] is not None:

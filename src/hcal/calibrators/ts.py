@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hcal.calibrators._shared import OneTemperature
 from hcal.calibrators.base import Fitted
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax
@@ -27,21 +24,19 @@ class TemperatureScaling(OneTemperature):
     name = "ts"
     title = "Temperature scaling"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return self._fit_rows(array_rows(logits, y, sample_weight))
 
     def _fit_rows(self, rows: FitRows) -> Fitted:
-        return _fitted(temperature_of(rows))
+        return self._solved(temperature_of(rows))
 
     def _fit_grouped(
         self, scores: Float64, log_sizes: Float64, y: IntArray, weight: Float64 | None, n_classes: int
     ) -> Fitted:
-        return _fitted(temperature_of(array_rows(scores, y, weight), log_sizes))
+        return self._solved(temperature_of(array_rows(scores, y, weight), log_sizes))
+
+    def _solved(self, solved: Temperature) -> Fitted:
+        return self._found(solved.beta, solved.converged, solved.message, evaluations=solved.evaluations)
 
     def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
         return grouped_softmax(scores * self.state_["beta"], log_sizes)
-
-
-def _fitted(solved: Temperature) -> Fitted:
-    info = {"temperature": 1 / solved.beta, "evaluations": solved.evaluations}
-    return Fitted({"beta": np.array(solved.beta)}, solved.converged, solved.message, info)

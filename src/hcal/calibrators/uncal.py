@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import StateSpec
 from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
@@ -30,7 +27,7 @@ class Uncalibrated(Calibrator):
     state_specs = (StateSpec(),)
     floored = False  # "before" is what the classifier said
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
+    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
         return Fitted({})
 
     def _fit_rows(self, rows: FitRows) -> Fitted:

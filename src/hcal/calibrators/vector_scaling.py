@@ -13,6 +13,7 @@ from hcal.calibrators._shared import (
     PRESENT_SIZE,
     clipped_log_probs,
     keep_absent,
+    places_among,
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
@@ -93,10 +94,7 @@ class VectorScaling(Calibrator):
 def _scores(present: IntArray, logits: FloatArray, y: IntArray) -> tuple[Float64, IntArray]:
     """Return ln p of the classes that are present, and the labels' places among them."""
     x = clipped_log_probs(logits)
-    if len(present) == logits.shape[1]:
-        return x, y
-    # Rows of weight 0 may hold a class that is not present: any column does for them.
-    return x[:, present], np.minimum(np.searchsorted(present, y), len(present) - 1)
+    return (x, y) if len(present) == logits.shape[1] else (x[:, present], places_among(present, y))
 
 
 def _fit_vector(rows: FitRows, n_classes: int, max_iterations: int) -> tuple[Solution, Float64]:

@@ -10,14 +10,22 @@ import numpy as np
 from hcal import inputs
 from hcal.calibrators._log_odds import events, log_odds
 from hcal.calibrators._one_vs_rest import columns, normalise, ten_digits
-from hcal.calibrators.base import Calibrator, Fitted, State
+from hcal.calibrators.base import PRIOR, Calibrator, Fitted, State
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.floor import apply_floor
 from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums, run_starts, softmax
+from hcal.runtime.numerics import (
+    Float64,
+    FloatArray,
+    IntArray,
+    bounded,
+    prefix_sums,
+    run_starts,
+    softmax,
+)
 
 
 def _whole(name: str, size: str) -> Callable[[StateArrays, Sizes], bool]:
@@ -85,9 +93,7 @@ class VennAbers(Calibrator):
         return Fitted(_fit_all(ten_digits(log_odds(logits)), y, [held for _, held in dealt]))
 
     def _predict(self, logits: FloatArray) -> FloatArray:
-        low, high = _intervals(self.state_, ten_digits(log_odds(logits)))
-        # Geometric means of 1 − p0 and of p1 over the folds; with one fold they are themselves.
-        miss, hit = np.exp(np.log1p(-low).mean(axis=0)), np.exp(np.log(high).mean(axis=0))
+        miss, hit = _merged(self.state_, logits)
         q = hit / (miss + hit)
         if self.n_classes_ == 2:
             return np.hstack([miss / (miss + hit), q])
@@ -106,10 +112,11 @@ class VennAbers(Calibrator):
             With several folds, the geometric means that the prediction merges. Rows do not sum to 1.
         """
         self._check_fitted()
+        if PRIOR in self.state_:
+            raise ValueError("intervals are of the class frequencies of the fit: ask before with_prior")
         x, _ = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)
-        x = apply_floor(x, self.state_.get("input_floor"))
-        low, high = _intervals(self.state_, ten_digits(log_odds(x)))
-        p0, p1 = 1 - np.exp(np.log1p(-low).mean(axis=0)), np.exp(np.log(high).mean(axis=0))
+        miss, p1 = _merged(self.state_, bounded(apply_floor(x, self.state_.get("input_floor"))))
+        p0 = 1 - miss
         if self.n_classes_ == 2:
             return np.hstack([1 - p1, p0]), np.hstack([1 - p0, p1])
         return p0, p1
@@ -193,9 +200,14 @@ def _chain(w: Float64, s: Float64) -> IntArray:
     return previous
 
 
-def _intervals(state: State, odds: Float64) -> tuple[Float64, Float64]:
+def _merged(state: State, logits: FloatArray) -> tuple[Float64, Float64]:
+    """Return the geometric means (N, events) of 1 − p0 and of p1 over the folds; of one, themselves."""
+    low, high = _intervals(state, events(ten_digits(log_odds(logits))))
+    return np.exp(np.log1p(-low).mean(axis=0)), np.exp(np.log(high).mean(axis=0))
+
+
+def _intervals(state: State, used: Float64) -> tuple[Float64, Float64]:
     """Return p0 and p1 of every fold: shape (folds, N, events); of an event without a curve, p and p."""
-    used = events(odds)
     n_folds = (len(state["low_offsets"]) - 1) // used.shape[1]
     low, high = np.empty((2, n_folds, *used.shape))
     for fold in range(n_folds):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from hcal.certificates.event import EventCertificate, Refutation, certify_event
 from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins, table_of_rows
 from hcal.data.class_names import class_title
 from hcal.metrics.sample import BLOCK, Data, Vector
+from hcal.runtime.jit import compiled
 from hcal.runtime.numerics import FloatArray, IntArray
 
 #: Up to this many probabilities every class is sorted exactly; beyond it fine bins stand in.
@@ -117,7 +117,6 @@ def certify_classes(
     failure: float,
     *,
     tolerance: float,
-    keep: int = KEPT,
     assume: str | None = None,
     names: Sequence[str | int] | None = None,
 ) -> ClassCertificates:
@@ -125,7 +124,7 @@ def certify_classes(
 
     ``tables`` are made when asked for, in the order of ``classes`` (C,), so that one is in memory at a time.
     ``failure`` is for all of them together; rows needed are counted for ``tolerance``, see
-    :func:`class_tolerance`. Full certificates of the ``keep`` classes furthest off are kept.
+    :func:`class_tolerance`.
     """
     rows: list[tuple[float, ...]] = []
     kept: dict[int, EventCertificate] = {}
@@ -141,7 +140,7 @@ def certify_classes(
         if found.refutation is not None:
             refutations[k] = found.refutation
         kept[k] = found
-        if len(kept) > keep:
+        if len(kept) > KEPT:
             del kept[min(kept, key=lambda j: (kept[j].at_least, kept[j].smooth))]
     frequency, stated, low, high, smooth, reach, at_least, refuted = np.asarray(rows, dtype=np.float64).T
     return ClassCertificates(
@@ -159,20 +158,7 @@ def certify_columns(
     assume: str | None,
     names: Sequence[str | int] | None,
 ) -> ClassCertificates:
-    """Certify every class of a sample: as :func:`certify_classes`, where the predictions are.
-
-    Parameters
-    ----------
-    data : Data
-    classes : array of shape (C,)
-        All of them, or the one of two.
-    failure, tolerance, names
-        As there.
-
-    Returns
-    -------
-    ClassCertificates
-    """
+    """Certify every class of a sample, or the one of two, where the predictions are."""
     if data.tensor is None or len(classes) < data.k or data.n * data.k > EXACT_ENTRIES:
         tables = class_tables(data, classes)
         return certify_classes(tables, classes, failure, tolerance=tolerance, assume=assume, names=names)
@@ -215,17 +201,10 @@ def class_tables(data: Data, classes: IntArray) -> Iterable[EventTable]:
 
 
 class ClassBins:
-    """Counts, claims and marks of every class in the stream's fine bins; adds up over parts and machines.
-
-    Attributes
-    ----------
-    counted : array of shape (K, BINS, 2)
-        Rows, and sums of their claims.
-    happened : array of shape (K, BINS)
-    """
+    """Counts, claims and marks of every class in the stream's fine bins; adds up over parts and machines."""
 
     def __init__(self, n_classes: int) -> None:
-        self.counted = np.zeros((n_classes, BINS, 2))
+        self.counted = np.zeros((n_classes, BINS, 2))  # rows, and sums of their claims
         self.happened = np.zeros((n_classes, BINS))
 
     def add(self, probs: FloatArray, y: IntArray) -> None:
@@ -238,7 +217,7 @@ class ClassBins:
         np.add.at(self.happened, (y, own), 1.0)
 
     def _count(self, block: FloatArray) -> None:
-        if find_spec("numba") is not None:
+        if compiled():
             from hcal.certificates._compiled import accumulate
 
             accumulate(self.counted, block)

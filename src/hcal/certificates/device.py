@@ -24,23 +24,11 @@ from hcal.runtime.numerics import Float64
 def class_columns(
     data: Data, failure: float, full: Callable[[int], EventCertificate]
 ) -> tuple[Float64, dict[int, Refutation]]:
-    """Return what is proven about every class.
+    """Return what is proven about every class of a tensor, and the refutations by class, for those with one.
 
-    Parameters
-    ----------
-    data : Data
-        Of a tensor.
-    failure : float
-        Of one class.
-    full : callable
-        The certificate of one class, for those of few values: each of these has a window of its own.
-
-    Returns
-    -------
-    array of shape (8, K)
-        frequency, stated, low, high, smooth, reach, at_least, exact_refuted: as in ``ClassCertificates``.
-    dict of Refutation
-        By class, for those with one.
+    The columns (8, K) are frequency, stated, low, high, smooth, reach, at_least and exact_refuted, as in
+    ``ClassCertificates``. ``failure`` is that of one class; ``full`` certifies one class of few values: each
+    of these has a window of its own.
     """
     step = max(1, DEVICE_BLOCK // (2 * data.n))
     parts: list[Float64] = []

@@ -13,7 +13,6 @@ from hcal.certificates.curve import Band, find_band
 from hcal.certificates.monotone import MonotoneBand, monotone_band
 from hcal.certificates.table import EventTable
 from hcal.certificates.windows import Windows, deepest_level, discrete_values, find_windows
-from hcal.metrics.sample import Vector
 
 _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 
@@ -191,11 +190,9 @@ class EventCertificate:
             "refuted": None if self.refutation is None else vars(self.refutation),
             "exactly_calibrated_refuted": self.exact_refuted,
             "discrete_ece_at_most": self.discrete_error,
-            "curve": {
-                name: _plain(getattr(self.band, name)[keep]) for name in ("at", "estimate", "low", "high")
-            },
+            "curve": {n: getattr(self.band, n)[keep].tolist() for n in ("at", "estimate", "low", "high")},
             "windows": {
-                name: _plain(getattr(w, name))
+                name: getattr(w, name).astype(np.float64).tolist()
                 for name in ("level", "rows", "stated", "observed", "low", "high")
             },
             "monotone": None if self.assumed is None else self.assumed.to_dict(),
@@ -205,10 +202,7 @@ class EventCertificate:
 def refutation_of(w: Windows, i: int, low: float, high: float) -> Refutation | None:
     """Return a window, by its place, as a refutation, or None where it may be right.
 
-    Parameters
-    ----------
-    low, high : float
-        Its smallest and largest claim.
+    ``low`` and ``high`` are its smallest and largest claim.
     """
     at_least = float(w.at_least[i])
     if at_least <= 0:
@@ -223,10 +217,6 @@ def refutation_of(w: Windows, i: int, low: float, high: float) -> Refutation | N
         at_least=at_least,
         direction="over" if w.gap_low[i] > 0 else "under",
     )
-
-
-def _plain(x: Vector) -> list[float]:
-    return [float(v) for v in x]
 
 
 def certify_event(

@@ -11,23 +11,14 @@ _CASH = 0.5
 
 
 class Gamblers:
-    """One capital for each of C events of a family, spread over E bets and cash.
-
-    Attributes
-    ----------
-    weights : array of shape (C, E + 1)
-        Shares of the capital at the start of the block; cash is the last.
-    start : array of shape (C,)
-        Log-capital at the start of the block.
-    gained : array of shape (C, E + 1)
-        Log-payoff of each bet since.
-    """
+    """One capital for each of C events of a family, spread over E bets and cash."""
 
     def __init__(self, n_events: int, n_bets: int) -> None:
         self.prior = np.append(np.full(n_bets, (1 - _CASH) / n_bets), _CASH)
+        #: (C, E + 1): shares of the capital at the start of the block; cash is the last.
         self.weights = np.tile(self.prior, (n_events, 1))
-        self.start = np.zeros(n_events)
-        self.gained = np.zeros((n_events, n_bets + 1))
+        self.start = np.zeros(n_events)  # (C,): log-capital at the start of the block
+        self.gained = np.zeros((n_events, n_bets + 1))  # (C, E + 1): log-payoff of each bet since
 
     def path(self, logs: Float64) -> Float64:
         """Add payoffs of shape (rows, C, E), all of one block; return log-capitals, shape (rows, C)."""

@@ -75,12 +75,10 @@ def certify_groups(
     """
     names, which = group_names(groups, len(p))
     share = failure / len(names)
-    found = [
-        GroupCertificate(
-            name, certify_event(name, p[which == g], c[which == g], failure=share, assume=assume)
-        )
-        for g, name in enumerate(names)
-    ]
+    found = []
+    for g, name in enumerate(names):
+        certificate = certify_event(name, p[which == g], c[which == g], failure=share, assume=assume)
+        found.append(GroupCertificate(name, certificate))
     return worst_first(found)
 
 

@@ -194,8 +194,7 @@ class Certificate:
         Console(file=out, width=110, color_system=None).print(self)
         return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         told = "".join(f"<p>{html.escape(line)}</p>" for line in self.sentences)

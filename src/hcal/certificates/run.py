@@ -11,11 +11,12 @@ from hcal import inputs
 from hcal.calibrators import calibration_rows
 from hcal.certificates.bounds import check_level
 from hcal.certificates.classes import certify_columns
-from hcal.certificates.event import EventCertificate, certify_event
+from hcal.certificates.event import certify_event
 from hcal.certificates.gain import Gain, certify_gain
 from hcal.certificates.groups import certify_groups
 from hcal.certificates.result import Certificate
 from hcal.data.class_names import ClassName, check_classes, encode
+from hcal.data.top_k import TopK
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.scores import brier_rows
 from hcal.runtime.numerics import IntArray, softmax
@@ -64,6 +65,7 @@ def certify(
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem; or a Sample
+        Or :class:`hcal.TopK`, for the top label alone (``events="top-label"``).
     y : array-like of shape (N,)
         Integer labels 0..K−1, or names among ``classes``.
     level : float
@@ -230,13 +232,13 @@ def _refuse_rows_of_the_fit(
     if calibrator is not None and scores is not None:
         refuse_scores_of_the_fit(calibrator, scores, sample.y)
         return
-    if isinstance(probs, Sample) or input != "probs":
+    if isinstance(probs, Sample | TopK) or input != "probs":
         return
     shown = inputs.to_numpy(pad_options(probs, 0.0) if is_ragged(probs) else probs, "probs")[0]
     shown = np.stack([1 - shown, shown], axis=1) if shown.ndim == 1 else shown
     known = calibration_rows.fitted_here() if calibrator is None else [calibrator]
     for name, share in calibration_rows.shares_predicted(known, shown).items():
-        raise RowsOfTheFitError(_reason(share, name))
+        refuse_share(share, name)
 
 
 def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
@@ -254,31 +256,10 @@ def refuse_scores_of_the_fit(calibrator: Any, scores: Any, y: IntArray) -> None:
 
 
 def refuse_share(share: float, name: str) -> None:
-    """Raise where a share of the rows that a method learned from was found among those to certify on.
-
-    Examples
-    --------
-    >>> refuse_share(0.0, "ts")
-    """
+    """Raise where a share of the rows that a method learned from was found among those to certify on."""
     if share:
-        raise RowsOfTheFitError(_reason(share, name))
-
-
-def _reason(share: float, name: str) -> str:
-    return (
-        f"no certificate: about {share:.0%} of the rows that {name!r} learned from are among these rows, and "
-        "on its own rows a calibrator proves nothing. Use other rows, or out-of-fold predictions "
-        "(out_of_fold=True)"
-    )
-
-
-__all__ = [
-    "NLL_REFUSED",
-    "REFUSED",
-    "TOLERANCE",
-    "EventCertificate",
-    "RowsOfTheFitError",
-    "certify",
-    "refuse_scores_of_the_fit",
-    "refuse_share",
-]
+        raise RowsOfTheFitError(
+            f"no certificate: about {share:.0%} of the rows that {name!r} learned from are among these rows, "
+            "and on its own rows a calibrator proves nothing. Use other rows, or out-of-fold predictions "
+            "(out_of_fold=True)"
+        )

@@ -80,10 +80,8 @@ class CertificateStream:
         claims, marks = (conf, hit) if self.n_classes > 2 else (p[:, self.positive], y == self.positive)
         names, which = group_names(groups, len(p))
         for g, name in enumerate(names):
-            mine = which == g
-            self._groups[name] = self._groups.get(name, np.zeros((3, BINS))) + _cells(
-                claims[mine], marks[mine]
-            )
+            cells = _cells(claims[which == g], marks[which == g])
+            self._groups[name] = self._groups.get(name, 0) + cells
 
     def merge(self, other: CertificateStream) -> Self:
         """Add what another accumulator has seen; in any order, the sum is the same."""
@@ -93,7 +91,7 @@ class CertificateStream:
         self._classes.counted += other._classes.counted
         self._classes.happened += other._classes.happened
         for name, cells in other._groups.items():
-            self._groups[name] = self._groups.get(name, np.zeros((3, BINS))) + cells
+            self._groups[name] = self._groups.get(name, 0) + cells
         self.n += other.n
         return self
 

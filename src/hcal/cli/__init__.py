@@ -1,4 +1,4 @@
-"""The command line: ``hcal fit | apply | evaluate | report | demo | bench``."""
+"""The command line: ``hcal --help`` lists its commands."""
 
 from __future__ import annotations
 

@@ -89,12 +89,12 @@ def _sample(source: Batches) -> Any:
     """Return the scores of a sample of rows, for class frequencies that are estimated."""
     import numpy as np
 
-    from hcal.evaluation.batched import sample_numbers
+    from hcal.evaluation.batched import numbers_between, sample_numbers
 
     rows = sample_numbers(source.n_rows or 0, source.n_classes)
     found = []
     for batch in source:
-        mine = rows[np.searchsorted(rows, batch.start) : np.searchsorted(rows, batch.start + len(batch))]
+        mine = numbers_between(rows, batch.start, batch.start + len(batch))
         found.append(batch.scores[mine - batch.start])
     console.say("note", "cyan", f"class frequencies are estimated from a seeded sample of {len(rows):,} rows")
     return np.concatenate(found)

@@ -8,20 +8,18 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hcal.cli import console
+from hcal.cli.options import names_of
 
 if TYPE_CHECKING:
     from hcal.bench.run import Plan
     from hcal.bench.store import Cell, Results
 
-app = typer.Typer(
-    help="Compare methods on many tasks: run, table, figures, export.",
-    no_args_is_help=True,
-)
+app = typer.Typer(help="Compare methods on many tasks: run, table, figures, export.", no_args_is_help=True)
 
 ResultsArg = Annotated[Path, typer.Argument(help="a results file (.csv or .parquet)", metavar="RESULTS")]
 TasksOpt = Annotated[
@@ -68,7 +66,7 @@ def run(
             _metric_names(metrics),
             seeds=seeds,
             bootstrap=bootstrap,
-            bootstrap_tasks=[t.strip() for t in bootstrap_tasks.split(",")] if bootstrap_tasks else None,
+            bootstrap_tasks=names_of(bootstrap_tasks) or None,
             jobs=jobs or os.cpu_count() or 1,
             timeout_s=timeout,
             device=device or None,
@@ -106,14 +104,10 @@ class _Bar:
     def __enter__(self) -> _Bar:
         from rich import progress
 
-        columns: list[Any] = [
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left"),
-            progress.TimeRemainingColumn(),
-        ]
+        columns = (
+            progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(), progress.TextColumn("left"), progress.TimeRemainingColumn(),
+        )  # fmt: skip
         self._out = console.err()
         self._live = self._out.is_terminal
         self._bar = progress.Progress(
@@ -167,8 +161,8 @@ def table(
 
         if out:
             console.refuse_inputs(out, results)
-        kept = read_results(results).select(_names(tasks), _names(methods))
-        tables = [metric_table(kept, m) for m in _names(metric) or []] or all_tables(kept)
+        kept = read_results(results).select(names_of(tasks) or None, names_of(methods) or None)
+        tables = [metric_table(kept, m) for m in names_of(metric) or []] or all_tables(kept)
         text = render_tables(tables, format)
         if out:
             write_text(out, text)
@@ -176,10 +170,6 @@ def table(
             console.out().print(text, markup=False, end="")
         else:
             typer.echo(text)
-
-
-def _names(text: str) -> list[str] | None:
-    return [n.strip() for n in text.split(",") if n.strip()] or None
 
 
 @app.command()

@@ -12,12 +12,13 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import load
 from hcal.certificates import Certificate, Monitor, refuse_scores_of_the_fit
+from hcal.certificates.batched import certify_batches
 from hcal.cli import console
 from hcal.cli.evaluate import TIMES, own_probs, text_names
 from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
 from hcal.cli.scale import Scale, describe, open_batches
-from hcal.data import Batches, DataFile
+from hcal.data import DataFile
 from hcal.data.class_names import reorder
 from hcal.evaluation import learned_from
 
@@ -38,8 +39,8 @@ def certify_file(
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
     number = class_number(positive, data.classes)
-    options: dict[str, Any] = {"level": level, "groups": data.groups, "assume": assume, "positive": number}
-    options["classes"] = text_names(data)
+    options: dict[str, Any] = {"level": level, "assume": assume, "positive": number}
+    options |= {"groups": data.groups, "classes": text_names(data)}
     if calibrator is None:
         return hcal.certify(raw, y, **options)
     told = learned_from(calibrator, data.values) + same_file(calibrator, data)
@@ -52,25 +53,6 @@ def certify_file(
     )
 
 
-def certify_source(
-    source: Batches,
-    calibrator: Calibrator | None,
-    *,
-    level: float,
-    assume: str | None,
-    positive: str | None = None,
-    **told: Any,
-) -> Certificate:
-    """Certify rows that come by blocks; never on the rows of the fit.
-
-    ``told`` says who works on the pieces, and who is told of it.
-    """
-    from hcal.certificates.batched import certify_batches
-
-    number = class_number(positive, source.classes)
-    return certify_batches(source, calibrator, level=level, assume=assume, positive=number, **told)
-
-
 def run_certify(
     model: Path | None, ask: Ask, wanted: dict[str, Any], scale: Scale, *, quiet: bool
 ) -> Certificate:
@@ -79,7 +61,8 @@ def run_certify(
         calibrator = None if model is None else load(model)
         source = open_batches(ask, scale, calibrator, model)
         with scale.working(f"certifying {describe(source)}", source, quiet=quiet) as told:
-            return certify_source(source, calibrator, **wanted, **told)
+            positive = class_number(wanted["positive"], source.classes)
+            return certify_batches(source, calibrator, **wanted | {"positive": positive}, **told)
     ask.check_memory(TIMES)
     calibrator, data = calibrator_and_data(model, ask)
     with console.working(f"certifying {shape_of(data)}", quiet=quiet):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hcal
 from hcal.cli.files import Ask
@@ -18,25 +19,22 @@ def compare_file(
     methods: list[str] | None,
     metrics: list[str] | None,
     folds: int,
-    jobs: int | None = None,
-    progress: bool | None = None,
+    jobs: int | None,
+    progress: bool | None,
 ) -> Comparison:
     """Compare methods on a file with two parts, on two files, or out of fold on one.
 
     ``test`` is the file to judge on; by default the test part of the first, or folds where it has no parts.
     """
     learn = ask.read(part="cal")
-    options = {
-        "methods": methods,
-        "metrics": metrics,
-        "input": learn.kind,
-        "n_jobs": jobs,
-        "progress": progress,
-    }
     judge = _judged_on(ask, test, learn)
-    if judge is None:
-        return hcal.compare(learn.values, learn.labels(), folds=folds, groups=learn.groups, **options)  # type: ignore[arg-type]
-    return hcal.compare(learn.values, learn.labels(), judge.values, judge.labels(), **options)  # type: ignore[arg-type]
+    rows: dict[str, Any] = {"folds": folds, "groups": learn.groups}
+    if judge is not None:
+        rows = {"test_logits": judge.values, "test_y": judge.labels()}
+    return hcal.compare(
+        learn.values, learn.labels(), **rows, methods=methods, metrics=metrics, input=learn.kind,
+        n_jobs=jobs, progress=progress,
+    )  # fmt: skip
 
 
 def _judged_on(ask: Ask, test: Path | None, learn: DataFile) -> DataFile | None:

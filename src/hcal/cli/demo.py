@@ -39,13 +39,7 @@ class Digits:
     def save(self, path: Path) -> None:
         """Write a task file that every ``hcal`` command reads."""
         with atomic_path(path) as temporary:
-            np.savez_compressed(
-                temporary,
-                logits_cal=self.logits_cal,
-                y_cal=self.y_cal,
-                logits_test=self.logits_test,
-                y_test=self.y_test,
-            )
+            np.savez_compressed(temporary, **vars(self))
 
 
 def train_digits(random_state: int = 0) -> Digits:

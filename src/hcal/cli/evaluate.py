@@ -180,8 +180,7 @@ def show(measured: Measured, *, draw: bool) -> None:
     if result.groups:
         out.print("\n" + "\n".join(group_sentences(result.groups)), markup=False)
     if result.standing is not None:
-        s = result.standing
-        out.print("\n" + "\n".join(x.words for x in (s.tolerance, s.exact, s.knowledge)), markup=False)
+        out.print("\n" + "\n".join(result.standing.sentences), markup=False)
     if measured.streamed is not None and measured.streamed.sentences:
         out.print("\n" + "\n".join(measured.streamed.sentences), markup=False)
     for warning in result.warnings:

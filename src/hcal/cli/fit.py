@@ -16,6 +16,7 @@ from hcal.cli.files import Ask, shape_of
 from hcal.cli.report import origin
 from hcal.cli.scale import Scale, describe, open_batches
 from hcal.data import DataFile
+from hcal.data.pieces import classes_of
 
 #: Peak of memory of a fit over the bytes of its scores, at least.
 TIMES: Final = 10
@@ -99,10 +100,6 @@ def _fit_blocks(
     return FitDone(calibrator, output, source.first, what, source.n_rows or 0, [])
 
 
-def _is_binary(data: DataFile) -> bool:
-    return data.values.ndim == 1 or data.values.shape[1] == 2
-
-
 def _written(data: DataFile) -> str:
     """Return the type of the next output: that of the input where it can be written."""
     tables = (".csv", ".parquet", ".feather", ".jsonl", ".xlsx")
@@ -122,7 +119,7 @@ def warn_of_few_rows(data: DataFile) -> list[str]:
             f"{rows} rows are very few to learn from: what they show is mostly chance. "
             "Some hundreds, and others to judge on, are a start"
         )
-    elif _is_binary(data) and len(found) == 2 and counts.min() < FEW_OF_A_CLASS:
+    elif classes_of(data) == 2 and len(found) == 2 and counts.min() < FEW_OF_A_CLASS:
         rare = found[counts.argmin()]
         name = rare if data.classes is None else data.classes[int(rare)]
         told.append(

@@ -83,25 +83,19 @@ def _show(
 
 def _pictures(folder: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> list[str]:
     """Write the reliability diagram where matplotlib is installed."""
+    from hcal.evaluation.drawing import draw_curve
+
     try:
-        import matplotlib  # noqa: F401
+        from matplotlib.figure import Figure
     except ImportError:
         hint = console.name(install_command("plot"))
         console.err().print(f"no picture: matplotlib is not installed ({hint})")
         return []
-    _plot(folder / "reliability.png", raw, probs, y)
-    return ["reliability.png"]
-
-
-def _plot(path: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> None:
-    from matplotlib.figure import Figure
-
-    from hcal.evaluation.drawing import draw_curve
-
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     for axis, title, p in zip(figure.subplots(1, 2), ("before", "after"), (raw, probs), strict=True):
         diagram = hcal.reliability(p, y)
         draw_curve(diagram[0], diagram.ci, axis)
         axis.set_title(f"{title}: ECE {diagram[0].error:.3f}")
-    with atomic_path(path) as temporary:
+    with atomic_path(folder / "reliability.png") as temporary:
         figure.savefig(temporary, dpi=130)
+    return ["reliability.png"]

@@ -16,7 +16,7 @@ from hcal.data.columns import may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
 from hcal.data.rows import Span, gathered_spans
 from hcal.data.tables import choose_columns, judged_columns, typed
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 
 def read_parquet(file: BinaryIO, name: str, wish: Wish) -> Arrays:
@@ -34,14 +34,11 @@ class ParquetRows:
     random = False
 
     def __init__(self, file: BinaryIO, name: str, wish: Wish) -> None:
-        try:
-            from pyarrow import parquet as pq
-        except ImportError:
-            raise missing("reading .parquet", "pyarrow", "frames") from None
+        parquet = load_extra("reading .parquet", "pyarrow.parquet", "frames")
         self._file, self._name, self._wish = file, name, wish
         with _one_line():
             # Pages are read as they are needed: a row group may be the whole file.
-            self.source = pq.ParquetFile(file, pre_buffer=False, buffer_size=2**16)
+            self.source = parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**16)
             schema = self.source.schema_arrow
             self.chosen = choose_columns(schema.names, wish, _index_of(schema))
             texts = _check_types(schema, self.chosen, wish)
@@ -59,7 +56,6 @@ class ParquetRows:
     def blocks(
         self, span: Span, size: int, *, judged: bool = False, known: Collection[str] = ()
     ) -> Iterator[Arrays]:
-        """Yield the rows of a span."""
         check_bytes(self._name, self.n_bytes * min(size, self.n_rows) // self.n_rows, size_of(self._file))
         ends = np.cumsum(self._groups())
         groups = list(range(span.place, int(np.searchsorted(ends, span.stop)) + 1))
@@ -69,7 +65,6 @@ class ParquetRows:
                 yield _arrays(_table([batch]), self.chosen, self._wish, judged=judged, known=known)
 
     def close(self) -> None:
-        """Close the file."""
         self.source.close()
         self._file.close()
 
@@ -80,10 +75,7 @@ class IpcRows:
     random = False
 
     def __init__(self, file: BinaryIO, name: str, wish: Wish) -> None:
-        try:
-            from pyarrow import ipc
-        except ImportError:
-            raise missing("reading .feather", "pyarrow", "frames") from None
+        ipc = load_extra("reading .feather", "pyarrow.ipc", "frames")
         self._file, self._name, self._wish = file, name, wish
         with _one_line():
             with ipc.open_file(file) as source:
@@ -108,7 +100,6 @@ class IpcRows:
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are."""
         return sum(rows for rows, _ in self._sizes)
 
     @property
@@ -123,7 +114,6 @@ class IpcRows:
     def blocks(
         self, span: Span, size: int, *, judged: bool = False, known: Collection[str] = ()
     ) -> Iterator[Arrays]:
-        """Yield the rows of a span."""
         left, number = span.stop - span.start, span.place
         with _one_line():
             while left > 0:
@@ -135,7 +125,6 @@ class IpcRows:
                 left, number = left - batch.num_rows, number + 1
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -103,12 +103,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_new_folder(path: Path) -> None:
-    """Raise where a folder cannot be written because something is there.
-
-    Examples
-    --------
-    >>> check_new_folder(Path("new"))
-    """
+    """Raise where a folder cannot be written because something is there."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"no such directory: {path.parent}")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -116,13 +111,7 @@ def check_new_folder(path: Path) -> None:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove the temporaries that killed processes left in a folder; those of living ones stay.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> remove_stale(Path(tempfile.mkdtemp()))
-    """
+    """Remove the temporaries that killed processes left in a folder; those of living ones stay."""
     try:
         names = [name for name in os.listdir(folder) if name.startswith(".hcal-tmp-")]
     except OSError:  # a folder that may be written to but not listed: nothing to tidy

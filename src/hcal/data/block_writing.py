@@ -18,7 +18,7 @@ from hcal.data.arrays import Arrays
 from hcal.data.atomic import atomic_path
 from hcal.data.columns import CLASSES
 from hcal.data.writing import arrays_of, to_columns
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 
 class BlockWriter(Protocol):
@@ -54,14 +54,11 @@ class _ParquetBlocks:
         self._writer: Any = None
 
     def write(self, arrays: Arrays) -> None:
-        try:
-            import pyarrow as pa
-            from pyarrow import parquet as pq
-        except ImportError:
-            raise missing("writing .parquet", "pyarrow", "frames") from None
-        table = pa.table(to_columns(arrays))
+        table = load_extra("writing .parquet", "pyarrow", "frames").table(to_columns(arrays))
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, table.schema)
+            from pyarrow import parquet
+
+            self._writer = parquet.ParquetWriter(self._path, table.schema)
         self._writer.write_table(table.cast(self._writer.schema))
 
     def finish(self) -> None:
@@ -143,10 +140,7 @@ BLOCK_TYPES: Final = tuple(sorted(_BLOCKS))
 
 
 def can_write_blocks(path: str | Path) -> None:
-    """Raise now when ``path`` is not a type that can be written block by block.
-
-    >>> can_write_blocks("out.parquet")
-    """
+    """Raise now when ``path`` is not a type that can be written block by block."""
     if Path(path).suffix.lower() not in _BLOCKS:
         name, types = Path(path).name, ", ".join(BLOCK_TYPES)
         raise ValueError(f"cannot write {name} block by block: the types are {types}, or a folder")

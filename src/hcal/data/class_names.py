@@ -143,8 +143,6 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
     place = {str(name): i for i, name in enumerate(columns)}
     missing = [str(name) for name in classes if str(name) not in place]
     if missing or len(columns) != len(classes):
-        theirs = (
-            f"{one_line(', '.join(map(str, columns)), 80)} and {one_line(', '.join(map(str, classes)), 80)}"
-        )
-        raise ValueError(f"the classes of the columns are not those of the model: {theirs}")
+        theirs, ours = (one_line(", ".join(map(str, names)), 80) for names in (columns, classes))
+        raise ValueError(f"the classes of the columns are not those of the model: {theirs} and {ours}")
     return [place[str(name)] for name in classes]

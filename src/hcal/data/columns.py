@@ -62,11 +62,7 @@ ANY: Final = Columns()
 
 
 def role_key(role: str) -> str:
-    """Return where the column of a part stands among the arrays of a table.
-
-    >>> role_key("label")
-    '@label'
-    """
+    """Return where the column of a part stands among the arrays of a table."""
     return f"@{role}"
 
 

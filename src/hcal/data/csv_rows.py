@@ -80,7 +80,6 @@ class CsvRows:
     def blocks(
         self, span: Span, size: int, *, judged: bool = False, known: Collection[str] = ()
     ) -> Iterator[Arrays]:
-        """Yield the rows of a span."""
         self._file.seek(span.place or self._begin)
         for a in range(span.start, span.stop, size):
             lines = list(islice(self._file, min(size, span.stop - a)))
@@ -94,5 +93,4 @@ class CsvRows:
             yield arrays
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()

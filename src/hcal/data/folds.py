@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,21 +30,16 @@ def kfold(
     """
     if stratify is not None and groups is not None:
         raise ValueError("folds are stratified or grouped, not both: pass stratify or groups")
-    permutation = np.random.RandomState(random_state).permutation(n_rows)  # the published draws
-    if groups is not None:
-        number = _deal_groups(_column(groups, n_rows, "groups"), permutation, _checked(n_rows, n_folds))
-    elif stratify is not None:
-        labels = _column(stratify, n_rows, "stratify")
-        number = _deal_labels(labels, permutation, _checked(n_rows, n_folds))
-    else:
-        number = _deal_rows(permutation, _checked(n_rows, n_folds))
-    return list(_pairs(number, n_folds))
-
-
-def _checked(n_rows: int, n_folds: int) -> int:
     if not 2 <= n_folds <= n_rows:
         raise ValueError(f"n_folds must lie in 2..{n_rows} (the number of rows), got {n_folds}")
-    return n_folds
+    permutation = np.random.RandomState(random_state).permutation(n_rows)  # the published draws
+    if groups is not None:
+        number = _deal_groups(_column(groups, n_rows, "groups"), permutation, n_folds)
+    elif stratify is not None:
+        number = _deal_labels(_column(stratify, n_rows, "stratify"), permutation, n_folds)
+    else:
+        number = _deal_rows(permutation, n_folds)
+    return [(np.flatnonzero(number != fold), np.flatnonzero(number == fold)) for fold in range(n_folds)]
 
 
 def _column(values: Any, n_rows: int, what: str) -> NDArray[Any]:
@@ -53,12 +47,6 @@ def _column(values: Any, n_rows: int, what: str) -> NDArray[Any]:
     if column.shape != (n_rows,):
         raise ValueError(f"{what} must have shape ({n_rows},), got {column.shape}")
     return column
-
-
-def _pairs(number: IntArray, n_folds: int) -> Iterator[Fold]:
-    for fold in range(n_folds):
-        held = number == fold
-        yield np.flatnonzero(~held), np.flatnonzero(held)
 
 
 def _deal_rows(permutation: IntArray, n_folds: int) -> IntArray:

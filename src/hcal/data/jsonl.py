@@ -18,11 +18,7 @@ Found = tuple[InputKind, NDArray[Any], NDArray[Any], bool]
 
 
 def is_questions(paths: Sequence[Path]) -> bool:
-    """Whether files are samples or stated confidences, and not a table with an object a line.
-
-    >>> is_questions([Path("a.csv")])
-    False
-    """
+    """Whether files are samples or stated confidences, and not a table with an object a line."""
     if not all(path.suffix.lower() == ".jsonl" for path in paths):
         return False
     if len(paths) > 1 or is_samples(paths[0]):

@@ -119,7 +119,6 @@ class NumpyRows:
         return even_spans(self.n_rows, step if self.random else max(self.n_rows, 1))
 
     def blocks(self, span: Span, size: int, **told: Any) -> Iterator[Arrays]:
-        """Yield blocks of the arrays."""
         each = self.n_bytes // max(self.n_rows, 1)
         check_bytes(self._name, each * min(size, span.stop - span.start), self._held)
         for a in range(span.start, span.stop, size):
@@ -130,7 +129,6 @@ class NumpyRows:
             }
 
     def close(self) -> None:
-        """Close the file and what was opened in it."""
         for opened in reversed(self._open):
             opened.close()
 

@@ -20,7 +20,15 @@ from hcal.data.csv_rows import CsvRows
 from hcal.data.limits import open_regular
 from hcal.data.numpy_rows import NumpyRows
 from hcal.data.plan import Part, ReadingPlan
-from hcal.data.reading import DataFile, data_of_arrays, explained, read_arrays, wish_for_labels
+from hcal.data.reading import (
+    DataFile,
+    data_of_arrays,
+    explained,
+    only_array,
+    read_arrays,
+    read_labels,
+    wish_for_labels,
+)
 from hcal.data.rows import FileRows, Span, WholeRows, step_of
 from hcal.data.zarr_rows import ZarrRows, is_zarr
 
@@ -39,29 +47,19 @@ _STREAMED: Final[dict[str, Callable[[BinaryIO, str, Wish], FileRows]]] = {
 class Recipe:
     """How the rows of a source are read, whichever of its files they are in.
 
-    Attributes
-    ----------
-    rows : int
-        The most rows of a block.
-    kind, columns, labels, part, classes
-        As for :func:`hcal.data.read_data`.
-    order : tuple or None
-        Names of the classes in the order in which the columns come out.
-    n_classes : int or None
-        What the first rows have; None where nobody has looked yet.
-    texts : frozenset of str, or None
-        The roles that hold text, as the first rows have shown; None where nobody has looked yet.
+    Most of it is as for :func:`hcal.data.read_data`; the last two say what the first rows have, None where
+    nobody has looked yet.
     """
 
-    rows: int
+    rows: int  # the most of a block
     kind: str | None = None
     columns: Columns = ANY
     labels: Path | None = None
     part: Part = "test"
     classes: tuple[str, ...] | None = None
-    order: tuple[ClassName, ...] | None = None
+    order: tuple[ClassName, ...] | None = None  # of the classes, as the columns come out
     n_classes: int | None = None
-    texts: frozenset[str] | None = None
+    texts: frozenset[str] | None = None  # the roles that hold text
 
 
 @dataclass(frozen=True)
@@ -160,36 +158,25 @@ def classes_of(data: DataFile) -> int:
 
 def labels_of(path: Path, start: int, stop: int) -> NDArray[Any]:
     """Return labels ``start`` to ``stop`` − 1 of a file that holds one for each row of the source."""
-    with _open_labels(path) as rows:
+    with open_rows(path, wish_for_labels(path)) as rows:
         if not rows.random:
             return _whole_labels(path, path.stat().st_mtime_ns)[start:stop]
         if stop > rows.n_rows:
             raise ValueError(f"{path.name} has {rows.n_rows:,} labels, and there are more rows")
-        found = [_flat(a) for a in rows.blocks(Span(start, stop), stop - start, judged=True, known=())]
+        found = [only_array(a) for a in rows.blocks(Span(start, stop), stop - start, judged=True, known=())]
     return found[0] if found else np.empty(0, dtype=np.int64)
 
 
 def count_labels(path: Path) -> int:
     """Return how many labels a file holds."""
-    with _open_labels(path) as rows:
-        return len(_whole_labels(path, path.stat().st_mtime_ns)) if not rows.random else rows.n_rows
-
-
-@contextmanager
-def _open_labels(path: Path) -> Iterator[FileRows]:
     with open_rows(path, wish_for_labels(path)) as rows:
-        yield rows
+        return len(_whole_labels(path, path.stat().st_mtime_ns)) if not rows.random else rows.n_rows
 
 
 @lru_cache(maxsize=1)
 def _whole_labels(path: Path, changed: int) -> NDArray[Any]:
     """Return all labels of a file that has no rows to pick from; kept while it is unchanged."""
-    return _flat(read_arrays(path, wish_for_labels(path)))
-
-
-def _flat(arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    (y,) = arrays.values()
-    return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
+    return read_labels(path)
 
 
 def declared_bytes(path: Path, recipe: Recipe) -> int:

@@ -25,7 +25,8 @@ def to_probs(scores: Any, kind: inputs.InputKind) -> FloatArray:
         return inputs.check_probs(scores)[0]
     if is_ragged(scores):
         for row in scores:
-            inputs.check_logits(np.atleast_2d(row), input=kind) if len(row) > 1 else None
+            if len(row) > 1:  # one option has nothing to be compared with
+                inputs.check_logits(np.atleast_2d(row), input=kind)
         return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
     probs = softmax(inputs.check_logits(scores, input=kind)[0])
     if kind == "log_probs" and probs.ndim == 2:

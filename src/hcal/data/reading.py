@@ -29,6 +29,7 @@ from hcal.data.records import read_jsonl, read_xlsx
 from hcal.data.tables import OtherColumnError, read_csv
 from hcal.data.tensors import read_safetensors
 from hcal.data.torch_files import load_tensors
+from hcal.data.zarr_rows import is_zarr
 from hcal.inputs import INPUT_KINDS, InputKind
 
 
@@ -160,7 +161,7 @@ def read_data(
         raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
     plan = ReadingPlan(path, part, kind, columns or Columns(), own_labels=labels is None)
     arrays = read_arrays(path, Wish(plan.choose, columns=plan.columns))
-    y = None if labels is None else _read_labels(Path(labels))
+    y = None if labels is None else read_labels(Path(labels))
     return data_of_arrays(plan, arrays, y, classes)
 
 
@@ -178,10 +179,10 @@ def data_of_arrays(
         y = y[:, 0]
     values = found["scores"]
     n_classes = 2 if values.ndim == 1 else values.shape[-1]
-    if classes is None:
-        names = _names_in_file(path, plan.classes(found.get(CLASSES)), n_classes)
-    else:
-        names = check_classes(classes, n_classes)
+    names = None if classes is None else check_classes(classes, n_classes)
+    if classes is None and (said := plan.classes(found.get(CLASSES))) is not None:
+        with explained(path.name):
+            names = check_classes(said, n_classes)
     data = DataFile(path, plan.kind, values, y, plan.suffix.lstrip("_"), names)  # type: ignore[arg-type]
     rest: dict[str, Any] = {
         key: found.get(role) for key, role in (("ids", "id"), ("groups", "group"), ("weight", "weight"))
@@ -192,15 +193,14 @@ def data_of_arrays(
     return replace(data, **rest)
 
 
-def _names_in_file(path: Path, said: Sequence[str] | None, n_classes: int) -> tuple[Any, ...] | None:
-    try:
-        return None if said is None else check_classes(said, n_classes)
-    except ValueError as error:
-        raise ValueError(_sentence(path.name, error)) from None
+def read_labels(path: Path) -> NDArray[Any]:
+    """Return the labels of a file that holds nothing else, or calls them ``y``."""
+    return only_array(read_arrays(path, wish_for_labels(path)))
 
 
-def _read_labels(path: Path) -> NDArray[Any]:
-    (y,) = read_arrays(path, wish_for_labels(path)).values()
+def only_array(arrays: Arrays) -> NDArray[Any]:
+    """Return the one array of labels, a row or column of them as (N,)."""
+    (y,) = arrays.values()
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
 
@@ -348,14 +348,12 @@ _READERS: Final[dict[str, Callable[[BinaryIO, str, Wish], Arrays]]] = {
     ".p": _read_benchmark,
     ".pkl": _read_benchmark,
 }
-
-
 #: The types that can be read.
 TYPES: Final = tuple(sorted(_READERS))
 
 
 def checksum(path: str | Path) -> str:
-    """Return the SHA-256 of a file, to name the data behind a result.
+    """Return the SHA-256 of a file, to name the data behind a result; of a Zarr store, that of all its files.
 
     Examples
     --------
@@ -365,5 +363,10 @@ def checksum(path: str | Path) -> str:
     >>> checksum(path)[:12]
     'e3b0c44298fc'
     """
-    with open_regular(Path(path)) as f:
+    path = Path(path)
+    if is_zarr(path):
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        each = (f"{file.relative_to(path).as_posix()} {checksum(file)}\n" for file in files)
+        return hashlib.sha256("".join(each).encode()).hexdigest()
+    with open_regular(path) as f:
         return hashlib.file_digest(f, "sha256").hexdigest()

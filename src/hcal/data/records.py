@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import may_be_text
 from hcal.data.limits import check_bytes, one_line, size_of
-from hcal.data.tables import choose_columns, judged_columns, typed
-from hcal.runtime.extras import missing
+from hcal.data.tables import WIDEST, choose_columns, judged_columns, typed
+from hcal.runtime.extras import load_extra
 
-#: A number takes this many times the bytes of the shortest one in text.
-_WIDEST: Final = 4
 #: A cell of a sheet, as XML and then as a Python object, takes this many times its bytes.
 _SHEET: Final = 4
 
 
 def read_jsonl(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     """Read a file with one JSON object a line, all with the keys of the first; lists are rows of a matrix."""
-    check_bytes(name, _WIDEST * size_of(file), size_of(file))
+    check_bytes(name, WIDEST * size_of(file), size_of(file))
     rows = _objects(file)
     first = next(rows, None)
     if first is None:
@@ -61,15 +59,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_xlsx(file: BinaryIO, name: str, wish: Wish) -> Arrays:
     """Read the one sheet of a workbook; its first row holds the names of the columns."""
-    try:
-        from openpyxl import load_workbook
-    except ImportError:
-        raise missing("reading .xlsx", "openpyxl", "excel") from None
+    openpyxl = load_extra("reading .xlsx", "openpyxl", "excel")
     with zipfile.ZipFile(file) as archive:
         # Beyond what other formats may expand: XML is long. Nothing is unpacked before this.
         check_bytes(name, _SHEET * sum(e.file_size for e in archive.infolist()), size_of(file))
     file.seek(0)
-    book = load_workbook(file, read_only=True, data_only=True, keep_links=False)
+    book = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
     try:
         if len(book.worksheets) != 1:
             raise ValueError(f"it has {len(book.worksheets)} sheets: save the one with the scores by itself")

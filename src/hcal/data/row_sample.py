@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.data.provenance import mix
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
 
 _Keys = NDArray[np.uint64]
 #: Of the rows of a sample, one in this many is dealt to the classes equally, so that rare ones have some.
@@ -21,25 +21,14 @@ _DEALT = 4
 
 
 class SampledRows(NamedTuple):
-    """A sample, in the order of the hashes.
+    """A sample, in the order of the hashes."""
 
-    Attributes
-    ----------
-    scores : array of shape (S, K)
-    y : array of shape (S,)
-    weight : array of shape (S,)
-        The rows' own weights times what brings every class to its share of all rows; mean as given.
-    plain : bool array of shape (S,)
-        The rows that a sample without strata would hold: they need no weights.
-    seen : int
-        How many rows there were.
-    """
-
-    scores: FloatArray
-    y: IntArray
+    scores: FloatArray  # (S, K)
+    y: IntArray  # (S,)
+    #: (S,): the rows' own weights times what brings every class to its share of all rows; mean as given.
     weight: Float64
-    plain: NDArray[np.bool_]
-    seen: int
+    plain: NDArray[np.bool_]  # (S,): rows that a sample without strata would hold; they need no weights
+    seen: int  # how many rows there were
 
     @property
     def whole(self) -> bool:
@@ -165,7 +154,7 @@ class RowSample:
 def _places(y: IntArray) -> IntArray:
     """Return how many rows of the same label stand before each row (S,)."""
     order = np.argsort(y, kind="stable")
-    first = np.concatenate([[0], np.flatnonzero(np.diff(y[order])) + 1]) if len(y) else np.zeros(0, int)
+    first = run_starts(y[order]) if len(y) else np.zeros(0, int)
     run = np.diff(np.append(first, len(y)))
     place = np.empty(len(y), dtype=np.int64)
     place[order] = np.arange(len(y)) - np.repeat(first, run)

@@ -16,19 +16,11 @@ MOST_PIECES: Final = 256
 
 @dataclass(frozen=True)
 class Span:
-    """Rows of a file that can be read alone.
-
-    Attributes
-    ----------
-    start, stop : int
-        Rows ``start`` to ``stop`` − 1.
-    place : int
-        Where they begin in the file, in the unit of its format.
-    """
+    """Rows ``start`` to ``stop`` − 1 of a file, which can be read alone."""
 
     start: int
     stop: int
-    place: int = 0
+    place: int = 0  # where they begin in the file, in the unit of its format
 
 
 class FileRows(Protocol):
@@ -126,7 +118,6 @@ class WholeRows:
         return [Span(0, self.n_rows)] if self.n_rows else []
 
     def blocks(self, span: Span, size: int, **told: Any) -> Iterator[Arrays]:
-        """Yield slices."""
         for a in range(span.start, span.stop, size):
             b = min(a + size, span.stop)
             yield {k: v if k == CLASSES else v[a:b] for k, v in self._arrays.items()}

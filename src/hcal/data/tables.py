@@ -137,10 +137,7 @@ _WAY_OUT: Final = (
 
 
 def refuse_identifiers(matrix: NDArray[Any], names: Sequence[str]) -> None:
-    """Refuse a free column of whole numbers among columns that are not: a number of a row, or a label.
-
-    >>> refuse_identifiers(np.array([[0.5, 1.25], [0.25, 2.5]]), ["a", "b"])
-    """
+    """Refuse a free column of whole numbers among columns that are not: a number of a row, or a label."""
     # A column of one value (a class that is never predicted) says nothing.
     whole = [(np.rint(c) == c).all() and (c != c[0]).any() for c in matrix.T] if len(matrix) else []
     fraction = [not (np.rint(c) == c).all() for c in matrix.T]
@@ -314,11 +311,7 @@ def typed(key: str, cells: Sequence[Any], *, text: bool = False) -> NDArray[Any]
 
 
 def csv_text(raw: bytes) -> str:
-    """Return the text of a table, or say that it is none.
-
-    >>> csv_text(b"a,b")
-    'a,b'
-    """
+    """Return the text of a table, or say that it is none."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:

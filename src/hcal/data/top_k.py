@@ -165,9 +165,12 @@ class TopK:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __array__(self, *_: Any, **__: Any) -> NDArray[Any]:
+        raise ValueError("these are the top k of K classes; dense() is the array of all, where K is small")
+
     def __getitem__(self, rows: Any) -> TopK:
-        """Return some rows, by a slice, a mask or numbers."""
-        part = np.arange(len(self))[rows]
+        """Return some rows, by a number, a slice, a mask or numbers."""
+        part = np.atleast_1d(np.arange(len(self))[rows])
         return self.with_probs(np.exp(self.log_probs), np.exp(self.log_tail), part)
 
     def with_probs(self, values: Float64, tail: Float64, rows: Any = slice(None)) -> TopK:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hcal.data.arrays import Arrays
 from hcal.data.columns import CLASSES
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 #: Rows, the first one for names, and columns of a sheet.
 _SHEET: Final = (1_048_576, 16_384)
@@ -105,16 +105,14 @@ def _write_jsonl(path: Path, arrays: Arrays) -> None:
 
 
 def _write_xlsx(path: Path, arrays: Arrays) -> None:
-    try:
-        from openpyxl import Workbook
-        from openpyxl.cell import WriteOnlyCell
-        from openpyxl.utils.exceptions import IllegalCharacterError
-    except ImportError:
-        raise missing("writing .xlsx", "openpyxl", "excel") from None
+    openpyxl = load_extra("writing .xlsx", "openpyxl", "excel")
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.utils.exceptions import IllegalCharacterError
+
     columns = to_columns(arrays)
     if len(columns) > _SHEET[1] or len(arrays["probs"]) >= _SHEET[0]:
         raise ValueError(f".xlsx holds {_SHEET[0]:,} rows and {_SHEET[1]:,} columns: write .parquet or .csv")
-    book = Workbook(write_only=True)
+    book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("probs")
 
     def cell(value: Any) -> Any:
@@ -133,11 +131,9 @@ def _write_xlsx(path: Path, arrays: Arrays) -> None:
 
 
 def _write_arrow(path: Path, arrays: Arrays, *, kind: str) -> None:
-    try:
-        import pyarrow as pa
-        from pyarrow import feather, parquet
-    except ImportError:
-        raise missing(f"writing {kind}", "pyarrow", "frames") from None
+    pa = load_extra(f"writing {kind}", "pyarrow", "frames")
+    from pyarrow import feather, parquet
+
     table = pa.table(to_columns(arrays))
     (parquet.write_table if kind == ".parquet" else feather.write_feather)(table, path)
 

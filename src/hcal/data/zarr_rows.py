@@ -14,7 +14,7 @@ from hcal.data.arrays import Arrays, Wish
 from hcal.data.columns import BARE, CLASSES, may_be_text
 from hcal.data.limits import check_bytes, one_line, open_regular
 from hcal.data.rows import Span, even_spans, rows_of
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 #: What a chunk may pass through. Others exist that run code: numcodecs can unpickle.
 _CODECS: Final = {
@@ -27,11 +27,7 @@ _METADATA: Final = (".zarray", ".zgroup", "zarr.json")
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether a folder is a Zarr store.
-
-    >>> is_zarr(Path("none"))
-    False
-    """
+    """Whether a folder is a Zarr store."""
     return any((path / name).is_file() for name in _METADATA)
 
 
@@ -41,10 +37,7 @@ class ZarrRows:
     random = True
 
     def __init__(self, path: Path, wish: Wish) -> None:
-        try:
-            import zarr  # noqa: F401
-        except ImportError:
-            raise missing("reading Zarr", "zarr", "zarr") from None
+        load_extra("reading Zarr", "zarr", "zarr")
         _refuse_codecs(path)
         held = _arrays_of(path)
         self._name = path.name
@@ -61,7 +54,6 @@ class ZarrRows:
         return even_spans(self.n_rows, -(-step // chunk) * chunk)
 
     def blocks(self, span: Span, size: int, **told: Any) -> Iterator[Arrays]:
-        """Yield blocks of the arrays."""
         chunk = max((int(np.prod(a.chunks)) * a.dtype.itemsize for a in self._arrays.values()), default=0)
         check_bytes(self._name, chunk + self.n_bytes * min(size, self.n_rows) // max(self.n_rows, 1), 0)
         for a in range(span.start, span.stop, size):

@@ -24,7 +24,7 @@ from hcal.data.pieces import Piece
 from hcal.data.probabilities import to_probs
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
-from hcal.evaluation.run import evaluate
+from hcal.evaluation.run import chosen_metrics, evaluate
 from hcal.metrics.registry import METRICS
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.runtime.numerics import FloatArray, IntArray
@@ -114,7 +114,7 @@ class _Part:
             self.seen.update(checked_rows(calibrator, batch.scores), y)
         if self.groups is not None:
             self.groups.update(probs, y, batch.groups)
-        mine = _between(rows, batch.start, batch.start + len(batch))
+        mine = numbers_between(rows, batch.start, batch.start + len(batch))
         self.sample.append(_take(batch, y, mine - batch.start))
 
     def merge(self, other: Self) -> Self:
@@ -129,7 +129,8 @@ class _Part:
         return self
 
 
-def _between(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
+def numbers_between(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
+    """Return the sorted numbers of rows that lie in start..stop − 1."""
     return rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
 
 
@@ -169,9 +170,10 @@ def sample_numbers(n_rows: int, n_classes: int, random_state: int = 0) -> NDArra
     return np.sort(rng.choice(n_rows, size, replace=False, shuffle=False)).astype(np.int64)
 
 
-def _empty(n_classes: int, kept: Any, positive: int, *, grouped: bool) -> _Part:
-    stream = CertificateStream(n_classes, positive=positive) if grouped else None
-    return _Part(StreamingMetrics(n_classes), StreamingMetrics(n_classes), stream, SeenRows(kept))
+def _empty(n_classes: int, streamed: list[str], kept: Any, positive: int, *, grouped: bool) -> _Part:
+    groups = CertificateStream(n_classes, positive=positive) if grouped else None
+    before, after = (StreamingMetrics(n_classes, streamed) for _ in range(2))
+    return _Part(before, after, groups, SeenRows(kept))
 
 
 def _measure(
@@ -223,13 +225,16 @@ def evaluate_batches(
     >>> round(found.result["brier"], 6), found.how
     (0.4, {'brier': 'all rows'})
     """
+    metrics = metrics if metrics is None or isinstance(metrics, str) else list(metrics)
+    wanted = {*chosen_metrics(metrics)[0], "nll", "accuracy"}  # by these a collapse is recognised
     source.check_labels()
     pieces = source.pieces()
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes, random_state)
-    work = [(piece, _between(rows, piece.start, piece.start + len(piece))) for piece in pieces]
+    work = [(piece, numbers_between(rows, piece.start, piece.start + len(piece))) for piece in pieces]
     kept = None if calibrator is None else calibrator.info_.get(KEY)
     grouped = source.recipe.columns.group is not None
-    empty = partial(_empty, source.n_classes, kept, positive, grouped=grouped)
+    streamed = [name for name in NAMES if name in wanted]
+    empty = partial(_empty, source.n_classes, streamed, kept, positive, grouped=grouped)
     function = partial(_measure, empty, calibrator)
     whole = add_up(function, work, empty, driver=driver, advance=advance, size=lambda w: len(w[0]))
     options: dict[str, Any] = {"positive": positive, "random_state": random_state}
@@ -277,7 +282,8 @@ def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation 
     """Return the evaluation of a sample with everything that all rows have told in its place."""
     if drawn.n == streamed.n:
         return drawn
-    values, summary = streamed.result(), _summary(streamed)
+    values: dict[str, Any] = streamed.result() | {"mean_confidence": streamed.mean_confidence}
+    summary = {name: values[name] for name in ("accuracy", "mean_confidence", "nll")}
     results = {
         name: Result(values[name], METRICS[name], found.interval) if name in NAMES else found
         for name, found in drawn.results.items()
@@ -293,8 +299,3 @@ def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation 
     return replace(
         drawn, n=streamed.n, results=results, differences=differences, collapse=tuple(reasons), **summary
     )
-
-
-def _summary(streamed: StreamingMetrics) -> dict[str, Any]:
-    values = streamed.result()
-    return {"accuracy": values["accuracy"], "mean_confidence": streamed.mean_confidence, "nll": values["nll"]}

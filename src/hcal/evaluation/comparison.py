@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -102,30 +103,25 @@ def compare(
         known = check_classes(classes, len(classes))
         cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
     task = _task(cal_logits, cal_y, test_logits, test_y, input, folds, stratify, groups, random_state)
-    jobs = _n_jobs(n_jobs, len(chosen), task.size)
+    jobs = _n_jobs(n_jobs, len(chosen), task.fit.size)
     results: dict[str, MethodResult] = {}
     with _bar(progress, len(chosen)) as advance:
         for result in _run_all(chosen, task, names, jobs):
             results[result.label] = result
             advance(result.label)
     ordered = [results.get(label, _died(label, cal.name)) for label, cal in chosen.items()]
-    return Comparison([r.judged(ordered[0], task.n_classes) for r in ordered], names)
+    return Comparison([r.judged(ordered[0], task.fit.shape[1]) for r in ordered], names)
 
 
+@dataclass(frozen=True)
 class _Task:
-    """Checked arrays and the pairs of (rows to fit on, rows to predict)."""
+    """Checked arrays and the pairs of (rows to fit on, rows to predict); None for all and all."""
 
-    def __init__(self, fit: FloatArray, fit_y: IntArray, test: FloatArray, test_y: IntArray) -> None:
-        self.fit, self.fit_y, self.test, self.test_y = fit, fit_y, test, test_y
-        self.folds: list[Fold] | None = None
-
-    @property
-    def size(self) -> int:
-        return self.fit.size
-
-    @property
-    def n_classes(self) -> int:
-        return int(self.fit.shape[1])
+    fit: FloatArray
+    fit_y: IntArray
+    test: FloatArray
+    test_y: IntArray
+    folds: list[Fold] | None = None
 
 
 def _task(
@@ -146,22 +142,16 @@ def _task(
     if test_logits is None:
         if folds is None:
             raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
-        task = _Task(fit, fit_y, fit, fit_y)
-        task.folds = kfold(
-            len(fit), folds, random_state=random_state, stratify=fit_y if stratify else None, groups=groups
-        )
-        return task
+        labels = fit_y if stratify else None
+        parts = kfold(len(fit), folds, random_state=random_state, stratify=labels, groups=groups)
+        return _Task(fit, fit_y, fit, fit_y, parts)
     if folds is not None or groups is not None:
         raise ValueError("folds and groups divide the calibration part; with a test part leave them out")
     test, _ = inputs.check_logits(test_logits, input=input, n_classes=fit.shape[1])
     labels = inputs.check_labels(test_y, *test.shape)
-    _warn_common(fit, test)
-    return _Task(fit, fit_y, test, labels)
-
-
-def _warn_common(fit: FloatArray, test: FloatArray) -> None:
     if text := coincidence(fit, test):
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warnings.warn(text, UserWarning, stacklevel=3)
+    return _Task(fit, fit_y, test, labels)
 
 
 def _named(methods: Methods | None, input: inputs.InputKind) -> dict[str, Calibrator]:

@@ -16,13 +16,7 @@ _ACROSS = 3
 
 
 def draw_comparison(results: list[Any], metrics: list[str]) -> Figure:
-    """Draw methods × metrics.
-
-    Parameters
-    ----------
-    results : list of MethodResult
-        Failed ones are left out.
-    """
+    """Draw methods × metrics; failed methods are left out."""
     plt = pyplot()
     shown = [r for r in results if r.scores]
     if not shown:
@@ -30,14 +24,14 @@ def draw_comparison(results: list[Any], metrics: list[str]) -> Figure:
     across = min(_ACROSS, len(metrics))
     down = -(-len(metrics) // across)
     size = (3.4 * across + 0.8, (0.9 + 0.26 * len(shown)) * down)
+    figure: Figure
     figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, sharey=True, layout="constrained")
     for i, ax in enumerate(axes.ravel()):
         if i < len(metrics):
             _panel(ax, shown, metrics[i])
         else:
             ax.set_visible(False)
-    found: Figure = figure
-    return found
+    return figure
 
 
 def _panel(ax: Any, results: list[Any], name: str) -> None:

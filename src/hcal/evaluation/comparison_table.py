@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.metrics import get_metric
-from hcal.runtime.extras import missing
+from hcal.runtime.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,9 +103,11 @@ class Comparison:
         return min(good, key=lambda r: sign * r.scores[metric]).label
 
     def sorted(self, metric: str) -> Comparison:
-        """Return the table from best to worst by a metric; failed methods last."""
+        """Return the table from best to worst by a metric; methods without a value of it last."""
         sign = 1 if get_metric(metric).lower_is_better else -1
-        order = sorted(self.results, key=lambda r: (bool(r.error), sign * r.scores.get(metric, float("inf"))))
+        if not any(metric in r.scores or r.error for r in self.results):
+            raise ValueError(f"no method has a value of {metric!r}")
+        order = sorted(self.results, key=lambda r: sign * r.scores.get(metric, sign * float("inf")))
         return Comparison(order, self.metrics)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
@@ -124,11 +126,8 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame: a row a method, a column a metric, then the times and notes."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise missing("to_frame()", "pandas", "frames") from None
-        frame = pd.DataFrame.from_dict(self.to_dict(), orient="index")
+        pandas = load_extra("to_frame()", "pandas", "frames")
+        frame: pd.DataFrame = pandas.DataFrame.from_dict(self.to_dict(), orient="index")
         extra = ["mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
 

@@ -53,8 +53,6 @@ class EqualProbabilities:
 def pool_probabilities(p: Vector, event: Vector, weight: Vector) -> EqualProbabilities:
     """Sort events by their probability and take equal ones together.
 
-    Examples
-    --------
     >>> pool_probabilities(np.array([0.7, 0.2, 0.7]), np.array([1.0, 0.0, 0.0]), np.ones(3)).rate
     array([0. , 0.5])
     """
@@ -67,8 +65,6 @@ def pool_probabilities(p: Vector, event: Vector, weight: Vector) -> EqualProbabi
 def isotonic_steps(pooled: EqualProbabilities) -> Steps:
     """Return the steps of the best increasing fit.
 
-    Examples
-    --------
     >>> p, event = np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0])
     >>> steps = isotonic_steps(pool_probabilities(p, event, np.ones(3)))
     >>> steps.observed, steps.weight
@@ -85,8 +81,6 @@ def isotonic_steps(pooled: EqualProbabilities) -> Steps:
 def isotonic_parts(pooled: EqualProbabilities) -> Parts:
     """Return the Brier score of the event in its three parts.
 
-    Examples
-    --------
     >>> parts = isotonic_parts(pool_probabilities(np.array([0.5, 0.9]), np.array([0.0, 1.0]), np.ones(2)))
     >>> round(parts.miscalibration, 3), parts.discrimination, parts.uncertainty
     (0.13, 0.25, 0.25)
@@ -110,16 +104,7 @@ def isotonic_band(
     """Return where the isotonic fit lies, at some probabilities, if the predictions are calibrated.
 
     Events are drawn with their probabilities, fitted again, and the fits' quantiles taken point by point: the
-    consistency band of the paper.
-
-    Parameters
-    ----------
-    at : array of shape (points,)
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    low, high : array of shape (points,)
+    consistency band of the paper. Shapes: at, low, high (points,).
     """
     place = np.clip(np.searchsorted(pooled.p, at, side="right") - 1, 0, len(pooled.p) - 1)
     counts = np.maximum(np.rint(pooled.weight), 1).astype(np.int64)

@@ -295,18 +295,8 @@ def _curve(
 def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:
     """Return where the frequency of n events of probability p lies with at least the given probability.
 
-    Parameters
-    ----------
-    p, n : array of shape (bins,)
-        NaN where a bin is empty.
-    level : float
+    Shapes: p, n, low, high (bins,), NaN where a bin is empty.
 
-    Returns
-    -------
-    low, high : array of shape (bins,)
-
-    Examples
-    --------
     >>> consistency_band(np.array([0.5]), np.array([100.0]), 0.95)
     (array([0.4]), array([0.6]))
     """

@@ -16,16 +16,7 @@ _WIDTH: Final = 30
 
 
 def diagram_text(diagram: Reliability) -> str:
-    """Return the diagram as lines of text: every bin with rows, its probability, frequency and band.
-
-    Parameters
-    ----------
-    diagram : Reliability
-
-    Returns
-    -------
-    str
-    """
+    """Return the diagram as lines of text: every bin with rows, its probability, frequency and band."""
     order = np.argsort([-c.error for c in diagram.curves], kind="stable")[:_SHOWN]
     parts = [_curve(diagram.curves[i]) for i in order]
     if len(diagram) > len(parts):

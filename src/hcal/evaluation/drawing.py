@@ -25,16 +25,8 @@ def draw_curve(curve: ReliabilityCurve, ci: float, ax: Axes | None = None) -> Ax
     full = curve.weight > 0
     x, seen = curve.predicted[full], curve.observed[full]
     share = curve.weight / curve.weight.sum()
-    width = np.diff(curve.edges)
-    ax.bar(
-        curve.edges[:-1],
-        share,
-        width,
-        align="edge",
-        color=_FILL,
-        edgecolor="white",
-        label="share of rows",
-    )
+    bars: dict[str, Any] = {"align": "edge", "color": _FILL, "edgecolor": "white", "label": "share of rows"}
+    ax.bar(curve.edges[:-1], share, np.diff(curve.edges), **bars)
     ax.plot([0, 1], [0, 1], color="black", linewidth=0.8, linestyle=":")
     out, band = curve.outside[full], f"{ci:.0%} if calibrated"
     if curve.along:  # a band along the curve, as there are many points

@@ -14,6 +14,7 @@ from hcal.evaluation.standing import Standing
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
+from hcal.runtime.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,9 +147,9 @@ class Evaluation:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame with one row a metric."""
-        import pandas as pd
-
-        return pd.DataFrame(self.to_records()).set_index("metric")
+        pandas = load_extra("to_frame()", "pandas", "frames")
+        frame: pd.DataFrame = pandas.DataFrame(self.to_records()).set_index("metric")
+        return frame
 
     def to_json(self, indent: int | None = 1) -> str:
         """Return everything as JSON; a value that does not exist (NaN) becomes null."""
@@ -212,8 +213,7 @@ class Evaluation:
                 f"p = {self.test.p_value:.3g}"
             )
         if self.standing is not None:
-            s = self.standing
-            lines += [s.tolerance.words, s.exact.words, s.knowledge.words]
+            lines += self.standing.sentences
         lines += group_sentences(self.groups) if self.groups else []
         return lines + [f"warning: {w}" for w in self.warnings]
 
@@ -246,8 +246,7 @@ class Evaluation:
         Console(file=out, width=width, color_system=None).print(self)
         return out.getvalue().rstrip()
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(c)}</th>" for c in self._columns())

@@ -93,7 +93,7 @@ def evaluate(
     {'brier': 0.4, 'accuracy': 0.5}
     """
     _check_options(ci, interval, n_resamples)
-    names, chosen = _names(metrics)
+    names, chosen = chosen_metrics(metrics)
     named = None if classes is None else check_classes(classes, len(classes))
     y = y if named is None else encode(y, named)
     s = _sample(probs, y, sample_weight, input)
@@ -157,7 +157,7 @@ def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:
         raise ValueError(f"n_resamples must be an integer of at least 20, got {n_resamples!r}")
 
 
-def _names(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
+def chosen_metrics(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
     """Return the metrics asked for, levels written out, and whether somebody chose them."""
     if metrics is None:
         return list(METRICS), False

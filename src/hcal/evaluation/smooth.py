@@ -32,16 +32,9 @@ class Smoothed:
 def smooth_curve(
     p: Vector, event: Vector, weight: Vector, level: float, resamples: int, rng: np.random.Generator
 ) -> Smoothed:
-    """Return the smooth reliability curve with its consistency band.
+    """Return the smooth reliability curve with its consistency band, for which events are drawn.
 
-    Parameters
-    ----------
-    p, event, weight : arrays of shape (N,)
-    level : float
-        Of the band.
-    resamples : int
-        How many sets of events are drawn for it.
-    rng : numpy.random.Generator
+    Shapes: p, event, weight (N,).
     """
     error = smooth_error(p, event - p, weight)
     width = max(error, _NARROWEST)

@@ -60,6 +60,11 @@ class Standing:
     exact: Statement
     knowledge: Statement
 
+    @property
+    def sentences(self) -> list[str]:
+        """The three in words."""
+        return [self.tolerance.words, self.exact.words, self.knowledge.words]
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
         return {name: vars(getattr(self, name)) for name in ("tolerance", "exact", "knowledge")}
@@ -68,25 +73,14 @@ class Standing:
 def stand(
     s: Sample, certificate: Certificate, top: CalibrationTest, vector: CalibrationTest | None
 ) -> Standing:
-    """Say where a predictor stands.
-
-    Parameters
-    ----------
-    top, vector : CalibrationTest
-        Of the top label and of the whole vector.
-    """
+    """Say where a predictor stands by its certificate and the tests of top label and whole vector."""
     return Standing(
         within_tolerance(certificate), exactly(certificate, top, vector), knows_more(s, certificate.level)
     )
 
 
 def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
-    """Test the whole vector with the kernel error, on at most ``VECTOR_ROWS`` random rows.
-
-    Returns
-    -------
-    CalibrationTest, or None for fewer than 10 rows
-    """
+    """Test the whole vector with the kernel error, on at most ``VECTOR_ROWS`` random rows; None below 10."""
     if s.n < 10:
         return None
     if s.n > VECTOR_ROWS:

@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import threading
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, MutableMapping
 
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 #: Events in the order of their cells, the edges of the cells, and how far into its cell each event lies.
 Order = tuple[Tensor, Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class _Kept:
-    of: weakref.ref[Tensor]
-    version: int
-    step: float
-    cells: int
-    order: Order
+#: As many fits may run at once before one makes another forget.
+_MOST = 8
 
 
 class OrderCache:
-    """Orders of a few tensors that are alive; none is kept alive by this.
+    """Orders of a few tensors that are alive, made by ``make`` (x, step, cells); none is kept alive by this.
 
     Safe in threads: what is asked for is returned, never what another thread put there meanwhile.
 
-    Parameters
-    ----------
-    make : callable
-        (x, step, cells) to Order.
-    most : int
-        As many fits may run at once before one makes another forget.
-
-    Examples
-    --------
     >>> import torch
     >>> made = []
     >>> cache = OrderCache(lambda x, step, cells: made.append(1) or (x, x, x))
@@ -46,46 +28,32 @@ class OrderCache:
     2
     """
 
-    def __init__(self, make: Callable[[Tensor, float, int], Order], most: int = 8) -> None:
-        self._make, self._most = make, most
+    def __init__(self, make: Callable[[Tensor, float, int], Order]) -> None:
+        self._make = make
         # re-entrant: the garbage collector may drop an entry while one is being stored
         self._lock = threading.RLock()
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: MutableMapping[Tensor, tuple[tuple[int, float, int], Order]] = WeakTensorKeyDictionary()
 
     def __call__(self, x: Tensor, step: float, cells: int) -> Order:
         """Return the order of x, made anew unless it is kept."""
+        version = (x._version, step, cells)
         with self._lock:
-            kept = self._kept.get(id(x))
-        if (
-            kept is not None
-            and kept.of() is x
-            and (kept.version, kept.step, kept.cells) == (x._version, step, cells)
-        ):
-            return kept.order
+            kept = self._kept.get(x)
+        if kept is not None and kept[0] == version:
+            return kept[1]
         order = self._make(x, step, cells)
-        self._store(x, step, cells, order)
+        with self._lock:
+            self._kept.pop(x, None)  # the newest stands last
+            self._kept[x] = version, order
+            while len(self._kept) > _MOST:
+                del self._kept[next(iter(self._kept))]
         return order
 
     def of(self, x: Tensor) -> Order | None:
         """Return the order that is kept for x, for whoever must keep it alive."""
         with self._lock:
-            kept = self._kept.get(id(x))
-        return kept.order if kept is not None and kept.of() is x else None
+            kept = self._kept.get(x)
+        return None if kept is None else kept[1]
 
     def __len__(self) -> int:
         return len(self._kept)
-
-    def _store(self, x: Tensor, step: float, cells: int, order: Order) -> None:
-        key = id(x)
-        ref = weakref.ref(x, lambda gone: self._drop(key, gone))
-        with self._lock:
-            self._kept[key] = _Kept(ref, x._version, step, cells, order)
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-
-    def _drop(self, key: int, gone: weakref.ref[Tensor]) -> None:
-        with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None and kept.of is gone:  # a later tensor may have the same id
-                del self._kept[key]

@@ -10,9 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Rows wider than this go through plain torch operations.
-MAX_CLASSES = 8192
-
 
 def table_forward(x: Tensor, values: Tensor, step: float) -> Tensor:
     """Return softmax(−V(−x)) for x (N, K) and a table (G + 1,)."""

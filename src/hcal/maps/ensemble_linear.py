@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.maps.base import CalibrationMap, Init, MapState, check_init, generator, uniform
-from hcal.maps.table import use_fused
+from hcal.maps.table import use_compiled, use_fused
 from hcal.runtime.buffers import buffer
-from hcal.runtime.jit import compiled
 from hcal.runtime.threads import run_parts, split
 
 # Members that start exactly equal would stay equal; this apart, the start is the identity to about 1e-6.
@@ -81,7 +80,7 @@ class _Mixture(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:
         ctx.save_for_backward(x, slopes, shares)
-        if _use_compiled(x):
+        if use_compiled(x):
             return _compiled_forward(x, slopes, shares)
         if use_fused(x):
             from hcal.maps import _triton
@@ -96,7 +95,7 @@ class _Mixture(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
         x, slopes, shares = ctx.saved_tensors
-        if _use_compiled(x):
+        if use_compiled(x):
             by_share, by_slope = _compiled_backward(x, slopes, grad)
         elif use_fused(x):
             from hcal.maps import _triton
@@ -117,10 +116,6 @@ def _plain_backward(x: Tensor, slopes: Tensor, grad: Tensor) -> tuple[Tensor, Te
         by_share.append(mean.sum())
         by_slope.append(((weighted * x).sum(dim=1) - mean * (member * x).sum(dim=1)).sum())
     return torch.stack(by_share), torch.stack(by_slope)
-
-
-def _use_compiled(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype == torch.float32 and compiled()
 
 
 def _compiled_forward(x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:

@@ -21,17 +21,8 @@ from hcal.runtime.numerics import Float64, FloatArray
 def apply_table(x: FloatArray, table: NDArray[Any], step: float) -> FloatArray:
     """Return the tabulated map before its softmax: knot c at x = −c·step has the value −table[c].
 
-    Parameters
-    ----------
-    x : array, non-positive
-    table : array of shape (G + 1,), increasing from 0
+    x, of any shape, is not positive and decides the dtype; ``table`` (G + 1,) increases from 0.
 
-    Returns
-    -------
-    array of the shape and dtype of x
-
-    Examples
-    --------
     >>> apply_table(np.array([-0.5, -3.0]), np.array([0.0, 2.0, 3.0]), 1.0)
     array([-1., -4.])
     """
@@ -50,8 +41,6 @@ def apply_table(x: FloatArray, table: NDArray[Any], step: float) -> FloatArray:
 class Cells:
     """Equal cells of the real line; the first and the last go on for ever.
 
-    Examples
-    --------
     >>> cells = Cells(0.0, 1.0, 3)
     >>> cells.index(np.array([-5.0, 1.5, 9.0])), cells.edges
     (array([0, 1, 2]), array([0., 1., 2., 3.]))
@@ -80,12 +69,6 @@ class Cells:
 def cells_over(x: Float64, count: int = 1024) -> Cells:
     """Return cells from the 0.01 % to the 99.99 % quantile of all logits: outliers must not stretch them.
 
-    Parameters
-    ----------
-    x : array of any shape
-
-    Examples
-    --------
     >>> cells_over(np.array([0.0, 1.0]), 4).width
     0.25
     """
@@ -99,8 +82,6 @@ def cells_over(x: Float64, count: int = 1024) -> Cells:
 def apply_cells(x: Float64, cells: Cells, values: Float64) -> Float64:
     """Return the piecewise linear function at x; the end segments go on for ever.
 
-    Examples
-    --------
     >>> apply_cells(np.array([-1.0, 0.5, 3.0]), Cells(0.0, 1.0, 2), np.array([0.0, 1.0, 3.0]))
     array([-1. ,  0.5,  5. ])
     """
@@ -113,19 +94,10 @@ def apply_cells(x: Float64, cells: Cells, values: Float64) -> Float64:
 
 
 def through_knots(x: Float64, knots: Float64, values: Float64) -> Float64:
-    """Return the piecewise linear function through (knots, values); the end segments go on for ever.
+    """Return the piecewise linear function through (knots, values) at x; the end segments go on for ever.
 
-    Parameters
-    ----------
-    knots : array of shape (G,), increasing, G ≥ 2
-    values : array of shape (G,)
+    ``knots`` (G,) increase, G ≥ 2.
 
-    Returns
-    -------
-    array of the shape of x
-
-    Examples
-    --------
     >>> through_knots(np.array([-1.0, 0.5, 3.0]), np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 3.0]))
     array([-1. ,  0.5,  5. ])
     """

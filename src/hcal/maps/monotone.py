@@ -28,15 +28,9 @@ def tabulate(theta: Float64, hidden: int, cells: Cells) -> Float64:
 def monotone_net(hidden: int, cells: Cells, random_state: int = 0) -> Map:
     """Return softmax of m(x), m(x) = ∫ (ELU(g(t)) + 1 + 1e-8) dt, g an MLP 1 → hidden → hidden → 1 with ReLU.
 
-    Parameters
-    ----------
-    cells : Cells
-        Where g is evaluated; cover the logits.
-    random_state : int
-        Of the start: uniform ±1/√fan-in, the first layer counting an unused second input.
+    ``cells``, in which g is evaluated, cover the logits. The start is uniform ±1/√fan-in, the first layer
+    counting an unused second input.
 
-    Examples
-    --------
     >>> monotone_net(2, Cells(0.0, 1.0, 4)).start.size
     13
     """
@@ -58,15 +52,8 @@ def monotone_net(hidden: int, cells: Cells, random_state: int = 0) -> Map:
 
         return log_probs, pullback
 
-    rng = np.random.RandomState(random_state)
-    sizes = [
-        (hidden, 2),
-        (hidden, 2),
-        (hidden * hidden, hidden),
-        (hidden, hidden),
-        (hidden, hidden),
-        (1, hidden),
-    ]
+    rng, h = np.random.RandomState(random_state), hidden
+    sizes = [(h, 2), (h, 2), (h * h, h), (h, h), (h, h), (1, h)]
     start = np.concatenate([rng.uniform(-1, 1, n) / np.sqrt(fan_in) for n, fan_in in sizes])
     return Map("monotone_net", start, vjp)
 

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcal.maps.base import CalibrationMap, Init, MapState, check_init, generator, uniform
-from hcal.maps.table import table_of_slopes, table_softmax
+from hcal.maps.base import Init, TableMap, check_init, generator, uniform
+from hcal.maps.table import table_of_slopes
 
 #: Cells of the table. Linear interpolation is then within about 1e-6 of the integral in probabilities.
 CELLS = 2048
 
 
-class MonotonicNet(CalibrationMap):
+class MonotonicNet(TableMap):
     """softmax of g(u) = ∫₀ᵘ (ELU(f(v)) + 1) dv on standardised x, f an MLP with ReLU.
 
     g is a function of one scalar. So the network is evaluated at the midpoints of a grid over the range of
@@ -91,14 +91,6 @@ class MonotonicNet(CalibrationMap):
     def values(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return V (cells + 1,), minus the map at the knots, anchored at x = 0; summed in float64."""
         return table_of_slopes(self.slopes(dtype).double(), self.step)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return probabilities (N, K) from log-probabilities x (N, K)."""
-        return table_softmax(x, self.values(x.dtype), self.step)
-
-    def export(self) -> MapState:
-        """Return ``table`` (cells + 1,) and ``step``."""
-        return {"table": self.values().detach().cpu().numpy(), "step": np.array(self.step)}
 
 
 def standardisation(x: NDArray[Any] | Tensor) -> dict[str, float]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hcal.maps.base import CalibrationMap, Init, MapState, check_init
-from hcal.maps.table import table_of_slopes, table_softmax
+from hcal.maps.base import Init, TableMap, check_init
+from hcal.maps.table import table_of_slopes
 
 SPAN = 100.0
 _SOFTNESS = 0.02
 
 
-class PiecewiseLinear(CalibrationMap):
+class PiecewiseLinear(TableMap):
     """softmax of g(x), g continuous with z slopes, g(0) = 0; the last slope continues below −100.
 
     The published code's formula is discontinuous once slopes leave 1; this is the map that the paper
@@ -43,25 +42,12 @@ class PiecewiseLinear(CalibrationMap):
             raise ValueError(f"segments must be at least 1, got {segments}")
         check_init(init)
         start = torch.full((segments,), 1 - _SOFTNESS**2 / 4, dtype=torch.float64)
-        self.theta = torch.nn.Parameter(start)
-
-    @property
-    def step(self) -> float:
-        """Width of a segment."""
-        return SPAN / len(self.theta)
+        self.theta, self.step = torch.nn.Parameter(start), SPAN / segments
 
     def slopes(self) -> Tensor:
         """Return the positive slopes (z,), the first one next to x = 0."""
         return (self.theta + torch.sqrt(self.theta**2 + _SOFTNESS**2)) / 2
 
-    def values(self) -> Tensor:
+    def values(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return V (z + 1,), minus the map at the knots."""
         return table_of_slopes(self.slopes(), self.step)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return probabilities (N, K) from log-probabilities x (N, K)."""
-        return table_softmax(x, self.values(), self.step)
-
-    def export(self) -> MapState:
-        """Return ``table`` (z + 1,) and ``step``."""
-        return {"table": self.values().detach().cpu().numpy(), "step": np.array(self.step)}

@@ -43,16 +43,8 @@ def predict_map(state: Mapping[str, NDArray[Any]], logits: FloatArray) -> FloatA
 def graph_map(state: Mapping[str, NDArray[Any]], ops: Ops, x: Any) -> Any:
     """Return what :func:`predict_map` does, in the operations that PyTorch and ONNX have too.
 
-    Parameters
-    ----------
-    x : float64 value of shape (..., K), logits
+    x are float64 logits (..., K).
 
-    Returns
-    -------
-    value of shape (..., K)
-
-    Examples
-    --------
     >>> from hcal.runtime.ops import NumpyOps
     >>> state = {"table": np.array([0.0, 2.0]), "step": np.array(1.0)}
     >>> graph_map(state, NumpyOps(), np.log([[0.2, 0.8]])).round(4)

@@ -17,6 +17,8 @@ from hcal.runtime.numerics import Float64
 
 #: Gradient in the log-probabilities ↦ gradient in θ. To be called once: it works in place.
 Pullback = Callable[[Gradient], Float64]
+#: (θ (P,), scores (N, ·)) ↦ (log-probabilities (N, K), pullback).
+Vjp = Callable[[Float64, Float64], tuple[Float64, Pullback]]
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,7 @@ class Map:
 
     name: str
     start: Float64  # (P,): where a fit begins: the identity, where the family holds it
-    #: (θ (P,), scores (N, ·)) ↦ (log-probabilities (N, K), pullback).
-    vjp: Callable[[Float64, Float64], tuple[Float64, Pullback]]
+    vjp: Vjp
     #: For a softmax of scores that are linear in θ: (θ, x, weights (N,)) ↦ the (P, P) second derivative of
     #: the weighted sum of NLLs, which does not depend on the labels.
     curvature: Callable[[Float64, Float64, Float64], Float64] | None = None
@@ -44,8 +45,6 @@ class Map:
 def log_softmax_vjp(scores: Float64) -> tuple[Float64, Pullback]:
     """Return log-softmax of scores (N, K), and its pullback; ``scores`` is overwritten.
 
-    Examples
-    --------
     >>> log_probs, pull = log_softmax_vjp(np.zeros((1, 2)))
     >>> pull(np.array([[-1.0, 0.0]]))
     array([[-0.5,  0.5]])

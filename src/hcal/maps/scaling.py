@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from hcal.maps.protocol import Map, Pullback, log_softmax_vjp
+from hcal.maps.protocol import Map, Pullback, Vjp, log_softmax_vjp
 from hcal.runtime.gradients import Gradient, dense_gradient
 from hcal.runtime.numerics import Float64
 
@@ -28,16 +30,23 @@ def _class_curvature(features: list[Float64], probs: Float64, weight: Float64) -
     return out
 
 
-def _class_diagonal(features: list[Float64], probs: Float64, weight: Float64) -> Float64:
-    spread = probs * (1 - probs)
-    return np.concatenate([weight @ (spread * f**2) for f in features])
+def _class_map(name: str, start: Float64, vjp: Vjp, features: Callable[[Float64], list[Float64]]) -> Map:
+    """Return the map of scores that are linear class by class, its second derivatives from ``features``."""
+
+    def curvature(theta: Float64, x: Float64, weight: Float64) -> Float64:
+        return _class_curvature(features(x), np.exp(vjp(theta, x)[0]), weight)
+
+    def diagonal(theta: Float64, x: Float64, weight: Float64) -> Float64:
+        probs = np.exp(vjp(theta, x)[0])
+        spread = probs * (1 - probs)
+        return np.concatenate([weight @ (spread * f**2) for f in features(x)])
+
+    return Map(name, start, vjp, curvature, diagonal)
 
 
 def temperature() -> Map:
     """Return softmax(e^θ x): one parameter, the logarithm of β = 1/T. Preserves order.
 
-    Examples
-    --------
     >>> np.exp(temperature().log_probs(np.array([0.0]), np.array([[0.0, 0.0]])))
     array([[0.5, 0.5]])
     """
@@ -53,8 +62,6 @@ def temperature() -> Map:
 def vector(n_classes: int) -> Map:
     """Return softmax(w ⊙ x + b); θ = (w, b).
 
-    Examples
-    --------
     >>> vector(2).start
     array([1., 1., 0., 0.])
     """
@@ -73,20 +80,12 @@ def vector(n_classes: int) -> Map:
 
         return log_probs, pullback
 
-    def curvature(theta: Float64, x: Float64, weight: Float64) -> Float64:
-        return _class_curvature([x, np.ones_like(x)], np.exp(vjp(theta, x)[0]), weight)
-
-    def diagonal(theta: Float64, x: Float64, weight: Float64) -> Float64:
-        return _class_diagonal([x, np.ones_like(x)], np.exp(vjp(theta, x)[0]), weight)
-
-    return Map("vector", np.r_[np.ones(k), np.zeros(k)], vjp, curvature, diagonal)
+    return _class_map("vector", np.r_[np.ones(k), np.zeros(k)], vjp, lambda x: [x, np.ones_like(x)])
 
 
 def matrix(n_classes: int) -> Map:
     """Return softmax(W x + b); θ = (W row by row, b).
 
-    Examples
-    --------
     >>> matrix(2).start
     array([1., 0., 0., 1., 0., 0.])
     """
@@ -130,8 +129,6 @@ def beta(n_classes: int) -> Map:
 
     With x₁ = ln p and x₂ = −ln(1 − p) this is the multi-class form of beta calibration.
 
-    Examples
-    --------
     >>> beta(2).start
     array([1., 1., 1., 1., 0., 0.])
     """
@@ -150,22 +147,15 @@ def beta(n_classes: int) -> Map:
 
         return log_probs, pullback
 
-    def curvature(theta: Float64, x: Float64, weight: Float64) -> Float64:
-        halves = [x[:, :k], x[:, k:], np.ones((len(x), k))]
-        return _class_curvature(halves, np.exp(vjp(theta, x)[0]), weight)
+    def features(x: Float64) -> list[Float64]:
+        return [x[:, :k], x[:, k:], np.ones((len(x), k))]
 
-    def diagonal(theta: Float64, x: Float64, weight: Float64) -> Float64:
-        halves = [x[:, :k], x[:, k:], np.ones((len(x), k))]
-        return _class_diagonal(halves, np.exp(vjp(theta, x)[0]), weight)
-
-    return Map("beta", np.r_[np.ones(2 * k), np.zeros(k)], vjp, curvature, diagonal)
+    return _class_map("beta", np.r_[np.ones(2 * k), np.zeros(k)], vjp, features)
 
 
 def ensemble(n_classes: int) -> Map:
     """Return v₁ softmax(e^t x) + v₂ softmax(x) + v₃/K, v = |w|/Σ|w|; θ = (t, w₁, w₂, w₃). Preserves order.
 
-    Examples
-    --------
     >>> np.exp(ensemble(2).log_probs(np.array([0.0, 0.0, 0.0, 1.0]), np.array([[3.0, 0.0]])))
     array([[0.5, 0.5]])
     """

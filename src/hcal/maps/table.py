@@ -20,12 +20,13 @@ from hcal.runtime.fused import takes_fused
 from hcal.runtime.jit import compiled
 from hcal.runtime.threads import run_parts, split
 
+#: Rows wider than this go through plain torch operations.
+_FUSED_CLASSES = 8192
+
 
 def table_of_slopes(slopes: Tensor, step: float) -> Tensor:
     """Return V (G + 1,) from the positive slopes (G,) of the cells, the first one next to x = 0.
 
-    Examples
-    --------
     >>> table_of_slopes(torch.tensor([1.0, 2.0]), 0.5)
     tensor([0.0000, 0.5000, 1.5000])
     """
@@ -33,22 +34,10 @@ def table_of_slopes(slopes: Tensor, step: float) -> Tensor:
 
 
 def table_softmax(x: Tensor, values: Tensor, step: float) -> Tensor:
-    """Return softmax of the tabulated map of x; differentiable in ``values``, not in x.
+    """Return softmax (N, K) of the tabulated map of x (N, K), not positive; ``values`` (G + 1,) rise from 0.
 
-    Parameters
-    ----------
-    x : tensor of shape (N, K), non-positive
-    values : tensor of shape (G + 1,)
-        V, increasing from 0.
-    step : float
-        Distance of the knots.
+    Differentiable in ``values``, not in x.
 
-    Returns
-    -------
-    tensor of shape (N, K)
-
-    Examples
-    --------
     >>> x = torch.log(torch.tensor([[0.25, 0.75]]))
     >>> table_softmax(x, torch.tensor([0.0, 1.0, 2.0]), 1.0)
     tensor([[0.2500, 0.7500]])
@@ -60,7 +49,7 @@ def table_softmax(x: Tensor, values: Tensor, step: float) -> Tensor:
 class _TableSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor, step: float) -> Tensor:
-        if _use_compiled(x):
+        if use_compiled(x):
             probs = _compiled_forward(x, values, step)
         elif use_fused(x):
             from hcal.maps import _triton
@@ -76,7 +65,7 @@ class _TableSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
         x, probs = ctx.saved_tensors
-        if _use_compiled(x):
+        if use_compiled(x):
             return None, _compiled_backward(x, probs, grad, ctx.step, ctx.cells), None
         if use_fused(x):
             from hcal.maps import _triton
@@ -90,8 +79,6 @@ class _TableSoftmax(torch.autograd.Function):
 def interpolate(x: Tensor, values: Tensor, step: float) -> Tensor:
     """Return −V(−x), the map before its softmax, in the dtype of x.
 
-    Examples
-    --------
     >>> interpolate(torch.tensor([[-0.5, -3.0]]), torch.tensor([0.0, 2.0, 3.0]), 1.0)
     tensor([[-1., -4.]])
     """
@@ -105,8 +92,6 @@ def interpolate(x: Tensor, values: Tensor, step: float) -> Tensor:
 def locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
     """Return the cell of each event and how far into it (beyond 1 only in the last cell).
 
-    Examples
-    --------
     >>> locate(torch.tensor([-0.25, -9.0]), 0.5, 4)
     (tensor([0, 3]), tensor([ 0.5000, 15.0000]))
     """
@@ -124,14 +109,19 @@ def cell_sums(x: Tensor, inner: Tensor, step: float, cells: int) -> Tensor:
     order, edges, part = orders(x, step, cells)
     flat = inner.reshape(-1)[order].to(torch.float64)
     upper = flat * part
-    total, high = (_range_sums(v, edges) for v in (flat, upper))
+    total, high = (range_sums(v, edges) for v in (flat, upper))
     out = torch.zeros(cells + 1, dtype=torch.float64, device=x.device)
     out[:-1] += total - high
     out[1:] += high
     return out
 
 
-def _range_sums(values: Tensor, edges: Tensor) -> Tensor:
+def range_sums(values: Tensor, edges: Tensor) -> Tensor:
+    """Return the sums (C,) of values (n,) between neighbouring edges (C + 1,).
+
+    >>> range_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 2, 3]))
+    tensor([3., 4.])
+    """
     return torch.nn.functional.pad(torch.cumsum(values, 0), (1, 0))[edges].diff()
 
 
@@ -148,10 +138,11 @@ orders = OrderCache(_cell_order)
 
 def use_fused(x: Tensor) -> bool:
     """Return whether Triton kernels take this tensor."""
-    return x.shape[1] <= 8192 and takes_fused(x)
+    return x.shape[1] <= _FUSED_CLASSES and takes_fused(x)
 
 
-def _use_compiled(x: Tensor) -> bool:
+def use_compiled(x: Tensor) -> bool:
+    """Return whether numba's kernels take this tensor."""
     return x.device.type == "cpu" and x.dtype == torch.float32 and compiled()
 
 

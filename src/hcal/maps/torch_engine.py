@@ -21,15 +21,9 @@ _TINY = float(np.finfo(np.float64).tiny)
 def as_map(module: CalibrationMap, name: str | None = None) -> Map:
     """Return a torch module as a map: θ are its parameters, flattened; the pullback is autograd, in float64.
 
-    Parameters
-    ----------
-    module : CalibrationMap
-        From x = log-softmax(logits) (N, K) to probabilities. Not changed: it gives the start.
-    name : str, optional
-        Default: the name of its class.
+    ``module`` goes from x = log-softmax(logits) (N, K) to probabilities. It is not changed: it gives the
+    start and, unless there is one, the name.
 
-    Examples
-    --------
     >>> from hcal.maps import TemperatureMap
     >>> map = as_map(TemperatureMap())
     >>> np.exp(map.log_probs(map.start, np.log([[0.2, 0.8]]))).round(6)
@@ -56,8 +50,6 @@ def as_map(module: CalibrationMap, name: str | None = None) -> Map:
 def flat_parameters(module: torch.nn.Module) -> Float64:
     """Return the parameters of a module as one vector (P,).
 
-    Examples
-    --------
     >>> from hcal.maps import PiecewiseLinear
     >>> flat_parameters(PiecewiseLinear(2)).round(3)
     array([1., 1.])
@@ -78,15 +70,8 @@ def _named(module: torch.nn.Module, vector: Tensor) -> dict[str, Tensor]:
 
 
 class MapModule(torch.nn.Module):
-    """A numpy map as a torch module with one parameter θ, trained by anything that trains modules.
+    """A numpy map as a torch module with one parameter θ (P,), trained by anything that trains modules.
 
-    Parameters
-    ----------
-    map : Map
-    start : array of shape (P,), optional
-
-    Examples
-    --------
     >>> from hcal.maps import scaling
     >>> MapModule(scaling.vector(2))(torch.zeros(1, 2)).detach()
     tensor([[0.5000, 0.5000]])
@@ -122,19 +107,10 @@ class _Pulled(torch.autograd.Function):
 
 
 def as_module(map: Map, start: Float64 | None = None) -> torch.nn.Module:
-    """Return a map as a torch module of its own at ``start``: a copy of its engine, else :class:`MapModule`.
+    """Return a map as a torch module of its own at ``start`` (P,), by default the map's.
 
-    Parameters
-    ----------
-    start : array of shape (P,), optional
-        Default: the start of the map.
+    It is a copy of the map's engine, else a :class:`MapModule`.
 
-    Returns
-    -------
-    torch.nn.Module
-
-    Examples
-    --------
     >>> from hcal.maps import TemperatureMap, scaling
     >>> type(as_module(as_map(TemperatureMap()))).__name__, type(as_module(scaling.temperature())).__name__
     ('TemperatureMap', 'MapModule')

@@ -52,13 +52,7 @@ def at_copies(r: Ranked, copies: Float64) -> Bins:
 
 
 def check_bins(bins: int) -> int:
-    """Check a number of bins.
-
-    Examples
-    --------
-    >>> check_bins(15)
-    15
-    """
+    """Check a number of bins."""
     if not isinstance(bins, int | np.integer) or bins < 1:
         raise ValueError(f"bins must be a positive integer, got {bins!r}")
     return int(bins)

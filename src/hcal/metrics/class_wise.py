@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from hcal.metrics.bins import check_bins
-from hcal.metrics.data import Entries
 from hcal.metrics.documented import documented_metric
 from hcal.metrics.kmeans import cluster_columns
 from hcal.metrics.sample import Sample, as_sample, as_value
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.runtime.numerics import Float64
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,11 @@ class CellSums:
 
 @dataclass(frozen=True)
 class Cut:
-    """Which entries count, and where they are cut into bins.
-
-    Attributes
-    ----------
-    threshold : float
-        Entries above it count.
-    edges : array of shape (bins − 1,) or (K, bins − 1)
-        Ascending, for all classes or for each.
-    closed : bool
-        Whether a bin holds its lower edge, [lo, hi), rather than its upper one, (lo, hi].
-    """
+    """Which entries count, those above a threshold, and where they are cut into bins."""
 
     threshold: float
-    edges: Float64
-    closed: bool = False
+    edges: Float64  # (bins − 1,) or (K, bins − 1): ascending, for all classes or for each
+    closed: bool = False  # whether a bin holds its lower edge, [lo, hi), rather than its upper, (lo, hi]
 
     @property
     def bins(self) -> int:
@@ -99,7 +88,7 @@ def sum_cells(s: Sample, cut: Cut) -> CellSums:
 
         return sum_cells_on_device(s, cut)
     e, bins = s.data.entries(cut.threshold), cut.bins
-    flat = e.column * bins + _which(cut, e)
+    flat = e.column * bins + bin_of_entries(np, cut, cut.edges, e.value, e.column)
     w = s.w[e.row]
     # An empty list of entries would give integer counts: hence the float64.
     weight = np.bincount(flat, weights=w, minlength=s.k * bins).astype(np.float64)
@@ -107,13 +96,13 @@ def sum_cells(s: Sample, cut: Cut) -> CellSums:
     return CellSums(weight.reshape(s.k, bins), gap.reshape(s.k, bins))
 
 
-def _which(cut: Cut, e: Entries) -> IntArray:
-    """Return the bin of every entry, the number of edges below it."""
-    if cut.edges.ndim == 1:
-        return np.searchsorted(cut.edges, e.value, side="right" if cut.closed else "left").astype(np.int64)
-    which = np.zeros(len(e.value), dtype=np.int64)
-    for edge in cut.edges.T:  # at most bins - 1 comparisons, each over all entries at once
-        which += e.value > edge[e.column]
+def bin_of_entries(xp: Any, cut: Cut, edges: Any, value: Any, column: Any) -> Any:
+    """Return the bin of every entry, the number of edges below it; ``xp`` is numpy, or torch for tensors."""
+    if edges.ndim == 1:
+        return xp.searchsorted(edges, value, side="right" if cut.closed else "left")
+    which = xp.zeros_like(column)
+    for edge in edges.T:  # at most bins - 1 comparisons, each over all entries at once
+        which += value > edge[column]
     return which
 
 
@@ -157,17 +146,18 @@ def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int 
     return cwece_a(probs, y, sample_weight=sample_weight, bins=bins, order=2)
 
 
-def _threshold(threshold: float | None, k: int) -> float:
-    value = 1 / k if threshold is None else threshold
+def _threshold(s: Sample, threshold: float | None) -> float:
+    value = 1 / s.k if threshold is None else threshold
     if not 0 <= value < 1:
         raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
-    return value
+    # As the probabilities write it: the 0.1 of float32 is above that of float64, and not above itself.
+    return float(s.data.width.type(value))
 
 
 def thresholded_cells(s: Sample, bins: int, threshold: float | None) -> CellSums:
     """Return the cells [lo, hi) of the entries above the threshold only."""
     inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
-    return sum_cells(s, Cut(_threshold(threshold, s.k), inner, closed=True))
+    return sum_cells(s, Cut(_threshold(s, threshold), inner, closed=True))
 
 
 def kept_errors(cells: CellSums) -> Any:
@@ -232,4 +222,4 @@ def tcwece_k(
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("tcwece_k")
     edges = cluster_columns(s, check_bins(bins), restarts, random_state)
-    return as_value(kept_errors(sum_cells(s, Cut(_threshold(threshold, s.k), edges))).mean(-1))
+    return as_value(kept_errors(sum_cells(s, Cut(_threshold(s, threshold), edges))).mean(-1))

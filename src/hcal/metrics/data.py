@@ -30,13 +30,7 @@ class Entries:
 
 
 def is_on_device(probs: Any) -> bool:
-    """Return whether an array is a CUDA tensor, which stays where it is.
-
-    Examples
-    --------
-    >>> is_on_device(np.zeros(2))
-    False
-    """
+    """Return whether an array is a CUDA tensor, which stays where it is."""
     return bool(getattr(getattr(probs, "device", None), "type", "cpu") == "cuda")
 
 
@@ -68,6 +62,11 @@ class Data:
     def probs(self) -> FloatArray:
         """Probabilities in host memory, shape (N, K), float32 or float64."""
         return self._probs if self.tensor is None else np.asarray(self.tensor.cpu().numpy())
+
+    @property
+    def width(self) -> np.dtype[Any]:
+        """The float width of the probabilities, float32 or float64."""
+        return self.probs.dtype if self.tensor is None else np.dtype(str(self.tensor.dtype).partition(".")[2])
 
     @cached_property
     def _top(self) -> tuple[Vector, IntArray]:
@@ -128,7 +127,7 @@ class Data:
         return other
 
     def drawn(self, n_draws: int, rng: np.random.Generator) -> Any:
-        """Draw labels from the predictions, shape (D, N), on the device of the predictions."""
+        """Draw labels from the predictions, shape (D, N), on their device: how calibrated data would look."""
         if self.tensor is not None:
             from hcal.metrics.device_replicates import drawn_labels_on_device
 
@@ -187,16 +186,12 @@ class Data:
             return found[:, 0].cpu().numpy(), found[:, 1].cpu().numpy(), value
         parts = []
         for i, block in enumerate(self.row_blocks()):
-            # float32 is compared as float64: a float32 threshold would round 1/K to another number.
             flat = np.flatnonzero(block.astype(np.float64, copy=False) > threshold)
             row, column = np.divmod(flat, self.k)
             offset = i * max(1, BLOCK // self.k)
             parts.append((row + offset, column, block.ravel()[flat].astype(np.float64)))
-        return (
-            np.concatenate([p[0] for p in parts]),
-            np.concatenate([p[1] for p in parts]),
-            np.concatenate([p[2] for p in parts]),
-        )
+        rows, columns, values = (np.concatenate(found) for found in zip(*parts, strict=True))
+        return rows, columns, values
 
     def column_sums(self, weight: NDArray[np.float64]) -> Vector:
         """Return the weighted sums of every class's probabilities, shape (K,) or (B, K) for B weights."""
@@ -232,8 +227,6 @@ class Data:
 def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
     """Draw columns in proportion to weights (N, C): (D, N), one binary search a draw.
 
-    Examples
-    --------
     >>> draw_columns(np.array([[0.0, 1.0]]), 3, np.random.default_rng(0)).ravel()
     array([1, 1, 1])
     """

@@ -47,8 +47,6 @@ def check_tensor(probs: Any) -> Tensor:
 def softmax_on_device(logits: Tensor) -> Tensor | None:
     """Return the probabilities of plain logits; None where the host's check has something to say about them.
 
-    Examples
-    --------
     >>> softmax_on_device(torch.tensor([[2.0, 2.0]]))
     tensor([[0.5000, 0.5000]])
     >>> softmax_on_device(torch.tensor([[0.5, 0.5]]))
@@ -72,8 +70,6 @@ def on(data: Data, array: Any) -> Tensor:
 def run_sums(values: Tensor, lengths: Tensor) -> Tensor:
     """Return the sums of consecutive runs of rows; values (E,) or (E, B), lengths (runs,) → (runs, ...).
 
-    Examples
-    --------
     >>> run_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 1]))
     tensor([3., 0., 4.])
     """
@@ -95,8 +91,6 @@ def scan_in_blocks(x: Tensor, size: int = 4096) -> Tensor:
 
     CUDA scans a single row in parts that are put together as they arrive; several rows each on its own.
 
-    Examples
-    --------
     >>> scan_in_blocks(torch.ones(1, 5), size=2)
     tensor([[1., 2., 3., 4., 5.]])
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hcal.metrics.class_wise import CellSums, ClassTotals, Cut
+from hcal.metrics.class_wise import CellSums, ClassTotals, Cut, bin_of_entries
 from hcal.metrics.device import DEVICE_BLOCK, on, run_sums
 from hcal.metrics.device_replicates import Replicates
 from hcal.metrics.sample import Data, Sample
@@ -54,10 +54,10 @@ def sum_cells_on_device(s: Sample, cut: Cut) -> CellSums:
 def _sorted_entries(data: Data, cut: Cut) -> _SortedEntries:
     key = ("entries", cut.threshold, cut.closed, cut.edges.tobytes())
     if key not in data.on_device:
-        # float32 is compared as float64: a float32 threshold would round 1/K to another number.
         row, column = (data.tensor.double() > cut.threshold).nonzero(as_tuple=True)
         value = data.tensor[row, column].double()
-        cell, order = (column * cut.bins + _which(data, cut, value, column)).sort(stable=True)
+        which = bin_of_entries(torch, cut, on(data, cut.edges), value, column)
+        cell, order = (column * cut.bins + which).sort(stable=True)
         data.on_device[key] = _SortedEntries(row[order], value[order], run_lengths(cell, data.k * cut.bins))
     return data.on_device[key]  # type: ignore[no-any-return]
 
@@ -68,32 +68,19 @@ def run_lengths(keys: Tensor, size: int) -> Tensor:
     return torch.diff(ends)
 
 
-def _which(data: Data, cut: Cut, value: Tensor, column: Tensor) -> Tensor:
-    """Return the bin of every entry, the number of edges below it."""
-    edges = on(data, cut.edges)
-    if edges.ndim == 1:
-        return torch.searchsorted(edges, value.contiguous(), right=cut.closed)
-    which = torch.zeros_like(column)
-    for j in range(edges.shape[1]):
-        which += value > edges[column, j]
-    return which
-
-
 def _happened(many: Replicates, cut: Cut) -> Tensor:
     """Weight of the labels in every cell, shape (B, K·bins): each label is one entry of its row."""
     data, cells = many.data, many.k * cut.bins
     y = many.labels
-    own = data.tensor.gather(1, y.T).T.double()
-    cell = torch.where(own > cut.threshold, y * cut.bins + _which(data, cut, own, y), cells)
-    return label_sums(many, cell, cells)
+    own = data.tensor.gather(1, y.T).T.double().contiguous()
+    which = bin_of_entries(torch, cut, on(data, cut.edges), own, y)
+    return label_sums(many, torch.where(own > cut.threshold, y * cut.bins + which, cells), cells)
 
 
 def label_sums(many: Replicates, cell: Tensor, cells: int) -> Tensor:
     """Return the weight of the rows of each cell 0..cells−1 (beyond: of none), shape (B, cells).
 
-    Parameters
-    ----------
-    cell : tensor of shape (1, N), or (D, N) where labels were drawn
+    Shapes: cell (1, N), or (D, N) where labels were drawn.
     """
     d = len(cell)
     if d == 1:

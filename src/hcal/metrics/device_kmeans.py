@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from hcal.metrics.device import on, prefixes, sorted_columns
-from hcal.metrics.kmeans import STOP
+from hcal.metrics.kmeans import STOP, move_centres
 from hcal.metrics.sample import Data, Vector
 from hcal.runtime.numerics import Float64, IntArray
 
@@ -15,11 +17,7 @@ from hcal.runtime.numerics import Float64, IntArray
 def cluster_columns_on_device(data: Data, weight: Vector | None, starts: IntArray, clusters: int) -> Float64:
     """Return the boundaries between the clusters of every class, shape (K, clusters − 1).
 
-    Parameters
-    ----------
-    weight : array of shape (N,), optional
-    starts : array of shape (K, restarts, at most clusters)
-        Copies whose values are the first centres.
+    ``starts`` (K, restarts, at most clusters) are the copies whose values are the first centres.
     """
     edges = []
     for first, values, rows in sorted_columns(data):
@@ -42,40 +40,22 @@ def _first_centres(x: Tensor, counts: Tensor, copies: Tensor, clusters: int) -> 
 
 def _lloyds(x: Tensor, counts: Tensor, sums: Tensor, centres: Tensor) -> Tensor:
     """Iterate every class and restart until its mean distance stands; the best centres, (C, clusters)."""
-    distance = torch.full_like(centres[..., 0], torch.inf)
-    running = torch.ones_like(distance, dtype=torch.bool)
-    while bool(running.any()):
-        new, found = _lloyd(x, counts, sums, centres)
-        done = (distance - found).abs() <= STOP
-        centres = torch.where(running[..., None], new, centres)
-        distance = torch.where(running, found, distance)
-        running &= ~done
-    best = distance.argmin(dim=1)[:, None, None].expand(-1, 1, centres.shape[2])
-    return centres.gather(1, best)[:, 0]
-
-
-def _lloyd(x: Tensor, counts: Tensor, sums: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the centres (C, restarts, clusters) to their means; also the mean distance before the move."""
     classes = len(centres)
 
     def rank(at: Tensor) -> Tensor:
         return torch.searchsorted(x, at.reshape(classes, -1), right=True).reshape(at.shape)
 
-    def of(prefix: Tensor, place: Tensor) -> Tensor:
-        return prefix.gather(1, place.reshape(classes, -1)).reshape(place.shape)
+    def at_ranks(prefix: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda place: prefix.gather(1, place.reshape(classes, -1)).reshape(place.shape)
 
-    cut = rank((centres[..., 1:] + centres[..., :-1]) / 2)
-    bounds = torch.nn.functional.pad(cut, (1, 0))
-    bounds = torch.nn.functional.pad(bounds, (0, 1), value=x.shape[1])
-    low, high = bounds[..., :-1].contiguous(), bounds[..., 1:].contiguous()
-    safe = torch.where(centres.isfinite(), centres, 0.0)
-    middle = torch.minimum(torch.maximum(rank(safe), low), high)
-    (n_low, n_middle, n_high), (s_low, s_middle, s_high) = (
-        [of(prefix, place) for place in (low, middle, high)] for prefix in (counts, sums)
-    )
-    below, above = n_middle - n_low, n_high - n_middle
-    sum_below, sum_above = s_middle - s_low, s_high - s_middle
-    distance = (safe * (below - above) + sum_above - sum_below).sum(dim=2) / counts[:, -1:]
-    size = below + above
-    moved = torch.where(size > 0, (sum_below + sum_above) / size, torch.inf)
-    return moved.sort(dim=2).values, distance
+    distance = torch.full_like(centres[..., 0], torch.inf)
+    running = torch.ones_like(distance, dtype=torch.bool)
+    while bool(running.any()):
+        moved, total = move_centres(torch, centres, rank, at_ranks(counts), at_ranks(sums), x.shape[1])
+        found = total / counts[:, -1:]
+        done = (distance - found).abs() <= STOP
+        centres = torch.where(running[..., None], moved.sort(dim=2).values, centres)
+        distance = torch.where(running, found, distance)
+        running &= ~done
+    best = distance.argmin(dim=1)[:, None, None].expand(-1, 1, centres.shape[2])
+    return centres.gather(1, best)[:, 0]

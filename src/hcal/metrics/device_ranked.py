@@ -24,15 +24,9 @@ from hcal.runtime.numerics import Float64, IntArray
 class DeviceRanked(Ranked):
     """Sorted events under many sets of weights, or with many sets of marks.
 
-    Parameters
-    ----------
-    conf : array of shape (N,)
-        Ascending, in host memory.
-    hit : tensor of shape (1, N) or (D, N), float64
-    weight : tensor of shape (B, N) or (1, N), float64
+    Confidences (N,), ascending, are in host memory; hits (1, N) or (D, N) and weights (B, N) or (1, N) are
+    float64 tensors.
 
-    Examples
-    --------
     >>> one = torch.ones(1, 2, dtype=torch.float64)
     >>> r = DeviceRanked(np.array([0.5, 0.75]), one, one * torch.tensor([[1.0], [3.0]]))
     >>> r.walk()[1]
@@ -51,7 +45,6 @@ class DeviceRanked(Ranked):
 
     @cached_property
     def total(self) -> Float64:
-        """Sums of the weights, shape (B,) or (1,)."""
         return np.asarray(host(self.weight.sum(dim=1)))
 
     @cached_property
@@ -60,13 +53,11 @@ class DeviceRanked(Ranked):
         return prefixes(w), prefixes(w * self.place), prefixes(w * self.hit)
 
     def at_rows(self, positions: IntArray) -> Prefixes:
-        """Return the prefix sums at numbers of rows, shape (B, P) or (1, P) each."""
         where = self._here(np.atleast_2d(positions))
         weight, conf, hit = (host(torch.take_along_dim(x, where, dim=1)) for x in self._prefix)
         return weight, conf, hit
 
     def at_copies(self, copies: Float64) -> tuple[Float64, Float64]:
-        """Return the prefix sums of conf and hit at numbers of copies, (P,) or (B, P)."""
         weight, conf, hit = self._prefix
         at, low = self._rows(copies)
         low.clamp_(max=weight.shape[1] - 2)
@@ -85,17 +76,14 @@ class DeviceRanked(Ranked):
         return at, torch.searchsorted(weight if len(weight) > 1 else weight[0], at, right=True) - 1
 
     def row_of(self, copies: Float64) -> IntArray:
-        """Return the row that a copy, counted from 0, belongs to."""
         return np.asarray(host(self._rows(copies)[1]))
 
     def sums(self, values: Float64, positions: IntArray) -> Float64:
-        """Return Σ weight·value of the rows between consecutive positions; values (N,)."""
         found = prefixes(self.weight * self._here(values))[:, self._here(positions)]
         return np.asarray(host(torch.diff(found)))
 
     @property
     def monotone(self) -> Any:
-        """Whether no miss follows a hit, of every replicate."""
         row = torch.arange(len(self.conf), device=self.weight.device)
         there, hit = self.weight > 0, self.hit > 0
         last_miss = torch.where(there & ~hit, row, -1).amax(dim=1)
@@ -103,26 +91,21 @@ class DeviceRanked(Ranked):
         return host(last_miss < first_hit)
 
     def single(self, i: tuple[int, ...]) -> Ranked:
-        """Return one replicate, in host memory."""
         hit, weight = (host(x[i[0] if len(x) > 1 else 0]) for x in (self.hit, self.weight))
         return Ranked(self.conf, hit, weight)
 
     def dot(self, values: Float64) -> Any:
-        """Return Σ weight·value; values (N,)."""
         return host(self.weight @ self._here(values))
 
     def dot_hits(self, values: Float64) -> Any:
-        """Return Σ weight·hit·value; values (N,)."""
         return host((self.weight * self.hit) @ self._here(values))
 
     def walk(self, ends: IntArray | None = None) -> tuple[Any, Any]:
-        """Return the highest and lowest points of the cumulated weight·(conf − hit), at some rows only."""
         gap = scan(self.weight * (self.place - self.hit))
         gap = gap if ends is None else gap[:, self._here(ends)]
         return host(gap.amax(dim=1)), host(gap.amin(dim=1))
 
     def kernel_sum(self, rate: float) -> Any:
-        """Return Σ_ij r_i r_j exp(−rate·|conf_i − conf_j|), r = weight·(hit − conf)."""
         residual = self.weight * (self.hit - self.place)
         total, carry = torch.zeros_like(residual[:, 0]), torch.zeros_like(residual[:, :1])
         for start, stop, decay, grow in stretches(self.conf, rate):
@@ -135,11 +118,9 @@ class DeviceRanked(Ranked):
         return host(total)
 
     def smooth_error(self) -> Any:
-        """Return the smooth calibration errors."""
         return host(smooth_errors(self.conf, self.hit, self.weight))
 
     def kde_error(self, bandwidth: float | None) -> Any:
-        """Return the errors with densities in place of bins."""
         return host(kde_errors(self.conf, self.hit, self.weight, bandwidth))
 
 

@@ -22,22 +22,15 @@ from hcal.runtime.numerics import Float64, IntArray
 class Replicates(Sample):
     """Many samples at once: one set of predictions with many weights, or with many sets of labels.
 
-    Metrics take it in place of a sample and answer with one value a replicate.
-
-    Parameters
-    ----------
-    s : Sample
-        Of a tensor.
-    weights : tensor of shape (B, N), optional
-        The sample's own by default.
-    labels : tensor of shape (D, N), optional
-        The sample's own by default.
+    Metrics take it in place of a sample (of a tensor) and answer with one value a replicate. Weights
+    (B, N) and labels (D, N) are the sample's own by default.
     """
 
     def __init__(self, s: Sample, weights: Any = None, labels: Any = None) -> None:
         self.data, self.weight, self.keep_clusters = s.data, s.weight, True
-        self.weights = on(s.data, s.w)[None] if weights is None else torch.as_tensor(weights, device=_at(s))
-        self.labels = on(s.data, s.y)[None] if labels is None else torch.as_tensor(labels, device=_at(s))
+        device = s.data.tensor.device
+        self.weights = on(s.data, s.w)[None] if weights is None else torch.as_tensor(weights, device=device)
+        self.labels = on(s.data, s.y)[None] if labels is None else torch.as_tensor(labels, device=device)
 
     def need_repetitions(self, metric: str, *, copied: bool = False) -> None:
         """Refuse nothing: the sample that was resampled has been asked."""
@@ -61,10 +54,6 @@ class Replicates(Sample):
         """Return the weighted means of one value a row, shape (B,)."""
         found = self.weights @ on(self.data, values) / self.weights.sum(dim=1)
         return np.asarray(host(found))
-
-
-def _at(s: Sample) -> Any:
-    return s.data.tensor.device
 
 
 def ranked_hits(data: Data, hit: Any) -> DeviceRanked:

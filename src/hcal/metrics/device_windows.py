@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 class _Stretch:
     """Sums over some events, and all windows that hold them, of C sorted lists of n events.
 
-    Parameters
-    ----------
-    q, d : tensors of shape (C, L)
-        Probabilities, and probability less mark, of the events from ``start`` on.
-    first, last : int
-        The events that are counted.
+    ``q`` and ``d`` (C, L) are probabilities, and probability less mark, of the events from ``start`` on;
+    those from ``first`` to ``last`` − 1 are counted.
     """
 
     def __init__(self, q: Tensor, d: Tensor, start: int, first: int, last: int, n: int, m: int) -> None:

@@ -95,19 +95,8 @@ def dkde_spread(s: Sample, groups: int = 20, random_state: int = 0) -> tuple[flo
 
     The standard error comes from leaving out one of ``groups`` random groups of rows at a time, as neighbours
     too; all of them in one pass over the kernel. The noise is mean_i Σ_j κ_ij²·(1 − ‖p_j‖²), the variance of
-    π_i if labels were drawn from the predictions.
+    π_i if labels were drawn from the predictions. The sample has no weights.
 
-    Parameters
-    ----------
-    s : Sample
-        Without weights.
-
-    Returns
-    -------
-    standard error, noise
-
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> p = rng.dirichlet([1, 1, 1], size=200)
     >>> se, noise = dkde_spread(Sample(p, rng.integers(0, 3, 200)))

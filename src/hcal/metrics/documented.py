@@ -19,8 +19,6 @@ sample_weight : array-like of shape (N,), optional
 def documented_metric(weights: Literal["any", "counts"] = "any") -> Callable[[F], F]:
     """Complete the docstring of a metric: what all take, before its own parameters, and that it is a number.
 
-    Examples
-    --------
     >>> from hcal.metrics import brier
     >>> "sample_weight : array-like of shape (N,), optional" in brier.__doc__
     True

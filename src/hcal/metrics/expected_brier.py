@@ -32,17 +32,6 @@ def spiegelhalter(probs: Any, y: Any = None, *, sample_weight: Any = None) -> fl
     return as_value(np.abs(_ranked_z(s)))
 
 
-def spiegelhalter_z(s: Sample) -> float:
-    """Return Z with its sign: positive where the squared error is larger than the predictions expect.
-
-    Examples
-    --------
-    >>> round(spiegelhalter_z(Sample([[0.1, 0.9]] * 40, [1] * 40)), 3)
-    -2.108
-    """
-    return float(_ranked_z(s))
-
-
 def spiegelhalter_p(probs: Any, y: Any = None) -> float:
     """Return the two-sided p-value by the normal law; ``calibration_test`` has one by resampled labels.
 
@@ -68,6 +57,7 @@ def spiegelhalter_null(s: Sample, draws: int, rng: np.random.Generator) -> Vecto
 
 
 def _ranked_z(s: Sample) -> Any:
+    """Return Z with its sign: positive where the squared error is larger than the predictions expect."""
     r, (slope, variance) = s.ranked, _slope(s.data.conf_sorted)
     return _ratio(r.dot_hits(slope) - r.dot(s.data.conf_sorted * slope), r.dot(variance))
 

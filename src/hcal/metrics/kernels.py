@@ -25,8 +25,6 @@ def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
     exp(−r(x_i − x_j)) = exp(−r·x_i)·exp(r·x_j) for j < i, so one cumulated sum gives every row.
     Shapes: x (N,), ascending, a (N,).
 
-    Examples
-    --------
     >>> round(exponential_sum(np.array([0.0, 1.0]), np.array([1.0, 1.0]), np.log(2.0)), 12)
     3.0
     """
@@ -43,13 +41,9 @@ def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
 def stretches(x: Vector, rate: float) -> Iterator[tuple[int, int, float, Vector]]:
     """Cut ascending x where exp(rate·x) would overflow: stretches of length 500/rate.
 
-    Yields
-    ------
-    start, stop, decay, grow
-        exp(−rate·(first x − last x of the stretch before)), and exp(rate·(x − first x)) of its rows.
+    Each comes as start, stop, exp(−rate·(first x − last x of the stretch before)), and
+    exp(rate·(x − first x)) of its rows.
 
-    Examples
-    --------
     >>> [(a, b) for a, b, _, _ in stretches(np.array([0.0, 1.0, 600.0]), 1.0)]
     [(0, 2), (2, 3)]
     """
@@ -85,7 +79,9 @@ def _mirrored_densities(score: Vector, weights: NDArray[np.float64], half: float
     """
     mirror = np.where(score < 0.5, -score, 2 - score)
     both = np.concatenate([score, mirror])
-    grid = np.stack([_linear_binning(both, np.concatenate([w, w])) for w in weights])
+    place = grid_place(both)
+    masses = (np.concatenate([w, w]) for w in weights)
+    grid = np.stack([share_out(mass, *place, len(GRID)) / mass.sum() for mass in masses])
     step = GRID[1] - GRID[0]
     reach = int(half / step)
     u = np.arange(-reach, reach + 1) * step / half
@@ -95,12 +91,10 @@ def _mirrored_densities(score: Vector, weights: NDArray[np.float64], half: float
     return np.where((GRID > 0) & (GRID < 1), 2 * density, 0.0)
 
 
-def _linear_binning(x: Vector, weight: Vector) -> Vector:
-    """Share every weight between the two neighbouring grid points by proximity; the total becomes 1."""
-    low, part = grid_place(x)
-    grid = np.bincount(low, weights=weight * (1 - part), minlength=len(GRID))
-    grid += np.bincount(low + 1, weights=weight * part, minlength=len(GRID))
-    return np.asarray(grid / weight.sum())
+def share_out(mass: Vector, left: IntArray, share: Vector, size: int) -> Vector:
+    """Share every mass between a point of a grid and the next, which gets ``share`` of it; shape (size,)."""
+    here, next_one = np.bincount(left, mass * (1 - share), size), np.bincount(left + 1, mass * share, size)
+    return np.asarray(here + next_one)
 
 
 def grid_place(x: Vector) -> tuple[IntArray, Vector]:

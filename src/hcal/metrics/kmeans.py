@@ -7,6 +7,7 @@ binary searches and prefix-sum differences, whatever N.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,26 +38,19 @@ def cluster_columns(s: Sample, clusters: int, restarts: int, random_state: int) 
         for first in range(0, s.k if clusters > 1 else 0, step):
             columns = np.ascontiguousarray(s.data.probs[:, first : first + step].T, dtype=np.float64)
             for k, column in enumerate(columns, start=first):
-                edges[k] = _boundaries(_kmeans(column, weight, starts[k], clusters))
+                centres = _kmeans(column, weight, starts[k], clusters)
+                edges[k] = (centres[1:] + centres[:-1]) / 2
     if weight is None:
         s.data.cluster_edges[key] = edges
     return edges
-
-
-def _boundaries(centres: Vector) -> Vector:
-    return (centres[1:] + centres[:-1]) / 2
 
 
 @lru_cache(maxsize=2)  # a baseline, or the next model on the same rows, starts from the same copies
 def start_copies(n: int, n_classes: int, clusters: int, restarts: int, random_state: int) -> IntArray:
     """Draw the copies whose values are the first centres of each class, without replacement.
 
-    Returns
-    -------
-    array of shape (K, restarts, at most clusters)
+    Shape: (K, restarts, at most clusters).
 
-    Examples
-    --------
     >>> start_copies(3, 4, 5, 2, 0).shape
     (4, 2, 3)
     """
@@ -82,30 +76,35 @@ def _kmeans(x: Vector, weight: Vector | None, copies: IntArray, clusters: int) -
     restarts, size = copies.shape
     centres = np.full((restarts, clusters), np.inf)
     centres[:, :size] = np.sort(x[np.searchsorted(counts[1:], copies, side="right")], axis=1)
+
+    def rank(at: Vector) -> IntArray:
+        return np.searchsorted(x, at, side="right").astype(np.int64, copy=False)
+
     distance = np.full(restarts, np.inf)
     running = np.ones(restarts, dtype=bool)
     while running.any():
-        now = centres[running]
-        new, mean_distance = _lloyd(x, counts, sums, now)
+        moved, total = move_centres(np, centres[running], rank, counts.__getitem__, sums.__getitem__, len(x))
+        mean_distance = total / counts[-1]
         done = np.abs(distance[running] - mean_distance) <= STOP
-        centres[running], distance[running] = new, mean_distance
+        centres[running], distance[running] = np.sort(moved, axis=1), mean_distance
         running[np.flatnonzero(running)[done]] = False
     return np.asarray(centres[np.argmin(distance)])
 
 
-def _lloyd(
-    x: Vector, counts: Vector, sums: Vector, centres: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], Vector]:
-    """Move the centres of every restart to their means; also return the mean distance before the move."""
-    rows = len(centres)
-    cut = np.searchsorted(x, (centres[:, 1:] + centres[:, :-1]) / 2, side="right")
-    bounds = np.concatenate([np.zeros((rows, 1), int), cut, np.full((rows, 1), len(x))], axis=1)
-    alive = np.isfinite(centres)
-    safe = np.where(alive, centres, 0.0)
-    middle = np.clip(np.searchsorted(x, safe, side="right"), bounds[:, :-1], bounds[:, 1:])
-    below, above = counts[middle] - counts[bounds[:, :-1]], counts[bounds[:, 1:]] - counts[middle]
-    sum_below, sum_above = sums[middle] - sums[bounds[:, :-1]], sums[bounds[:, 1:]] - sums[middle]
-    distance = (safe * (below - above) + sum_above - sum_below).sum(axis=1) / counts[-1]
+def move_centres(xp: Any, centres: Any, rank: Any, counts: Any, sums: Any, n: int) -> tuple[Any, Any]:
+    """Return the means of the clusters, inf where one is empty, and Σ |value − centre| before the move.
+
+    ``centres`` (..., clusters) ascend, inf where a cluster died. ``rank`` says how many of the n values lie
+    at or below points; ``counts`` and ``sums`` give prefix sums at ranks. ``xp`` is numpy or torch.
+    """
+    cut = rank((centres[..., 1:] + centres[..., :-1]) / 2)
+    first = xp.zeros_like(cut[..., :1])
+    bounds = xp.concatenate([first, cut, first + n], -1)
+    low, high = bounds[..., :-1], bounds[..., 1:]
+    safe = xp.where(xp.isfinite(centres), centres, 0.0)
+    middle = xp.minimum(xp.maximum(rank(safe), low), high)
+    below, above = counts(middle) - counts(low), counts(high) - counts(middle)
+    sum_below, sum_above = sums(middle) - sums(low), sums(high) - sums(middle)
+    distance = (safe * (below - above) + sum_above - sum_below).sum(-1)
     size = below + above
-    moved = np.divide(sum_below + sum_above, size, out=np.full(centres.shape, np.inf), where=size > 0)
-    return np.sort(moved, axis=1), distance
+    return xp.where(size > 0, (sum_below + sum_above) / (size + (size == 0)), xp.inf), distance

@@ -22,13 +22,8 @@ Prefixes = tuple[Float64, Float64, Float64]
 class Ranked:
     """Events with weights, the least probable first.
 
-    Parameters
-    ----------
-    conf, hit, weight : arrays of shape (N,)
-        Ascending probabilities, whether the event happened (0.0 or 1.0), and weights.
+    Shapes: ascending probabilities, whether the event happened (0.0 or 1.0), and weights (N,).
 
-    Examples
-    --------
     >>> r = Ranked(np.array([0.5, 0.75]), np.array([0.0, 1.0]), np.ones(2))
     >>> [float(x) for x in r.walk()]
     [0.5, 0.25]

@@ -26,7 +26,6 @@ from hcal.metrics.sample import BLOCK, Sample, Vector, as_array
 
 BootstrapEnds = Literal["percentile", "bca"]
 
-
 #: Standard errors and chance levels need fewer replicates than the ends of a distribution.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 200, 100
 _GROUPS = 40  # of the grouped jackknife behind BCa
@@ -48,8 +47,6 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
 
     An array, or a tensor on the device of the predictions.
 
-    Examples
-    --------
     >>> s = Sample([[0.2, 0.8]] * 5, [1] * 5)
     >>> bootstrap_weights(s, 3, np.random.default_rng(0)).sum(axis=1)
     array([5., 5., 5.])
@@ -68,17 +65,10 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
 def replicates(
     s: Sample, names: Iterable[str], weights: Any, *, first_order: bool = False
 ) -> dict[str, Vector]:
-    """Return every metric under every row of weights, each of shape (B,).
+    """Return every metric under every row of weights (B, N), each of shape (B,).
 
-    Parameters
-    ----------
-    weights : array of shape (B, N)
-    first_order : bool
-        Whether a metric that costs a pass over all pairs may be resampled by its rows' shares, computed once.
-
-    Returns
-    -------
-    dict of arrays of shape (B,)
+    ``first_order``: a metric that costs a pass over all pairs may be resampled by its rows' shares, computed
+    once.
     """
     names = list(names)
     out = {}
@@ -126,8 +116,6 @@ def _reweighted(s: Sample, names: list[str], weights: NDArray[np.float64]) -> It
 def resample_blocks(count: int, n_rows: int) -> list[int]:
     """Return the sizes of the parts in which ``count`` draws of all rows stay small in memory.
 
-    Examples
-    --------
     >>> resample_blocks(5, BLOCK * 2)
     [2, 2, 1]
     """
@@ -151,23 +139,10 @@ def bootstrap(
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
 
 
-def drawn_labels(s: Sample, n_draws: int, rng: np.random.Generator) -> Any:
-    """Draw labels from the predictions themselves, shape (D, N): how calibrated data would look.
-
-    One binary search in the row-wise cumulated probabilities a draw, whatever K; on their device.
-
-    Examples
-    --------
-    >>> drawn_labels(Sample([[0.0, 1.0]], [0]), 3, np.random.default_rng(0)).ravel()
-    array([1, 1, 1])
-    """
-    return s.data.drawn(n_draws, rng)
-
-
 def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator) -> dict[str, Vector]:
     """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
     names = list(names)
-    parts = [chance_levels(s, names, drawn_labels(s, size, rng)) for size in resample_blocks(n_draws, s.n)]
+    parts = [chance_levels(s, names, s.data.drawn(size, rng)) for size in resample_blocks(n_draws, s.n)]
     return {n: np.concatenate([p[n] for p in parts]) for n in names}
 
 
@@ -194,8 +169,6 @@ def _relabelled(s: Sample, names: list[str], labels: NDArray[np.int64]) -> dict[
 def percentile(values: Vector, level: float) -> tuple[float, float]:
     """Return the percentile interval of bootstrap values.
 
-    Examples
-    --------
     >>> percentile(np.arange(101.0), 0.5)
     (25.0, 75.0)
     """
@@ -206,8 +179,6 @@ def percentile(values: Vector, level: float) -> tuple[float, float]:
 def bca(values: Vector, estimate: float, acceleration: float, level: float) -> tuple[float, float]:
     """Return the bias-corrected and accelerated interval (Efron, JASA 1987).
 
-    Examples
-    --------
     >>> low, high = bca(np.arange(101.0), 50.0, 0.0, 0.9)
     >>> round(low, 6), round(high, 6)
     (5.0, 95.0)
@@ -245,15 +216,8 @@ def intervals(
 ) -> dict[str, Interval]:
     """Return the interval of every metric for which one is known to hold; see the top of this module.
 
-    Parameters
-    ----------
-    values : dict
-        Metric names with their estimates.
-    level : float
-        Such as 0.95.
+    ``values`` are metric names with their estimates.
 
-    Examples
-    --------
     >>> s = Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2)
     >>> found = intervals(s, {"accuracy": 0.8}, 0.9, n_resamples=100)["accuracy"]
     >>> found.low < 0.8 <= found.high

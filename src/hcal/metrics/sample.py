@@ -149,8 +149,6 @@ class Sample:
 def as_value(x: Any) -> float:
     """Return a float; or, of an answer for many replicates at once, the array of all of them.
 
-    Examples
-    --------
     >>> as_value(np.array(0.5)), as_value(np.array([0.5]))
     (0.5, array([0.5]))
     """
@@ -159,21 +157,13 @@ def as_value(x: Any) -> float:
 
 
 def as_array(x: Any) -> NDArray[Any]:
-    """Return an array in host memory of an array or a tensor.
-
-    Examples
-    --------
-    >>> as_array([1.0])
-    array([1.])
-    """
+    """Return an array in host memory of an array or a tensor."""
     return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
 
 
 def drawn_hits(conf: Vector, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
     """Yield hits drawn with the confidences as their probabilities, a block of the draws at a time: (·, N).
 
-    Examples
-    --------
     >>> [hit.shape for hit in drawn_hits(np.full(3, 0.5), 7, np.random.default_rng(0))]
     [(7, 3)]
     """
@@ -185,8 +175,6 @@ def drawn_hits(conf: Vector, draws: int, rng: np.random.Generator) -> Iterator[N
 def as_sample(probs: Any, y: Any, sample_weight: Any) -> Sample:
     """Return the sample that a metric was called with, checking the input unless it was checked before.
 
-    Examples
-    --------
     >>> s = as_sample([[0.2, 0.8]], [1], None)
     >>> as_sample(s, None, None) is s
     True

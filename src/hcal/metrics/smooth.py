@@ -15,6 +15,7 @@ import numpy as np
 from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
+from hcal.metrics.kernels import share_out
 from hcal.runtime.numerics import Float64 as Vector
 from hcal.runtime.numerics import IntArray
 
@@ -25,14 +26,8 @@ CELLS: Final = 4096
 def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
     """Return the width σ for which the smoothed residuals have the mean size σ.
 
-    Parameters
-    ----------
-    at : array of shape (N,)
-        Probabilities.
-    residual, weight : arrays of shape (N,)
+    Shapes: probabilities, residuals, weights (N,).
 
-    Examples
-    --------
     >>> smooth_error(np.array([0.5]), np.array([0.0]), np.array([1.0]))
     0.0
     """
@@ -51,14 +46,10 @@ def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
 def spectrum(at: Vector, mass: Vector) -> Vector:
     """Return the cosine coefficients of masses at points of [0, 1], each shared by its two nearest cells.
 
-    Examples
-    --------
     >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
     2.0
     """
-    left, share = cell_place(at)
-    cells = np.bincount(left, mass * (1 - share), CELLS) + np.bincount(left + 1, mass * share, CELLS)
-    return np.asarray(dct(cells, norm="ortho"))
+    return np.asarray(dct(share_out(mass, *cell_place(at), CELLS), norm="ortho"))
 
 
 def cell_place(at: Vector) -> tuple[IntArray, Vector]:
@@ -71,8 +62,6 @@ def cell_place(at: Vector) -> tuple[IntArray, Vector]:
 def smoothed(waves: Vector, sigma: float) -> Vector:
     """Return the masses of the cells after a Gaussian of width σ, reflected at 0 and 1; shape (CELLS,).
 
-    Examples
-    --------
     >>> smoothed(spectrum(np.array([0.3]), np.array([1.0])), 0.1).argmax() / CELLS
     np.float64(0.2998046875)
     """

@@ -7,8 +7,8 @@ towards 1), and :meth:`StreamingMetrics.bounds` states how far each can be from 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,15 @@ from numpy.typing import NDArray
 from hcal.metrics.class_wise import CellSums, equal_width_cells, kept_errors, thresholded_cells
 from hcal.metrics.sample import Sample, Vector, as_array, as_sample
 from hcal.metrics.scores import brier_rows, nll_rows
+from hcal.runtime.numerics import prefix_sums
 
-NAMES = (
-    "ece_ew",
-    "ece_em",
-    "ece_r2",
-    "ace",
-    "ks",
-    "mce",
-    "cwece_a",
-    "cwece_s",
-    "cwece_r2",
-    "tcwece",
-    "nll",
-    "brier",
-    "accuracy",
-)
+#: Metric -> the sums that it is read from; see ``_PARTS``.
+_READ_FROM = {
+    "ece_ew": "width", "ece_em": "fine", "ece_r2": "width", "ace": "ace", "ks": "fine", "mce": "width",
+    "cwece_a": "cells", "cwece_s": "cells_s", "cwece_r2": "cells", "tcwece": "kept",
+    "nll": "sums", "brier": "sums", "accuracy": "sums",
+}  # fmt: skip
+NAMES = tuple(_READ_FROM)
 _BINS, _SUM_BINS = 15, 14  # the published numbers of bins
 
 
@@ -42,7 +35,7 @@ def _fine_edges() -> Vector:
     return np.unique(inner)
 
 
-_EDGES = _fine_edges()
+_EDGES, _WIDTH_EDGES = _fine_edges(), np.linspace(0, 1, _BINS + 1)
 
 
 class StreamingMetrics:
@@ -70,18 +63,14 @@ class StreamingMetrics:
         unknown = [m for m in self.metrics if m not in NAMES]
         if unknown:
             raise ValueError(f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}")
-        self.n_classes = int(n_classes)
-        k = self.n_classes
+        self.n_classes = k = int(n_classes)
         self.n = 0
-        self._state: dict[str, NDArray[np.float64]] = {
-            "sums": np.zeros(5),  # weight, nll, brier, hit, conf
-            "ace": np.zeros((3, _BINS)),  # weight, conf, hit
-            "fine": np.zeros((4, len(_EDGES) - 1)),  # weight, conf, hit, conf·hit
-            "width": np.zeros((3, _BINS)),
-            "cells": np.zeros((2, k, _BINS)),
-            "cells_s": np.zeros((2, k, _SUM_BINS)),
-            "kept": np.zeros((2, k, _BINS)),
-        }
+        shapes: dict[str, tuple[int, ...]] = {
+            "sums": (5,), "ace": (3, _BINS), "fine": (4, len(_EDGES) - 1), "width": (3, _BINS),
+            "cells": (2, k, _BINS), "cells_s": (2, k, _SUM_BINS), "kept": (2, k, _BINS),
+        }  # fmt: skip
+        read = {"sums", *(_READ_FROM[name] for name in self.metrics)}
+        self._state = {name: np.zeros(shape) for name, shape in shapes.items() if name in read}
 
     def update(self, probs: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add a part of the data.
@@ -95,8 +84,8 @@ class StreamingMetrics:
         s = as_sample(probs, y, sample_weight)
         if s.k != self.n_classes:
             raise ValueError(f"probs has {s.k} classes, these metrics were made for {self.n_classes}")
-        for name, part in _part(s).items():
-            self._state[name] += part
+        for name in self._state:
+            self._state[name] += _PARTS[name](s)
         self.n += s.n
         return self
 
@@ -196,7 +185,7 @@ class StreamingMetrics:
     def _walk(self) -> tuple[Vector, Vector, Vector]:
         """Cumulated gap before each fine bin, and how far up and down it can go inside the bin."""
         _, conf, hit, both = self._state["fine"]
-        start = np.concatenate([[0.0], np.cumsum(conf - hit)])[:-1]
+        start = prefix_sums(conf - hit)[:-1]
         return start, np.maximum(conf - both, 0), np.maximum(hit - both, 0)
 
     def _ks(self) -> float:
@@ -218,11 +207,11 @@ class StreamingMetrics:
     def _ece_em(self) -> float:
         """Equal-mass bins whose boundaries are moved to the nearer end of their fine bin."""
         weight, conf, hit, _ = self._state["fine"]
-        ends = np.concatenate([[0.0], np.cumsum(weight)])
+        ends = prefix_sums(weight)
         cuts, place = self._cuts()
         nearer = place + (ends[place + 1] - cuts < cuts - ends[place])
         bounds = np.concatenate([[0], nearer, [len(weight)]])
-        gap = np.concatenate([[0.0], np.cumsum(conf - hit)])[bounds]
+        gap = prefix_sums(conf - hit)[bounds]
         return float(np.abs(np.diff(gap)).sum() / self._total)
 
     def _ece_em_bound(self) -> float:
@@ -238,32 +227,52 @@ class StreamingMetrics:
         return float((2 * np.maximum(up, down)[both].sum() + weight[seen[0]]) / self._total)
 
 
-def _part(s: Sample) -> dict[str, NDArray[np.float64]]:
-    """Return what one part adds to the state."""
-    d, w = s.data, s.w
-    rows = np.stack([np.ones(s.n), nll_rows(s), brier_rows(s), d.hit, d.conf])
+# -- what one part adds ---------------------------------------------------------------------------
+
+
+def _sums(s: Sample) -> NDArray[np.float64]:
+    """Weight, nll, brier, hit and confidence, shape (5,)."""
+    rows = [np.ones(s.n), nll_rows(s), brier_rows(s), s.data.hit, s.data.conf]
+    return np.asarray(np.stack(rows) @ s.w)
+
+
+def _in_width(s: Sample) -> NDArray[np.float64]:
+    """Weight, confidence and hit in the bins (lo, hi], shape (3, bins)."""
+    which = np.searchsorted(_WIDTH_EDGES, s.data.conf, side="left") - 1
+    return _table(s, which, _BINS, s.data.conf, s.data.hit)
+
+
+def _in_ace(s: Sample) -> NDArray[np.float64]:
+    """The same of clipped confidences in the bins [lo, hi)."""
     eps = float(np.finfo(np.float32).eps)
-    clipped = np.clip(d.conf, eps, 1 - eps)
-    edges = np.linspace(0, 1, _BINS + 1)
-    ace_bin = np.clip(np.searchsorted(edges, clipped, side="right") - 1, 0, _BINS - 1)
-    width_bin = np.clip(np.searchsorted(edges, d.conf, side="left") - 1, 0, _BINS - 1)
-    fine_bin = np.clip(np.searchsorted(_EDGES, d.conf, side="left") - 1, 0, len(_EDGES) - 2)
-    cells, cells_s, kept = (
-        equal_width_cells(s, _BINS),
-        equal_width_cells(s, _SUM_BINS),
-        thresholded_cells(s, _BINS, None),
-    )
-    return {
-        "sums": rows @ w,
-        "ace": _table(ace_bin, w, (clipped, d.hit), _BINS),
-        "width": _table(width_bin, w, (d.conf, d.hit), _BINS),
-        "fine": _table(fine_bin, w, (d.conf, d.hit, d.conf * d.hit), len(_EDGES) - 1),
-        "cells": np.stack([as_array(cells.weight), as_array(cells.gap)]),
-        "cells_s": np.stack([as_array(cells_s.weight), as_array(cells_s.gap)]),
-        "kept": np.stack([as_array(kept.weight), as_array(kept.gap)]),
-    }
+    clipped = np.clip(s.data.conf, eps, 1 - eps)
+    return _table(s, np.searchsorted(_WIDTH_EDGES, clipped, side="right") - 1, _BINS, clipped, s.data.hit)
 
 
-def _table(which: Any, w: Vector, values: tuple[Vector, ...], bins: int) -> NDArray[np.float64]:
-    columns = [w, *(w * v for v in values)]
+def _in_fine(s: Sample) -> NDArray[np.float64]:
+    """Weight, confidence, hit and their product in the fine histogram, shape (4, fine bins)."""
+    conf, hit = s.data.conf, s.data.hit
+    which = np.searchsorted(_EDGES, conf, side="left") - 1
+    return _table(s, which, len(_EDGES) - 1, conf, hit, conf * hit)
+
+
+def _table(s: Sample, which: NDArray[np.int64], bins: int, *values: Vector) -> NDArray[np.float64]:
+    which = np.clip(which, 0, bins - 1)
+    columns = [s.w, *(s.w * v for v in values)]
     return np.stack([np.bincount(which, weights=c, minlength=bins) for c in columns])
+
+
+def _cells(cells: CellSums) -> NDArray[np.float64]:
+    """Weight and gap of every class and bin, shape (2, K, bins)."""
+    return np.stack([as_array(cells.weight), as_array(cells.gap)])
+
+
+_PARTS: Final[dict[str, Callable[[Sample], NDArray[np.float64]]]] = {
+    "sums": _sums,
+    "ace": _in_ace,
+    "fine": _in_fine,
+    "width": _in_width,
+    "cells": lambda s: _cells(equal_width_cells(s, _BINS)),
+    "cells_s": lambda s: _cells(equal_width_cells(s, _SUM_BINS)),
+    "kept": lambda s: _cells(thresholded_cells(s, _BINS, None)),
+}

@@ -115,15 +115,13 @@ def calibration_test(
     return CalibrationTest((1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples))
 
 
-def quarter_median_distance(s: Sample, rows: int = 500) -> float:
-    """Return a quarter of the median distance between (up to ``rows``) predictions; 1 where all are equal.
+def quarter_median_distance(s: Sample) -> float:
+    """Return a quarter of the median distance between (up to 500) predictions; 1 where all are equal.
 
-    Examples
-    --------
     >>> round(quarter_median_distance(Sample([[0.0, 1.0], [1.0, 0.0]], [1, 0])), 4)
     0.3536
     """
-    some = np.linspace(0, s.n - 1, min(rows, s.n)).astype(np.int64)
+    some = np.linspace(0, s.n - 1, min(500, s.n)).astype(np.int64)
     p = as_array(s.data.take(some)).astype(np.float64)
     squares = np.einsum("nk,nk->n", p, p)
     distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * p @ p.T, 0))

@@ -18,13 +18,6 @@ class TopKData(Data):
 
     A label that its row does not list has the probability of one unseen class, tail/(K − k).
 
-    Parameters
-    ----------
-    top : TopK
-    y : array-like of shape (N,)
-
-    Examples
-    --------
     >>> TopKData(TopK([[0.7, 0.2]], [[4, 1]], n_classes=5), [0]).chosen.round(4)
     array([0.0333])
     """

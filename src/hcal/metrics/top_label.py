@@ -126,8 +126,6 @@ def dece(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15
 def folded_normal_mean(mu: Any, sigma: Any) -> Any:
     """Return E|Normal(μ, σ²)|, elementwise; |μ| where σ = 0.
 
-    Examples
-    --------
     >>> round(float(folded_normal_mean(0.0, 1.0)), 4)
     0.7979
     """

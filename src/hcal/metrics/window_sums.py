@@ -167,9 +167,7 @@ def influence_of(members: list[WindowSums], n_rows: int) -> Vector | None:
 def sum_class_windows(s: Sample, window: int, se: bool) -> tuple[list[WindowSums], Vector | None]:
     """Sum over the windows of every class; of two classes one says all, being the mirror of the other.
 
-    Returns
-    -------
-    the sums, and the influence of every row on them
+    Return also the influence of every row on the sums.
     """
     if s.data.tensor is not None:
         from hcal.metrics.device_windows import class_windows_on_device

@@ -219,8 +219,6 @@ def _ends(found: HError, z: float) -> tuple[float, float]:
 def signed_root(x: float) -> float:
     """Return sign(x)·√|x|.
 
-    Examples
-    --------
     >>> signed_root(-4.0)
     -2.0
     """

@@ -48,13 +48,9 @@ def families_loss(
 def family_loss(
     p: Array, marks: Array, s: ObjectiveSettings, grad: Array | None, factor: float = 1.0
 ) -> float:
-    """Return the loss of one family; write ``factor`` times its gradient into ``grad`` unless None.
+    """Return the loss of one family; write ``factor`` times its gradient (n,) into ``grad`` unless None.
 
-    Parameters
-    ----------
-    p : contiguous array of shape (n,), float32 or float64, in [0, 2)
-    marks : bool array of shape (n,)
-    grad : array of shape (n,), or None
+    ``p`` (n,) is contiguous, float32 or float64, and lies in [0, 2).
     """
     if p.dtype == np.float32 and _by_rank.suits(len(p), int(np.count_nonzero(marks)), s):
         return _loss_by_rank(p, marks, s, grad, factor)

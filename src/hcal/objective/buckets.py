@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.objective.checks import check_equal_weights
 from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.protocol import Objective
 from hcal.objective.settings import ObjectiveSettings
@@ -29,7 +30,6 @@ from hcal.runtime.numerics import Float64, IntArray
 _Keys = NDArray[np.uint64]
 _SUMS = ("unmarked", "marked", "total")
 _COLUMNS = (*_SUMS, "low", "high")
-_EQUAL = "the objective 'h' takes equal weights only: repeat rows instead"
 
 
 class BucketTable:
@@ -58,17 +58,7 @@ class BucketTable:
         self._columns: dict[str, Float64] = {name: np.empty(0) for name in _COLUMNS}
 
     def update(self, p: Float64, marks: NDArray[np.bool_]) -> Self:
-        """Add events.
-
-        Parameters
-        ----------
-        p : array of shape (n,)
-        marks : bool array of shape (n,)
-
-        Returns
-        -------
-        self
-        """
+        """Add events with probabilities (n,) and marks (n,)."""
         keys, value = bucket_keys(p, self.bits), np.asarray(p, dtype=np.float64)
         mark = np.asarray(marks, dtype=np.float64)
         return self._add(keys, dict(zip(_COLUMNS, (1 - mark, mark, value, value, value), strict=True)))
@@ -122,8 +112,6 @@ class BucketTable:
 def bucket_keys(p: Float64, bits: int) -> _Keys:
     """Return the first bits of probabilities (n,), as integers.
 
-    Examples
-    --------
     >>> a, b, c = bucket_keys(np.array([0.5, 0.5000001, 0.7]), 28)
     >>> bool(a == b), bool(b < c)
     (True, True)
@@ -134,24 +122,14 @@ def bucket_keys(p: Float64, bits: int) -> _Keys:
 
 @dataclass(frozen=True)
 class BucketLoss:
-    """What a table says.
-
-    Attributes
-    ----------
-    value : float
-    bound : float
-        How far the loss can be from that of the events themselves, beyond rounding, with ``norm=1`` and the
-        windows weighted as here (k-means may cut its clusters elsewhere).
-    keys : array of shape (B,)
-    slopes : array of shape (2, B)
-        The gradient in the probability of an unmarked and of a marked event of each bucket.
-    bits : int
-    """
+    """What a table of B buckets says."""
 
     value: float
+    #: How far the loss can be from that of the events themselves, beyond rounding, with ``norm=1`` and the
+    #: windows weighted as here (k-means may cut its clusters elsewhere).
     bound: float
     keys: _Keys
-    slopes: Float64
+    slopes: Float64  # (2, B): the gradient in the probability of an unmarked and of a marked event
     bits: int
 
     def slope_of(self, p: Float64, marks: NDArray[np.bool_]) -> Float64:
@@ -163,23 +141,18 @@ class BucketLoss:
 def _groups(columns: dict[str, Float64]) -> TiedGroups:
     unmarked, marked, total = (columns[name] for name in _SUMS)
     size, width = unmarked + marked, columns["high"] - columns["low"]
-    single, every = width == 0, np.arange(len(size))
-    parts = [
-        (unmarked, 0.0 * size, np.full(len(size), 0), single & (unmarked > 0)),
-        (marked, 0.0 * size + 1.0, np.full(len(size), 1), single & (marked > 0)),
-        (size, marked / size, np.full(len(size), 2), ~single),
-    ]
+    single = width == 0
+    parts = (
+        (single & (unmarked > 0), unmarked, np.zeros_like(size)),
+        (single & (marked > 0), marked, np.ones_like(size)),
+        (~single, size, marked / size),
+    )
+    bucket = np.concatenate([np.flatnonzero(keep) for keep, _, _ in parts])
+    kind = np.repeat([0, 1, 2], [np.count_nonzero(keep) for keep, _, _ in parts])
+    count = np.concatenate([own[keep] for keep, own, _ in parts])
+    rate = np.concatenate([own[keep] for keep, _, own in parts])
     mean = np.where(single, columns["low"], np.clip(total / size, columns["low"], columns["high"]))
     cut = np.where(single, 0.0, unmarked * marked / size + size / 4 * width)
-    count, rate, kind, bucket = (
-        np.concatenate([column[keep] for column, keep in pairs])
-        for pairs in (
-            [(p[0], p[3]) for p in parts],
-            [(p[1], p[3]) for p in parts],
-            [(p[2], p[3]) for p in parts],
-            [(every, p[3]) for p in parts],
-        )
-    )
     order = np.lexsort((kind, bucket))
     at = bucket[order]
     return TiedGroups(count[order], mean[at], rate[order], at, kind[order], cut[at])
@@ -213,8 +186,7 @@ def bucketed_h(*, bits: int = 28, events: EventsArgument = "pooled", **settings:
     family, chosen = family_of(events), ObjectiveSettings(**settings)
 
     def table(log_probs: Float64, y: IntArray, weight: Float64) -> FamilyTables:
-        if np.ptp(weight) > 1e-9 * weight.max():
-            raise ValueError(_EQUAL)
+        check_equal_weights(weight)
         found = family.gather(np.exp(log_probs), y)
         tables = [BucketTable(chosen, bits).update(q, o) for q, o in zip(found.q, found.marks, strict=True)]
         return FamilyTables(family, tuple(tables), float(weight[0]))
@@ -235,8 +207,7 @@ class FamilyTables:
     weight: float  # of a row
 
     def __add__(self, other: FamilyTables) -> FamilyTables:
-        if abs(self.weight - other.weight) > 1e-9 * self.weight:
-            raise ValueError(_EQUAL)
+        check_equal_weights(np.array([self.weight, other.weight]))
         pairs = zip(self.tables, other.tables, strict=True)
         return FamilyTables(self.family, tuple(a + b for a, b in pairs), self.weight)
 

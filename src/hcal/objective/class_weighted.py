@@ -10,19 +10,10 @@ from hcal.runtime.numerics import Float64, IntArray
 
 
 def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:
-    """Return ω = 1 + β/(1 + e^{−u/α}) − β/2 of class losses, u their standard scores (sd with K − 1).
+    """Return ω = 1 + β/(1 + e^{−u/α}) − β/2 (C,) of class losses, u their standard scores (sd with K − 1).
 
-    Parameters
-    ----------
-    losses : array of shape (C,)
-        The mean NLL of each class that has rows.
+    ``losses`` (C,) are the mean NLL of each class that has rows.
 
-    Returns
-    -------
-    array of shape (C,)
-
-    Examples
-    --------
     >>> class_weights(np.array([1.0, 1.0]), 1.0, 1.5)
     array([1., 1.])
     """
@@ -39,8 +30,6 @@ def row_weights(row_loss: Float64, y: IntArray, weight: Float64, alpha: float, b
 
     Shapes: row_loss (N,), y (N,), weight (N,) → (N,).
 
-    Examples
-    --------
     >>> row_weights(np.array([1.0, 1.0, 1.0]), np.array([0, 0, 1]), np.ones(3), 1.0, 1.5)
     array([0.5, 0.5, 1. ])
     """
@@ -59,8 +48,6 @@ def class_weighted_nll(*, alpha: float = 1.0, beta: float = 1.5) -> Objective:
     Because ω moves with the losses but carries no gradient, this is the field of a fixed-point problem, not
     the gradient of one function: look for a root of the gradient rather than for a minimum.
 
-    Examples
-    --------
     >>> objective = class_weighted_nll()
     >>> value, _ = objective.value_and_grad(np.log([[0.5, 0.5]] * 2), np.array([0, 1]), np.ones(2))
     >>> round(value, 4)  # twice log 2

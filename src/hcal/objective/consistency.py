@@ -19,8 +19,6 @@ def _gap(log_probs: Float64, y: IntArray, weight: Float64) -> tuple[float, Gradi
 def consistency() -> Objective:
     """Return (mean confidence − accuracy)²: zero where expectation consistency holds.
 
-    Examples
-    --------
     >>> value, _ = consistency().value_and_grad(np.log([[0.25, 0.75]]), np.array([1]), np.ones(1))
     >>> value
     0.0625

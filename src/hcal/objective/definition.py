@@ -13,21 +13,11 @@ from hcal.runtime.numerics import Float64, FloatArray, prefix_sums
 def families_loss(
     q: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings, need_grad: bool = True
 ) -> tuple[float, Float64 | None]:
-    """Return the mean over rows of eq:finalloss, and its gradient.
+    """Return the mean over rows of eq:finalloss, and its gradient (F, n), or None.
 
-    Parameters
-    ----------
-    q : array of shape (F, n)
-        Probabilities of events; each row is sorted and windowed on its own.
-    marks : bool array of shape (F, n)
-        Whether the event happened.
+    ``q`` (F, n) are probabilities of events, ``marks`` (F, n) whether they happened; each row is sorted and
+    windowed on its own.
 
-    Returns
-    -------
-    float, array of shape (F, n) or None
-
-    Examples
-    --------
     >>> settings = ObjectiveSettings(window=1, epsilon=0, scale=1, norm=2, weighting="uniform")
     >>> families_loss(np.array([[0.25, 0.75]]), np.array([[False, True]]), settings)
     (0.0625, array([[ 0.25, -0.25]]))
@@ -44,8 +34,6 @@ def one_family(p: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings) ->
     with the weight of the window's cluster. Order and weights carry no gradient; events that tie in
     probability and mark share their mean, so that the order of rows cannot matter.
 
-    Examples
-    --------
     >>> one_family(np.array([0.5, 0.5]), np.array([False, True]), ObjectiveSettings(window=2))[0]
     0.0
     """
@@ -73,8 +61,6 @@ def sliding_means(values: ArrayLike, window: int) -> Float64:
     a factor n / window of its precision. With fewer values than ``window`` there is one run: all of them.
     Shapes: values (n,) → (max(n − window, 0) + 1,).
 
-    Examples
-    --------
     >>> sliding_means([0.0, 1.0, 2.0, 6.0], 2)
     array([0.5, 1.5, 4. ])
     """

@@ -25,17 +25,9 @@ def evaluate_loss(
 ) -> tuple[Any, Any]:
     """Return the loss and its gradient (N, K), or None; of input that has been checked.
 
-    Parameters
-    ----------
-    probs : array or tensor of shape (N, K), float32 or float64
-    y : array or tensor of shape (N,), int64
+    ``probs`` (N, K), float32 or float64, and ``y`` (N,), int64, are arrays or tensors; so is the gradient.
+    The loss is a float, or a scalar tensor in float64 where the engine is torch's.
 
-    Returns
-    -------
-    a float, or a scalar tensor in float64 where the engine is torch's; the gradient as ``probs``
-
-    Examples
-    --------
     >>> from hcal.objective.events import PooledEvents
     >>> evaluate_loss(np.full((2, 2), 0.5), np.array([0, 1]), ObjectiveSettings(), PooledEvents(), False)
     (0.0, None)
@@ -67,8 +59,6 @@ def _evaluate(
 def on_host(probs: Any) -> bool:
     """Return whether a tensor is better handed to the compiled kernels.
 
-    Examples
-    --------
     >>> on_host(np.zeros((1, 2)))
     False
     """
@@ -81,18 +71,16 @@ def engine_for(q: Any) -> Engine:
     Arrays: compiled by numba where it is installed, else torch. Tensors: Triton on CUDA for one row of
     float32, else plain torch operations.
 
-    Examples
-    --------
     >>> import torch
     >>> engine_for(torch.zeros(2, 3)).__module__
     'hcal.objective._torch'
     """
     if isinstance(q, np.ndarray):
-        if compiled():
-            from hcal.objective._compiled import families_loss as by_numba
+        if not compiled():
+            return _torch_on_arrays
+        from hcal.objective._compiled import families_loss as by_numba
 
-            return by_numba
-        return _torch_on_arrays
+        return by_numba
     if len(q) == 1 and takes_fused(q):
         from hcal.objective._triton import families_loss as by_triton
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.objective.checks import check_arrays
+from hcal.objective.checks import check_arrays, check_equal_weights
 from hcal.objective.engines import evaluate_loss
 from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.protocol import Objective
@@ -48,8 +48,7 @@ def h(
     family = family_of(events)
 
     def value_and_grad(log_probs: Float64, y: IntArray, weight: Float64) -> tuple[float, Gradient]:
-        if np.ptp(weight) > 1e-9 * weight.max():
-            raise ValueError("the objective 'h' takes equal weights only: repeat rows instead")
+        check_equal_weights(weight)
         probs = np.exp(log_probs)
         check_arrays(probs, y)
         value, grad = evaluate_loss(probs, y, settings, family, need_grad=True)

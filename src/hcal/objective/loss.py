@@ -103,13 +103,7 @@ class HCalibrationLoss(torch.nn.Module):
 
     def forward(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
-        if probs.ndim != 2 or y.shape != probs.shape[:1]:
-            raise ValueError(
-                f"probs must be (N, K) and y (N,), got {tuple(probs.shape)} and {tuple(y.shape)}"
-            )
-        wide = probs if probs.dtype in (torch.float32, torch.float64) else probs.float()
-        if self.check or probs.device.type == "cpu":
-            check_tensors(wide.detach(), y)
+        wide = check_tensors(probs, y, values=self.check)
         loss: Tensor = _Loss.apply(wide, y.to(torch.int64), self.settings, self.events)  # type: ignore[no-untyped-call]
         return loss.to(probs.dtype)
 

@@ -68,11 +68,7 @@ class PublishedLoss(torch.nn.Module):
 
     def forward(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
-        if probs.ndim != 2 or y.shape != probs.shape[:1]:
-            raise ValueError(
-                f"probs must be (N, K) and y (N,), got {tuple(probs.shape)} and {tuple(y.shape)}"
-            )
-        check_tensors(probs.detach() if probs.dtype == torch.float64 else probs.detach().float(), y)
+        check_tensors(probs, y)
         loss: Tensor = _Published.apply(probs, y.to(torch.int64), self)  # type: ignore[no-untyped-call]
         return loss
 
@@ -134,14 +130,10 @@ def _weights(q: Tensor, variant: PublishedLoss) -> Tensor:
     if s.weighting == "uniform":
         return torch.full(q.shape, 1 / len(q), dtype=torch.float64, device=q.device)
     x = q.to(torch.float64)[None]
-    centres = (variant.kmeans or _published_kmeans(s))(q)
+    if variant.kmeans is not None:
+        centres = variant.kmeans(q)
+    else:
+        centres = torch.from_numpy(sampled_kmeans(q.cpu().numpy(), s.clusters, s.iterations))
     edges = ranges_of(x, centres.to(x)[None])[0]
     counts = edges.diff()
     return (1 / (s.clusters * (counts + 1e-5))).repeat_interleave(counts)
-
-
-def _published_kmeans(s: ObjectiveSettings) -> KMeans:
-    def centres(q: Tensor) -> Tensor:
-        return torch.from_numpy(sampled_kmeans(q.cpu().numpy(), s.clusters, s.iterations))
-
-    return centres

@@ -27,11 +27,7 @@ Evaluate = Callable[[Tensor, Tensor], Evaluated]
 class Recording:
     """One evaluation, recorded with buffers of its own for what goes in and out.
 
-    Parameters
-    ----------
-    evaluate : callable
-        (probs (N, K), labels (N,)) ↦ loss and gradient, by kernels alone.
-    probs, y : tensors on a CUDA device
+    ``evaluate`` makes loss and gradient of probs (N, K) and labels (N,) on a CUDA device by kernels alone.
     """
 
     def __init__(self, evaluate: Evaluate, probs: Tensor, y: Tensor) -> None:
@@ -57,8 +53,6 @@ class Recording:
 class Recordings:
     """The recordings of a process, by shape, settings and stream; None marks what was seen once.
 
-    Examples
-    --------
     >>> Recordings().suits(torch.zeros(2, 2))
     False
     """

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcal.runtime.numerics import Float64
+from hcal.runtime.numerics import Float64, prefix_sums
 
 _POINTS_PER_CLUSTER = 256
 _SPLIT_SEED = 1234
@@ -23,19 +23,10 @@ _NUDGE = 1 / 1024
 def sampled_kmeans(
     values: ArrayLike, clusters: int = 15, iterations: int = 25, random_state: int = 1234
 ) -> Float64:
-    """Return the ascending centres of the published k-means.
+    """Return the ascending centres (clusters,) of the published k-means.
 
-    Parameters
-    ----------
-    values : array of shape (n,)
-        Ascending (another order of the same values is another sub-sample).
+    ``values`` (n,) ascend: another order of the same values is another sub-sample.
 
-    Returns
-    -------
-    array of shape (clusters,)
-
-    Examples
-    --------
     >>> sampled_kmeans([0.0, 0.1, 0.9, 1.0], clusters=2).round(3)
     array([0.05, 0.95])
     """
@@ -45,7 +36,7 @@ def sampled_kmeans(
         x = x[list(_draw(len(x), size, random_state))]
     centres = x[list(_draw(len(x), min(clusters, len(x)), random_state + 1))].astype(np.float64)
     ordered = np.sort(x).astype(np.float64)
-    prefix = np.concatenate([[0.0], np.cumsum(ordered)])
+    prefix = prefix_sums(ordered)
     for _ in range(iterations):
         centres = _lloyd(ordered, prefix, centres)
     return np.sort(centres)

@@ -18,22 +18,8 @@ def soft_binned_error(
 
     Row i belongs to bin j by g_ij = softmax_j(−(c_i − a_j)²/τ) around the anchors a_j = (j − ½)/bins; the
     error is √(Σ_j (S_j/ΣS)(C_j − A_j)²), with S_j the mass of a bin, C_j and A_j its mean confidence and
-    accuracy.
+    accuracy. All arrays are (N,), ``weight`` sums to 1; the smaller ``tau``, the nearer to hard bins.
 
-    Parameters
-    ----------
-    confidence, hit : arrays of shape (N,)
-    weight : array of shape (N,)
-        Sums to 1.
-    tau : float
-        Softness; the smaller, the nearer to hard bins.
-
-    Returns
-    -------
-    float, array of shape (N,)
-
-    Examples
-    --------
     >>> error, _ = soft_binned_error(np.array([0.9, 0.9]), np.array([1.0, 0.0]), np.array([0.5, 0.5]))
     >>> round(error, 4)
     0.4
@@ -63,8 +49,6 @@ def soft_binned_error(
 def soft_binned(*, bins: int = 15, tau: float = 0.01) -> Objective:
     """Return the soft-binned ECE of the top label as an objective of log-probabilities.
 
-    Examples
-    --------
     >>> value, _ = soft_binned().value_and_grad(np.log([[0.1, 0.9]] * 2), np.array([1, 0]), np.full(2, 0.5))
     >>> round(value, 4)
     0.4

@@ -6,12 +6,12 @@ arithmetic series, and so are the k-means that weigh the windows and the slopes 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.runtime.numerics import Float64, IntArray, prefix_sums
 
 
 class TiedGroups(NamedTuple):
@@ -29,14 +29,41 @@ class TiedGroups(NamedTuple):
     cut: Float64
 
 
-class _Line(NamedTuple):
-    """A function of integer positions that is linear between ``at``: its values there."""
+class _WindowMean(NamedTuple):
+    """Position ↦ mean of the window that begins there; ``sums`` over events are linear between ``ends``."""
 
-    at: Float64
-    value: Float64
+    ends: Float64
+    sums: Float64
+    window: float
 
     def __call__(self, position: Float64) -> Float64:
-        return np.interp(position, self.at, self.value)
+        last, first = (np.interp(at, self.ends, self.sums) for at in (position + self.window, position))
+        return (last - first) / self.window
+
+
+class _Series(NamedTuple):
+    """Numbers of positions that run linearly from ``low`` to ``high`` between cuts, and sums over them."""
+
+    first: Float64
+    low: Float64
+    gain: Float64
+    prefix: Float64
+
+    @classmethod
+    def between(cls, cuts: Float64, low: Float64, high: Float64) -> _Series:
+        count = np.diff(cuts)
+        gain = np.where(count > 1, (high - low) / np.maximum(count - 1, 1), 0.0)
+        return cls(cuts[:-1], low, gain, prefix_sums(count * (low + high) / 2))
+
+    def up_to(self, j: Float64, place: IntArray) -> Float64:
+        """Return the sum of the numbers before position j, which lies in the piece ``place``."""
+        t = j - self.first[place]
+        return self.prefix[place] + t * self.low[place] + self.gain[place] * t * (t - 1) / 2
+
+
+def _place(cuts: Float64, j: Float64) -> IntArray:
+    """Return the piece between cuts that holds each position."""
+    return np.clip(np.searchsorted(cuts, j, side="right") - 1, 0, len(cuts) - 2)
 
 
 class TiedLoss(NamedTuple):
@@ -50,37 +77,20 @@ class TiedLoss(NamedTuple):
 def tied_loss(groups: TiedGroups, s: ObjectiveSettings) -> TiedLoss:
     """Return the loss, its bound, and the mean gradient of every group's events.
 
-    Parameters
-    ----------
-    groups : TiedGroups
-    s : ObjectiveSettings
-
-    Returns
-    -------
-    TiedLoss
-
-    Examples
-    --------
     >>> one, at = np.ones(2), np.arange(2)
     >>> groups = TiedGroups(one, np.array([0.25, 0.75]), np.array([0.0, 1.0]), at, at, 0 * one)
     >>> brier = ObjectiveSettings(window=1, epsilon=0, scale=1, norm=2, weighting="uniform")
     >>> tied_loss(groups, brier).slope
     array([ 0.25, -0.25])
     """
-    ends = np.concatenate([[0.0], np.cumsum(groups.size)])
+    ends = prefix_sums(groups.size)
     n = float(ends[-1])
     m = min(float(s.window), n)
     n_windows = n - m + 1
     # Sums over the events up to a rank, from which those of a window are differences.
-    q_sum = _Line(ends, np.concatenate([[0.0], np.cumsum(groups.size * groups.q)]))
-    mark_sum = _Line(ends, np.concatenate([[0.0], np.cumsum(groups.size * groups.rate)]))
-
-    def centroid(j: Float64) -> Float64:
-        return (q_sum(j + m) - q_sum(j)) / m
-
-    def rate(j: Float64) -> Float64:
-        return (mark_sum(j + m) - mark_sum(j)) / m
-
+    centroid, rate = (
+        _WindowMean(ends, prefix_sums(groups.size * each), m) for each in (groups.q, groups.rate)
+    )
     cuts = _within(np.concatenate([ends, ends - m]), n_windows)
     edges = _cluster_edges(cuts, centroid(cuts[:-1]), centroid(cuts[1:] - 1), n_windows, s)
     cuts = _within(np.concatenate([cuts, edges]), n_windows)
@@ -117,7 +127,7 @@ def _excess(centroid: Float64, rate: Float64, epsilon: float) -> tuple[Float64, 
     return excess, np.sign(error)
 
 
-def _crossings(cuts: Float64, centroid: Any, rate: Any, epsilon: float) -> list[Float64]:
+def _crossings(cuts: Float64, centroid: _WindowMean, rate: _WindowMean, epsilon: float) -> list[Float64]:
     """Return positions around which the error passes ±ε: windows there stand alone, the rest has one sign."""
     first, last = cuts[:-1], cuts[1:] - 1
     low, high = centroid(first) - rate(first), centroid(last) - rate(last)
@@ -140,18 +150,12 @@ def _cluster_edges(
     """
     if s.weighting == "uniform":
         return np.array([0.0, n_windows])
-    first, count = cuts[:-1], np.diff(cuts)
-    gain = np.where(count > 1, (high - low) / np.maximum(count - 1, 1), 0.0)
-    prefix = np.concatenate([[0.0], np.cumsum(count * (low + high) / 2)])
+    series = _Series.between(cuts, low, high)
+    first, gain, count = series.first, series.gain, np.diff(cuts)
 
     def value(j: Float64) -> Float64:
-        place = np.clip(np.searchsorted(cuts, j, side="right") - 1, 0, len(first) - 1)
+        place = _place(cuts, j)
         return low[place] + gain[place] * (j - first[place])
-
-    def up_to(j: Float64) -> Float64:
-        place = np.clip(np.searchsorted(cuts, j, side="right") - 1, 0, len(first) - 1)
-        t = j - first[place]
-        return prefix[place] + t * low[place] + gain[place] * t * (t - 1) / 2
 
     def edges_of(centres: Float64) -> Float64:
         middle = HALF_WAY * (centres[1:] + centres[:-1]) / 2
@@ -170,7 +174,7 @@ def _cluster_edges(
     centres = value(below) + (at - below) * (value(above) - value(below))
     for _ in range(s.iterations):
         edges = edges_of(centres)
-        counts, sums = np.diff(edges), np.diff(up_to(edges))
+        counts, sums = np.diff(edges), np.diff(series.up_to(edges, _place(cuts, edges)))
         centres = np.where(counts > 0, sums / np.maximum(counts, 1), centres)
     return edges_of(centres)
 
@@ -182,14 +186,7 @@ def _spread(groups: TiedGroups, ends: Float64, cuts: Float64, tilt: list[Float64
     windows up to a position is quadratic there, so three values give the sum over any run of ranks without
     the loss of digits that long prefix sums would bring.
     """
-    first, count = cuts[:-1], np.diff(cuts)
-    gain = np.where(count > 1, (tilt[1] - tilt[0]) / np.maximum(count - 1, 1), 0.0)
-    prefix = np.concatenate([[0.0], np.cumsum(count * (tilt[0] + tilt[1]) / 2)])
-
-    def up_to(j: Float64, place: IntArray) -> Float64:
-        t = j - first[place]
-        return prefix[place] + t * tilt[0][place] + gain[place] * t * (t - 1) / 2
-
+    series = _Series.between(cuts, *tilt)
     bounds = _within(np.concatenate([ends, cuts - 1, cuts - 1 + m]), ends[-1])
     low, high = bounds[:-1], bounds[1:] - 1
     size = high - low + 1
@@ -198,9 +195,8 @@ def _spread(groups: TiedGroups, ends: Float64, cuts: Float64, tilt: list[Float64
         """Sum of slopes of the windows that hold rank r, both ends of the sum in the pieces of ``at``."""
         sides = []
         for shift in (1.0, 1.0 - m):
-            position = np.clip(at + shift, 0.0, cuts[-1])
-            place = np.clip(np.searchsorted(cuts, position, side="right") - 1, 0, len(first) - 1)
-            sides.append(up_to(np.clip(r + shift, 0.0, cuts[-1]), place))
+            place = _place(cuts, np.clip(at + shift, 0.0, cuts[-1]))
+            sides.append(series.up_to(np.clip(r + shift, 0.0, cuts[-1]), place))
         return sides[0] - sides[1]
 
     middle = summed((low + high) / 2, low)

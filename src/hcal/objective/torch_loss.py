@@ -22,14 +22,9 @@ _TINY = float(np.finfo(np.float64).tiny)
 def as_loss(objective: Objective) -> TorchLoss:
     """Return an objective as (probabilities, labels, weights=None) ↦ differentiable scalar tensor.
 
-    Returns
-    -------
-    callable
-        The objective's own engine, where it has one (weights then may not be given), else
-        :class:`NumpyLoss`.
+    It is the objective's own engine, where there is one (weights then may not be given), else a
+    :class:`NumpyLoss`.
 
-    Examples
-    --------
     >>> from hcal.objective import proper
     >>> as_loss(proper.brier_loss())(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
     0.5
@@ -40,12 +35,6 @@ def as_loss(objective: Objective) -> TorchLoss:
 class NumpyLoss:
     """Any objective in torch: value and gradient are computed by numpy, on the CPU, in float64.
 
-    Parameters
-    ----------
-    objective : Objective
-
-    Examples
-    --------
     >>> from hcal.objective import proper
     >>> probs = torch.tensor([[0.25, 0.75]], dtype=torch.float64, requires_grad=True)
     >>> NumpyLoss(proper.log_loss())(probs, torch.tensor([1])).backward()
@@ -72,18 +61,8 @@ class NumpyLoss:
 def numpy_value(x: Tensor, function: Callable[[NDArray[Any]], tuple[float, NDArray[Any]]]) -> Tensor:
     """Return a scalar that numpy computes of x, differentiable by the gradient that numpy gives.
 
-    Parameters
-    ----------
-    x : tensor
-    function : callable
-        array ↦ (value, gradient of the shape of the array).
+    ``function`` is an array ↦ (value, gradient of its shape); the scalar has the dtype of x.
 
-    Returns
-    -------
-    scalar tensor in the dtype of x
-
-    Examples
-    --------
     >>> x = torch.tensor([3.0], requires_grad=True)
     >>> numpy_value(x, lambda v: (float(v @ v), 2 * v)).backward()
     >>> x.grad
@@ -109,8 +88,6 @@ class _NumpyValue(torch.autograd.Function):
 def torch_nll(probs: Tensor, y: Tensor) -> Tensor:
     """Return the mean NLL, differentiable.
 
-    Examples
-    --------
     >>> torch_nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
     0.6931471824645996
     """
@@ -121,8 +98,6 @@ def torch_nll(probs: Tensor, y: Tensor) -> Tensor:
 def torch_brier(probs: Tensor, y: Tensor) -> Tensor:
     """Return the Brier score, differentiable.
 
-    Examples
-    --------
     >>> torch_brier(torch.tensor([[0.5, 0.5]]), torch.tensor([1])).item()
     0.5
     """

@@ -17,22 +17,11 @@ from hcal.runtime.numerics import Float64, prefix_sums
 def kmeans_ranges(
     values: ArrayLike, clusters: int = 15, iterations: int = 25
 ) -> tuple[Float64, NDArray[np.int64]]:
-    """Cluster ascending values: exactly ``iterations`` Lloyd steps from the quantiles (i + ½)/clusters.
+    """Cluster ascending values (m,): exactly ``iterations`` Lloyd steps from the quantiles (i + ½)/clusters.
 
-    Parameters
-    ----------
-    values : array of shape (m,)
-        Ascending.
+    Centres (clusters,): an empty cluster keeps its own. Edges (clusters + 1,): cluster i is
+    ``values[edges[i]:edges[i + 1]]``; a value half-way belongs to the lower one.
 
-    Returns
-    -------
-    centres : array of shape (clusters,)
-        An empty cluster keeps its centre.
-    edges : array of shape (clusters + 1,)
-        Cluster i is ``values[edges[i]:edges[i + 1]]``; a value half-way belongs to the lower one.
-
-    Examples
-    --------
     >>> kmeans_ranges([0.0, 0.1, 0.9, 1.0], clusters=2)
     (array([0.05, 0.95]), array([0, 2, 4]))
     """
@@ -52,8 +41,6 @@ def ranges_of(values: Float64, centres: Float64) -> NDArray[np.int64]:
 
     Shapes: values (m,), centres (C,) → (C + 1,).
 
-    Examples
-    --------
     >>> ranges_of(np.array([0.0, 0.4, 1.0]), np.array([0.0, 1.0]))
     array([0, 2, 3])
     """
@@ -62,19 +49,10 @@ def ranges_of(values: Float64, centres: Float64) -> NDArray[np.int64]:
 
 
 def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 25) -> Float64:
-    """Return w = 1/(C·N_c) for every window: each cluster counts the same (an empty one counts 0).
+    """Return w = 1/(C·N_c) (m,) of windows: each cluster counts the same (an empty one counts 0).
 
-    Parameters
-    ----------
-    centroids : array of shape (m,)
-        Ascending centroids of the windows.
+    The centroids (m,) of the windows ascend.
 
-    Returns
-    -------
-    array of shape (m,)
-
-    Examples
-    --------
     >>> window_weights([0.0, 0.1, 1.0], clusters=2)
     array([0.25, 0.25, 0.5 ])
     """

@@ -109,13 +109,9 @@ def _risk(tails: Tails) -> str:
     ends = [frame.y(float(min(v, top))) for v in high[order]], [frame.y(float(v)) for v in low[order]]
     outline = [*zip(x, ends[0], strict=True), *reversed(list(zip(x, ends[1], strict=True)))]
     parts.append(svg.polygon(outline, "band"))
-    parts.append(
-        svg.polyline([(a, frame.y(float(r))) for a, r in zip(x, risk[order], strict=True)], "line after")
-    )
-    middle = frame.left + frame.width / 2
-    parts.append(
-        svg.text(middle, frame.top + frame.height + 29, "share of rows kept, most confident first", "label")
-    )
+    line = [(a, frame.y(float(r))) for a, r in zip(x, risk[order], strict=True)]
+    parts.append(svg.polyline(line, "line after"))
+    parts.append(svg.below(frame, "share of rows kept, most confident first"))
     parts.append(svg.beside("wrong among them", 110))
     words = f"Of all rows {percent(float(risk[order][-1]))} are wrong; of the most confident half fewer."
     return svg.drawing(356, 246, parts, title="Risk against coverage", description=words)

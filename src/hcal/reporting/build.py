@@ -16,7 +16,6 @@ from hcal.evaluation import coincidence, coinciding_rows, learned_from
 from hcal.reporting.content import Content, Source, gather
 from hcal.reporting.page import render
 from hcal.reporting.verdict import ReportVerdict, judge_report
-from hcal.runtime.numerics import IntArray
 
 
 def report(
@@ -121,7 +120,10 @@ def measure_report(
     if calibrator is not None:
         probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
     told = [*notes, *learned_from(calibrator, scores)]
-    seen = 0.0 if calibrator is None else _seen(calibrator, scores, labels)
+    seen = 0.0
+    if calibrator is not None:
+        rows = calibration_rows.checked_rows(calibrator, scores)
+        seen = calibration_rows.share_seen(calibrator, rows, labels)
     if calibration is not None and (text := coincidence(calibration, scores)):
         seen = max(seen, coinciding_rows(calibration, scores))
         told.append(text)
@@ -132,10 +134,6 @@ def measure_report(
         raw, labels, probs, calibrator=calibrator, source=where, names=class_names, notes=told, ci=ci,
         positive=positive, groups=groups, seen=seen,
     )  # fmt: skip
-
-
-def _seen(calibrator: Calibrator, scores: Any, y: IntArray) -> float:
-    return calibration_rows.share_seen(calibrator, calibration_rows.checked_rows(calibrator, scores), y)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:

@@ -30,27 +30,21 @@ def percent(value: float, digits: int = 1) -> str:
 # -- reliability ----------------------------------------------------------------------------------
 
 
-def reliability_chart(curve: ReliabilityCurve, side: str, *, event: str = "right") -> str:
+def reliability_chart(curve: ReliabilityCurve, side: str) -> str:
     """Draw a reliability diagram: observed frequency against stated probability, bands, histogram."""
     frame = Frame(44, 10, 300, 300)
     bars = Frame(44, 322, 300, 48, y_range=(0, 1))
-    parts = [*square(frame, "stated confidence", f"how often it was {event}", below=bars)]
+    parts = [*square(frame, "stated confidence", "how often it was right", below=bars)]
     full = np.flatnonzero(curve.weight > 0)
     total = float(curve.weight.sum())
     tallest = float(curve.weight.max()) / total
     if curve.along:
         parts.append(_band(frame, curve, full))
-    parts.append(
-        svg.polyline(
-            [
-                (frame.x(curve.predicted[b]), frame.y(curve.observed[b]))
-                for b in (full if curve.along else _steady(curve))
-            ],
-            f"line {side}",
-        )
-    )
+    drawn = full if curve.along else _steady(curve)
+    points = [(frame.x(curve.predicted[b]), frame.y(curve.observed[b])) for b in drawn]
+    parts.append(svg.polyline(points, f"line {side}"))
     for b in full:
-        parts.append(_bin(frame, bars, curve, int(b), total, tallest, side, event))
+        parts.append(_bin(frame, bars, curve, int(b), total, tallest, side))
     parts.append(
         svg.text(bars.left, bars.top + 12, f"share of rows (tallest {percent(tallest, 0)})", anchor="start")
     )
@@ -86,28 +80,22 @@ def square(frame: Frame, x_label: str, y_label: str, below: Frame | None = None)
         parts.append(svg.text(frame.x(t), bottom + 14, f"{t:g}"))
         parts.append(svg.text(frame.left - 6, frame.y(t) + 4, f"{t:g}", anchor="end"))
     parts.append(svg.line(frame.x(0), frame.y(0), frame.x(1), frame.y(1), "diagonal"))
-    parts.append(svg.text(frame.left + frame.width / 2, bottom + 29, x_label, "label"))
+    parts.append(svg.below(below or frame, x_label))
     parts.append(svg.beside(y_label, frame.top + frame.height / 2))
     return parts
 
 
 def _bin(
-    frame: Frame,
-    bars: Frame,
-    curve: ReliabilityCurve,
-    b: int,
-    total: float,
-    tallest: float,
-    side: str,
-    event: str,
+    frame: Frame, bars: Frame, curve: ReliabilityCurve, b: int, total: float, tallest: float, side: str
 ) -> str:
     said, seen, share = float(curve.predicted[b]), float(curve.observed[b]), float(curve.weight[b]) / total
     x, low, high = frame.x(said), frame.y(float(curve.low[b])), frame.y(float(curve.high[b]))
     outside = bool(curve.outside[b])
+    point = ["point"] if curve.binning == "smooth" else []  # many, and close to each other
     left, right = bars.x(float(curve.edges[b])), bars.x(float(curve.edges[b + 1]))
     height = max(share / tallest * bars.height, 0.8)
     words = (
-        f"said {percent(said)}, {event} {percent(seen)} of {curve.weight[b]:,.0f} rows "
+        f"said {percent(said)}, right {percent(seen)} of {curve.weight[b]:,.0f} rows "
         f"({'outside' if outside else 'inside'} the band {percent(curve.low[b])} to {percent(curve.high[b])})"
     )
     parts = [
@@ -116,17 +104,13 @@ def _bin(
                                        class_="band", rx=2),
         "" if curve.along else svg.line(x, frame.y(said), x, frame.y(seen), f"gap {side}"),
         svg.tag("circle", cx=x, cy=frame.y(seen), r=_radius(curve, b),
-                class_=" ".join(["dot", side, *(["outside"] if outside else []), *_kind(curve)])),
+                class_=" ".join(["dot", side, *(["outside"] if outside else []), *point])),
         svg.tag(
             "rect", x=left + 0.5, y=bars.top + bars.height - height, width=max(right - left - 1, 1),
             height=height, class_=f"bar {side}",
         ),
     ]  # fmt: skip
     return svg.group(parts, class_="bin")
-
-
-def _kind(curve: ReliabilityCurve) -> list[str]:
-    return ["point"] if curve.binning == "smooth" else []  # many, and close to each other
 
 
 def _radius(curve: ReliabilityCurve, b: int) -> float:
@@ -159,9 +143,7 @@ def confidence(conf: NDArray[np.float64], hit: NDArray[np.bool_], side: str, *, 
     mean, accuracy = float(conf.mean()), float(hit.mean())
     for value, class_ in ((mean, f"mean {side}"), (accuracy, "accuracy")):
         parts.append(svg.upright(frame, value, f"mark {class_}"))
-    parts.append(
-        svg.text(frame.left + frame.width / 2, frame.top + frame.height + 29, "stated confidence", "label")
-    )
+    parts.append(svg.below(frame, "stated confidence"))
     description = (
         f"Mean confidence {percent(mean)}, accuracy {percent(accuracy)}. "
         f"{int((conf[~hit] > 0.9).sum()):,} wrong predictions were stated with more than 90 % confidence."
@@ -212,12 +194,9 @@ def mapping(before: FloatArray, after: FloatArray, *, points: int = 1200) -> tup
     parts.append(
         svg.dots(zip(map(frame.x, inside[keep]), map(frame.y, outside[keep]), strict=True), "cloud after")
     )
-    parts.append(
-        svg.polyline(
-            [(frame.x(a), frame.y(b)) for a, b in _median(inside[keep], outside[keep])], "line after"
-        )
-    )
-    parts.append(svg.text(frame.left + 150, frame.top + 269, "logit in, from its row's top", "label"))
+    median = [(frame.x(a), frame.y(b)) for a, b in _median(inside[keep], outside[keep])]
+    parts.append(svg.polyline(median, "line after"))
+    parts.append(svg.below(frame, "logit in, from its row's top"))
     parts.append(svg.beside("logit out, from its row's top", 130))
     words = _slope(inside[keep], outside[keep])
     return svg.drawing(356, 286, parts, title="The map", description=words), words

@@ -258,13 +258,8 @@ def _confidence(content: Content) -> str:
     top = max(math.ceil(math.log10(len(content.y))), 1)
     for side, s in sides(content):
         conf = s.probs.max(axis=1).astype(np.float64)
-        figures.append(
-            _figure(
-                charts.confidence(conf, s.probs.argmax(axis=1) == content.y, side, top=top),
-                side,
-                len(sides(content)),
-            )
-        )
+        drawing = charts.confidence(conf, s.probs.argmax(axis=1) == content.y, side, top=top)
+        figures.append(_figure(drawing, side, len(sides(content))))
     return section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
 
 

@@ -109,6 +109,11 @@ def upright(frame: Frame, value: float, class_: str = "grid") -> str:
     return line(frame.x(value), frame.top, frame.x(value), frame.top + frame.height, class_)
 
 
+def below(frame: Frame, content: str) -> str:
+    """Return the label of the axis that runs across."""
+    return text(frame.left + frame.width / 2, frame.top + frame.height + 29, content, "label")
+
+
 def beside(content: str, middle: float) -> str:
     """Return the label of the upward axis."""
     turned = f"rotate(-90 12 {coordinate(middle)})"

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hcal.certificates import TOLERANCE
-from hcal.evaluation import Standing
 from hcal.reporting.charts import percent
 from hcal.reporting.content import Content, ReportSide
 
@@ -51,7 +50,7 @@ def judge_report(content: Content) -> ReportVerdict:
     if content.seen:
         sentences.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
     elif standing is not None:
-        sentences += [standing.tolerance.words, standing.exact.words, standing.knowledge.words]
+        sentences += standing.sentences
     return ReportVerdict(grade, _headline(content, grade), tuple(sentences), tuple(_alarms(content)))
 
 
@@ -138,6 +137,3 @@ def _alarms(content: Content) -> list[str]:
         shown = ", ".join(content.absent[:8]) + (" …" if len(content.absent) > 8 else "")
         alarms.append(f"No row of {len(content.absent)} of {len(content.names)} classes: {shown}.")
     return alarms
-
-
-__all__ = ["RULE", "WORSE", "Grade", "ReportVerdict", "Standing", "direction", "judge_report"]

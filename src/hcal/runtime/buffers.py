@@ -35,8 +35,6 @@ _NOBODY = 3
 def reused_buffers() -> Iterator[None]:
     """Let :func:`buffer` reuse memory in this thread until the end, when all of it is given back.
 
-    Examples
-    --------
     >>> with reused_buffers():
     ...     one = buffer((1 << 21,), np.float32).ctypes.data
     ...     two = buffer((1 << 21,), np.float32).ctypes.data
@@ -51,22 +49,7 @@ def reused_buffers() -> Iterator[None]:
 
 
 def buffer(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an uninitialised array, as ``np.empty`` does; whoever holds it, or a view of it, keeps it.
-
-    Parameters
-    ----------
-    shape : int or tuple of int
-    dtype : of numpy
-
-    Returns
-    -------
-    array
-
-    Examples
-    --------
-    >>> buffer((2, 3), np.float32).shape
-    (2, 3)
-    """
+    """Return an uninitialised array, as ``np.empty`` does; whoever holds it, or a view of it, keeps it."""
     wanted = (shape,) if isinstance(shape, int) else shape
     size = math.prod(wanted) * np.dtype(dtype).itemsize
     if _local.blocks is None or size < _LARGE:

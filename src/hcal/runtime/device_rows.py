@@ -18,12 +18,6 @@ class DeviceRows:
 
     Indexing brings rows to the host, :meth:`take` leaves them there.
 
-    Parameters
-    ----------
-    tensor : Tensor of shape (N, K)
-
-    Examples
-    --------
     >>> import torch
     >>> rows = DeviceRows(torch.tensor([[0.0, 2.0], [1.0, 0.0]]))
     >>> rows[np.array([1])], rows.take(np.array([1])).shape
@@ -100,8 +94,6 @@ Logits = FloatArray | DeviceRows
 def taken(logits: Any, rows: Any) -> Any:
     """Return some rows of scores where they lie: of an array an array, of device rows device rows.
 
-    Examples
-    --------
     >>> taken(np.eye(2), slice(1))
     array([[1., 0.]])
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,11 +20,7 @@ def missing(what: str, package: str, extra: str) -> ImportError:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra from where this hcal was installed.
-
-    >>> install_command("plot").startswith("pip install")
-    True
-    """
+    """Return the command that installs an extra from where this hcal was installed."""
     try:
         told = json.loads(distribution("hcal").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError, OSError):
@@ -48,10 +45,20 @@ def _target(told: dict[str, object], extra: str) -> str:
     return f"{'-e ' if editable else ''}'{path}[{extra}]'"
 
 
+def load_extra(what: str, module: str, extra: str) -> Any:
+    """Return a module that an extra brings and ``what`` needs, or say how to install it.
+
+    >>> load_extra("reading .xlsx", "no_such_package.part", "excel")
+    Traceback (most recent call last):
+    ...
+    ImportError: reading .xlsx needs no_such_package: pip install ...
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        raise missing(what, module.partition(".")[0], extra) from None
+
+
 def pyplot() -> Any:
     """Return matplotlib's pyplot, or say what to install."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise missing("plots", "matplotlib", "plot") from None
-    return plt
+    return load_extra("plots", "matplotlib.pyplot", "plot")

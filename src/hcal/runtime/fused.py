@@ -18,12 +18,7 @@ def fused() -> bool:
 
 
 def takes_fused(p: Tensor, *, halves: bool = False) -> bool:
-    """Return whether the Triton kernels take this tensor: float32 on CUDA, or with ``halves`` a half too.
-
-    >>> import torch
-    >>> takes_fused(torch.zeros(2))
-    False
-    """
+    """Return whether the Triton kernels take this tensor: float32 on CUDA, or with ``halves`` a half too."""
     small = p.numel() < 2**31 - 2**16  # the kernels count events in 32 bits
     names = ("torch.float32", *(("torch.float16", "torch.bfloat16") if halves else ()))
     return p.is_cuda and str(p.dtype) in names and small and fused()

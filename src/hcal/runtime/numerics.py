@@ -125,6 +125,17 @@ def looks_like_probs(x: FloatArray) -> bool:
     return bool((np.abs(sums - 1) <= reach).all() and (x != np.rint(x)).any())
 
 
+def row_blocks(shape: tuple[int, ...], events: int) -> list[slice]:
+    """Cut rows (N, K) into slices of about so many events: memory stays bounded, or in the cache.
+
+    >>> row_blocks((5, 10), 20)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    n_rows, n_classes = shape
+    size = max(1, events // n_classes)
+    return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
+
+
 def prefix_sums(x: Float64) -> Float64:
     """Return the sums of the first 0, 1, … n values; x (n,) → (n + 1,).
 

@@ -138,49 +138,37 @@ class NumpyOps(Ops):
         self.dtype = np.dtype(dtype)
 
     def const(self, value: ArrayLike) -> Any:
-        """Return a float64 constant."""
         return np.asarray(value, dtype=np.float64)
 
     def exp(self, x: Any) -> Any:
-        """Return e^x."""
         return np.exp(x)
 
     def log(self, x: Any) -> Any:
-        """Return ln x."""
         return np.log(x)
 
     def max(self, x: Any) -> Any:
-        """Return the largest value of each row."""
         return x.max(axis=-1, keepdims=True)
 
     def sum(self, x: Any) -> Any:
-        """Return the sum of each row."""
         return x.sum(axis=-1, keepdims=True)
 
     def maximum(self, x: Any, y: Any) -> Any:
-        """Return the larger of two values."""
         return np.maximum(x, y)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
-        """Return x where the condition holds, y elsewhere."""
         return np.where(condition, x, y)
 
     def matmul(self, x: Any, matrix: Any) -> Any:
-        """Return x @ matrix."""
         return x @ matrix
 
     def top(self, x: Any) -> Any:
-        """Return a mask of the first largest value of each row."""
         return np.arange(x.shape[-1]) == x.argmax(axis=-1)[..., None]
 
     def rounded(self, x: Any) -> Any:
-        """Return x rounded to the float width of the output."""
         return x.astype(self.dtype).astype(np.float64)
 
     def bucket(self, x: Any, edges: NDArray[np.float64]) -> Any:
-        """Return how many edges are ≤ x."""
         return np.searchsorted(edges, x, side="right")
 
     def take(self, table: NDArray[np.float64], index: Any) -> Any:
-        """Return table[index]."""
         return np.asarray(table)[index]

@@ -15,11 +15,7 @@ _patience: ContextVar[float] = ContextVar("patience", default=3.0)
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Let no bar come up by itself, in this thread and for the while.
-
-    >>> with silent(), progress("fit", 2) as advance:
-    ...     advance(2)
-    """
+    """Let no bar come up by itself, in this thread and for the while."""
     before = _patience.set(math.inf)
     try:
         yield
@@ -37,38 +33,23 @@ def progress(
 
     ``unit`` says what a step is, such as ``"rows"``: it adds how many there are a second and the time that is
     left.
-
-    >>> with progress("fit", 2) as advance:
-    ...     advance(1)
     """
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
     from rich.text import Text
 
-    console = Console(stderr=True)
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
+    class Rate(bars.ProgressColumn):
+        def render(self, task: bars.Task) -> Text:
             return Text(f"{task.speed or 0:,.0f} {unit}/s")
 
-    columns: tuple[ProgressColumn, ...] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn(
-            "{task.completed:,.0f}/{task.total:,.0f}" if unit else "{task.completed:.0f}/{task.total:.0f}"
-        ),
-    )
+    done = "{task.completed:,.0f}/{task.total:,.0f}" if unit else "{task.completed:.0f}/{task.total:.0f}"
+    columns: list[bars.ProgressColumn] = [
+        bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TextColumn(done)
+    ]  # fmt: skip
     if unit:
-        columns += (Rate(), TextColumn("left:"), TimeRemainingColumn())
-    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=not verbose)
+        columns += [Rate(), bars.TextColumn("left:"), bars.TimeRemainingColumn()]
+    columns.append(bars.TimeElapsedColumn())
+    bar = bars.Progress(*columns, console=Console(stderr=True), transient=not verbose)
     task = bar.add_task(title, total=total)
     start, shown, patience = time.monotonic(), False, _patience.get()
 

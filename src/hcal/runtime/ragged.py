@@ -22,20 +22,10 @@ def is_ragged(rows: Any) -> bool:
 
 
 def pad_options(rows: Iterable[Any], fill: float) -> Float64:
-    """Return rows of different lengths as one array, the end of the short ones filled.
+    """Return rows of different lengths as one array, the end of the short ones filled: (N, longest row).
 
-    Parameters
-    ----------
-    rows : iterable of N sequences
-    fill : float
-        0 for probabilities, −inf for scores.
+    ``fill`` is 0 for probabilities, −inf for scores.
 
-    Returns
-    -------
-    array of shape (N, longest row)
-
-    Examples
-    --------
     >>> pad_options([[0.5, 0.5], [0.2, 0.3, 0.5]], 0.0)
     array([[0.5, 0.5, 0. ],
            [0.2, 0.3, 0.5]])

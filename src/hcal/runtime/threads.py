@@ -20,11 +20,7 @@ PARALLEL_EVENTS = 100_000
 
 
 def thread_count() -> int:
-    """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on.
-
-    >>> thread_count() >= 1
-    True
-    """
+    """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on."""
     granted = os.environ.get("OMP_NUM_THREADS", "")
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(int(granted), available)) if granted.isdigit() else available
@@ -64,9 +60,6 @@ def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -
 
     ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``
     events.
-
-    >>> split(10)
-    [(0, 10)]
     """
     wanted = 2 * n * grain // PARALLEL_EVENTS  # no thread is started for less than half of that
     parts = min(thread_count(), wanted) if wanted > 1 else 1
@@ -135,9 +128,6 @@ def one_blas_thread() -> Iterator[None]:
     """Hold BLAS, in the whole process, to one thread: it would start as many in each of ours.
 
     Any number of fits may hold it at once; the last to end restores what the first found.
-
-    >>> with one_blas_thread(), one_blas_thread():
-    ...     pass
     """
     with _blas.held():
         yield
@@ -149,9 +139,6 @@ def one_openmp_thread() -> Iterator[None]:
 
     The limit is a variable of the thread (``omp_set_num_threads``), so nobody else notices or can undo it;
     ``torch.set_num_threads`` would set the whole process.
-
-    >>> with one_openmp_thread():
-    ...     pass
     """
     import torch
     from threadpoolctl import threadpool_limits

@@ -26,8 +26,6 @@ class TorchOps(Ops):
     dtype : torch.dtype
         The float width of the output.
 
-    Examples
-    --------
     >>> TorchOps([], torch.float32, recording=True).softmax(torch.zeros(1, 2))
     tensor([[0.5000, 0.5000]])
     """
@@ -37,7 +35,6 @@ class TorchOps(Ops):
         self._next = 0
 
     def const(self, value: ArrayLike) -> Tensor:
-        """Return a float64 constant."""
         if self.recording:
             self.constants.append(torch.from_numpy(np.array(value, dtype=np.float64)))
             return self.constants[-1]
@@ -45,57 +42,44 @@ class TorchOps(Ops):
         return self.constants[self._next - 1]
 
     def exp(self, x: Tensor) -> Tensor:
-        """Return e^x."""
         return torch.exp(x)
 
     def log(self, x: Tensor) -> Tensor:
-        """Return ln x."""
         return torch.log(x)
 
     def max(self, x: Tensor) -> Tensor:
-        """Return the largest value of each row."""
         return x.amax(dim=-1, keepdim=True)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Return the sum of each row."""
         return x.sum(dim=-1, keepdim=True)
 
     def maximum(self, x: Tensor, y: Tensor | float) -> Tensor:
-        """Return the larger of two values."""
         return torch.maximum(x, y) if isinstance(y, Tensor) else x.clamp_min(y)
 
     def where(self, condition: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
-        """Return x where the condition holds, y elsewhere."""
         return torch.where(condition, x, y)
 
     def matmul(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """Return x @ matrix."""
         return x @ matrix
 
     def top(self, x: Tensor) -> Tensor:
-        """Return a mask of the first largest value of each row."""
         # torch.argmax may return any of several equal maxima; numpy and ONNX return the first.
         is_max = x == x.amax(dim=-1, keepdim=True)
         return is_max & (is_max.cumsum(dim=-1) == 1)
 
     def rounded(self, x: Tensor) -> Tensor:
-        """Return x rounded to the float width of the output; the gradient passes through."""
-        return x.to(self.dtype).to(x.dtype)
+        return x.to(self.dtype).to(x.dtype)  # the gradient passes through
 
     def bucket(self, x: Tensor, edges: NDArray[np.float64]) -> Tensor:
-        """Return how many edges are ≤ x."""
         return torch.bucketize(x.detach().contiguous(), self.const(edges), right=True)
 
     def take(self, table: NDArray[np.float64], index: Tensor) -> Tensor:
-        """Return table[index]."""
         return self.const(table)[index]
 
 
 class DeviceOps(TorchOps):
     """The same for a single call: constants go to the device as they are met.
 
-    Examples
-    --------
     >>> DeviceOps(torch.device("cpu"), torch.float32).softmax(torch.zeros(1, 2))
     tensor([[0.5000, 0.5000]])
     """
@@ -105,5 +89,4 @@ class DeviceOps(TorchOps):
         self.device = device
 
     def const(self, value: ArrayLike) -> Tensor:
-        """Return a float64 constant."""
         return torch.from_numpy(np.array(value, dtype=np.float64)).to(self.device)

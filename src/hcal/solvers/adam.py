@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -237,16 +237,14 @@ def _train(
     return result
 
 
-@contextmanager
-def threads_for(x: Tensor) -> Iterator[None]:
+def threads_for(x: Tensor) -> AbstractContextManager[None]:
     """Keep torch to one thread while a small problem is trained.
 
     Its operations there are short, and a team of threads that wait for one another loses more than it
     gains, above all on a busy machine.
     """
     small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
-    with one_openmp_thread() if small else nullcontext():
-        yield
+    return one_openmp_thread() if small else nullcontext()
 
 
 class _Epoch:

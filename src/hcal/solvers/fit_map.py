@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal.maps.protocol import Map
 from hcal.objective.protocol import Objective
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.runtime.numerics import Float64, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import Loss, Solution
 
@@ -84,7 +84,6 @@ def loss_of(
     """
     w = unit_weight(weight, len(x))
     rows = _rows(map, x) if objective.by_rows else len(x)
-
     parts = _parts(map, objective, x)
 
     def loss(theta: Float64) -> tuple[float, Float64]:
@@ -123,8 +122,7 @@ def hessian_of(
     w = unit_weight(weight, len(x))
 
     def hessian(theta: Float64) -> Float64:
-        rows = max(1, 4_000_000 // len(theta))
-        blocks = (slice(start, start + rows) for start in range(0, len(x), rows))
+        blocks = row_blocks((len(x), len(theta)), 4_000_000)
         total = sum((curvature(theta, x[b], w[b]) for b in blocks), np.zeros((len(theta), len(theta))))
         if penalty is not None:
             total[np.diag_indices_from(total)] += 2 * penalty.strength
@@ -171,7 +169,10 @@ class Problem:
 
     def units(self) -> Float64 | None:
         """Return 1/√(diagonal of the second derivative of NLL at the start), where the map knows it."""
-        return _units(self.map, self.start, self.x, self.weight, self.penalty)
+        if self.map.diagonal is None:
+            return None
+        weight = unit_weight(self.weight, len(self.x))
+        return units_of(diagonal_of(self.map, self.start, self.x, weight), self.penalty)
 
 
 #: How a problem is solved: :mod:`hcal.solvers.methods`, :class:`hcal.solvers.adam.Adam`, or your own.
@@ -224,15 +225,6 @@ def fit_map(
     return solver(Problem(map, objective, x, y, weight, penalty, first))
 
 
-def _units(
-    map: Map, theta: Float64, x: Float64, weight: Float64 | None, penalty: Ridge | None
-) -> Float64 | None:
-    """Return 1/√(diagonal of the second derivative at the start), where the map knows it."""
-    if map.diagonal is None:
-        return None
-    return units_of(diagonal_of(map, theta, x, unit_weight(weight, len(x))), penalty)
-
-
 def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float64:
     """Return the diagonal (P,) of the second derivative of the weighted sum of NLLs.
 
@@ -242,8 +234,7 @@ def diagonal_of(map: Map, theta: Float64, x: Float64, weight: Float64) -> Float6
     """
     assert map.diagonal is not None
     total, rows = np.zeros_like(theta), _rows(map, x)
-    for start in range(0, len(x), rows):
-        block = slice(start, start + rows)
+    for block in row_blocks((len(x), 1), rows):
         total += map.diagonal(theta, x[block], weight[block])
     return total
 

@@ -34,7 +34,6 @@ def lbfgs(
     max_iterations: int = 1000,
     tolerance: float = 1e-7,
     gain: float = 1e-13,
-    memory: int = 20,
     watch: Callable[[Float64], bool] | None = None,
 ) -> Solution:
     """Minimise a smooth function by bounded limited-memory BFGS.
@@ -42,7 +41,7 @@ def lbfgs(
     The solver works on θ/scale, about 1/√(second derivative), and so does not depend on units. It stops when
     the largest entry of the (projected) gradient there is at most ``tolerance``, when an iteration gains less
     than ``gain`` relative to max(|value|, 1), or when ``watch`` (called with θ) says so, which counts as
-    converged; ``memory`` pairs of steps are kept.
+    converged.
 
     >>> solved = lbfgs(lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3)), np.zeros(2))
     >>> solved.theta.round(5), solved.converged
@@ -77,7 +76,7 @@ def lbfgs(
         options={
             "maxiter": max_iterations,
             "maxfun": 2 * max_iterations,
-            "maxcor": memory,
+            "maxcor": 20,
             "gtol": tolerance,
             "ftol": gain,
         },

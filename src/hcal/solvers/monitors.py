@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hcal.maps.table import range_sums
+
 BINS = 15
 _FIRST_EDGE = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1].item()
 #: Up to so many entries a GPU puts all of them into bins rather than wait to hear how many there are.
@@ -48,7 +50,7 @@ def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
     size = cuts.diff().double()
     full = size > 0
     size = size.clamp_min(1)
-    acc, mean = (_range_sums(v, cuts) / size for v in (hit, conf))
+    acc, mean = (range_sums(v, cuts) / size for v in (hit, conf))
     mu, sigma = acc - mean, (acc * (1 - acc) / size).clamp_min(0).sqrt()
     plug_in = (size * full * mu.abs()).sum() / n
     z = mu / sigma.clamp_min(1e-300)
@@ -110,7 +112,3 @@ SELECTORS: dict[str, EpochScore] = {"top-label": epoch_dece, "class-wise": epoch
 
 def _edges(device: torch.device) -> Tensor:
     return torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=device)
-
-
-def _range_sums(values: Tensor, cuts: Tensor) -> Tensor:
-    return torch.nn.functional.pad(torch.cumsum(values, 0), (1, 0))[cuts].diff()

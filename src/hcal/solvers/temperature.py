@@ -7,13 +7,13 @@ cannot fail silently: the two cases without a finite optimum are recognised from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray
+from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.rows import FitRows, array_rows
 
@@ -32,12 +32,6 @@ class Temperature:
     converged: bool
     message: str = ""
     evaluations: int = 0
-
-
-def _blocks(n_rows: int, n_classes: int) -> Iterator[slice]:
-    rows = max(1, _BLOCK_EVENTS // n_classes)
-    for start in range(0, n_rows, rows):
-        yield slice(start, start + rows)
 
 
 def _below_top(logits: FloatArray, rows: slice) -> Float64:
@@ -60,7 +54,7 @@ def logit_scale(logits: FloatArray) -> float:
 
 def _distances(logits: FloatArray) -> tuple[float, int]:
     """Return the sum over rows of the mean distance to the top, and the number of rows."""
-    blocks = list(_blocks(*logits.shape))
+    blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
     parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
     return float(sum(parts)), len(logits)
 
@@ -102,7 +96,7 @@ def _derivative_sums(
         gap = mean - d[np.arange(len(d)), y[rows]]
         return float(np.sum(weight[rows] * gap)), float(np.sum(weight[rows] * np.maximum(variance, 0)))
 
-    parts = each(of_block, list(_blocks(*logits.shape)), events=logits.size)
+    parts = each(of_block, row_blocks(logits.shape, _BLOCK_EVENTS), events=logits.size)
     slope, curvature = (float(sum(column)) for column in zip(*parts, strict=True))
     return slope, curvature
 
@@ -114,7 +108,7 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
     array([-0.5])
     """
     loss, slope = np.empty(len(y)), np.empty(len(y))
-    for rows in _blocks(*logits.shape):
+    for rows in row_blocks(logits.shape, _BLOCK_EVENTS):
         d = _below_top(logits, rows)
         e = np.exp(beta * d)
         mass = e.sum(axis=1)
@@ -131,7 +125,7 @@ def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None =
     array([0.5])
     """
     top = np.empty(len(logits))
-    for rows in _blocks(*logits.shape):
+    for rows in row_blocks(logits.shape, _BLOCK_EVENTS):
         scores = beta * _below_top(logits, rows)
         top[rows] = 1 / np.exp(scores if log_sizes is None else scores + log_sizes[rows]).sum(axis=1)
     return top
@@ -212,21 +206,10 @@ def search_temperature(
 ) -> Temperature:
     """Find the temperature of least mean NLL, whoever sums over the rows.
 
-    Parameters
-    ----------
-    looked : (float, int, int)
-        The sum over rows of the mean distance to the top score, how many rows there are, and how many labels
-        do not have the top score.
-    derivatives_in : callable
-        A unit of the logits ↦ (β ↦ both derivatives in β of the mean NLL, logits in that unit).
-    confidence : callable
-        β ↦ the mean of the largest probability.
-    total : float
-        The weight of all rows.
-
-    Returns
-    -------
-    Temperature
+    ``looked`` are the sum over rows of the mean distance to the top score, how many rows there are, and how
+    many labels do not have the top score; ``derivatives_in`` makes of a unit of the logits β ↦ both
+    derivatives of the mean NLL in that unit, ``confidence`` of β the mean of the largest probability;
+    ``total`` is the weight of all rows.
     """
     distances, n_rows, missed = looked
     scale = _scale(distances, n_rows)
@@ -238,8 +221,8 @@ def search_temperature(
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
     if not missed:
         return _succession(confidence, scale, total)
-    solved = _newton(derivatives, LOG_BETA_BOUNDS)
-    return Temperature(solved.beta / scale, solved.converged, solved.message, solved.evaluations)
+    solved = _newton(derivatives)
+    return replace(solved, beta=solved.beta / scale)
 
 
 def _first_look(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float, int, int]:
@@ -264,10 +247,8 @@ def _succession(confidence: Callable[[float], float], scale: float, total: float
     return Temperature(max(beta, 1.0), False, message)
 
 
-def _newton(
-    derivatives: Callable[[float], tuple[float, float]], bounds: tuple[float, float], tolerance: float = 1e-11
-) -> Temperature:
-    low, high = bounds
+def _newton(derivatives: Callable[[float], tuple[float, float]], tolerance: float = 1e-11) -> Temperature:
+    low, high = bounds = LOG_BETA_BOUNDS
     t = (low + high) / 2
     evaluation = 0
     while evaluation < 100:

@@ -556,10 +556,11 @@ def _held(
         largest = 1.0 / total
         kept = lift < 0 or old >= just_below * largest * (1.0 - old)
         middle = 0.5 * (old + largest * (1.0 - old))
-        held = old if kept else max(old + lift * (middle - old), lowest)
+        lifted = old + lift * (middle - old)
+        held = old if kept else max(lifted, lowest)
         room = just_below * held / max(1.0 - held, 1e-300)
         mixed = min(max((largest - room) / max(largest - even, 1e-12), 0.0), 1.0)
-        w = 0.0 if kept or n == 2 else mixed
+        w = 0.0 if kept or n == 2 else (1.0 if lifted < lowest else mixed)
         q[i], times[i], plus[i] = held, (1.0 - held) * (1.0 - w) / total, (1.0 - held) * w * even
 
 

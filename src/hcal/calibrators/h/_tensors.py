@@ -336,11 +336,12 @@ def _keep(q: Tensor, rest: Tensor, place: Tensor, lift: float) -> tuple[Tensor, 
     largest = rest.amax(dim=1)
     lost = q < JUST_BELOW * largest * (1.0 - q)
     middle = 0.5 * (q + largest * (1.0 - q))
-    held = torch.where(lost, (q + lift * (middle - q)).clamp_(min=1.0 / k / JUST_BELOW), q)
-    even = 1.0 / (k - 1)
+    lifted = q + lift * (middle - q)
+    even, lowest = 1.0 / (k - 1), 1.0 / k / JUST_BELOW
+    held = torch.where(lost, lifted.clamp(min=lowest), q)
     room = JUST_BELOW * held / (1.0 - held)
     w = ((largest - room) / (largest - even).clamp_(min=1e-12)).clamp_(0.0, 1.0)
-    w = torch.where(lost, w, 0.0)[:, None]
+    w = torch.where(lost, torch.where(lifted < lowest, 1.0, w), 0.0)[:, None]
     return held, ((1.0 - w) * rest + w * even).scatter_(1, place, 0.0)
 
 

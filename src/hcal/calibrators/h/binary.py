@@ -30,6 +30,7 @@ from hcal.calibrators.h.blend import FLOOR
 from hcal.calibrators.h.pool import Caution, doubt, log_linear_weights
 from hcal.calibrators.h.rows import Float64
 from hcal.calibrators.h.sentences import one_class, sides_told
+from hcal.maps.lookup import through_knots
 from hcal.runtime.numerics import FloatArray, IntArray
 from hcal.solvers.temperature import Temperature
 
@@ -40,7 +41,7 @@ _CAUTION_RIDGE, _CAUTION_PRICE = 1.0, 6.0
 
 
 class Table(NamedTuple):
-    """A rising, piecewise linear function of u = z₁ − z₀ with values in log-odds; its ends go on for ever."""
+    """A rising, piecewise linear function of u = z₁ − z₀ with values in log-odds; see ``through_knots``."""
 
     knots: Float64
     values: Float64
@@ -94,13 +95,13 @@ def crossing_kept(table: Table, beta: float) -> Table:
     """Return the table with the sign of u: below 0 it is negative, above positive, and it rises as strictly.
 
     >>> kept = crossing_kept(Table(np.array([-1.0, 1.0]), np.array([1.0, 2.0])), 1.0)
-    >>> look_up(kept, np.array([-0.5, 0.0, 0.5])).round(4)
+    >>> through_knots(np.array([-0.5, 0.0, 0.5]), *kept).round(4)
     array([-5.00e-04,  0.00e+00,  1.75e+00])
     """
     ramp = LEAST_RISE * beta
     near = _NEAR * (table.knots[-1] - table.knots[0])  # a jump at 0 is a steep piece
     knots = np.unique(np.concatenate([table.knots, [-near, 0.0, near], _meetings(table, ramp)]))
-    values, line = look_up(table, knots), ramp * knots
+    values, line = through_knots(knots, *table), ramp * knots
     kept = np.where(knots > 0, np.maximum(values, line), np.minimum(values, line))
     kept[knots == 0] = 0.0
     return Table(knots, kept)
@@ -111,20 +112,6 @@ def _meetings(table: Table, ramp: float) -> Float64:
     gap = table.values - ramp * table.knots
     i = np.flatnonzero(gap[:-1] * gap[1:] < 0)
     return np.asarray(table.knots[i] + (table.knots[i + 1] - table.knots[i]) * gap[i] / (gap[i] - gap[i + 1]))
-
-
-def look_up(table: Table, u: Float64) -> Float64:
-    """Return the log-odds at u; the end segments go on for ever.
-
-    >>> look_up(Table(np.array([0.0, 1.0]), np.array([0.0, 2.0])), np.array([-1.0, 0.5, 3.0]))
-    array([-2.,  1.,  6.])
-    """
-    knots, values = table
-    slope = np.diff(values)[[0, -1]] / np.diff(knots)[[0, -1]]
-    out = np.interp(u, knots, values)
-    out += slope[0] * np.minimum(u - knots[0], 0.0)
-    out += slope[1] * np.maximum(u - knots[-1], 0.0)
-    return np.asarray(out)
 
 
 def _less(mass: Float64, held: Float64) -> Float64:
@@ -155,7 +142,7 @@ def fit_two(
     table, share, solved = fit_table(u, y, weight, np.zeros((0, len(y))) if held is None else held)
     if crossing:
         table = crossing_kept(table, max(solved.beta, FLATTEST / moments(u, weight)[1]))
-    moved = float(weight @ ((look_up(table, u) > 0) != (u > 0)))
+    moved = float(weight @ ((through_knots(u, *table) > 0) != (u > 0)))
     turn = float(np.interp(0.0, table.values, table.knots))
     info = {
         "protocol": "default",
@@ -185,6 +172,6 @@ def is_table(state: Mapping[str, NDArray[Any]]) -> bool:
 
 def predict_two(state: Mapping[str, NDArray[Any]], logits: FloatArray, out: FloatArray) -> None:
     """Write the probabilities of logits (N, 2) into ``out``."""
-    odds = look_up(Table(state["table.knots"], state["table.values"]), _odds(logits))
+    odds = through_knots(_odds(logits), state["table.knots"], state["table.values"])
     out[:, 1] = expit(odds)
     out[:, 0] = expit(-odds)

@@ -149,28 +149,18 @@ def _temperature(counts: Counts) -> Temperature:
     return careful_temperature(logits[some], y[some], weight[some])
 
 
+#: (t, line) ↦ X, of shape (len(t), P).
 Design = Callable[[Float64, Line], Float64]
 
 
 @dataclass(frozen=True)
 class Regression:
-    """t + X(t)·θ by logistic regression, θ ~ N(0, σ²): one candidate.
-
-    Attributes
-    ----------
-    name : str
-    design : callable
-        (t, line) ↦ X, of shape (len(t), P).
-    sigma : tuple of float
-        Prior deviation of every column of X; the last stands for all that follow.
-    by_temperature : bool
-        If not, the log-odds are those of the scores: the identity.
-    """
+    """t + X(t)·θ by logistic regression, θ ~ N(0, σ²): one candidate."""
 
     name: str
     design: Design
-    sigma: tuple[float, ...]
-    by_temperature: bool = True
+    sigma: tuple[float, ...]  # of every column of X; the last stands for all that follow
+    by_temperature: bool = True  # if not, the log-odds are those of the scores: the identity
 
     def __call__(self, line: Line) -> Float64:
         """Return log-odds on the grid."""

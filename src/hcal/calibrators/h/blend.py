@@ -24,37 +24,20 @@ FLOOR = 30.0
 
 
 class Blend(NamedTuple):
-    """Weights of the pool.
+    """Weights of the pool."""
 
-    Attributes
-    ----------
-    events, refined : arrays of shape ()
-        Weights of the events and of the refined margins.
-    cap : array of shape ()
-        Margins beyond this count as this in the linear part.
-    matrix : array of shape (K, K) or (0, 0)
-        The linear part; empty where it is a multiple of the margins.
-    scale : array of shape ()
-        The multiple.
-    bias : array of shape (K,)
-    prefer : array of shape (K,)
-        Among classes that tie on top, the one with the highest of these numbers is taken.
-    """
-
-    events: Float64
-    refined: Float64
-    cap: Float64
-    matrix: Float64
-    scale: Float64
-    bias: Float64
-    prefer: Float64
+    events: Float64  # () of the events
+    refined: Float64  # () of the refined margins
+    cap: Float64  # () margins beyond it count as this in the linear part
+    matrix: Float64  # (K, K) the linear part; (0, 0) where it is a multiple of the margins
+    scale: Float64  # () the multiple
+    bias: Float64  # (K,)
+    prefer: Float64  # (K,) among classes that tie on top, the one with the highest of these is taken
 
 
 def no_blend(n_classes: int) -> Blend:
     """Return the pool of the events alone.
 
-    Examples
-    --------
     >>> float(no_blend(3).events)
     1.0
     """
@@ -101,8 +84,6 @@ def split_top(scores: Any, top: IntArray) -> tuple[Float64, Any]:
 
     Scores are an array or a tensor, and so are the shares.
 
-    Examples
-    --------
     >>> odds, rest = split_top(np.zeros((1, 3)), np.array([0]))
     >>> odds.round(4), rest
     (array([-0.6931]), array([[0. , 0.5, 0.5]]))
@@ -131,8 +112,6 @@ def tied_on_top(logits: FloatArray) -> NDArray[np.bool_]:
 def top_class(logits: Logits, prefer: Float64 | None) -> IntArray:
     """Return the top class of every row; of tied ones the preferred, so that a numbering does not matter.
 
-    Examples
-    --------
     >>> top_class(np.array([[1.0, 1.0, 0.0]]), np.array([0.0, 1.0, 2.0]))
     array([1])
     """
@@ -156,8 +135,6 @@ def level_ties(probs: FloatArray, logits: FloatArray) -> None:
     Others above the mean are drawn to their own mean as far as it needs; where that is above too, all classes
     get the same but for a hair.
 
-    Examples
-    --------
     >>> probs = np.array([[0.5, 0.1, 0.35, 0.05]])
     >>> level_ties(probs, np.array([[1.0, 1.0, 0.0, 0.0]]))
     >>> probs.round(4)

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.calibrators._structured import second_stage
+from hcal.calibrators._structured import matrix_strength, second_stage
 from hcal.calibrators.h.blend import FLOOR, Blend, event_scores, top_class
 from hcal.calibrators.h.events import top_odds
-from hcal.calibrators.h.model import Model, fit_events, fit_refined, see
-from hcal.calibrators.h.refine import Refined, refine
-from hcal.calibrators.h.rows import ENOUGH_ROWS, Float64, blocks, look
+from hcal.calibrators.h.model import Model, fit_events, see
+from hcal.calibrators.h.refine import Refined, fit_refined, refine
+from hcal.calibrators.h.rows import ENOUGH_ROWS, Float64, look
 from hcal.maps import scaling
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.runtime.numerics import FloatArray, IntArray, row_blocks, softmax
 from hcal.runtime.threads import each
 from hcal.solvers.rows import array_rows
 from hcal.solvers.summed import MakeMap
@@ -26,21 +26,14 @@ ITERATIONS = 200
 
 
 class Setting(NamedTuple):
-    """What all candidates of a fit share, whatever rows they are fitted on.
+    """What all candidates of a fit share, whatever rows they are fitted on."""
 
-    Attributes
-    ----------
-    classes : bool
-        Whether single classes may be told apart; if not, the order of all classes is kept.
-    cap : float
-        Temperature-scaled margins beyond this count as this in linear candidates: ln(K(N + 1)), with at
-        least a thousand for N, because few rows are no reason to doubt sure scores.
-    prefer : array of shape (K,)
-        The mass of every class in labels and scores, which decides between classes that tie on top.
-    """
-
+    #: Whether single classes may be told apart; if not, the order of all classes is kept.
     classes: bool
+    #: Temperature-scaled margins beyond this count as this in linear candidates: ln(K(N + 1)), with at least
+    #: a thousand for N, because few rows are no reason to doubt sure scores.
     cap: float
+    #: The mass of every class (K,) in labels and scores, which decides between classes that tie on top.
     prefer: Float64
 
     @property
@@ -51,28 +44,20 @@ class Setting(NamedTuple):
     @property
     def names(self) -> list[str]:
         """Candidates in the order of their scores."""
-        return [
-            "events",
-            "refined",
-            "temperature",
-            "identity",
-            *(["vector", "matrix"] if self.linear else []),
-        ]
+        linear = ["vector", "matrix"] if self.linear else []
+        return ["events", "refined", "temperature", "identity", *linear]
 
 
 def new_setting(logits: Logits, y: IntArray, weight: Float64, *, classes: bool) -> Setting:
     """Return the setting of calibration rows.
 
-    Examples
-    --------
     >>> new_setting(np.zeros((2, 4)), np.array([0, 2]), np.ones(2), classes=True).prefer
     array([1.5, 0.5, 1.5, 0.5])
     """
     k = logits.shape[1]
     mass = np.bincount(y, weights=weight, minlength=k)
-    prefer = np.round(
-        mass + _soft_mass(logits, weight), 9
-    )  # sums of other orders differ in their last digits
+    # Sums of other orders differ in their last digits.
+    prefer = np.round(mass + _soft_mass(logits, weight), 9)
     rows = max(float(weight.sum()), ENOUGH_ROWS)
     return Setting(classes, float(np.log(k * (rows + 1.0))), prefer)
 
@@ -83,43 +68,25 @@ def _soft_mass(logits: Logits, weight: Float64) -> Float64:
         from hcal.calibrators.h import _tensors
 
         return _tensors.soft_mass(logits, weight)
-    n, k = logits.shape
-    parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks(n, k), events=logits.size)
+    blocks = row_blocks(logits.shape, 1_000_000)
+    parts = each(lambda part: weight[part] @ softmax(logits[part]), blocks, events=logits.size)
     return np.asarray(np.sum(parts, axis=0))
 
 
 class Candidates(NamedTuple):
-    """All candidates, fitted on the same rows.
-
-    Attributes
-    ----------
-    model : Model
-        Stage 1 and the events on it; stage 1 alone and temperature scaling are parts of it.
-    vector, matrix : array of shape (2K,), (K² + K,), or empty
-        Factors and offsets of linear scaling of the capped margins.
-    """
+    """All candidates, fitted on the same rows; factors and offsets are of the capped margins, or empty."""
 
     setting: Setting
-    model: Model
-    vector: Float64
-    matrix: Float64
+    model: Model  # stage 1 and the events on it; stage 1 alone and temperature scaling are parts of it
+    vector: Float64  # (2K,)
+    matrix: Float64  # (K² + K,)
 
 
 def fit_candidates(
     logits: Logits, y: IntArray, weight: Float64, setting: Setting, refined: Refined | None = None
 ) -> Candidates:
-    """Fit every candidate on the same rows.
+    """Fit every candidate on the same rows (N, K); ``refined`` is a first stage that is already fitted.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y, weight : arrays of shape (N,)
-    setting : Setting
-    refined : Refined, optional
-        A first stage that is already fitted.
-
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
     >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(z, y, np.ones(40), classes=True))
     >>> fitted.vector.shape, fitted.matrix.shape
@@ -142,24 +109,17 @@ def fit_candidates(
 def linear_penalties(k: int, total: float) -> list[tuple[MakeMap, Float64]]:
     """Return vector and matrix scaling, each with the strength of its ridge (P,).
 
-    Examples
-    --------
     >>> [strength.shape for _, strength in linear_penalties(3, 100.0)]
     [(6,), (12,)]
     """
     one = k / total
-    matrix = np.where(np.eye(k, dtype=bool), one, one * (k - 1)).ravel()
-    return [
-        (partial(scaling.vector, k), np.full(2 * k, one)),
-        (partial(scaling.matrix, k), np.concatenate([matrix, np.full(k, one)])),
-    ]
+    matrix = partial(scaling.matrix, k), matrix_strength(k, one)
+    return [(partial(scaling.vector, k), np.full(2 * k, one)), matrix]
 
 
 def capped(margin: FloatArray, cap: float) -> Float64:
     """Return margins below the top, none beyond the cap, as scores.
 
-    Examples
-    --------
     >>> capped(np.array([[0.0, 9.0]]), 5.0)
     array([[-0., -5.]])
     """
@@ -194,8 +154,6 @@ def scores(fitted: Candidates, logits: Logits) -> Any:
 def blend(fitted: Candidates, share: Float64) -> Blend:
     """Return the pool of candidates with weights (J,) as one set of scores.
 
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
     >>> fitted = fit_candidates(z, y, np.ones(40), new_setting(z, y, np.ones(40), classes=True))
     >>> float(blend(fitted, np.array([0.0, 0.0, 1.0, 0.0, 0.0, 0.0])).scale)

@@ -7,7 +7,6 @@ alone, and what keeps the argmax (stage 3) does not disturb the calibration of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +15,7 @@ from scipy.special import expit
 
 from hcal.calibrators.h.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
 from hcal.runtime.numerics import FloatArray, IntArray
-from hcal.solvers.lbfgs import lbfgs
+from hcal.solvers.lbfgs import Loss, lbfgs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,8 +59,6 @@ class Rest(NamedTuple):
 def top_odds(margin: FloatArray, top: IntArray) -> Float64:
     """Return the log-odds of the top class under softmax(−margin).
 
-    Examples
-    --------
     >>> top_odds(np.array([[0.0, 0.0, 0.0]]), np.array([0])).round(4)
     array([-0.6931])
     """
@@ -84,24 +81,9 @@ def fit_curve(
 ) -> Curve:
     """Fit the log-odds of the top-label event by penalised logistic regression around ``odds``.
 
-    Parameters
-    ----------
-    odds : array of shape (N,)
-        Log-odds to start from; no correction is the prior.
-    x : array of shape (N, F)
-        Standardised features; F may be 0.
-    top, hit, weight : arrays of shape (N,)
-    classes : bool
-        Whether predicted classes get terms of their own.
-    enough : float
-        Rows below which the ridge grows.
+    To correct nothing is the prior. Features ``x`` (N, F) are standardised, F may be 0; the other arrays are
+    (N,). With ``classes``, predicted classes get terms of their own; below ``enough`` rows the ridge grows.
 
-    Returns
-    -------
-    Curve
-
-    Examples
-    --------
     >>> odds, hit = np.full(1000, 2.0), np.array([1.0, 0.0] * 500)
     >>> none, top = np.zeros((1000, 0)), np.zeros(1000, dtype=int)
     >>> curve = fit_curve(odds, none, top, hit, np.ones(1000), 2, classes=False)
@@ -129,8 +111,6 @@ class CurveShape(NamedTuple):
 def curve_shape(odds: Float64, weight: Float64) -> CurveShape:
     """Return the shape for log-odds (N,) with weights (N,).
 
-    Examples
-    --------
     >>> curve_shape(np.linspace(-1, 1, 100), np.ones(100)).knots.shape
     (8,)
     """
@@ -161,7 +141,7 @@ def curve_sums(
 
 def solve_curve(
     shape: CurveShape,
-    sums: Callable[[Float64], tuple[float, Float64]],
+    sums: Loss,
     hits: tuple[float, float],
     width: int,
     n_classes: int,
@@ -172,11 +152,7 @@ def solve_curve(
     # The constant is all but free: a small ridge stops it where every label is right, or every one wrong.
     ridge = np.concatenate([[0.01], np.full(width - 1, _RIDGE), np.full(n_classes, _CLASS_RIDGE * n_classes)])
     ridge *= few(total, min(hits), enough) / total
-
-    def loss(theta: Float64) -> tuple[float, Float64]:
-        value, gradient = sums(theta)
-        return value / total + float(ridge @ theta**2), gradient / total + 2 * ridge * theta
-
+    loss = _penalised(sums, ridge, total)
     theta = lbfgs(loss, np.zeros(width + n_classes), max_iterations=300, tolerance=1e-7, gain=1e-11).theta
     return Curve(shape.knots, np.array(shape.scaler)[:, 0], theta[:width], theta[width:])
 
@@ -190,24 +166,11 @@ def _design(odds: Float64, x: Float64, knots: Float64, scaler: Scaler) -> Float6
 def fit_rest(
     margin: Float64 | Tensor, top: IntArray, y: IntArray, weight: Float64, total: float, *, classes: bool
 ) -> Rest:
-    """Fit the classes below the top on the rows that the top class lost.
+    """Fit the classes below the top on the E rows that the top class lost, y ≠ top.
 
-    Parameters
-    ----------
-    margin : array or tensor of shape (E, K)
-        Refined margins of rows with y ≠ top.
-    top, y, weight : arrays of shape (E,)
-    total : float
-        The weight of all N rows, in whose units the ridge is.
-    classes : bool
-        Whether classes get a bias.
+    ``margin`` (E, K) are their refined margins, an array or a tensor; the ridge is in units of ``total``, the
+    weight of all N rows. With ``classes``, each gets a bias.
 
-    Returns
-    -------
-    Rest
-
-    Examples
-    --------
     >>> rest = fit_rest(np.zeros((0, 3)), *np.zeros((2, 0), dtype=int), np.zeros(0), 5.0, classes=True)
     >>> rest(np.array([[0.0, 1.0, 1.0]]), np.array([0]))
     array([[0. , 0.5, 0.5]])
@@ -243,13 +206,19 @@ def rest_sums(
     return value, np.concatenate([[by_kappa], by_class])
 
 
-def solve_rest(sums: Callable[[Float64], tuple[float, Float64]], total: float, k: int) -> Rest:
-    """Return the shares of least penalised NLL, given its sums and the weight of all rows."""
-    ridge = np.concatenate([[_RIDGE], np.full(k, _CLASS_RIDGE * k)]) * few(total) / total
+def _penalised(sums: Loss, ridge: Float64, total: float) -> Loss:
+    """Return θ ↦ mean NLL + Σ ridge·θ² and its gradient."""
 
     def loss(theta: Float64) -> tuple[float, Float64]:
         value, gradient = sums(theta)
         return value / total + float(ridge @ theta**2), gradient / total + 2 * ridge * theta
 
+    return loss
+
+
+def solve_rest(sums: Loss, total: float, k: int) -> Rest:
+    """Return the shares of least penalised NLL, given its sums and the weight of all rows."""
+    ridge = np.concatenate([[_RIDGE], np.full(k, _CLASS_RIDGE * k)]) * few(total) / total
+    loss = _penalised(sums, ridge, total)
     theta = lbfgs(loss, np.zeros(1 + k), max_iterations=100, tolerance=1e-7, gain=1e-10).theta
     return Rest(np.exp(theta[0]), theta[1:])

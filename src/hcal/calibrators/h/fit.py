@@ -25,11 +25,10 @@ from hcal.calibrators.h.candidates import (
 )
 from hcal.calibrators.h.events import Curve, fit_curve
 from hcal.calibrators.h.graph import graph_model, graph_two
-from hcal.calibrators.h.judge import Verdict, judge
+from hcal.calibrators.h.judge import judge
 from hcal.calibrators.h.keep import join
 from hcal.calibrators.h.model import (
     Model,
-    fit_refined,
     from_state,
     kernel_at_hand,
     model_of,
@@ -38,6 +37,7 @@ from hcal.calibrators.h.model import (
     to_state,
 )
 from hcal.calibrators.h.pool import Caution, doubt, log_linear_weights
+from hcal.calibrators.h.refine import fit_refined
 from hcal.calibrators.h.rows import Float64, few
 from hcal.calibrators.h.sentences import one_class
 from hcal.calibrators.row_order import are_discrete, deal
@@ -47,8 +47,6 @@ from hcal.runtime.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.runtime.progress import progress
 from hcal.runtime.threads import each, one_blas_thread
-
-__all__ = ["fit_default", "graph_default", "out_of_fold", "pool", "predict_default"]
 
 _FOLDS = 5
 #: Candidates are fitted out of fold on at most this many events (rows × classes), and weighed on so many.
@@ -61,22 +59,17 @@ _ENOUGH = 5000.0
 _CAUTION_RIDGE = 0.25
 #: How the argmax may be kept, the first of equals: see :mod:`hcal.calibrators.h.keep`.
 LIFTS = (0.0, 0.5, 1.0)
+#: Criteria that differ by no more are equal.
+_EQUAL = 0.02
 
 
 class Held(NamedTuple):
-    """What candidates said of rows that they were not fitted on.
+    """What candidates said of rows that they were not fitted on."""
 
-    Attributes
-    ----------
-    logits : array of shape (N, K)
-    y, weight : arrays of shape (N,)
-    scores : array or tensor of shape (J, N, K)
-    """
-
-    logits: Logits
+    logits: Logits  # (N, K)
     y: IntArray
     weight: Float64
-    scores: Any
+    scores: Any  # (J, N, K), an array or a tensor
 
 
 def out_of_fold(
@@ -129,17 +122,7 @@ class Pool(NamedTuple):
 def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, Any]]:
     """Weigh the candidates, correct the pooled top-label event, and choose how to keep the argmax.
 
-    Parameters
-    ----------
-    held : Held
-    setting : Setting
-    free : bool
-        Whether the argmax may change.
-
-    Returns
-    -------
-    Pool, dict
-        The second: what was seen, for the user.
+    If ``free``, it may change. Beside the pool: what was seen, for the user.
     """
     wrong = float(held.weight @ (top_class(held.logits, setting.prefer) != held.y))
     share = _weigh(held, setting, wrong, lean=not free)
@@ -161,8 +144,14 @@ def pool(held: Held, setting: Setting, *, free: bool) -> tuple[Pool, dict[str, A
         list(lifts),
         events=len(top) * k,
     )
-    best = _first_of_equals([v.against(base) for v in verdicts])
-    info = _facts(share, setting, base, dict(zip(lifts, verdicts, strict=True)), lifts[best])
+    criteria = [v.against(base) for v in verdicts]
+    best = next(i for i, value in enumerate(criteria) if value <= min(criteria) + _EQUAL)
+    info = {
+        "candidates": dict(zip(setting.names, share.tolist(), strict=False)),
+        "lift": lifts[best],
+        "criterion": dict(zip(map(str, lifts), criteria, strict=True)),
+        "held_out": {"identity": base._asdict(), "pool": verdicts[best]._asdict()},
+    }
     if not free and setting.classes:
         info["argmax_advice"] = _advice(likeliest == held.y, hit > 0, held.weight)
     return Pool(share, last, lifts[best]), info
@@ -176,10 +165,6 @@ def _average(share: Float64, held: Held) -> tuple[Any, IntArray, Any]:
         return _tensors.average(share, held.scores, held.logits)
     pooled = np.tensordot(share, held.scores, 1)
     return pooled, pooled.argmax(axis=1), softmax(held.logits)
-
-
-def _first_of_equals(criteria: list[float], slack: float = 0.02) -> int:
-    return next(i for i, value in enumerate(criteria) if value <= min(criteria) + slack)
 
 
 def _faded(curve: Curve, share: float) -> Curve:
@@ -200,21 +185,6 @@ def _weigh(held: Held, setting: Setting, wrong: float, *, lean: bool) -> Float64
     return log_linear_weights(part, held.y[::step], held.weight[::step], lean=lean, caution=caution)
 
 
-def _facts(
-    share: Float64,
-    setting: Setting,
-    base: Verdict,
-    verdicts: Mapping[float | None, Verdict],
-    lift: float | None,
-) -> dict[str, Any]:
-    return {
-        "candidates": dict(zip(setting.names, share.tolist(), strict=False)),
-        "lift": lift,
-        "criterion": {str(key): verdict.against(base) for key, verdict in verdicts.items()},
-        "held_out": {"identity": base._asdict(), "pool": verdicts[lift]._asdict()},
-    }
-
-
 def _advice(free: NDArray[np.bool_], kept: NDArray[np.bool_], weight: Float64) -> dict[str, Any]:
     """Say whether letting the argmax change would raise accuracy, by rows out of fold."""
     won, lost = (float(weight @ (a & ~b)) for a, b in ((free, kept), (kept, free)))
@@ -228,11 +198,6 @@ def _advice(free: NDArray[np.bool_], kept: NDArray[np.bool_], weight: Float64) -
         else "Keeping the argmax costs no accuracy that held-out rows can show."
     )
     return {"recommended": bool(clear), "accuracy": {"kept": before, "free": after}, "words": words}
-
-
-def _of_advice(info: dict[str, Any]) -> list[str]:
-    advice = info.get("argmax_advice", {"recommended": False})
-    return [advice["words"]] if advice["recommended"] else []
 
 
 def fit_default(
@@ -251,10 +216,7 @@ def fit_default(
         )
         return fit_two(logits, y, weight, folds, crossing=preserve is not None)
     # The threads here are ours; BLAS would start as many in each.
-    with (
-        one_blas_thread(),
-        progress("h-calibration", _FOLDS + 2, verbose=verbose) as advance,
-    ):
+    with one_blas_thread(), progress("h-calibration", _FOLDS + 2, verbose=verbose) as advance:
         return _fit_many(logits, y, weight, preserve, advance)
 
 
@@ -271,7 +233,8 @@ def _fit_many(
         chosen = Pool(temperature, no_curve(0, k), None if preserve is None else 0.0)
         info = {"candidates": dict(zip(setting.names, temperature.tolist(), strict=True))}
     mass = np.bincount(y, weights=weight, minlength=k)
-    info["warnings"] = [*one_class(mass), *_of_advice(info)]
+    advice = info.get("argmax_advice", {"recommended": False})
+    info["warnings"] = [*one_class(mass), *([advice["words"]] if advice["recommended"] else [])]
     info["absent_classes"] = np.flatnonzero(mass == 0).tolist()
     advance(1)
     refined, converged, message = fit_refined(logits, y, weight)
@@ -288,8 +251,6 @@ def assemble(fitted: Candidates, chosen: Pool) -> Model:
 def enough_rows(weight: Float64) -> bool:
     """Return whether there are rows for folds.
 
-    Examples
-    --------
     >>> enough_rows(np.ones(9)), enough_rows(np.ones(10))
     (False, True)
     """

@@ -165,14 +165,15 @@ def _sigmoid(ops: Ops, odds: Any) -> Any:
 def _keep(ops: Ops, q: Any, rest: Any, is_top: Any, k: int, lift: float) -> tuple[Any, Any]:
     largest = ops.max(rest)
     share = largest * (q * -1.0 + 1.0)
-    lifted = ops.maximum(q + (share - q) * (0.5 * lift), 1.0 / k / JUST_BELOW)
+    lowest = 1.0 / k / JUST_BELOW
+    lifted = q + (share - q) * (0.5 * lift)
     lost = q < share * JUST_BELOW
-    held = ops.where(lost, lifted, q)
+    held = ops.where(lost, ops.maximum(lifted, lowest), q)
     if k == 2:
         return held, rest
     even = 1.0 / (k - 1)
     # Where nothing is lost the weight is 0; the divisor is kept from 0 there.
     room = held * JUST_BELOW / ops.maximum(held * -1.0 + 1.0, 1e-12)
     w = ops.clip((largest - room) / ops.maximum(largest - even, 1e-12), 0.0, 1.0)
-    w = ops.where(lost, w, w * 0.0)
+    w = ops.where(lost, ops.where(lifted < lowest, w * 0.0 + 1.0, w), w * 0.0)
     return held, ops.where(is_top, rest * 0.0, rest * (w * -1.0 + 1.0) + w * even)

@@ -37,8 +37,6 @@ class Verdict(NamedTuple):
     def against(self, base: Verdict) -> float:
         """Return the criterion: 0 is as good as ``base``, −0.1 about a tenth better at every level.
 
-        Examples
-        --------
         >>> one = Verdict(1, 1, 0, 0, 1, 1, 0.1, 0.1, 0.1, 0.1)
         >>> one.against(one), one._replace(h_top=0.1).against(one) > 0
         (0.0, True)
@@ -58,19 +56,8 @@ def _log_ratio(value: float, base: float, noise: float) -> float:
 
 
 def judge(probs: Any, y: IntArray, weight: Float64) -> Verdict:
-    """Measure held-out probabilities.
+    """Measure held-out probabilities (N, K), an array or a tensor; y and weight (N,).
 
-    Parameters
-    ----------
-    probs : array or tensor of shape (N, K)
-    y, weight : arrays of shape (N,)
-
-    Returns
-    -------
-    Verdict
-
-    Examples
-    --------
     >>> judge(np.array([[0.5, 0.5]] * 2), np.array([0, 1]), np.ones(2)).h_class
     0.0
     """
@@ -114,10 +101,8 @@ def _mean(values: Float64, weight: Float64) -> tuple[float, float]:
 
 
 def class_errors(probs: Any, y: IntArray, weight: Float64, window: int = WINDOW) -> tuple[Float64, Float64]:
-    """Return :func:`h_error` of every class (K,) and the noise of each (K,), a few classes at a time.
+    """Return the h-error of every class (K,) and the noise of each (K,), a few classes at a time.
 
-    Examples
-    --------
     >>> class_errors(np.array([[0.5, 0.5]] * 4), np.array([0, 0, 0, 0]), np.ones(4), window=4)[0]
     array([0.1875, 0.1875])
     """
@@ -137,22 +122,13 @@ def class_errors(probs: Any, y: IntArray, weight: Float64, window: int = WINDOW)
     return np.concatenate(errors), np.concatenate(noises)
 
 
-def h_error(p: Float64, occurred: Float64, weight: Float64, window: int = WINDOW) -> float:
-    """Return the mean square of (mean p − mean occurred) over runs of ``window`` neighbours, less its noise.
-
-    The noise of one window, were p the truth, is Σ p(1 − p) over the squared window; what is left estimates
-    the squared error itself and may be below 0.
-
-    Examples
-    --------
-    >>> h_error(np.full(4, 0.5), np.array([1.0, 1.0, 1.0, 1.0]), np.ones(4), window=4)
-    0.1875
-    """
-    return float(_h_errors(p[None], occurred[None], weight, window)[0][0])
-
-
 def _h_errors(p: FloatArray, occurred: Float64, weight: Float64, window: int) -> tuple[Float64, Float64]:
-    """Return the error of each row of events p (E, N) with marks (E, N), and how far it is off by chance."""
+    """Return the error of each row of events p (E, N) with marks (E, N), and how far it is off by chance.
+
+    The error is the mean square of (mean p − mean occurred) over runs of ``window`` neighbours, less its
+    noise: of one window, were p the truth, Σ p(1 − p) over the squared window. What is left estimates the
+    squared error itself and may be below 0.
+    """
     order = np.argsort(p, axis=1, kind="stable")
     m = min(window, p.shape[1])
     w, q = weight[order], np.take_along_axis(p, order, axis=1)

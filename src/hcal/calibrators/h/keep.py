@@ -62,15 +62,18 @@ def _keep(q: Float64, rest: FloatArray, top: IntArray, lift: float) -> tuple[Flo
         return q, rest
     q, rest = q.copy(), rest.copy()
     middle = 0.5 * (q + largest * (1.0 - q))[lost]
-    held = np.maximum(q[lost] + lift * (middle - q[lost]), 1.0 / k / JUST_BELOW)
+    lowest = 1.0 / k / JUST_BELOW
+    lifted = q[lost] + lift * (middle - q[lost])
+    held = np.maximum(lifted, lowest)
     q[lost] = held
     if k == 2:
         return q, rest
-    # Mix the rest with its even share 1/(K−1) until its largest part is just below the top.
+    # Mix the rest with its even share 1/(K−1) until its largest part is just below the top; a top class at
+    # its lowest leaves them all even, and none at 1/K to the last digit, where metrics have a threshold.
     even = 1.0 / (k - 1)
     room = JUST_BELOW * held / (1.0 - held)
     spread = np.maximum(largest[lost] - even, 1e-12)  # 0 where the rest is even already
-    w = np.clip((largest[lost] - room) / spread, 0.0, 1.0)[:, None]
+    w = np.where(lifted < lowest, 1.0, np.clip((largest[lost] - room) / spread, 0.0, 1.0))[:, None]
     mixed = (1.0 - w) * rest[lost] + w * even
     mixed[np.arange(len(mixed)), top[lost]] = 0.0
     rest[lost] = mixed

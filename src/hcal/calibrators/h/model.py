@@ -20,11 +20,11 @@ from hcal.calibrators.h.blend import (
 )
 from hcal.calibrators.h.events import Curve, Rest, fit_curve, fit_rest, top_odds
 from hcal.calibrators.h.keep import join
-from hcal.calibrators.h.refine import Refined, apply_refined, fit_refined, identity_refined, refine
-from hcal.calibrators.h.rows import N_FEATURES, Float64, blocks, look
+from hcal.calibrators.h.refine import Refined, apply_refined, refine
+from hcal.calibrators.h.rows import Float64, look
 from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.jit import compiled
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 
 #: Events a block of a prediction: about what a core's own cache holds of a few float32 arrays.
@@ -32,56 +32,26 @@ _CACHED = 100_000
 
 
 class Model(NamedTuple):
-    """All three stages. Every candidate, down to the identity, is one of these with neutral parts.
-
-    Attributes
-    ----------
-    refined : Refined
-    curve : Curve
-        The top-label event's correction, with features and class terms.
-    final : Curve
-        A second, one-dimensional correction of what the first left.
-    rest : Rest
-    lift : float or None
-        λ of :mod:`hcal.calibrators.h.keep`; None lets the argmax change.
-    blend : Blend, optional
-        The pool; models of version 0.1 have none and end with their events.
-    last : Curve, optional
-        The correction of the pooled top-label event.
-    """
+    """All three stages. Every candidate, down to the identity, is one of these with neutral parts."""
 
     refined: Refined
-    curve: Curve
-    final: Curve
+    curve: Curve  # the top-label event's correction, with features and class terms
+    final: Curve  # a second, one-dimensional correction of what the first left
     rest: Rest
-    lift: float | None
-    blend: Blend | None = None
-    last: Curve | None = None
+    lift: float | None  # λ of :mod:`hcal.calibrators.h.keep`; None lets the argmax change
+    blend: Blend | None = None  # the pool; models of version 0.1 have none and end with their events
+    last: Curve | None = None  # the correction of the pooled top-label event
 
 
 def predict_model(model: Model, logits: FloatArray) -> FloatArray:
-    """Return probabilities (N, K) of logits (N, K), compiled where numba is installed.
-
-    Examples
-    --------
-    >>> predict_model(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]))
-    array([[0.5, 0.5]])
-    """
+    """Return probabilities (N, K) of logits (N, K), compiled where numba is installed."""
     out = np.empty(logits.shape, dtype=logits.dtype)
     predict_into(model, logits, out)
     return out
 
 
 def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
-    """Write probabilities (N, K) of logits (N, K) into ``out``, a contiguous array of the same type.
-
-    Examples
-    --------
-    >>> out = np.empty((1, 2))
-    >>> predict_into(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]), out)
-    >>> out
-    array([[0.5, 0.5]])
-    """
+    """Write probabilities (N, K) of logits (N, K) into ``out``, a contiguous array of the same type."""
     if not kernel_at_hand(model, logits):
         return predict_plain(model, logits, out)
     from hcal.calibrators.h.fused import predict_fused
@@ -90,13 +60,7 @@ def predict_into(model: Model, logits: FloatArray, out: FloatArray) -> None:
 
 
 def kernel_at_hand(model: Model, logits: FloatArray) -> bool:
-    """Return whether the compiled kernel is to predict these logits, or numpy.
-
-    Examples
-    --------
-    >>> isinstance(kernel_at_hand(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]])), bool)
-    True
-    """
+    """Return whether the compiled kernel is to predict these logits, or numpy."""
     if not compiled():
         return False
     from hcal.calibrators.h.fused import is_worth_it
@@ -105,13 +69,7 @@ def kernel_at_hand(model: Model, logits: FloatArray) -> bool:
 
 
 def keeps_order(model: Model) -> bool:
-    """Return whether a model tells no class from another but by its logit: the order of all is then kept.
-
-    Examples
-    --------
-    >>> keeps_order(plain_model(identity_refined(1.0), 2))
-    True
-    """
+    """Return whether a model tells no class from another but by its logit: the order of all is then kept."""
     blend = model.blend
     if model.lift is None or model.rest.bias.any():
         return False
@@ -119,16 +77,7 @@ def keeps_order(model: Model) -> bool:
 
 
 def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
-    """Do the same by numpy alone, in blocks that stay in the cache; where the order is kept, in float64.
-
-    Examples
-    --------
-    >>> out = np.empty((1, 2))
-    >>> predict_plain(plain_model(identity_refined(1.0), 2), np.array([[0.0, 0.0]]), out)
-    >>> out
-    array([[0.5, 0.5]])
-    """
-
+    """Do the same by numpy alone, in blocks that stay in the cache; where the order is kept, in float64."""
     # float32 may round two scores past each other, float64 cannot
     width = np.float64 if keeps_order(model) else logits.dtype
 
@@ -136,7 +85,7 @@ def predict_plain(model: Model, logits: FloatArray, out: FloatArray) -> None:
         rows = logits[part].astype(width, copy=False)
         out[part] = _events_alone(model, rows) if model.blend is None else _pooled(model, rows)
 
-    each(fill, blocks(len(logits), logits.shape[1], _CACHED), events=logits.size)
+    each(fill, row_blocks(logits.shape, _CACHED), events=logits.size)
 
 
 def _events_alone(model: Model, logits: FloatArray) -> FloatArray:
@@ -148,17 +97,7 @@ def _events_alone(model: Model, logits: FloatArray) -> FloatArray:
 
 
 def pooled_scores(model: Model, logits: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Return the top classes (N,) and the scores of the pool (N, K).
-
-    Examples
-    --------
-    >>> z, y = np.array([[0.0, 2.0, 1.0]] * 40), np.array([1, 1, 1, 0] * 10)
-    >>> stage = fit_refined(z, y, np.ones(40))[0]
-    >>> model = fit_events(stage, see(stage, z, y), y, np.ones(40), classes=True)
-    >>> from hcal.calibrators.h.blend import no_blend
-    >>> int(pooled_scores(model._replace(blend=no_blend(3)), z[:1])[1].argmax())
-    1
-    """
+    """Return the top classes (N,) and the scores of the pool (N, K)."""
     blend = model.blend
     assert blend is not None
     top = top_class(logits, blend.prefer)
@@ -183,23 +122,9 @@ def _pooled(model: Model, logits: FloatArray) -> FloatArray:
     return probs
 
 
-def plain_model(refined: Refined, n_classes: int) -> Model:
-    """Return the model that is stage 1 alone.
-
-    Examples
-    --------
-    >>> plain_model(identity_refined(1.0), 3).lift
-    0.0
-    """
-    rest = Rest(np.array(1.0), np.zeros(n_classes))
-    return Model(refined, no_curve(N_FEATURES, n_classes), no_curve(0, n_classes), rest, 0.0)
-
-
 def no_curve(n_features: int, n_classes: int) -> Curve:
     """Return the curve that corrects nothing.
 
-    Examples
-    --------
     >>> no_curve(0, 2)(np.array([1.5]), np.zeros((1, 0)), np.array([0]))
     array([1.5])
     """
@@ -223,13 +148,7 @@ class Seen(NamedTuple):
 
 
 def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = None) -> Seen:
-    """Apply stage 1 to the calibration rows, block by block.
-
-    Examples
-    --------
-    >>> see(identity_refined(1.0), np.array([[1.0, 0.0]]), np.array([1])).lost
-    array([ True])
-    """
+    """Apply stage 1 to the calibration rows, block by block."""
     if isinstance(logits, DeviceRows):
         from hcal.calibrators.h import _tensors
 
@@ -241,7 +160,7 @@ def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = 
         (margin, x), top = refine(refined, rows), rows.top
         return top, x, top_odds(margin, top), np.asarray(margin[top != y[part]], dtype=np.float64)
 
-    parts = each(look_at, blocks(len(logits), logits.shape[1], 4 * _CACHED), events=logits.size)
+    parts = each(look_at, row_blocks(logits.shape, 4 * _CACHED), events=logits.size)
     top, x, odds, margin = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Seen(top, x, odds, top != y, margin, logits.shape[1])
 
@@ -249,9 +168,8 @@ def see(refined: Refined, logits: Logits, y: IntArray, prefer: Float64 | None = 
 def fit_events(refined: Refined, seen: Seen, y: IntArray, weight: Float64, *, classes: bool) -> Model:
     """Fit stage 2 on rows that stage 1 has seen; stage 3's λ is 0 and can be replaced afterwards.
 
-    Examples
-    --------
     >>> z, y = np.array([[0.0, 2.0]] * 40), np.array([1, 1, 1, 0] * 10)
+    >>> from hcal.calibrators.h.refine import fit_refined
     >>> stage = fit_refined(z, y, np.ones(40))[0]
     >>> model = fit_events(stage, see(stage, z, y), y, np.ones(40), classes=True)
     >>> predict_model(model, z[:1]).round(2)
@@ -273,13 +191,7 @@ _POOLED: dict[str, Any] = {"blend": Blend, "last": Curve}
 
 
 def to_state(model: Model) -> dict[str, NDArray[Any]]:
-    """Return a model as the arrays of a calibrator's state.
-
-    Examples
-    --------
-    >>> sorted(to_state(plain_model(identity_refined(1.0), 2)))[:3]
-    ['curve.classes', 'curve.knots', 'curve.scaler']
-    """
+    """Return a model as the arrays of a calibrator's state."""
     parts = [*_PARTS, *(part for part in _POOLED if getattr(model, part) is not None)]
     state = {
         f"{part}.{key}": np.asarray(value, dtype=np.float64)
@@ -291,13 +203,7 @@ def to_state(model: Model) -> dict[str, NDArray[Any]]:
 
 
 def from_state(state: Mapping[str, NDArray[Any]]) -> Model:
-    """Return the model of a state.
-
-    Examples
-    --------
-    >>> from_state(to_state(plain_model(identity_refined(2.0), 2))).refined.beta
-    array(2.)
-    """
+    """Return the model of a state."""
     known = {**_PARTS, **(_POOLED if "blend.events" in state else {})}
     parts = {
         part: kind(**{key: state[f"{part}.{key}"] for key in kind._fields}) for part, kind in known.items()
@@ -312,14 +218,7 @@ _MOST_MODELS = 8
 
 
 def model_of(state: Mapping[str, NDArray[Any]]) -> Model:
-    """Return :func:`from_state`, the same model as long as the state holds the same arrays.
-
-    Examples
-    --------
-    >>> state = to_state(plain_model(identity_refined(2.0), 2))
-    >>> model_of(state) is model_of(dict(state))
-    True
-    """
+    """Return :func:`from_state`, the same model as long as the state holds the same arrays."""
     key = (*state, *map(id, state.values()))
     found = _MODELS.get(key)
     if found is None:
@@ -327,24 +226,3 @@ def model_of(state: Mapping[str, NDArray[Any]]) -> Model:
             _MODELS.clear()
         found = _MODELS[key] = list(state.values()), from_state(state)
     return found[1]
-
-
-__all__ = [
-    "Model",
-    "Seen",
-    "fit_events",
-    "fit_refined",
-    "from_state",
-    "identity_refined",
-    "keeps_order",
-    "kernel_at_hand",
-    "model_of",
-    "no_curve",
-    "plain_model",
-    "pooled_scores",
-    "predict_into",
-    "predict_model",
-    "predict_plain",
-    "see",
-    "to_state",
-]

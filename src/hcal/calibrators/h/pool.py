@@ -7,7 +7,6 @@ that are linear in the scores is one such map.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from hcal.calibrators.h.rows import Float64, few
 from hcal.runtime.numerics import IntArray
-from hcal.solvers.lbfgs import lbfgs
+from hcal.solvers.lbfgs import Loss, lbfgs
 
 #: Ridge that draws log-linear weights to where they start, a candidate, in units of rows.
 _PSEUDO_ROWS = 1.0
@@ -26,35 +25,20 @@ _HALF_DOUBT = 10.0
 
 
 class Caution(NamedTuple):
-    """How a pool leans on a candidate that learns next to nothing.
-
-    Attributes
-    ----------
-    safe : int
-        The candidate.
-    doubt : float
-        In [0, 1]: 0 leans on nothing, 1 starts from the safe candidate alone.
-    ridge : float
-        What the leaning is worth, as a share of the rows.
-    price : float
-        Nats of held-out likelihood that a unit of weight on another candidate has to earn.
-    idle : tuple of int
-        Candidates that start without a share of their own; the safe one, if it is among them, does not
-        weigh more than the doubt.
-    """
+    """How a pool leans on a candidate that learns next to nothing: the ``safe`` one."""
 
     safe: int
-    doubt: float
-    ridge: float
-    price: float
+    doubt: float  # in [0, 1]: 0 leans on nothing, 1 starts from the safe candidate alone
+    ridge: float  # what the leaning is worth, as a share of the rows
+    price: float  # nats of held-out likelihood that a unit of weight on another candidate has to earn
+    #: Candidates that start without a share of their own; the safe one, if it is among them, does not weigh
+    #: more than the doubt.
     idle: tuple[int, ...] = ()
 
 
 def doubt(total: float, errors: float) -> float:
     """Return how little so many rows with so many errors say: 1 of none, exactly 0 of enough.
 
-    Examples
-    --------
     >>> doubt(1000.0, 49.0), round(doubt(100.0, 49.0), 2), round(doubt(30.0, 5.0), 2)
     (0.0, 0.45, 0.91)
     """
@@ -71,16 +55,9 @@ def log_linear_weights(
     rows there are, and others must earn their weight by more than a hair of likelihood. With ``caution``
     the safe candidate is preferred, in doubt.
 
-    Parameters
-    ----------
-    log_p : array or tensor of shape (J, N, K)
-        What every candidate says of held-out rows; a constant may be missing in each row.
-    y, weight : arrays of shape (N,)
-    lean : bool
-    caution : Caution, optional
+    ``log_p`` (J, N, K), an array or a tensor, is what every candidate says of held-out rows; a constant may
+    be missing in each row.
 
-    Examples
-    --------
     >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
     >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
     >>> log_linear_weights(np.stack([good, -good]), y, np.ones(100)).round(1)
@@ -116,7 +93,7 @@ def log_linear_weights(
     return lbfgs(loss, center, bounds=bounds, max_iterations=100, tolerance=1e-9).theta
 
 
-def _sums(log_p: Any, y: IntArray, weight: Float64) -> Callable[[Float64], tuple[float, Float64]]:
+def _sums(log_p: Any, y: IntArray, weight: Float64) -> Loss:
     """Return a ↦ the summed NLL of the pool and its gradient (J,), by the runtime of ``log_p``."""
     if isinstance(log_p, np.ndarray):
         return partial(_pool_sums, log_p=log_p, y=y, weight=weight)

@@ -15,10 +15,10 @@ import numpy as np
 from hcal.calibrators.h.refine_problem import KNOTS as KNOTS
 from hcal.calibrators.h.refine_problem import WIDEST as WIDEST
 from hcal.calibrators.h.refine_problem import RefineProblem, problem_blocks, sum_blocks, sum_curvatures
-from hcal.calibrators.h.rows import Float64, Rows, Scaler, blocks, fit_scaler, look
+from hcal.calibrators.h.rows import Float64, Rows, Scaler, fit_scaler, look
 from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.runtime.numerics import FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.newton import newton
@@ -54,13 +54,7 @@ class Refined(NamedTuple):
 
 
 def refine(stage: Refined, rows: Rows) -> tuple[FloatArray, Float64]:
-    """Return refined margins (N, K) and standardised features (N, F) of rows at the stage's temperature.
-
-    Examples
-    --------
-    >>> refine(identity_refined(1.0), look(np.array([[3.0, 0.0, 1.0]]), 1.0))[0]
-    array([[0., 3., 2.]])
-    """
+    """Return refined margins (N, K) and standardised features (N, F) of rows at the stage's temperature."""
     x = stage.scaler()(rows.feature)
     margin = curve(stage.values, rows.margin)
     scale = np.exp(np.clip(x @ stage.weights, -WIDEST, WIDEST))
@@ -69,14 +63,7 @@ def refine(stage: Refined, rows: Rows) -> tuple[FloatArray, Float64]:
 
 
 def apply_refined(stage: Refined, logits: FloatArray) -> tuple[IntArray, FloatArray, Float64]:
-    """Return top classes (N,), refined margins (N, K) and standardised features (N, F) of logits.
-
-    Examples
-    --------
-    >>> stage = identity_refined(1.0)
-    >>> apply_refined(stage, np.array([[3.0, 0.0, 1.0]]))[1]
-    array([[0., 3., 2.]])
-    """
+    """Return top classes (N,), refined margins (N, K) and standardised features (N, F) of logits."""
     rows = look(logits, float(stage.beta))
     return rows.top, *refine(stage, rows)
 
@@ -87,8 +74,6 @@ def curve(values: Float64, margin: FloatArray) -> FloatArray:
     In float64 segment by segment, which cannot invert a pair; in float32 as a sum of hinges, which is
     several times faster and good to its last digits.
 
-    Examples
-    --------
     >>> curve(2 * KNOTS, np.array([1.0, 100.0]))
     array([  2., 200.])
     """
@@ -113,34 +98,9 @@ def _hinges(slopes: Float64, margin: FloatArray) -> FloatArray:
     return out
 
 
-def identity_refined(beta: float) -> Refined:
-    """Return the first stage that is temperature scaling by β.
-
-    Examples
-    --------
-    >>> float(identity_refined(0.5).beta)
-    0.5
-    """
-    zero, one = np.zeros(6), np.ones(6)
-    return Refined(np.array(beta), KNOTS.copy(), zero, zero, one, -one, one)
-
-
 def fit_refined(logits: Logits, y: IntArray, weight: Float64) -> tuple[Refined, bool, str]:
-    """Fit the first stage by NLL.
+    """Fit the first stage by NLL; beside it, whether its temperature has an optimum, and a sentence if not.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    y : array of shape (N,)
-    weight : array of shape (N,)
-
-    Returns
-    -------
-    Refined, bool, str
-        The stage, and whether the temperature inside it has an optimum, with a sentence if not.
-
-    Examples
-    --------
     >>> z = np.array([[0.0, 2.0]] * 1000)
     >>> stage, good, _ = fit_refined(z, np.array([1, 1, 1, 0] * 250), np.ones(1000))
     >>> margin = apply_refined(stage, z[:1])[1]
@@ -174,19 +134,9 @@ def _fit_there(
 
 
 def fit_refined_rows(rows: FitRows, logits: FloatArray, weight: Float64) -> tuple[Refined, bool, str]:
-    """Fit the first stage by NLL on rows that are not in memory.
+    """Fit the first stage as :func:`fit_refined` does, on rows that are not in memory.
 
-    Parameters
-    ----------
-    rows : FitRows
-    logits : array of shape (S, K)
-        A sample of them: the range of the features is what it shows.
-    weight : array of shape (S,)
-
-    Returns
-    -------
-    Refined, bool, str
-        As :func:`fit_refined`.
+    ``logits`` (S, K) and ``weight`` (S,) are a sample of them: the range of the features is what it shows.
     """
     solved = temperature_of(rows)
     feature = _compress(logits, np.zeros(len(logits), dtype=np.int64), solved.beta)[3]
@@ -260,7 +210,7 @@ def _compress(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Fl
         else:
             seen[part] = _grouped(np.sort(rows.margin, axis=1), edges)
 
-    each(fill, blocks(n, k, _SORTED), events=n * k)
+    each(fill, row_blocks((n, k), _SORTED), events=n * k)
     return seen, label, counts, feature
 
 
@@ -276,8 +226,6 @@ def _grouped(margin: FloatArray, edges: IntArray) -> FloatArray:
 def group_edges(n_classes: int) -> IntArray:
     """Return where groups begin, and the end: singles first, then 2, 4, 8, … classes a group, four each.
 
-    Examples
-    --------
     >>> group_edges(30)[-5:]
     array([23, 24, 26, 28, 30])
     """

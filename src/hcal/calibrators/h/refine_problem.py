@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.calibrators.h.rows import N_FEATURES, Float64, blocks, few
-from hcal.runtime.numerics import IntArray, softmax
+from hcal.calibrators.h.rows import N_FEATURES, Float64, few
+from hcal.runtime.numerics import IntArray, row_blocks, softmax
 from hcal.runtime.threads import each
 
 #: Knots of g, in temperature-scaled margins: dense where probability mass is.
@@ -33,7 +33,7 @@ def problem_blocks(
     log_counts = np.log(counts)
     return [
         _Block(segment[b], both[b] - KNOTS[segment[b]], log_counts, x[b], weight[b])
-        for b in blocks(len(both), both.shape[1], _ROWS_EVENTS)
+        for b in row_blocks(both.shape, _ROWS_EVENTS)
     ]
 
 
@@ -53,16 +53,9 @@ def sum_curvatures(parts: list[_Block], slope: Float64, c: Float64) -> Float64:
 def second_derivatives(seen: Any, label: Any, p: Any, x: Any, weight: Any) -> Float64:
     """Return the Hessian (J + F, J + F) of Σ_n w_n·(ln Σ_g e^{c_g − u_ng} + u_n,label), u = s(x)·g(margin).
 
-    Parameters
-    ----------
-    seen : array or tensor of shape (N, G, J)
-        ∂u/∂ log-slope of the groups; u is linear in the slopes, so it is their sum.
-    label : array or tensor of shape (N, J)
-        The same of the label.
-    p : array or tensor of shape (N, G)
-        Probabilities of the groups, times the weight.
-    x : array or tensor of shape (N, F)
-    weight : array or tensor of shape (N,)
+    All are arrays, or all tensors. ``seen`` (N, G, J) is ∂u/∂ log-slope of the groups (u is linear in the
+    slopes, so it is their sum), ``label`` (N, J) the same of the label; ``p`` (N, G) are the probabilities of
+    the groups times the ``weight`` (N,), ``x`` (N, F) the features.
     """
     n_slopes = seen.shape[2]
     flat = seen.reshape(-1, n_slopes)
@@ -90,8 +83,6 @@ def _here(values: Any) -> Float64:
 def segment_shares(margin: Float64) -> Float64:
     """Return how much of every segment of g lies below margins: (...,) ↦ (..., J).
 
-    Examples
-    --------
     >>> segment_shares(np.array([0.75]))[0, :3]
     array([0.5 , 0.25, 0.  ])
     """
@@ -183,7 +174,7 @@ class _Block(NamedTuple):
     def curvature(self, slope: Float64, c: Float64) -> Float64:
         """Return the second derivatives of the weighted NLL in the log-slopes and the features' weights."""
         size = len(slope) + len(c)
-        parts = blocks(len(self.x), self.segment.shape[1], _CURVED_EVENTS)
+        parts = row_blocks(self.segment.shape, _CURVED_EVENTS)
         return sum((self._curvature(slope, c, part) for part in parts), start=np.zeros((size, size)))
 
     def _curvature(self, slope: Float64, c: Float64, part: slice) -> Float64:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hcal.runtime.numerics import Float64 as Float64
 from hcal.runtime.numerics import FloatArray, IntArray
-
-Float64 = NDArray[np.float64]
 
 #: Margins are cut here: e^−700 is the last exponent before float64 underflows.
 FAR = 700.0
@@ -25,38 +23,18 @@ ENOUGH_ROWS, _ENOUGH_ERRORS = 1000.0, 50.0
 
 
 class Rows(NamedTuple):
-    """Margins and features of a block of rows.
+    """Margins and features of a block of rows."""
 
-    Attributes
-    ----------
-    top : array of shape (N,)
-        The most probable class (the first, on ties).
-    margin : array of shape (N, K)
-        How far each class lies below the top one, in temperature-scaled logits; 0 for the top class itself.
-    feature : array of shape (N, 6)
-    """
-
-    top: IntArray
-    margin: FloatArray
-    feature: Float64
+    top: IntArray  # (N,) the most probable class
+    margin: FloatArray  # (N, K) how far each class lies below it, in temperature-scaled logits
+    feature: Float64  # (N, 6)
 
 
 def look(logits: FloatArray, beta: float, top: IntArray | None = None) -> Rows:
-    """Return margins and features of logits at inverse temperature β.
+    """Return margins and features of logits (N, K) at inverse temperature β.
 
-    Parameters
-    ----------
-    logits : array of shape (N, K)
-    beta : float
-    top : array of shape (N,), optional
-        Which of the highest classes counts as the top one; by default the first.
+    ``top`` (N,) says which of the highest classes counts as the top one; by default the first.
 
-    Returns
-    -------
-    Rows
-
-    Examples
-    --------
     >>> look(np.array([[2.0, 0.0, 1.0]]), 0.5).margin
     array([[0. , 1. , 0.5]])
     """
@@ -70,8 +48,6 @@ def look(logits: FloatArray, beta: float, top: IntArray | None = None) -> Rows:
 def narrowed(value: float, dtype: Any) -> Any:
     """Return a number in a float width, at most the largest finite one of it.
 
-    Examples
-    --------
     >>> bool(np.isfinite(narrowed(1e300, np.float32)))
     True
     """
@@ -79,23 +55,12 @@ def narrowed(value: float, dtype: Any) -> Any:
 
 
 def features(margin: FloatArray, top: IntArray) -> Float64:
-    """Return six numbers that tell how the probability of a row is spread.
+    """Return six numbers (N, 6) that tell how the probability of rows with margins (N, K) is spread.
 
     The runner-up's margin, the surprise of the top class, the entropy, the mean margin, and two
     log-sums of roots of the probabilities, which weigh the middle and the tail: no sorting, so that the
     same features are cheap in every runtime.
 
-    Parameters
-    ----------
-    margin : array of shape (N, K)
-    top : array of shape (N,)
-
-    Returns
-    -------
-    array of shape (N, 6)
-
-    Examples
-    --------
     >>> features(np.zeros((1, 2)), np.zeros(1, dtype=int)).shape
     (1, 6)
     """
@@ -145,8 +110,6 @@ class Scaler(NamedTuple):
 def fit_scaler(values: Float64, weight: Float64) -> Scaler:
     """Learn a scaler from values of shape (N, F) and weights of shape (N,).
 
-    Examples
-    --------
     >>> fit_scaler(np.array([[0.0], [2.0]]), np.ones(2)).mean
     array([1.])
     """
@@ -159,20 +122,8 @@ def fit_scaler(values: Float64, weight: Float64) -> Scaler:
 
 
 def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
-    """Return quantiles of each column; a weight counts as that many repetitions.
+    """Return quantiles (Q, F) of each column of values (N, F); a weight counts as that many repetitions.
 
-    Parameters
-    ----------
-    values : array of shape (N, F)
-    weight : array of shape (N,)
-    at : array of shape (Q,)
-
-    Returns
-    -------
-    array of shape (Q, F)
-
-    Examples
-    --------
     >>> weighted_quantile(np.array([[1.0], [5.0]]), np.array([3.0, 1.0]), np.array([0.5]))
     array([[1.]])
     """
@@ -185,26 +136,12 @@ def weighted_quantile(values: Float64, weight: Float64, at: Float64) -> Float64:
     return out
 
 
-def blocks(n_rows: int, n_classes: int, events: int = 1_000_000) -> list[slice]:
-    """Cut rows into slices of about so many events, so that memory stays bounded.
-
-    Examples
-    --------
-    >>> len(blocks(10, 1_000_000))
-    10
-    """
-    size = max(1, events // n_classes)
-    return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
-
-
 def few(total: float, errors: float = np.inf, enough: float = ENOUGH_ROWS) -> float:
     """Return how much stronger ridges are where there is little to learn from: few rows, or few errors.
 
     Rows that a classifier gets right say little of the shape of a curve; without any error nothing stops it
     from growing ever surer.
 
-    Examples
-    --------
     >>> few(5000.0), few(200.0), few(5000.0, errors=1.0)
     (1.0, 5.0, 25.0)
     """

@@ -41,6 +41,7 @@ from hcal.calibrators.h.refine import Refined, fit_refined_rows, refine
 from hcal.calibrators.h.rows import Float64, few, look
 from hcal.calibrators.h.sentences import one_class
 from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.solvers.lbfgs import Loss
 from hcal.solvers.rows import ArrayRows, FitRows
 
 _ENOUGH_FOR_CURVES = 1000.0
@@ -101,27 +102,26 @@ def _fit_events(rows: FitRows, sample: ArrayRows, refined: Refined, setting: Set
     shape = curve_shape(seen.odds, sample.weight)
     hits = rows.sum(partial(_hits, setting.prefer))
     width = shape.design(seen.odds[:1], seen.x[:1]).shape[1]
-    by_curve = _Sums(rows, _curve_rows, (refined, setting, None, shape, setting.classes))
+    by_curve = _sums(rows, _curve_rows, refined, setting, None, shape, setting.classes)
     k = len(rows.mass)
     curve = solve_curve(shape, by_curve, hits, width, k, _ENOUGH_FOR_CURVES)
     shape = curve_shape(curve(seen.odds, seen.x, seen.top), sample.weight)
-    by_final = _Sums(rows, _curve_rows, (refined, setting, curve, shape, False))
+    by_final = _sums(rows, _curve_rows, refined, setting, curve, shape, False)
     final = solve_curve(shape, by_final, hits, width - seen.x.shape[1], k, _ENOUGH_FOR_CURVES)
     rest = Rest(np.array(1.0), np.zeros(k))
     if hits[1] > 0:
-        rest = solve_rest(_Sums(rows, _rest_rows, (refined, setting)), rows.total, k)
+        rest = solve_rest(_sums(rows, _rest_rows, refined, setting), rows.total, k)
     return Model(refined, curve, final, rest, 0.0)
 
 
-class _Sums:
-    """θ ↦ the sums over rows of a function of some facts and θ."""
+def _sums(rows: FitRows, summand: Any, *facts: Any) -> Loss:
+    """Return θ ↦ the sums over rows of a function of some facts and θ."""
 
-    def __init__(self, rows: FitRows, summand: Any, facts: tuple[Any, ...]) -> None:
-        self.rows, self.summand, self.facts = rows, summand, facts
-
-    def __call__(self, theta: Float64) -> tuple[float, Float64]:
-        value, gradient = self.rows.sum(partial(self.summand, *self.facts, theta))
+    def sums(theta: Float64) -> tuple[float, Float64]:
+        value, gradient = rows.sum(partial(summand, *facts, theta))
         return value, gradient
+
+    return sums
 
 
 def _hits(prefer: Float64, logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float, float]:
