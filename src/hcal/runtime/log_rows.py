@@ -6,13 +6,13 @@ memory costs as much as the logarithms (docs/decisions/191-logarithms-by-blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.numerics import Float64, FloatArray
+from hcal.runtime.numerics import Float64, FloatArray, row_blocks
 from hcal.runtime.threads import run_parts, split
 
 #: Values of a block: it stays in a core's own cache.
@@ -30,11 +30,11 @@ def row_sums(x: FloatArray, of: Callable[[FloatArray], FloatArray] = np.asarray)
     sums = np.empty(len(x))
 
     def add(start: int, stop: int) -> float:
-        lowest = np.inf
+        lowest, part, total = np.inf, x[start:stop], sums[start:stop]
         with np.errstate(over="ignore", invalid="ignore"):
-            for a, b in _blocks(start, stop, x.shape[1]):
-                np.sum(of(x[a:b]), axis=1, dtype=np.float64, out=sums[a:b])
-                lowest = np.minimum(lowest, x[a:b].min())
+            for rows in row_blocks(part.shape, _BLOCK_EVENTS):
+                np.sum(of(part[rows]), axis=1, dtype=np.float64, out=total[rows])
+                lowest = np.minimum(lowest, part[rows].min())
         return float(lowest)
 
     return sums, float(np.min(run_parts(add, split(len(x), grain=x.shape[1]))))
@@ -74,9 +74,10 @@ class LogRows:
         out = np.empty((last - first, self.shape[1]), dtype=self.dtype)
 
         def make(start: int, stop: int) -> None:
+            part, shift = out[start:stop], first + start
             with np.errstate(under="ignore"):
-                for a, b in _blocks(start, stop, self.shape[1]):
-                    self._make(slice(first + a, first + b), out[a:b])
+                for rows in row_blocks(part.shape, _BLOCK_EVENTS):
+                    self._make(slice(shift + rows.start, shift + rows.stop), part[rows])
 
         run_parts(make, split(len(out), grain=self.shape[1]))
         return out
@@ -91,12 +92,6 @@ class LogRows:
         np.log(probs, out=out)
         if self._given is not None:
             _keep_top(out, self._given[rows])
-
-
-def _blocks(start: int, stop: int, n_classes: int) -> Iterator[tuple[int, int]]:
-    step = max(1, _BLOCK_EVENTS // n_classes)
-    for a in range(start, stop, step):
-        yield a, min(a + step, stop)
 
 
 def _keep_top(logs: FloatArray, probs: NDArray[Any]) -> None:
