@@ -160,7 +160,7 @@ def spiegelhalter(p, y):
 def smece(p, y):
     """The fixed point, with the reflected kernel written out and the integral by the trapezoid rule."""
     conf, hit = (np.array(v) for v in top(p, y))
-    t = np.linspace(0, 1, 20001)
+    t = np.linspace(0, 1, 6001)
 
     def error(sigma):
         smooth = np.zeros_like(t)

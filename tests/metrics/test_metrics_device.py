@@ -180,3 +180,10 @@ def test_device_check_words_the_same_errors(bad: str) -> None:
     with pytest.raises(ValueError) as host:
         on_host(p)
     assert str(device.value) == str(host.value)
+
+
+def test_a_row_is_divided_by_its_sum_or_not_whatever_stands_beside_it() -> None:
+    p = np.array([[0.25, 0.25, 0.5], [0.3, 0.3, 0.40002]])
+    both = check_tensor(torch.from_numpy(p))
+    for i in (0, 1):
+        assert torch.equal(both[i : i + 1], check_tensor(torch.from_numpy(p[i : i + 1])))

@@ -24,6 +24,7 @@ from hcal.calibrators.argmax import keep_argmax
 from hcal.calibrators.fitted import Fitted, State
 from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
 from hcal.calibrators.on_device import predict_on_device, rows_on_device, score_on_device, top_on_device
+from hcal.calibrators.params import refuse_types
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
 from hcal.data.class_names import ClassName, encode, names_of_fit
@@ -133,11 +134,12 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             Names of the classes in the order of the columns; ``predict`` then answers with them. A DataFrame
             whose columns are named as the labels needs none.
         """
+        self._forget()
+        refuse_types(self)
         if isinstance(logits, TopK):
             from hcal.calibrators.top_k import fit_top_k
 
             return fit_top_k(self, logits, y, sample_weight)
-        self._forget()
         x, columns = self._enter(logits)
         names = names_of_fit(classes, y, columns, x.shape[1])
         labels = inputs.check_labels(encode(y, names), *x.shape)

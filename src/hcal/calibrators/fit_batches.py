@@ -14,6 +14,7 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.calibration_rows import Hashes, keep_sketch, outputs_of
 from hcal.calibrators.floor import apply_floor
+from hcal.calibrators.params import refuse_types
 from hcal.calibrators.registry import get_calibrator, list_calibrators
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.survey import PieceReader, RowPiece, Survey, checked_batch, open_piece
@@ -96,6 +97,7 @@ def fit_batches(
             "list or a function that returns an iterator, or exact=False for a fit on a sample"
         )
     calibrator._forget()
+    refuse_types(calibrator)
     sample = _Sampling(sample_rows, random_state)
     names = getattr(batches, "classes", None) if classes is None else classes
     if summed:

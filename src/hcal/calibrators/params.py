@@ -1,4 +1,4 @@
-"""Parameters of a method that come from a file: checked against the constructor's own annotations."""
+"""Parameters of a method, checked against the constructor's own annotations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import inspect
 import math
 import types
 from collections.abc import Mapping
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hcal.calibrators.base import Calibrator
+import numpy as np
+
+if TYPE_CHECKING:
+    from hcal.calibrators.base import Calibrator
 
 #: Names that parameters had in earlier versions, where a method no longer knows them; files of 0.1 say so.
 _RENAMED = {"seed": "random_state"}
@@ -28,7 +32,7 @@ def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[st
     ...
     ValueError: parameter 'bracket' of 'ec' cannot be 'wide'
     """
-    hints = get_type_hints(method.__init__)
+    hints = _hints(method)
     valid = [name for name in inspect.signature(method.__init__).parameters if name != "self"]
     found: dict[str, Any] = {}
     for given, value in params.items():
@@ -40,6 +44,47 @@ def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[st
             raise ValueError(f"parameter {name!r} of {method.name!r} cannot be {value!r}")
         found[name] = _as_tuple(hints.get(name, Any), value)
     return found
+
+
+def refuse_types(calibrator: Calibrator) -> None:
+    """Name the first parameter that is not of its annotated type; of values the methods speak themselves.
+
+    >>> from hcal.calibrators import make_calibrator
+    >>> refuse_types(make_calibrator("ms", folds="five"))
+    Traceback (most recent call last):
+    ...
+    ValueError: parameter 'folds' of 'ms' cannot be 'five'
+    """
+    for name, value in calibrator.get_params(deep=False).items():
+        hint = _hints(type(calibrator)).get(name, Any)
+        if _is_plain(hint) and not (_is_real(value) or _accepts(hint, _unwrapped(value))):
+            raise ValueError(f"parameter {name!r} of {calibrator.name!r} cannot be {value!r}")
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether an annotation is made of plain types: named choices are listed by the methods themselves."""
+    return all(part in (int, float, bool, str, type(None), Ellipsis) for part in _parts(hint))
+
+
+def _parts(hint: Any) -> list[Any]:
+    inner = get_args(hint)
+    return [part for each in inner for part in _parts(each)] if inner else [hint]
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
+
+
+def _unwrapped(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@cache
+def _hints(method: type[Calibrator]) -> dict[str, Any]:
+    try:
+        return get_type_hints(method.__init__)
+    except (AttributeError, NameError, TypeError):  # of others: a name that only type checkers import
+        return {}
 
 
 def _in_range(method: type[Calibrator], name: str, value: Any) -> bool:
