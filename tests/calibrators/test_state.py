@@ -199,6 +199,8 @@ def test_a_parameter_of_another_type_is_refused_by_name(name: str) -> None:
             with pytest.raises(ValueError, match=param):
                 calibrator.fit(z * 2, y)
             assert not hasattr(calibrator, "state_")
+    with pytest.raises(ValueError, match=r"'penalty' of 'ms' must be tuple\[float, float\] \| None, got 3"):
+        hcal.make_calibrator("ms", penalty=3).fit(z, y)
 
 
 def test_annotations_that_only_type_checkers_can_read_are_not_judged() -> None:

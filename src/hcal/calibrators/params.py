@@ -53,12 +53,13 @@ def refuse_types(calibrator: Calibrator) -> None:
     >>> refuse_types(make_calibrator("ms", folds="five"))
     Traceback (most recent call last):
     ...
-    ValueError: parameter 'folds' of 'ms' cannot be 'five'
+    ValueError: parameter 'folds' of 'ms' must be int, got 'five'
     """
     for name, value in calibrator.get_params(deep=False).items():
         hint = _hints(type(calibrator)).get(name, Any)
-        if _is_plain(hint) and not (_is_real(value) or _accepts(hint, _unwrapped(value))):
-            raise ValueError(f"parameter {name!r} of {calibrator.name!r} cannot be {value!r}")
+        if _is_plain(hint) and not (_is_number_for(hint, value) or _accepts(hint, _unwrapped(value))):
+            wanted = hint.__name__ if isinstance(hint, type) else str(hint)
+            raise ValueError(f"parameter {name!r} of {calibrator.name!r} must be {wanted}, got {value!r}")
 
 
 def _is_plain(hint: Any) -> bool:
@@ -71,8 +72,11 @@ def _parts(hint: Any) -> list[Any]:
     return [part for each in inner for part in _parts(each)] if inner else [hint]
 
 
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
+def _is_number_for(hint: Any, value: Any) -> bool:
+    """Whether a number is given where one is wanted: whether it is a good one is the method's to say."""
+    takes_numbers = any(option in (int, float) for option in (hint, *get_args(hint)))
+    is_real = isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
+    return is_real and takes_numbers and get_origin(hint) is not tuple
 
 
 def _unwrapped(value: Any) -> Any:
