@@ -34,6 +34,7 @@ def test_a_wrong_metric_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(", ks: AssertionError: nan" in fault for fault in properties.run_case(0, seed=1)[1])
 
 
+@pytest.mark.slow
 def test_the_runner_runs_one_fuzzer_and_refuses_an_unknown_one() -> None:
     def run(name: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(HERE), "--count", "1", "--seed", "1", "--only", name]

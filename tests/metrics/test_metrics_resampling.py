@@ -108,6 +108,7 @@ def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
     assert found == again
 
 
+@pytest.mark.slow
 def test_bias_aware_intervals_hold_zero_where_the_predictions_are_calibrated() -> None:
     names = [n for n, m in metrics.METRICS.items() if m.kind == "plug-in" and m.ends is None]
     kept = dict.fromkeys(names, 0)

@@ -57,6 +57,7 @@ def test_sharing_a_training_equals_training_for_each_selector(select: str) -> No
     )
 
 
+@pytest.mark.slow
 def test_shared_paper_fit_is_the_paper_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     original = _paper.PaperSettings
 
