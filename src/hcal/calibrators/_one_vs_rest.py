@@ -187,11 +187,11 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64
     1/(N·K) is the same as mixing each row with the uniform one at weight 1/(N + 1): N rows cannot show an
     event to be rarer than about that, and a zero bin then costs log(N·K) instead of an infinite NLL.
 
-    >>> float(default_floor(None, 50, 2))
-    0.01
+    >>> float(default_floor(None, 50, 2)), float(default_floor(None, 1e-200, 4))
+    (0.01, 0.25)
     """
     if floor is None:
-        return np.array(1.0 / (n_rows * n_classes))
+        return np.array(1.0 / (max(n_rows, 1.0) * n_classes))  # weights may sum to less than a row
     if not (np.isfinite(floor) and floor >= 0):
         raise ValueError(f"floor must be finite and at least 0, got {floor!r}")
     return np.array(float(floor))
