@@ -246,7 +246,7 @@ def spread(work: Callable[..., object], jobs: list, workers: int) -> list:
 
 def write(rows: list[Row]) -> None:
     """Replace rows of the same study and cell; a cell that was not run again stays."""
-    from hcal.data.atomic import atomic_path
+    from hcal.io.atomic import atomic_path
 
     head = ["study", "world", "k", "n", "sets", "name", "value"]
     kept: dict[tuple[str, ...], list[str]] = {}

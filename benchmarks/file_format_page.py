@@ -8,7 +8,7 @@ from hcal import list_calibrators
 from hcal.calibrators import get_calibrator
 from hcal.calibrators.files import MOST_CLASSES
 from hcal.calibrators.state import Field, StateSpec, shape_words
-from hcal.data.model_file import MOST_HEADER, SCHEMA
+from hcal.io.model_file import MOST_HEADER, SCHEMA
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "file-format.md"
 _HEAD = f"""# The model file

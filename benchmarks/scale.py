@@ -42,7 +42,7 @@ class Made:
     classes: int
 
     def __call__(self) -> Iterator[Any]:
-        from hcal.data import Batch
+        from hcal.io import Batch
 
         for number in range(self.first, self.first + self.blocks):
             scores, y = make_task(self.rows, self.classes, seed=number)
@@ -50,7 +50,7 @@ class Made:
 
 
 def pieces(rows: int, classes: int) -> list[Made]:
-    from hcal.data.batching import NUMBERS, ROWS
+    from hcal.io.batching import NUMBERS, ROWS
 
     size = min(ROWS, NUMBERS // classes, rows)
     blocks = max(1, round(rows / size))
@@ -87,7 +87,7 @@ def passes(calibrator: Any, found: list[Made], run: Any) -> dict[str, Callable[[
     """Return what is measured, by name; each gives the number of its passes over the rows."""
     import hcal
     from hcal.metrics import StreamingMetrics
-    from hcal.runtime.partial import merged
+    from hcal.partial import merged
 
     def summed() -> int:
         whole = merged(run(partial(evaluate, calibrator), found), partial(StreamingMetrics, found[0].classes))
@@ -168,7 +168,7 @@ def in_memory(name: str, rows: int, classes: int) -> dict[str, Any]:
 def files(rows: int, classes: int, *, blocks: bool) -> dict[str, Any]:
     """A file of logits to a file of probabilities: read, predict, write."""
     from hcal.calibrators.batched import apply_batches
-    from hcal.data import batches, read_data, write_probs
+    from hcal.io import batches, read_data, write_probs
 
     calibrator = calibrated(classes)
     with tempfile.TemporaryDirectory() as folder:

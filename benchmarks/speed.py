@@ -38,7 +38,7 @@ from hcal.maps import build_map
 from hcal.objective.kernels import loss_and_grad
 from hcal.runtime.buffers import reused_buffers
 from hcal.runtime.jit import compiled
-from hcal.runtime.numerics import log_softmax, softmax
+from hcal.numerics import log_softmax, softmax
 from hcal.runtime.threads import thread_count
 from hcal.solvers.adam import threads_for
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import hcal
-from hcal.runtime.extras import missing
+from hcal.extras import missing
 
 try:
     import pyarrow as pa

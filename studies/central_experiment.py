@@ -95,7 +95,7 @@ def _log_probs(stored: Mapping[str, Any], part: str) -> NDArray[np.float32]:
 
 
 def _normalised(logits: NDArray[np.float64]) -> NDArray[np.float32]:
-    from hcal.runtime.numerics import log_softmax
+    from hcal.numerics import log_softmax
 
     return log_softmax(logits).astype(np.float32)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hcal.data.atomic import atomic_path
+from hcal.io.atomic import atomic_path
 from studies.central_losses import SCORES
 
 KEYS: Final = ("task", "objective", "schedule", "start", "seed", "selector")

@@ -170,7 +170,7 @@ def windowed(q: np.ndarray, hit: np.ndarray, window: int) -> tuple[float, np.nda
 
 def cell(task: str, number: int, methods: list[str]) -> list[dict[str, object]]:
     warnings.simplefilter("ignore")
-    from hcal.runtime.numerics import softmax
+    from hcal.numerics import softmax
 
     cal, y, test, y_test = split(task, number)
     before = measure(softmax(test), y_test)

@@ -92,7 +92,7 @@ def nll(
 
 def run(args: argparse.Namespace) -> None:
     """Run every task, into the file at the end of each."""
-    from hcal.data.atomic import atomic_path
+    from hcal.io.atomic import atomic_path
 
     tasks = args.tasks.split(",") if args.tasks else [*joint.TASKS, *TABLES]
     kept = [r for r in read(args.out) if r["task"] not in tasks] if args.out.exists() else []

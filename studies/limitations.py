@@ -300,7 +300,7 @@ def applicability() -> Demonstration:
 
 
 def _log_probs(logits: Array) -> Array:
-    from hcal.runtime.numerics import log_softmax
+    from hcal.numerics import log_softmax
 
     return np.asarray(log_softmax(logits))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hcal.bench.style import PALETTE, SUBJECT, styled
 from hcal.bench.tables import ResultTable, Row
-from hcal.data.atomic import atomic_path
+from hcal.io.atomic import atomic_path
 from hcal.objective.loss import HCalibrationLoss
 from hcal.solvers.monitors import epoch_ece_ew, epoch_nll
 from studies.central_experiment import Task, load_task

@@ -26,7 +26,7 @@ from hcal.metrics import METRICS, Sample, calibration_test
 from hcal.metrics.resampling import intervals
 from hcal.metrics.window_sums import PooledRuns, remove_same_rows, sum_windows
 from hcal.metrics.windowed import h_error, signed_root
-from hcal.runtime.numerics import log_softmax, softmax
+from hcal.numerics import log_softmax, softmax
 from studies.limitations import between
 
 HERE = Path(__file__).resolve().parent

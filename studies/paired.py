@@ -10,7 +10,7 @@ import numpy as np
 
 from hcal.bench.catalog import GROUPS, PAPER_METRICS
 from hcal.bench.store import Key, Results
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 #: Shared files that are the paper's own task under another name.
 SAME_AS_PAPER: Final[dict[str, str]] = {"cifar10_resnet110": "resnet110_c10"}

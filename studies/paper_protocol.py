@@ -15,7 +15,7 @@ import numpy as np
 from hcal import metrics
 from hcal.calibrators.h.paper import PaperSettings, fit_paper
 from hcal.maps.predict import predict_map
-from hcal.runtime.numerics import log_softmax
+from hcal.numerics import log_softmax
 
 SELECTORS = ("top-label", "class-wise", "nll")
 METRICS = ("ece_s1", "tcwece", "dkde_ce", "nll", "ece_ew", "accuracy")

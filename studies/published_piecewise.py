@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import FloatArray, IntArray, log_softmax, softmax
+from hcal.numerics import FloatArray, IntArray, log_softmax, softmax
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,9 +22,9 @@ import numpy as np
 
 import hcal
 from hcal.bench.synthetic import make_synthetic
-from hcal.data import Batch
-from hcal.data.atomic import atomic_path
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.io import Batch
+from hcal.io.atomic import atomic_path
+from hcal.numerics import Float64, FloatArray, IntArray
 from studies.joint import load
 from studies.limitations import between
 

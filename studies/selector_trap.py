@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import hcal
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 from studies.joint import load
 
 TASK = "cifar100_wideresnet_probs"

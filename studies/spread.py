@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 import hcal
-from hcal.data.atomic import atomic_path
+from hcal.io.atomic import atomic_path
 from studies.joint import load
 from studies.limitations import between
 

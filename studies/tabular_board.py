@@ -208,7 +208,7 @@ def read(path: Path) -> list[Row]:
 
 def write(path: Path, rows: Iterable[Row]) -> None:
     """Write the results, in an order that does not depend on who finished first; whole or not at all."""
-    from hcal.data.atomic import atomic_path
+    from hcal.io.atomic import atomic_path
 
     ordered = sorted(rows, key=lambda r: (r["by"] != "peer", r["method"], r["task"]))
     path.parent.mkdir(parents=True, exist_ok=True)

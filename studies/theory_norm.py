@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hcal.bench.synthetic import Distortion, make_synthetic
 from hcal.objective.weights import window_weights
-from hcal.runtime.numerics import one_hot, softmax
+from hcal.numerics import one_hot, softmax
 from studies.theory import Check
 
 Array = NDArray[np.float64]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hcal.bench.synthetic import make_synthetic
 from hcal.objective.definition import sliding_means
-from hcal.runtime.numerics import one_hot
+from hcal.numerics import one_hot
 from studies.theory import Check
 
 Array = NDArray[np.float64]

@@ -12,7 +12,7 @@ import numpy as np
 from hcal.certificates.event import EventCertificate
 from hcal.certificates.table import EventTable, table_of_rows
 from hcal.metrics.sample import Vector
-from hcal.runtime.numerics import IntArray, softmax
+from hcal.numerics import IntArray, softmax
 
 World = Callable[[int, int, np.random.Generator], tuple[Vector, Vector]]
 

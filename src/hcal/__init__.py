@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from hcal.calibrators.fit_batches import fit_batches
     from hcal.calibrators.h import HCalibrator
     from hcal.certificates import Certificate, Monitor, certify
-    from hcal.data.top_k import TopK
+    from hcal.io.top_k import TopK
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.integrations.onnx import export_onnx
     from hcal.metrics import list_metrics
     from hcal.objective.loss import HCalibrationLoss
     from hcal.reporting import report
-    from hcal.runtime.numerics import softmax
+    from hcal.numerics import softmax
 
 # name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
 _LAZY = {
     "HCalibrator": "hcal.calibrators.h",
     "HCalibrationLoss": "hcal.objective.loss",
     "CalibrationWarning": "hcal.calibrators.base",
-    "TopK": "hcal.data.top_k",
+    "TopK": "hcal.io.top_k",
     "make_calibrator": "hcal.calibrators",
     "list_calibrators": "hcal.calibrators",
     "register": "hcal.calibrators",
@@ -55,7 +55,7 @@ _LAZY = {
     "load": "hcal.calibrators.files",
     "export_onnx": "hcal.integrations.onnx",
     "report": "hcal.reporting",
-    "softmax": "hcal.runtime.numerics",
+    "softmax": "hcal.numerics",
     # submodules
     "bench": "",
     "calibrators": "",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.runtime.log_rows import LogRows, row_sums
-from hcal.runtime.numerics import FloatArray, IntArray, looks_like_probs
+from hcal.numerics import FloatArray, IntArray, looks_like_probs
 from hcal.runtime.ragged import is_ragged, pad_options
 
 InputKind = Literal["logits", "probs", "log_probs"]

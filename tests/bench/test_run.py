@@ -21,7 +21,7 @@ from hcal.bench.run import Plan, run
 from hcal.bench.store import Key, read_results
 from hcal.bench.tasks import TaskRef, find_tasks
 from hcal.metrics import METRICS, Sample
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 
 METRICS_USED = ("ece_ew", "nll", "brier", "accuracy")
 

@@ -22,7 +22,7 @@ from hcal.bench.tasks import (
     find_tasks,
 )
 from hcal.cli.app import app
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 
 
 def write_npz(path: Path, n: int = 30, k: int = 3, kind: str = "logits") -> None:

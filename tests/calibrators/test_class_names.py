@@ -9,7 +9,7 @@ import pytest
 
 import hcal
 from hcal.calibrators import Calibrator
-from hcal.data import UnnamedClassesError
+from hcal.io import UnnamedClassesError
 from helpers import synthetic
 
 NAMES = ["cat", "dog", "eel", "fox"]
@@ -128,7 +128,7 @@ def test_sentences_say_the_users_names(capfd: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("names", [("ham", "spam"), (3, 7)])
 def test_sentences_of_fits_by_blocks_say_the_users_names(names: tuple[str | int, str | int]) -> None:
-    from hcal.data import Batch
+    from hcal.io import Batch
 
     z, y = _biased()
     cal = hcal.fit_batches(hcal.HCalibrator(), [Batch(z, "logits", y, 0)], classes=names)

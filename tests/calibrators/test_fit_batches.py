@@ -15,8 +15,8 @@ import pytest
 import hcal
 from hcal.calibrators.fit_batches import fit_batches, methods_by_sums
 from hcal.calibrators.survey import Survey
-from hcal.data import Batch, batches
-from hcal.runtime.partial import Partial
+from hcal.io import Batch, batches
+from hcal.partial import Partial
 from hcal.solvers import methods
 from hcal.solvers.rows import Sums
 from helpers import synthetic

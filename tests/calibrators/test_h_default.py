@@ -24,7 +24,7 @@ from hcal.calibrators.h.refine import _compress, _sum_rows, apply_refined, fit_r
 from hcal.calibrators.h.refine_problem import RefineProblem
 from hcal.calibrators.h.rows import fit_scaler
 from hcal.calibrators.h.temperature import careful_temperature
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 from helpers import load_task, synthetic
 from studies.joint import TASKS
 

@@ -14,8 +14,8 @@ from hcal.calibrators.base import CalibrationWarning
 from hcal.calibrators.h.paper import PaperSettings, fit_paper
 from hcal.maps import PAPER_MAPS, TemperatureMap, predict_map
 from hcal.objective.torch_loss import torch_nll
-from hcal.runtime.numerics import softmax
-from hcal.runtime.progress import progress
+from hcal.numerics import softmax
+from hcal.progress import progress
 from hcal.solvers import monitors
 from hcal.solvers.adam import AdamSettings, train
 from helpers import load_task, synthetic

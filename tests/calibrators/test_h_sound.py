@@ -12,7 +12,7 @@ import pytest
 import hcal
 from hcal.calibrators.h.judge import Verdict
 from hcal.calibrators.h.temperature import careful_temperature
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 from hcal.solvers.temperature import solve_temperature
 from helpers import load_task, synthetic
 

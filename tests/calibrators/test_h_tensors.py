@@ -18,7 +18,7 @@ from hcal.calibrators.h import _tensors, events, judge, keep, pool, refine, refi
 from hcal.calibrators.h import calibrator as flagship
 from hcal.calibrators.h.blend import split_top, top_class
 from hcal.calibrators.h.rows import fit_scaler, look
-from hcal.data.provenance import fingerprint
+from hcal.io.provenance import fingerprint
 from hcal.runtime.device_rows import DeviceRows
 from hcal.solvers.rows import PieceRows
 

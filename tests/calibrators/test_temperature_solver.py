@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import hcal
-from hcal.runtime.numerics import log_softmax
+from hcal.numerics import log_softmax
 from hcal.solvers.temperature import solve_increasing, solve_temperature
 from helpers import synthetic
 

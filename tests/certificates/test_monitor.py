@@ -11,7 +11,7 @@ import pytest
 import hcal
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
 from hcal.certificates.monitor import BLOCK
-from hcal.runtime.partial import merged
+from hcal.partial import merged
 from studies.worlds import WORLDS, draw_labels
 
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import hcal
 from hcal.calibrators.batched import apply_batches
 from hcal.cli.app import app
-from hcal.data import Columns, batches, read_data
+from hcal.io import Columns, batches, read_data
 from hcal.evaluation import batched
-from hcal.runtime.passes import Processes, WorkerDiedError
+from hcal.passes import Processes, WorkerDiedError
 from helpers import synthetic
 
 N = 6000

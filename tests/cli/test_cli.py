@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 import hcal
 from hcal.cli import diagram
 from hcal.cli.app import app
-from hcal.data import checksum
+from hcal.io import checksum
 from helpers import synthetic
 
 SYNTHETIC_ECE_BEFORE = 0.2  # scale 2.5 makes the synthetic logits over-confident by more than this
@@ -235,7 +235,7 @@ def test_a_bug_is_called_a_bug(task: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("hcal.data.read_data", broken)
+    monkeypatch.setattr("hcal.io.read_data", broken)
     result = run("evaluate", task)
     assert result.exit_code == 1
     assert "internal error: RuntimeError: boom" in result.stderr

@@ -104,12 +104,12 @@ def test_a_full_disk_behind_standard_output(folder: Path, options: tuple[str, ..
 #: Everything that the commands load, loaded before the fault is arranged.
 _LOADED = """
 import encodings.ascii, encodings.cp437, os, resource, tempfile
-import hcal, hcal.cli.app, hcal.cli.report, hcal.cli.evaluate, hcal.data, hcal.reporting, scipy.optimize
+import hcal, hcal.cli.app, hcal.cli.report, hcal.cli.evaluate, hcal.io, hcal.reporting, scipy.optimize
 cal = hcal.make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])
 hcal.reporting.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
 with tempfile.TemporaryDirectory() as folder:
     hcal.save(cal, folder + "/m.hcal")
-hcal.data.read_data("task.npz")
+hcal.io.read_data("task.npz")
 """
 # Root may write anywhere: where the tests are root's, the command goes on as nobody.
 _NOBODY = _LOADED + "if os.geteuid() == 0: os.setegid(65534); os.seteuid(65534)"

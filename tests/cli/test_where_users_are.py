@@ -18,8 +18,8 @@ import hcal
 from hcal import inputs
 from hcal.cli import warm
 from hcal.cli.app import app
-from hcal.data import Columns, read_data
-from hcal.runtime import extras
+from hcal.io import Columns, read_data
+from hcal import extras
 from helpers import ROOT, synthetic
 
 NAMES = ["cat", "dog", "eel", "fox"]
@@ -232,7 +232,7 @@ def test_report_is_the_function_whatever_is_imported_first(first: str) -> None:
 
 
 def test_dir_lists_the_api_and_nothing_else() -> None:
-    import hcal.data
+    import hcal.io
 
     assert dir(hcal) == sorted(hcal.__all__)
     assert {"report", "compare", "evaluate", "reliability"} <= set(dir(hcal))

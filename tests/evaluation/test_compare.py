@@ -112,7 +112,7 @@ def test_warns_when_rows_coincide(task: tuple[np.ndarray, ...]) -> None:
 
 
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
-    from hcal.data.folds import kfold
+    from hcal.io.folds import kfold
 
     z, y, *_ = task
     table = hcal.compare(z, y, methods=["hb"], folds=4, stratify=True, random_state=3)

@@ -13,7 +13,7 @@ import torch
 
 import hcal
 from hcal.evaluation import coinciding_rows
-from hcal.runtime.numerics import log_softmax, softmax
+from hcal.numerics import log_softmax, softmax
 from helpers import load_task, synthetic
 
 LOGITS, Y = synthetic(400, 4)

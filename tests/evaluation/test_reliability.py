@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 import hcal
 from hcal.evaluation.diagram import consistency_band
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 from helpers import synthetic
 
 mpl.use("Agg")

@@ -15,7 +15,7 @@ from safetensors.numpy import save as to_bytes
 
 import hcal
 from hcal.calibrators.state import choose_spec, dimension
-from hcal.data.model_file import digest
+from hcal.io.model_file import digest
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 Rng = np.random.Generator

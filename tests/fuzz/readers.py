@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hcal.data import read_data
+from hcal.io import read_data
 
 #: Beyond what the libraries need; no file here is larger than 100 KB.
 EXTRA_BYTES = 2**29

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import readers
 
-from hcal.data import read_data
+from hcal.io import read_data
 
 CASES = sorted((Path(__file__).parent / "cases").glob("case-*"))
 #: Makers whose files are refused although they are whole: compressed in a way that is not read.

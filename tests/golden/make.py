@@ -18,7 +18,7 @@ import numpy as np
 
 import hcal
 from hcal.calibrators.h.paper import PaperSettings, fit_paper
-from hcal.data.model_file import SCHEMA
+from hcal.io.model_file import SCHEMA
 from hcal.solvers.adam import AdamSettings
 
 HERE = Path(__file__).parent

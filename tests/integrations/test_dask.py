@@ -28,7 +28,7 @@ from hcal.bench.tasks import find_tasks
 from hcal.calibrators.batched import apply_batches
 from hcal.certificates.streaming import CertificateStream
 from hcal.cli.app import app
-from hcal.data import batches
+from hcal.io import batches
 from hcal.metrics import METRICS, StreamingMetrics
 from helpers import synthetic
 

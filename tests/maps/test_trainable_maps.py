@@ -23,7 +23,7 @@ from hcal.maps import table as table_module
 from hcal.maps.lookup import apply_table
 from hcal.maps.monotonic_net import standardisation
 from hcal.maps.table import interpolate
-from hcal.runtime.numerics import log_softmax, softmax
+from hcal.numerics import log_softmax, softmax
 
 SMALL = ("temperature", "piecewise-7", "monotonic-5", "ensemble-4")
 

@@ -7,7 +7,7 @@ import pytest
 from test_metrics_resampling import calibrated
 
 from hcal import metrics
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 
 
 @pytest.mark.parametrize("score", ["nll", "brier"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hcal import metrics
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 from helpers import GOLDEN, load_task
 
 SETS = ("synthetic_600x7", "resnet110_c10_test_uncal", "resnet110_c10_test_div2")

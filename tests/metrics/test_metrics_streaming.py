@@ -10,7 +10,7 @@ from test_metrics_oracles import SETS, draw
 
 from hcal import metrics
 from hcal.metrics.streaming import NAMES, StreamingMetrics
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 from helpers import load_task
 
 

@@ -15,8 +15,8 @@ from hcal.objective.definition import one_family
 from hcal.objective.events import family_of
 from hcal.objective.h import h
 from hcal.objective.settings import ObjectiveSettings
-from hcal.runtime.numerics import log_softmax
-from hcal.runtime.partial import Partial
+from hcal.numerics import log_softmax
+from hcal.partial import Partial
 from hcal.solvers.methods import Lbfgs
 from hcal.solvers.rows import PieceRows
 from hcal.solvers.summed import SummedProblem, fit_rows

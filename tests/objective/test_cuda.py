@@ -8,7 +8,7 @@ import torch
 
 import hcal
 from hcal.maps import build_map
-from hcal.runtime.numerics import log_softmax
+from hcal.numerics import log_softmax
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -19,7 +19,7 @@ from hcal.objective._torch import families_loss
 from hcal.objective.definition import one_family
 from hcal.objective.settings import ObjectiveSettings
 from hcal.runtime.jit import compiled
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":  # read when the kernels are first imported, which nothing else does without a GPU

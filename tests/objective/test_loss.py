@@ -16,7 +16,7 @@ from hcal.objective.kernels import loss_and_grad
 from hcal.objective.settings import ObjectiveSettings
 from hcal.objective.weights import window_weights
 from hcal.runtime.jit import compiled
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 
 EVENTS = ["pooled", "top-label", "class-wise", 1, [[0, 1], [2]]]
 

@@ -20,7 +20,7 @@ from hcal.maps.torch_engine import as_map
 from hcal.objective import class_weighted, consistency, proper, soft_binned
 from hcal.objective.h import h
 from hcal.objective.protocol import Objective
-from hcal.runtime.numerics import log_softmax
+from hcal.numerics import log_softmax
 from hcal.solvers.adam import Adam, AdamSettings
 from hcal.solvers.fit_map import Ridge, Solver, fit_map, hessian_of, loss_of
 from hcal.solvers.lbfgs import lbfgs

@@ -23,7 +23,7 @@ from hcal.evaluation import collapse_reasons, reliability
 from hcal.metrics import METRICS, Sample, nll
 from hcal.metrics.resampling import replicates as resampled
 from hcal.metrics.resampling import resample_blocks
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 
 Probs = NDArray[np.float64]
 

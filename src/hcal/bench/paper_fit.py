@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from hcal.bench.catalog import PAPER_PROTOCOL
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Fitted

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hcal.bench.tables import ResultTable, Row
-from hcal.data.atomic import atomic_path
+from hcal.io.atomic import atomic_path
 
 FORMATS: Final = ("terminal", "markdown", "latex", "html")
 

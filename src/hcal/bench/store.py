@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.bench.catalog import method_key, metric_key
-from hcal.data.limits import BROKEN, one_line, open_regular
-from hcal.runtime.extras import load_extra
+from hcal.io.limits import BROKEN, one_line, open_regular
+from hcal.extras import load_extra
 
 COLUMNS: Final = ("task", "method", "seed", "metric", "pre", "post", "note")
 #: Metric -> its name in results files, where that is another: pooled events were all that ``hce`` had when
@@ -288,7 +288,7 @@ def export_results(results: Results, path: str | os.PathLike[str]) -> None:
     >>> len(read_results(path).cells)
     1
     """
-    from hcal.data.atomic import atomic_path
+    from hcal.io.atomic import atomic_path
 
     keys = sorted(results.cells, key=lambda k: (k.task, method_key(k.method), k.seed))
     rows = [row for key in keys for row in results.cells[key].rows()]

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hcal.data.atomic import atomic_path
-from hcal.runtime.extras import load_extra
+from hcal.io.atomic import atomic_path
+from hcal.extras import load_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64, IntArray, softmax
+from hcal.numerics import Float64, IntArray, softmax
 
 Distortion = Literal["calibrated", "temperature", "class_bias", "non_monotone", "label_shift", "long_tail"]
 KINDS: Final[tuple[Distortion, ...]] = get_args(Distortion)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hcal.bench.catalog import GROUPS, PAPER_METRICS, PAPER_PROTOCOL, group_of, label_of, paper_selector
 from hcal.bench.store import Results
 from hcal.metrics.registry import LEVELS, METRICS
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 Mark = Literal["", "best", "second"]
 CellValue = float | str | None

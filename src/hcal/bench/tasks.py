@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.bench.synthetic import KINDS, parse_synthetic
-from hcal.data import Part, read_arrays, read_data, read_names
-from hcal.runtime.extras import load_extra
-from hcal.runtime.numerics import IntArray
+from hcal.io import Part, read_arrays, read_data, read_names
+from hcal.extras import load_extra
+from hcal.numerics import IntArray
 
 HUB_REPOSITORY: Final = "WJHuang/calibration"
 #: Prefix of a synthetic task in ``--tasks``.

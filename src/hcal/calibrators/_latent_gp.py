@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcal.maps.lookup import Cells
-from hcal.runtime.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
+from hcal.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
 
 _JITTER = 1e-6
 _LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above overflow

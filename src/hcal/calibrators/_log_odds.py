@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.calibrators._one_vs_rest import columns, normalise
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 
 #: Learns the numbers of one curve from log-odds, marks [y = k] and weights (N,), and whether it converged.
 FitEvent = Callable[[Float64, Float64, Float64 | None], tuple[Float64, bool]]

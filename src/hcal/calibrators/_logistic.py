@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 from scipy.special import expit
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.newton import newton
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.sparse import csr_array
 
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, one_hot, row_blocks
+from hcal.numerics import Float64, FloatArray, IntArray, one_hot, row_blocks
 
 _CLIP = 1e-30
 _BLOCK_DISTANCES = 8_000_000  # distances held at once

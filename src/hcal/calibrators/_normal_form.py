@@ -13,7 +13,7 @@ import numpy as np
 
 from hcal.calibrators.base import State
 from hcal.calibrators.state import Field, StateSpec
-from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, centred
+from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, centred
 from hcal.runtime.ops import Ops
 from hcal.solvers.temperature import logit_scale
 

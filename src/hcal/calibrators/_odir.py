@@ -13,7 +13,7 @@ from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
 from hcal.objective import proper
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import Ridge, fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution

@@ -16,7 +16,7 @@ from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, Order, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 
 #: Knots and values of the curve of one class.
 Curve = tuple[Float64, Float64]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 _ELBOW = 0.001  # the drop, in units of the variance of all scores, below which the sorted scores are flat
 _LOG_FLOOR = -100.0  # a certain but wrong bin costs 100 nats a row, not infinity

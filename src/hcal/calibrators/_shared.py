@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import STEEP, Field, StateSpec
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, log_softmax, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, log_softmax, softmax
 from hcal.runtime.ops import Ops
 
 #: Probabilities are clipped to [eps, 1 − eps] before a logarithm, as the published scaling methods do.

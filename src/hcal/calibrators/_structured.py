@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from hcal.objective import proper
-from hcal.runtime.numerics import Float64, FloatArray, softmax
+from hcal.numerics import Float64, FloatArray, softmax
 from hcal.solvers.fit_map import Ridge
 from hcal.solvers.lbfgs import Solution
 from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs, Proximal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.runtime.numerics import FloatArray
+from hcal.numerics import FloatArray
 
 
 def keep_argmax(probs: FloatArray, logits: FloatArray) -> None:

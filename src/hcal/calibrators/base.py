@@ -27,13 +27,13 @@ from hcal.calibrators.on_device import predict_on_device, rows_on_device, score_
 from hcal.calibrators.params import refuse_types
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
-from hcal.data.class_names import ClassName, encode, names_of_fit
-from hcal.data.provenance import fingerprint
-from hcal.data.top_k import TopK
+from hcal.io.class_names import ClassName, encode, names_of_fit
+from hcal.io.provenance import fingerprint
+from hcal.io.top_k import TopK
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.log_rows import LogRows
-from hcal.runtime.numerics import FloatArray, IntArray, bounded, softmax
+from hcal.numerics import FloatArray, IntArray, bounded, softmax
 
 if TYPE_CHECKING:
     from torch import Tensor

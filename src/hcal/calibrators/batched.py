@@ -11,11 +11,11 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator
-from hcal.data.atomic import atomic_folder
-from hcal.data.batching import Batches, rows_from
-from hcal.data.block_writing import BLOCK_TYPES, write_blocks
-from hcal.data.pieces import Piece, read_data_blocks
-from hcal.runtime.passes import Driver, one_by_one
+from hcal.io.atomic import atomic_folder
+from hcal.io.batching import Batches, rows_from
+from hcal.io.block_writing import BLOCK_TYPES, write_blocks
+from hcal.io.pieces import Piece, read_data_blocks
+from hcal.passes import Driver, one_by_one
 
 #: Probabilities, labels as the file has them, ids.
 Block = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
@@ -69,7 +69,7 @@ def apply_batches(
     >>> folder = Path(tempfile.mkdtemp())
     >>> np.save(folder / "scores.npy", np.tile([0.0, 2.0], (6, 1)))
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
-    >>> rows = hcal.data.batches(folder / "scores.npy", kind="logits", rows=4)
+    >>> rows = hcal.io.batches(folder / "scores.npy", kind="logits", rows=4)
     >>> apply_batches(cal, rows, folder / "probs.npy").rows
     6
     >>> np.load(folder / "probs.npy")[5].round(2).tolist()

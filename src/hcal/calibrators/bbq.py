@@ -9,7 +9,7 @@ import numpy as np
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
 from hcal.calibrators._shared import EPS
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums
+from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 
 class BayesianBinning(CurvePerClass):

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.calibrators.on_device import probs_of_rows
-from hcal.data.provenance import mix, row_hashes
+from hcal.io.provenance import mix, row_hashes
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -82,7 +82,7 @@ def sketch(x: Logits, y: IntArray) -> tuple[dict[str, Any], NDArray[np.intp]]:
 
 
 class RowSketch:
-    """The sketch of rows that come block by block: a partial result (:mod:`hcal.runtime.partial`).
+    """The sketch of rows that come block by block: a partial result (:mod:`hcal.partial`).
 
     It keeps the smallest hashes with how often each came; of those that came once the first ``KEPT`` are
     those of :func:`sketch`, and their share stands for that of all.
@@ -218,7 +218,7 @@ def share_seen(calibrator: Calibrator, scores: FloatArray, y: IntArray) -> float
 
 
 class SeenRows:
-    """Which rows of a fit are among others: a partial result (:mod:`hcal.runtime.partial`).
+    """Which rows of a fit are among others: a partial result (:mod:`hcal.partial`).
 
     ``kept`` is what the calibrator remembers, under ``KEY`` of its ``info_``; nothing is found where that is
     nothing.

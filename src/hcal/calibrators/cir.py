@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
 from hcal.calibrators.isotonic import isotonic_points
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
+from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
 
 class CenteredIsotonicRegression(CurvePerClass):

@@ -13,7 +13,7 @@ from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import WeightedRows, class_ranks, fold_parts
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, one_hot, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, one_hot, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.temperature import solve_temperature
 

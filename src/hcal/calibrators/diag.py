@@ -17,7 +17,7 @@ from hcal.inputs import InputKind
 from hcal.maps.lookup import Cells, apply_cells, cells_over
 from hcal.maps.monotone import monotone_net, tabulate
 from hcal.objective import proper
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import fit_map, unit_weight
 from hcal.solvers.lbfgs import Solution

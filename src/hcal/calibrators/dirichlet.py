@@ -7,7 +7,7 @@ from typing import Any
 from hcal.calibrators._odir import FoldMatrices, fit_matrix, matrix_graph, predict_matrix
 from hcal.calibrators._shared import EPS, clipped_log_probs
 from hcal.calibrators.base import Fitted
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.runtime.ops import Ops
 
 

@@ -14,7 +14,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, row_blocks, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, grouped_softmax, row_blocks, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.rows import array_rows

@@ -8,7 +8,7 @@ from hcal.calibrators._shared import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.temperature import confidence_of_beta, logit_scale, solve_increasing
 
 

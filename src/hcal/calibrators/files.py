@@ -10,8 +10,8 @@ from hcal.calibrators.base import Calibrator, Fitted, State
 from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from hcal.calibrators.params import check_params
 from hcal.calibrators.registry import get_calibrator, list_calibrators
-from hcal.data.class_names import ClassName, check_classes
-from hcal.data.model_file import read_model, reason, write_model
+from hcal.io.class_names import ClassName, check_classes
+from hcal.io.model_file import read_model, reason, write_model
 
 #: The most classes a file may speak of.
 MOST_CLASSES = 10_000_000

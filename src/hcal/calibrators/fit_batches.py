@@ -18,14 +18,14 @@ from hcal.calibrators.params import refuse_types
 from hcal.calibrators.registry import get_calibrator, list_calibrators
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.survey import PieceReader, RowPiece, Survey, checked_batch, open_piece
-from hcal.data.batching import Batches
-from hcal.data.class_names import check_classes
-from hcal.data.row_sample import RowSample, SampledRows
+from hcal.io.batching import Batches
+from hcal.io.class_names import check_classes
+from hcal.io.row_sample import RowSample, SampledRows
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.summary import Scores
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, bounded, softmax
-from hcal.runtime.partial import merged
-from hcal.runtime.passes import one_by_one
+from hcal.numerics import Float64, FloatArray, IntArray, bounded, softmax
+from hcal.partial import merged
+from hcal.passes import one_by_one
 from hcal.solvers.rows import ArrayRows, PieceRows, Run, array_rows
 
 Method = TypeVar("Method", bound=Calibrator)
@@ -59,7 +59,7 @@ def fit_batches(
     Parameters
     ----------
     calibrator : Calibrator
-    batches : Batches of :func:`hcal.data.batches`, iterable of Batch, or a function that returns one
+    batches : Batches of :func:`hcal.io.batches`, iterable of Batch, or a function that returns one
         Or of functions that read batches where the work is done. A list, or what can be gone through again;
         an iterator that ends is enough for a sample.
     exact : bool, optional
@@ -81,7 +81,7 @@ def fit_batches(
 
     Examples
     --------
-    >>> from hcal.data import Batch
+    >>> from hcal.io import Batch
     >>> from hcal.calibrators.ts import TemperatureScaling
     >>> z, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
     >>> blocks = [Batch(z[i : i + 2], "logits", y[i : i + 2], i) for i in (0, 2)]

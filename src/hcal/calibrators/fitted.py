@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hcal.data.class_names import ClassName, with_names
+from hcal.io.class_names import ClassName, with_names
 
 State = dict[str, NDArray[Any]]
 #: Lists of sentences in ``info``.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.state import Field, StateSpec
-from hcal.runtime.numerics import FloatArray
+from hcal.numerics import FloatArray
 from hcal.runtime.ops import Ops
 
 #: Below this a probability counts as 0: no data set of any size could tell it from 0.

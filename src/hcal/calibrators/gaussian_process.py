@@ -20,7 +20,7 @@ from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.lookup import Cells
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.lbfgs import lbfgs
 

@@ -7,7 +7,7 @@ import numpy as np
 from hcal.calibrators._one_vs_rest import CurvePerClass, FitCurve, step
 from hcal.calibrators._shared import EPS, whole_number
 from hcal.calibrators.declared import parameters
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
 
 
 @parameters

@@ -12,7 +12,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks, softmax
 
 _ITERATIONS = 200
 # The seeding visits every event some sixty times; beyond this many a seeded sample of them starts it.

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
+from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
 
 class IsotonicRegression(CurvePerClass):

@@ -15,7 +15,7 @@ from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import fold_parts
 from hcal.calibrators.state import Field, Rule, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.solvers.temperature import solve_temperature
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)

@@ -17,7 +17,7 @@ from hcal.calibrators._odir import (
 )
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.declared import parameters
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 
 

@@ -19,10 +19,10 @@ from sklearn.utils.validation import check_is_fitted
 from hcal.calibrators import calibration_rows
 from hcal.calibrators.base import CalibrationWarning, Calibrator, Preserves
 from hcal.calibrators.state import SMALL, Field, StateSpec, check_state
-from hcal.data.provenance import fingerprint
+from hcal.io.provenance import fingerprint
 from hcal.inputs import InputKind, to_numpy
 from hcal.metrics.summary import Scores, score_probs
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.runtime.ragged import log_softmax_options, pad_options
 from hcal.solvers.temperature import label_derivatives, solve_increasing

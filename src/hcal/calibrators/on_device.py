@@ -12,7 +12,7 @@ import numpy as np
 
 from hcal.metrics.summary import Scores, score_probs
 from hcal.runtime.device_rows import DeviceRows
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Values of a block: each of the graph's operations makes as many in float64 (128 MB).
 _BLOCK_EVENTS = 1 << 24
-#: Scores beyond this are cut (:func:`hcal.runtime.numerics.bounded`), by the host.
+#: Scores beyond this are cut (:func:`hcal.numerics.bounded`), by the host.
 _FAR = 1e15
 #: Devices whose tensors the host calibrates: its own, those without float64, and those without values.
 _AT_HOME = ("cpu", "mps", "meta")

@@ -13,7 +13,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.runtime.ops import Ops
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hcal.data.class_names import ClassName, class_title
-from hcal.runtime.numerics import Float64, FloatArray
+from hcal.io.class_names import ClassName, class_title
+from hcal.numerics import Float64, FloatArray
 from hcal.runtime.ops import Ops
 
 _STEPS = 10_000

@@ -8,7 +8,7 @@ from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
 from hcal.calibrators._logistic import increasing_logistic, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import Field, Rule, StateSpec
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
 
 #: The smaller slope is at least this share of the larger: rows that were told apart stay so.
 _LEAST = 1e-3

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.runtime.device_rows import DeviceRows, Logits, taken
-from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, log_softmax, row_blocks
+from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, log_softmax, row_blocks
 
 #: Keys are compared on a grid of this step: rounding moves a log-probability by 1e-13 at most, and rows
 #: nearer to each other than the grid are ordered by the keys that follow.

@@ -22,7 +22,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, prefix_sums
+from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 from hcal.solvers.lbfgs import Solution
 
 _CLIP = 1e-12

@@ -7,7 +7,7 @@ import numpy as np
 from hcal.calibrators._shared import OneTemperature
 from hcal.calibrators.base import Fitted
 from hcal.objective.class_weighted import class_weights
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
 

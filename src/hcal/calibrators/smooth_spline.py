@@ -24,7 +24,7 @@ from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.lookup import through_knots
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, run_starts
+from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
 #: Rows enter the fit as at most so many groups of neighbours: the curve cannot tell more apart.
 _GROUPS = 512

@@ -10,7 +10,7 @@ from hcal.calibrators.base import Fitted
 from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
 from hcal.objective.soft_binned import soft_binned_error
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.scan import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability

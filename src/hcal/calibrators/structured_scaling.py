@@ -15,7 +15,7 @@ from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps import scaling
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.rows import FitRows, array_rows
 from hcal.solvers.summed import MakeMap

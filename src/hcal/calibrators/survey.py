@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.calibrators.calibration_rows import RowSketch
 from hcal.calibrators.floor import apply_floor, floor_of, least_believed
-from hcal.data.batching import Batch, read_piece, rows_from
-from hcal.data.pieces import Piece
-from hcal.data.row_sample import RowSample, SampledRows
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, bounded
+from hcal.io.batching import Batch, read_piece, rows_from
+from hcal.io.pieces import Piece
+from hcal.io.row_sample import RowSample, SampledRows
+from hcal.numerics import Float64, FloatArray, IntArray, bounded
 
 #: A block of rows, rows of a file, or a function that reads blocks where the work is done.
 RowPiece = Batch | Piece | Callable[[], Batch | Iterable[Batch]]
@@ -30,7 +30,7 @@ def open_piece(piece: RowPiece) -> Iterator[Batch]:
     found = read_piece(piece) if isinstance(piece, Piece) else piece() if callable(piece) else piece
     for batch in [found] if isinstance(found, Batch) else found:
         if not isinstance(batch, Batch):
-            raise TypeError(f"batches must hold hcal.data.Batch objects, got {type(batch).__name__}")
+            raise TypeError(f"batches must hold hcal.io.Batch objects, got {type(batch).__name__}")
         if len(batch):
             yield batch
 
@@ -83,7 +83,7 @@ class PieceReader:
 
 
 class Survey:
-    """What a fit must know of all rows before it begins: a partial result (:mod:`hcal.runtime.partial`).
+    """What a fit must know of all rows before it begins: a partial result (:mod:`hcal.partial`).
 
     ``counts`` and ``mass`` (K,) are rows and weight of every class, ``weighted`` says whether rows came with
     weights, ``weighing`` how many weigh something. ``sample`` makes, of the number of classes, a

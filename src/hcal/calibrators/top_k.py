@@ -9,11 +9,11 @@ import numpy as np
 from hcal import inputs
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.registry import get_calibrator, list_calibrators
-from hcal.data.provenance import fingerprint
-from hcal.data.top_k import TopK
+from hcal.io.provenance import fingerprint
+from hcal.io.top_k import TopK
 from hcal.metrics.sample import Sample
 from hcal.metrics.summary import score_sample
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 Method = TypeVar("Method", bound=Calibrator)
 
@@ -35,7 +35,7 @@ class GroupedMethod(Protocol):
 
 
 def methods_of_top_k() -> list[str]:
-    """Return the methods that take :class:`hcal.data.top_k.TopK`.
+    """Return the methods that take :class:`hcal.io.top_k.TopK`.
 
     >>> methods_of_top_k()
     ['ets', 'ts', 'uncal']

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hcal.calibrators._shared import OneTemperature
 from hcal.calibrators.base import Fitted
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax
+from hcal.numerics import Float64, FloatArray, IntArray, grouped_softmax
 from hcal.solvers.rows import FitRows, array_rows
 from hcal.solvers.temperature import Temperature, temperature_of
 

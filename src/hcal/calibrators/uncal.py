@@ -6,7 +6,7 @@ from typing import Any
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.state import StateSpec
-from hcal.runtime.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.rows import FitRows
 

@@ -17,7 +17,7 @@ from hcal.calibrators.isotonic import pool_equal
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.runtime.numerics import (
+from hcal.numerics import (
     Float64,
     FloatArray,
     IntArray,

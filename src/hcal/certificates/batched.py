@@ -14,11 +14,11 @@ from hcal.calibrators.calibration_rows import KEY, SeenRows, checked_rows
 from hcal.certificates.result import Certificate
 from hcal.certificates.run import refuse_share
 from hcal.certificates.streaming import CertificateStream
-from hcal.data.batching import Batches, read_piece, rows_from
-from hcal.data.pieces import Piece
-from hcal.data.probabilities import to_probs
-from hcal.runtime.numerics import IntArray
-from hcal.runtime.passes import Driver, add_up
+from hcal.io.batching import Batches, read_piece, rows_from
+from hcal.io.pieces import Piece
+from hcal.io.probabilities import to_probs
+from hcal.numerics import IntArray
+from hcal.passes import Driver, add_up
 
 
 @dataclass
@@ -89,7 +89,7 @@ def certify_batches(
     >>> import tempfile, hcal
     >>> path = f"{tempfile.mkdtemp()}/a.npz"
     >>> np.savez(path, probs=[[0.2, 0.8]] * 100, y=[1] * 80 + [0] * 20)
-    >>> certify_batches(hcal.data.batches(path, rows=30)).refuted
+    >>> certify_batches(hcal.io.batches(path, rows=30)).refuted
     False
     """
     source.check_labels()

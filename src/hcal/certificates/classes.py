@@ -10,10 +10,10 @@ import numpy as np
 
 from hcal.certificates.event import EventCertificate, Refutation, certify_event
 from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins, table_of_rows
-from hcal.data.class_names import class_title
+from hcal.io.class_names import class_title
 from hcal.metrics.sample import BLOCK, Data, Vector
 from hcal.runtime.jit import compiled
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 #: Up to this many probabilities every class is sorted exactly; beyond it fine bins stand in.
 EXACT_ENTRIES = 1 << 25

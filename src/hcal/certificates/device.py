@@ -18,7 +18,7 @@ from hcal.certificates.event import EventCertificate, Refutation, refutation_of
 from hcal.certificates.windows import Windows, deepest_level, variance_bound
 from hcal.metrics.data import Data, Vector
 from hcal.metrics.device import DEVICE_BLOCK, on, prefixes, sorted_columns
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 
 def class_columns(

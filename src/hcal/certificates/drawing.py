@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hcal.certificates.event import EventCertificate
-from hcal.runtime.extras import pyplot
+from hcal.extras import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 #: The share of the capital that is never bet, at the start and of every share dealt anew.
 _CASH = 0.5

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
 from hcal.certificates.gamblers import Gamblers, log_average, log_mean
-from hcal.data.class_names import ClassName, check_classes, class_title, encode
-from hcal.runtime.numerics import Float64
+from hcal.io.class_names import ClassName, check_classes, class_title, encode
+from hcal.numerics import Float64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -307,7 +307,7 @@ class Monitor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a JSON file, atomically."""
-        from hcal.data.atomic import atomic_path
+        from hcal.io.atomic import atomic_path
 
         with atomic_path(path) as temporary:
             temporary.write_text(json.dumps(self.state, allow_nan=False), encoding="utf-8")

@@ -15,11 +15,11 @@ from hcal.certificates.event import certify_event
 from hcal.certificates.gain import Gain, certify_gain
 from hcal.certificates.groups import certify_groups
 from hcal.certificates.result import Certificate
-from hcal.data.class_names import ClassName, check_classes, encode
-from hcal.data.top_k import TopK
+from hcal.io.class_names import ClassName, check_classes, encode
+from hcal.io.top_k import TopK
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.scores import brier_rows
-from hcal.runtime.numerics import IntArray, softmax
+from hcal.numerics import IntArray, softmax
 from hcal.runtime.ragged import is_ragged, pad_options
 
 #: What counts as close enough: five points of probability.

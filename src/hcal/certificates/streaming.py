@@ -19,9 +19,9 @@ from hcal.certificates.groups import GroupCertificate, group_names, worst_first
 from hcal.certificates.result import Certificate
 from hcal.certificates.run import REFUSED, TOLERANCE
 from hcal.certificates.table import BINS, bin_of, table_of_bins
-from hcal.data.class_names import check_classes
+from hcal.io.class_names import check_classes
 from hcal.metrics.sample import Vector
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 _GAIN = "a gain over a baseline: its bound needs the rows one after the other"
 

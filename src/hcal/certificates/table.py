@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import Vector
-from hcal.runtime.numerics import prefix_sums, run_starts
+from hcal.numerics import prefix_sums, run_starts
 
 #: Bins of a stream: each power of two below ½, and its mirror image above, has this many.
 PER_OCTAVE = 64

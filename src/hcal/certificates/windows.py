@@ -9,7 +9,7 @@ import numpy as np
 from hcal.certificates.bounds import kl_interval, largest_variance
 from hcal.certificates.table import EventTable
 from hcal.metrics.sample import Vector
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import IntArray
 
 #: The finest windows hold about this many rows (the paper's M).
 SMALLEST = 200

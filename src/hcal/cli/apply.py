@@ -11,9 +11,9 @@ from hcal.calibrators.batched import apply_batches
 from hcal.cli import console, opening
 from hcal.cli.files import Ask, read_for, shape_of
 from hcal.cli.scale import Scale, describe, open_batches
-from hcal.data import Batches, can_write, write_probs
-from hcal.data.atomic import check_new_folder
-from hcal.data.block_writing import can_write_blocks
+from hcal.io import Batches, can_write, write_probs
+from hcal.io.atomic import check_new_folder
+from hcal.io.block_writing import can_write_blocks
 
 #: Peak of memory over the bytes of the scores: 3 for arrays, 5 for tables, whose columns are gathered.
 TIMES: Final = 5

@@ -18,8 +18,8 @@ from hcal.cli.evaluate import TIMES, own_probs, text_names
 from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
 from hcal.cli.scale import Scale, describe, open_batches
-from hcal.data import DataFile
-from hcal.data.class_names import reorder
+from hcal.io import DataFile
+from hcal.io.class_names import reorder
 from hcal.evaluation import learned_from
 
 
@@ -89,7 +89,7 @@ def watch_batch(monitor: Monitor, data: DataFile, calibrator: Calibrator | None)
 
 def save_picture(figure: Any, path: Path) -> None:
     """Write a matplotlib figure, atomically, in the format of the extension."""
-    from hcal.data.atomic import atomic_path
+    from hcal.io.atomic import atomic_path
 
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=150)

@@ -8,7 +8,7 @@ from typing import Any
 
 import hcal
 from hcal.cli.files import Ask
-from hcal.data import DataFile
+from hcal.io import DataFile
 from hcal.evaluation.comparison_table import Comparison
 
 

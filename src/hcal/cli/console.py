@@ -127,8 +127,8 @@ def _sentence(error: BaseException) -> str:
 
 def _hint(error: BaseException) -> str:
     """Return the option that helps; the library's own words know of no options."""
-    from hcal.data import MissingLabelsError, OtherColumnError, UnknownKindError, UnnamedClassesError
-    from hcal.data.limits import NeedsBlocksError
+    from hcal.io import MissingLabelsError, OtherColumnError, UnknownKindError, UnnamedClassesError
+    from hcal.io.limits import NeedsBlocksError
 
     if isinstance(error, UnknownKindError):
         return " (add --input logits, probs or log_probs; for some columns of a table --scores)"
@@ -223,7 +223,7 @@ def working(text: str, *, quiet: bool) -> Iterator[None]:
 @contextmanager
 def fitting(calibrator: Calibrator, text: str, *, quiet: bool) -> Iterator[None]:
     """Show that a fit runs: the method's own bar where it has one, else a spinner; nothing if quiet."""
-    from hcal.runtime.progress import silent
+    from hcal.progress import silent
 
     own_bar = "verbose" in calibrator.get_params(deep=False)
     with silent() if quiet else nullcontext(), working(text, quiet=quiet or own_bar):

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.data.atomic import atomic_path
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.io.atomic import atomic_path
+from hcal.numerics import FloatArray, IntArray
 from hcal.runtime.threads import one_openmp_thread
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part

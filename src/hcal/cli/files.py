@@ -14,7 +14,7 @@ from hcal.cli.options import names_of
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.data import Batches, Columns, DataFile, Part
+    from hcal.io import Batches, Columns, DataFile, Part
     from hcal.inputs import InputKind
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Ask:
 
     def read(self, *, part: Part = "test", kind: str | None = None) -> DataFile:
         """Read all of it; ``kind`` is that of a model, where one decides."""
-        from hcal.data import read_data
+        from hcal.io import read_data
 
         if self.several:
             return self.batches(None, part=part, kind=kind).read_all()
@@ -52,8 +52,8 @@ class Ask:
     @property
     def several(self) -> bool:
         """Whether it is a folder, a pattern or a store: read as one set of rows by blocks."""
-        from hcal.data.sources import is_many
-        from hcal.data.zarr_rows import is_zarr
+        from hcal.io.sources import is_many
+        from hcal.io.zarr_rows import is_zarr
 
         together = len(self.file) > 1 and any(path.suffix.lower() != ".jsonl" for path in self.file)
         return together or any(is_many(path) or is_zarr(path) for path in self.file)
@@ -62,9 +62,9 @@ class Ask:
         """Raise before anything starts where all rows, at ``times`` their bytes, would not fit in memory."""
         from contextlib import suppress
 
-        from hcal.data.limits import check_memory
-        from hcal.data.pieces import Recipe, declared_bytes
-        from hcal.data.sources import files_of
+        from hcal.io.limits import check_memory
+        from hcal.io.pieces import Recipe, declared_bytes
+        from hcal.io.sources import files_of
 
         recipe, declared = Recipe(1, kind or self.input, self.columns, self.labels), 0
         with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
@@ -75,7 +75,7 @@ class Ask:
         self, rows: int | None, *, part: Part = "test", kind: str | None = None, order: Any = None
     ) -> Batches:
         """Read it by blocks; ``kind`` and ``order`` of classes are those of a model, where one decides."""
-        from hcal.data import batches
+        from hcal.io import batches
 
         return batches(
             self.file, rows=rows, part=part, kind=kind or self.input, labels=self.labels,
@@ -85,7 +85,7 @@ class Ask:
     @property
     def columns(self) -> Columns:
         """What the options call the columns."""
-        from hcal.data import Columns
+        from hcal.io import Columns
 
         return Columns(self.scores, self.label, self.id, self.group, self.weight)
 

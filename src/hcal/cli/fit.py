@@ -15,8 +15,8 @@ from hcal.cli import console, opening
 from hcal.cli.files import Ask, shape_of
 from hcal.cli.report import origin
 from hcal.cli.scale import Scale, describe, open_batches
-from hcal.data import DataFile
-from hcal.data.pieces import classes_of
+from hcal.io import DataFile
+from hcal.io.pieces import classes_of
 
 #: Peak of memory of a fit over the bytes of its scores, at least.
 TIMES: Final = 10

@@ -8,8 +8,8 @@ from typing import Any
 
 from hcal.calibrators.base import Calibrator
 from hcal.cli import console
-from hcal.data import DataFile
-from hcal.data.limits import open_regular
+from hcal.io import DataFile
+from hcal.io.limits import open_regular
 from hcal.reporting import Source, measure_report, write_page
 from hcal.reporting.verdict import ReportVerdict, judge_report
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hcal.calibrators.base import Calibrator
-    from hcal.data import Batches, Part
-    from hcal.runtime.passes import Driver
+    from hcal.io import Batches, Part
+    from hcal.passes import Driver
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Scale:
             with dask.Driver(self.scheduler) as driver:
                 yield driver
         elif self.workers is not None and self.workers > 1:
-            from hcal.runtime.passes import Processes
+            from hcal.passes import Processes
 
             with Processes(self.workers) as processes:
                 yield processes
@@ -61,7 +61,7 @@ class Scale:
     @contextmanager
     def working(self, text: str, source: Batches, *, quiet: bool) -> Iterator[dict[str, Any]]:
         """Yield what a pass is told: who works on it, and a bar with rows a second and the time left."""
-        from hcal.runtime.progress import progress, silent
+        from hcal.progress import progress, silent
 
         with self.driver() as driver:
             if quiet:

@@ -10,11 +10,11 @@ from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import save
 from hcal.cli import console, demo, diagram
 from hcal.cli.report import write
-from hcal.data import read_data
-from hcal.data.atomic import atomic_path
+from hcal.io import read_data
+from hcal.io.atomic import atomic_path
 from hcal.metrics.summary import score_probs
-from hcal.runtime.extras import install_command
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.extras import install_command
+from hcal.numerics import FloatArray, IntArray, softmax
 
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 

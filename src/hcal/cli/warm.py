@@ -36,7 +36,7 @@ def warm_kernels() -> tuple[dict[str, float], str, str]:
     Return the seconds by part that compiling took, or loading from disk; the folder where the kernels of the
     default are kept, empty if nowhere; and why they are not kept, empty if they are.
     """
-    from hcal.runtime.extras import missing
+    from hcal.extras import missing
     from hcal.runtime.jit import compiled
 
     if not compiled():

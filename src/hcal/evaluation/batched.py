@@ -19,16 +19,16 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.calibration_rows import KEY, SeenRows, checked_rows
 from hcal.certificates.streaming import CertificateStream
-from hcal.data.batching import Batch, Batches, read_piece, rows_from
-from hcal.data.pieces import Piece
-from hcal.data.probabilities import to_probs
+from hcal.io.batching import Batch, Batches, read_piece, rows_from
+from hcal.io.pieces import Piece
+from hcal.io.probabilities import to_probs
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.evaluation.run import chosen_metrics, evaluate
 from hcal.metrics.registry import METRICS
 from hcal.metrics.streaming import NAMES, StreamingMetrics
-from hcal.runtime.numerics import FloatArray, IntArray
-from hcal.runtime.passes import Driver, add_up
+from hcal.numerics import FloatArray, IntArray
+from hcal.passes import Driver, add_up
 
 #: A sample has at most so many rows, some metrics look at all pairs of them; and so many numbers.
 SAMPLE_ROWS: Final = 20_000
@@ -221,7 +221,7 @@ def evaluate_batches(
     >>> import tempfile, hcal
     >>> path = f"{tempfile.mkdtemp()}/a.npz"
     >>> np.savez(path, probs=[[0.2, 0.8], [0.6, 0.4]], y=[1, 1])
-    >>> found = evaluate_batches(hcal.data.batches(path, rows=1), metrics=["brier"])
+    >>> found = evaluate_batches(hcal.io.batches(path, rows=1), metrics=["brier"])
     >>> round(found.result["brier"], 6), found.how
     (0.4, {'brier': 'all rows'})
     """

@@ -99,7 +99,7 @@ def learned_from(calibrator: Calibrator | None, scores: Any) -> list[str]:
     >>> learned_from(cal, [[0.0, 2.0]] * 4)
     ['these are the rows that the calibrator learned from: judge it on others']
     """
-    from hcal.data.provenance import fingerprint
+    from hcal.io.provenance import fingerprint
 
     fitted_on = {} if calibrator is None else calibrator.info_.get("fitted_on", {})
     if calibrator is None or "rows_sha256" not in fitted_on:

@@ -18,12 +18,12 @@ from sklearn.base import clone
 
 from hcal import inputs
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
-from hcal.data.class_names import check_classes, encode
-from hcal.data.folds import Fold, kfold
+from hcal.io.class_names import check_classes, encode
+from hcal.io.folds import Fold, kfold
 from hcal.evaluation import coincidence
 from hcal.evaluation.comparison_table import Comparison, MethodResult
 from hcal.metrics import Sample, get_metric, list_metrics
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 #: Shown unless the user names others: one top-label error with and one without chance removed, one
 #: class-wise error, and the two proper scores that a class-wise error must never be read without.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hcal.evaluation.drawing import _BLUE, _GREY, _RED
 from hcal.metrics import get_metric
-from hcal.runtime.extras import pyplot
+from hcal.extras import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.metrics import get_metric
-from hcal.runtime.extras import load_extra
+from hcal.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrik
 
-from hcal.data.class_names import check_classes, encode
+from hcal.io.class_names import check_classes, encode
 from hcal.evaluation.corp import (
     Parts,
     isotonic_band,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hcal.runtime.extras import pyplot
+from hcal.extras import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from hcal.evaluation.standing import Standing
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
-from hcal.runtime.extras import load_extra
+from hcal.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,9 +11,9 @@ from scipy.special import ndtri
 
 from hcal import inputs
 from hcal.certificates import certify
-from hcal.data.class_names import check_classes, encode
-from hcal.data.probabilities import to_probs
-from hcal.data.top_k import TopK
+from hcal.io.class_names import check_classes, encode
+from hcal.io.probabilities import to_probs
+from hcal.io.top_k import TopK
 from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result

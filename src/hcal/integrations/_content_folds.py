@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import IntArray
 
 
 def content_folds(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hcal.runtime.extras import missing
+from hcal.extras import missing
 
 try:
     import dask.array

@@ -15,7 +15,7 @@ import numpy as np
 from hcal.evaluation import evaluate
 from hcal.inputs import InputKind, to_numpy
 from hcal.metrics.registry import get_metric
-from hcal.runtime.extras import missing
+from hcal.extras import missing
 
 __all__ = ["HEADLINE", "compute_metrics", "load"]
 

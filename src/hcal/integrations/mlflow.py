@@ -13,7 +13,7 @@ from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import load, save
 from hcal.evaluation import Evaluation
-from hcal.runtime.extras import missing
+from hcal.extras import missing
 
 __all__ = ["CalibratorModel", "log_evaluation", "log_model"]
 

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.program import portable, program
-from hcal.data.atomic import atomic_path
-from hcal.runtime.extras import missing
+from hcal.io.atomic import atomic_path
+from hcal.extras import missing
 from hcal.runtime.ops import Ops
 
 try:

@@ -24,12 +24,12 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
-from hcal.data.class_names import ClassName, check_classes, is_text
+from hcal.io.class_names import ClassName, check_classes, is_text
 from hcal.inputs import check_weight
 from hcal.integrations._content_folds import content_folds, digests, merge_equal
 from hcal.integrations._margins import booster_margins, raw_margins
 from hcal.integrations._scoring import CalibrationDisplay, Scorer, score_function
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 __all__ = ["CalibrationDisplay", "HCalibratedClassifier", "Scorer", "raw_margins", "score_function"]
 

@@ -24,7 +24,7 @@ from hcal.integrations._signature import AsModel
 from hcal.integrations._stored import from_bytes, to_bytes
 from hcal.runtime.halves import HALVES, narrow
 from hcal.runtime.log_rows import LogRows
-from hcal.runtime.numerics import FloatArray
+from hcal.numerics import FloatArray
 from hcal.runtime.torch_ops import WIDTHS, TorchOps
 
 Output = Literal["probs", "log_probs"]

@@ -16,10 +16,10 @@ import torch
 from torch import distributed
 
 from hcal.certificates.monitor import Alarm, Monitor
-from hcal.data.probabilities import to_probs
+from hcal.io.probabilities import to_probs
 from hcal.inputs import InputKind, check_kind
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.runtime.partial import merged
+from hcal.partial import merged
 
 __all__ = ["DistributedMetrics", "DistributedMonitor"]
 

@@ -15,11 +15,11 @@ import torch
 try:
     from torchmetrics import Metric
 except ImportError:
-    from hcal.runtime.extras import missing
+    from hcal.extras import missing
 
     raise missing("this integration", "torchmetrics", "torchmetrics") from None
 
-from hcal.data.probabilities import to_probs
+from hcal.io.probabilities import to_probs
 from hcal.inputs import InputKind, check_kind
 from hcal.metrics.streaming import StreamingMetrics
 

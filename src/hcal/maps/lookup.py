@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.numerics import Float64, FloatArray
+from hcal.numerics import Float64, FloatArray
 
 
 def apply_table(x: FloatArray, table: NDArray[Any], step: float) -> FloatArray:

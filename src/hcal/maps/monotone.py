@@ -14,7 +14,7 @@ import numpy as np
 from hcal.maps.lookup import Cells
 from hcal.maps.protocol import Map, Pullback, log_softmax_vjp
 from hcal.runtime.gradients import Gradient
-from hcal.runtime.numerics import Float64, prefix_sums
+from hcal.numerics import Float64, prefix_sums
 
 _LEAST_SLOPE = 1e-8
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.maps.lookup import apply_table
-from hcal.runtime.numerics import FloatArray, log_softmax, softmax
+from hcal.numerics import FloatArray, log_softmax, softmax
 from hcal.runtime.ops import Ops
 
 

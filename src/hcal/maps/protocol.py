@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hcal.runtime.gradients import Gradient, OneEntry
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 #: Gradient in the log-probabilities ↦ gradient in θ. To be called once: it works in place.
 Pullback = Callable[[Gradient], Float64]

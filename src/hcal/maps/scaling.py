@@ -8,7 +8,7 @@ import numpy as np
 
 from hcal.maps.protocol import Map, Pullback, Vjp, log_softmax_vjp
 from hcal.runtime.gradients import Gradient, dense_gradient
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 
 def _gram(spread: Float64, weight: Float64) -> Float64:

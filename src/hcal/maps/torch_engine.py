@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector
 from hcal.maps.base import CalibrationMap
 from hcal.maps.protocol import Map, Pullback
 from hcal.runtime.gradients import Gradient, dense_gradient
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 _TINY = float(np.finfo(np.float64).tiny)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hcal.metrics.ranked import Ranked
 from hcal.metrics.sample import as_value
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 # Bounds of bins that a sweep tries at once, in all replicates.
 _TRIED = 1 << 21

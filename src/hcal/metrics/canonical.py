@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 _SPAN = 256  # rows of a block of pairs: a temporary of 0.5 MB stays in the cache
 # Squared distances are differences of numbers near 1: less this, equal rows are at distance 0 and not 1e-8.

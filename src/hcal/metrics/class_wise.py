@@ -15,7 +15,7 @@ from hcal.metrics.bins import check_bins
 from hcal.metrics.documented import documented_metric
 from hcal.metrics.kmeans import cluster_columns
 from hcal.metrics.sample import Sample, as_sample, as_value
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 
 @dataclass(frozen=True)

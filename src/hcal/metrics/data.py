@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 Vector = NDArray[np.float64]
 

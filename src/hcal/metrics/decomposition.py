@@ -16,7 +16,7 @@ import numpy as np
 
 from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.metrics.scores import SMALLEST, brier_rows, nll_rows
-from hcal.runtime.numerics import softmax
+from hcal.numerics import softmax
 
 
 @dataclass(frozen=True)

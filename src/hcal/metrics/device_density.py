@@ -9,7 +9,7 @@ from torch import Tensor
 from hcal.metrics.device import prefixes
 from hcal.metrics.kernels import GRID, RESOLVED, TINY, WIDEST, grid_place
 from hcal.metrics.smooth import CELLS, cell_place
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 _HALVINGS = 44  # of [0, 1]: to 6e-14
 _STEP = float(GRID[1] - GRID[0])

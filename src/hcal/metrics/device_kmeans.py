@@ -11,7 +11,7 @@ from torch import Tensor
 from hcal.metrics.device import on, prefixes, sorted_columns
 from hcal.metrics.kmeans import STOP, move_centres
 from hcal.metrics.sample import Data, Vector
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 
 def cluster_columns_on_device(data: Data, weight: Vector | None, starts: IntArray, clusters: int) -> Float64:

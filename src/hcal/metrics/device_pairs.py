@@ -14,7 +14,7 @@ from hcal.metrics.device import DEVICE_BLOCK, on
 
 if TYPE_CHECKING:
     from hcal.metrics.sample import Sample, Vector
-    from hcal.runtime.numerics import IntArray
+    from hcal.numerics import IntArray
 
 
 def _row_blocks(n: int) -> list[slice]:

@@ -18,7 +18,7 @@ from hcal.metrics.device import prefixes, scan
 from hcal.metrics.device_density import kde_errors, smooth_errors
 from hcal.metrics.kernels import stretches
 from hcal.metrics.ranked import Prefixes, Ranked
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 
 class DeviceRanked(Ranked):

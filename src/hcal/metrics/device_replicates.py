@@ -16,7 +16,7 @@ from torch import Tensor
 from hcal.metrics.device import on
 from hcal.metrics.device_ranked import DeviceRanked, host
 from hcal.metrics.sample import BLOCK, Data, Sample, Vector
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 
 class Replicates(Sample):

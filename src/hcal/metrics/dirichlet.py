@@ -14,7 +14,7 @@ from scipy.special import gammaln
 
 from hcal.metrics.documented import documented_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 
 @documented_metric(weights="counts")

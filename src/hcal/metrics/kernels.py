@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, rfft
 from scipy.integrate import trapezoid
 
-from hcal.runtime.numerics import Float64 as Vector
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import Float64 as Vector
+from hcal.numerics import IntArray
 
 GRID = np.linspace(-0.6, 1.6, 2**14)
 TINY = 1e-6  # density below which the published definition does not divide

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import BLOCK, Sample, Vector
-from hcal.runtime.numerics import IntArray, prefix_sums
+from hcal.numerics import IntArray, prefix_sums
 
 STOP = 1e-5  # published: stop when the mean distance to the nearest centre changes by no more
 

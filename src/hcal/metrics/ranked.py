@@ -14,7 +14,7 @@ import numpy as np
 
 from hcal.metrics.kernels import exponential_sum, kde_error
 from hcal.metrics.smooth import smooth_error
-from hcal.runtime.numerics import Float64, IntArray, prefix_sums
+from hcal.numerics import Float64, IntArray, prefix_sums
 
 Prefixes = tuple[Float64, Float64, Float64]
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.data.top_k import TopK
+from hcal.io.top_k import TopK
 from hcal.metrics.data import BLOCK, Data, Vector
 from hcal.metrics.ranked import Ranked
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import IntArray
 
 # Where integer weights are written out as rows, or bins counted up to as many, they may sum to this.
 MOST_COPIES = 10**7
@@ -33,7 +33,7 @@ class Sample:
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        numpy, torch (CPU or CUDA), pandas, polars; or :class:`hcal.data.top_k.TopK`.
+        numpy, torch (CPU or CUDA), pandas, polars; or :class:`hcal.io.top_k.TopK`.
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
 

@@ -16,8 +16,8 @@ from scipy.fft import dct, idct
 from scipy.optimize import brentq
 
 from hcal.metrics.kernels import share_out
-from hcal.runtime.numerics import Float64 as Vector
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import Float64 as Vector
+from hcal.numerics import IntArray
 
 #: Cells of the grid. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
 CELLS: Final = 4096

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hcal.metrics.class_wise import CellSums, equal_width_cells, kept_errors, thresholded_cells
 from hcal.metrics.sample import Sample, Vector, as_array, as_sample
 from hcal.metrics.scores import brier_rows, nll_rows
-from hcal.runtime.numerics import prefix_sums
+from hcal.numerics import prefix_sums
 
 #: Metric -> the sums that it is read from; see ``_PARTS``.
 _READ_FROM = {

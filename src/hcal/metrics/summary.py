@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, brier, mean_confidence, nll
 from hcal.metrics.top_label import ece_ew
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import IntArray
 
 Scores = dict[str, float]
 

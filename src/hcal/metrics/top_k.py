@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from hcal import inputs
-from hcal.data.top_k import TopK
+from hcal.io.top_k import TopK
 from hcal.metrics.data import Data, Vector, draw_columns
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 
 class TopKData(Data):

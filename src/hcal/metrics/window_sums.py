@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.metrics.sample import BLOCK, Sample, Vector
-from hcal.runtime.numerics import FloatArray, IntArray, prefix_sums
+from hcal.numerics import FloatArray, IntArray, prefix_sums
 
 
 class SortedEvents(Protocol):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hcal.objective.settings import EVEN, ObjectiveSettings
 from hcal.runtime.buffers import buffer
 from hcal.runtime.jit import jit
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]

@@ -18,7 +18,7 @@ from hcal.objective import _by_rank
 from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
 from hcal.runtime.buffers import buffer
 from hcal.runtime.jit import jit
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]

@@ -25,7 +25,7 @@ from hcal.objective.protocol import Objective
 from hcal.objective.settings import ObjectiveSettings
 from hcal.objective.tied_windows import TiedGroups, tied_loss
 from hcal.runtime.gradients import Gradient
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 _Keys = NDArray[np.uint64]
 _SUMS = ("unmarked", "marked", "total")
@@ -33,7 +33,7 @@ _COLUMNS = (*_SUMS, "low", "high")
 
 
 class BucketTable:
-    """Events in buckets: a partial result (:mod:`hcal.runtime.partial`).
+    """Events in buckets: a partial result (:mod:`hcal.partial`).
 
     Parameters
     ----------

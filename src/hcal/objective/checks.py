@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray
 
 #: A probability may exceed 1 by this much, as a sum of classes in float32 does.
 _OVER = 1e-3

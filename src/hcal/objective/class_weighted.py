@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.objective.protocol import Objective
 from hcal.runtime.gradients import Gradient, OneEntry
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 
 def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hcal.objective.settings import EVEN, ObjectiveSettings
 from hcal.objective.weights import window_weights
-from hcal.runtime.numerics import Float64, FloatArray, prefix_sums
+from hcal.numerics import Float64, FloatArray, prefix_sums
 
 
 def families_loss(

@@ -12,7 +12,7 @@ from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.protocol import Objective
 from hcal.objective.settings import ObjectiveSettings, Weighting
 from hcal.runtime.gradients import Gradient
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 
 def h(

@@ -10,7 +10,7 @@ from hcal.objective.checks import check_arrays
 from hcal.objective.engines import evaluate_loss
 from hcal.objective.events import EventsArgument, family_of
 from hcal.objective.settings import ObjectiveSettings
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 
 def loss_and_grad(

@@ -8,7 +8,7 @@ import numpy as np
 
 from hcal.objective.protocol import Objective
 from hcal.runtime.gradients import Gradient, OneEntry
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 
 def _nll(log_probs: Float64, y: IntArray, weight: Float64) -> tuple[float, Gradient]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hcal.runtime.gradients import Gradient
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcal.runtime.numerics import Float64, prefix_sums
+from hcal.numerics import Float64, prefix_sums
 
 _POINTS_PER_CLUSTER = 256
 _SPLIT_SEED = 1234

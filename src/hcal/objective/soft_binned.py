@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.objective.protocol import Objective
 from hcal.runtime.gradients import Gradient, OneEntry
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 
 _EMPTY = 1e-5  # the least mass of a bin, in rows: the published guard against empty bins
 

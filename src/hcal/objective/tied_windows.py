@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
-from hcal.runtime.numerics import Float64, IntArray, prefix_sums
+from hcal.numerics import Float64, IntArray, prefix_sums
 
 
 class TiedGroups(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hcal.objective.settings import HALF_WAY
-from hcal.runtime.numerics import Float64, prefix_sums
+from hcal.numerics import Float64, prefix_sums
 
 
 def kmeans_ranges(

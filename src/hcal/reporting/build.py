@@ -10,8 +10,8 @@ from typing import Any
 from hcal import inputs
 from hcal.calibrators import calibration_rows
 from hcal.calibrators.base import Calibrator
-from hcal.data.class_names import check_classes, encode
-from hcal.data.probabilities import to_probs
+from hcal.io.class_names import check_classes, encode
+from hcal.io.probabilities import to_probs
 from hcal.evaluation import coincidence, coinciding_rows, learned_from
 from hcal.reporting.content import Content, Source, gather
 from hcal.reporting.page import render
@@ -180,7 +180,7 @@ def write_report(
 
 def write_page(path: str | os.PathLike[str], content: Content) -> None:
     """Write a measured report to a file, atomically."""
-    from hcal.data.atomic import atomic_path
+    from hcal.io.atomic import atomic_path
 
     with atomic_path(Path(path)) as temporary:
         temporary.write_text(render(content), encoding="utf-8")

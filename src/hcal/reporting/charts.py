@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hcal.evaluation.diagram import ReliabilityCurve
 from hcal.reporting import svg
 from hcal.reporting.svg import Frame, coordinate
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: A line through bins with fewer rows than this would show noise; their dots are small.

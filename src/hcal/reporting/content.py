@@ -16,7 +16,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.evaluation import Evaluation, evaluate
 from hcal.evaluation.diagram import Reliability, reliability
 from hcal.metrics.registry import METRICS
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 #: Metrics whose intervals are worth their time: they are the headline.
 HEADLINE = ("ece_ew", "nll", "brier", "accuracy")

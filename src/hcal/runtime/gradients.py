@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 
 class OneEntry(NamedTuple):

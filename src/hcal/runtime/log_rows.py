@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.numerics import Float64, FloatArray, row_blocks
+from hcal.numerics import Float64, FloatArray, row_blocks
 from hcal.runtime.threads import run_parts, split
 
 #: Values of a block: it stays in a core's own cache.

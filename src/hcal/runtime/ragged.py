@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 
 def is_ragged(rows: Any) -> bool:

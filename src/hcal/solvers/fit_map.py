@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal.maps.protocol import Map
 from hcal.objective.protocol import Objective
-from hcal.runtime.numerics import Float64, IntArray, row_blocks
+from hcal.numerics import Float64, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import Loss, Solution
 

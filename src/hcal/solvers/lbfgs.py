@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 
 Loss = Callable[[Float64], tuple[float, Float64]]
 

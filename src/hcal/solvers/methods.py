@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 from hcal.solvers.lbfgs import Loss, Solution, lbfgs
 from hcal.solvers.newton import newton
 from hcal.solvers.proximal import Prox, proximal_gradient

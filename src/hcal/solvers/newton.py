@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 from hcal.solvers.lbfgs import Loss, Solution
 
 _ARMIJO = 1e-4

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64
+from hcal.numerics import Float64
 from hcal.solvers.lbfgs import Loss, Solution
 
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64, FloatArray, IntArray
-from hcal.runtime.partial import merged
+from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.partial import merged
 
 #: Scores (B, ·), labels (B,), weights (B,) ↦ numbers and arrays that add up over blocks. Sent to where the
 #: rows are: a function of a module, or a ``functools.partial`` of one.
@@ -28,7 +28,7 @@ Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
 class Sums:
-    """Numbers and arrays that add up: a partial result (:mod:`hcal.runtime.partial`).
+    """Numbers and arrays that add up: a partial result (:mod:`hcal.partial`).
 
     >>> Sums().update(1.0, np.ones(2)).merge(Sums().update(2.0, np.ones(2))).result()
     (3.0, array([2., 2.]))

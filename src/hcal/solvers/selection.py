@@ -34,7 +34,7 @@ def select(
     previous model or None) is handed the one before. ``score`` (model, side held out) is better where it is
     lower. Sides are arrays of rows, or rows with weights, as the two take them.
 
-    >>> from hcal.data.folds import kfold
+    >>> from hcal.io.folds import kfold
     >>> data = np.arange(10.0)
     >>> found = select([0.0, 1.0], kfold(10, 5), lambda c, rows, _: c * data[rows].mean(),
     ...                lambda m, rows: float(((data[rows] - m) ** 2).mean()))

@@ -11,7 +11,7 @@ import numpy as np
 
 from hcal.maps.protocol import Map
 from hcal.objective.protocol import Objective
-from hcal.runtime.numerics import Float64, IntArray
+from hcal.numerics import Float64, IntArray
 from hcal.solvers.fit_map import Ridge, diagonal_of, fit_map, hessian_of, loss_of, units_of
 from hcal.solvers.lbfgs import Loss, Solution
 from hcal.solvers.methods import Solvable

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from hcal.runtime.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
+from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.rows import FitRows, array_rows
 

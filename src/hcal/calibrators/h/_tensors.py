@@ -21,7 +21,7 @@ from hcal.calibrators.h.refine import Refined, group_edges
 from hcal.calibrators.h.refine_problem import KNOTS, WIDEST, second_derivatives
 from hcal.calibrators.h.rows import FAR, TINY, Float64
 from hcal.runtime.device_rows import DeviceRows
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import IntArray
 from hcal.solvers.temperature import Temperature, search_temperature
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from hcal.calibrators.h.pool import Caution, doubt, log_linear_weights
 from hcal.calibrators.h.rows import Float64
 from hcal.calibrators.h.sentences import one_class, sides_told
 from hcal.maps.lookup import through_knots
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 from hcal.solvers.temperature import Temperature
 
 #: How near 0, as a share of the range, a kept crossing is passed.

@@ -17,7 +17,7 @@ from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators.h.rows import Float64
 from hcal.calibrators.h.temperature import careful_temperature
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import IntArray
 from hcal.solvers.temperature import Temperature
 
 #: Distinct log-odds that are kept apart; beyond so many, neighbours are counted together.

@@ -17,7 +17,7 @@ from hcal.calibrators.h.events import Rest
 from hcal.calibrators.h.keep import JUST_BELOW
 from hcal.calibrators.h.rows import Float64
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 #: Candidates do not say less than e^−this of a class: one row must not decide the weights of all.
 FLOOR = 30.0

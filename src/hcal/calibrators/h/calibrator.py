@@ -16,7 +16,7 @@ from hcal.inputs import InputKind
 from hcal.maps.predict import graph_map, predict_map
 from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.fused import takes_fused
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 from hcal.runtime.ops import Ops
 from hcal.solvers.rows import ArrayRows, FitRows
 

@@ -15,7 +15,7 @@ from hcal.calibrators.h.refine import Refined, fit_refined, refine
 from hcal.calibrators.h.rows import ENOUGH_ROWS, Float64, look
 from hcal.maps import scaling
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray, row_blocks, softmax
+from hcal.numerics import FloatArray, IntArray, row_blocks, softmax
 from hcal.runtime.threads import each
 from hcal.solvers.rows import array_rows
 from hcal.solvers.summed import MakeMap

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.calibrators.h.rows import Float64, Scaler, few, fit_scaler, weighted_quantile
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 from hcal.solvers.lbfgs import Loss, lbfgs
 
 if TYPE_CHECKING:

@@ -43,9 +43,9 @@ from hcal.calibrators.h.sentences import one_class
 from hcal.calibrators.row_order import are_discrete, deal
 from hcal.runtime.device_rows import DeviceRows, Logits, taken
 from hcal.runtime.jit import compiled
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.runtime.progress import progress
+from hcal.progress import progress
 from hcal.runtime.threads import each, one_blas_thread
 
 _FOLDS = 5

@@ -13,7 +13,7 @@ from hcal.calibrators.h.model import Model
 from hcal.calibrators.h.refine import KNOTS
 from hcal.calibrators.h.rows import FAR, N_FEATURES, TINY, Float64, narrowed
 from hcal.runtime.jit import is_ready
-from hcal.runtime.numerics import FloatArray
+from hcal.numerics import FloatArray
 from hcal.runtime.threads import run_parts, split
 
 #: What a row costs beside its classes, in classes: at ten of them most of the work.

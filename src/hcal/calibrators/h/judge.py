@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 WINDOW = 200
 #: Entries of the classes that are judged together: few calls, and they stay in the cache.

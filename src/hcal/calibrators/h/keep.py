@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import FloatArray, IntArray
 
 #: A held top class leads by this factor, so that no tie is left to the order of the classes.
 JUST_BELOW = 1.0 - 1e-9

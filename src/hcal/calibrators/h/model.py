@@ -24,7 +24,7 @@ from hcal.calibrators.h.refine import Refined, apply_refined, refine
 from hcal.calibrators.h.rows import Float64, look
 from hcal.runtime.device_rows import DeviceRows, Logits
 from hcal.runtime.jit import compiled
-from hcal.runtime.numerics import FloatArray, IntArray, row_blocks
+from hcal.numerics import FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 
 #: Events a block of a prediction: about what a core's own cache holds of a few float32 arrays.

@@ -19,8 +19,8 @@ from hcal.calibrators.base import Fitted
 from hcal.maps.base import CalibrationMap
 from hcal.maps.presets import PAPER_MAPS, build_map
 from hcal.objective.loss import HCalibrationLoss
-from hcal.runtime.numerics import FloatArray, IntArray
-from hcal.runtime.progress import progress
+from hcal.numerics import FloatArray, IntArray
+from hcal.progress import progress
 from hcal.solvers.adam import AdamSettings, Trained, train
 from hcal.solvers.monitors import SELECTORS, epoch_ece_ew
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hcal.calibrators.h.rows import Float64, few
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import IntArray
 from hcal.solvers.lbfgs import Loss, lbfgs
 
 #: Ridge that draws log-linear weights to where they start, a candidate, in units of rows.

@@ -18,7 +18,7 @@ from hcal.calibrators.h.refine_problem import RefineProblem, problem_blocks, sum
 from hcal.calibrators.h.rows import Float64, Rows, Scaler, fit_scaler, look
 from hcal.calibrators.h.temperature import careful_temperature
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import FloatArray, IntArray, row_blocks
+from hcal.numerics import FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.lbfgs import lbfgs
 from hcal.solvers.newton import newton

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hcal.calibrators.h.rows import N_FEATURES, Float64, few
-from hcal.runtime.numerics import IntArray, row_blocks, softmax
+from hcal.numerics import IntArray, row_blocks, softmax
 from hcal.runtime.threads import each
 
 #: Knots of g, in temperature-scaled margins: dense where probability mass is.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcal.runtime.numerics import Float64 as Float64
-from hcal.runtime.numerics import FloatArray, IntArray
+from hcal.numerics import Float64 as Float64
+from hcal.numerics import FloatArray, IntArray
 
 #: Margins are cut here: e^−700 is the last exponent before float64 underflows.
 FAR = 700.0

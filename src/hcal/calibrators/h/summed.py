@@ -40,7 +40,7 @@ from hcal.calibrators.h.model import Model, see, to_state
 from hcal.calibrators.h.refine import Refined, fit_refined_rows, refine
 from hcal.calibrators.h.rows import Float64, few, look
 from hcal.calibrators.h.sentences import one_class
-from hcal.runtime.numerics import FloatArray, IntArray, softmax
+from hcal.numerics import FloatArray, IntArray, softmax
 from hcal.solvers.lbfgs import Loss
 from hcal.solvers.rows import ArrayRows, FitRows
 

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 
 from hcal.calibrators.h.rows import Float64, few
 from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.numerics import IntArray
+from hcal.numerics import IntArray
 from hcal.solvers.temperature import Temperature, label_derivatives, solve_temperature
 
 #: Nats that a factor e in temperature has to be worth, where rows are few.

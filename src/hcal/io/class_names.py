@@ -1,0 +1,148 @@
+"""Labels that are names: kept as they are outside, 0..K−1 inside."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal import inputs
+from hcal.io.limits import one_line
+from hcal.numerics import IntArray
+
+ClassName = str | int
+#: A name is shown in tables and is part of column names.
+LONGEST_NAME: Final = 1_000
+
+
+class UnnamedClassesError(ValueError):
+    """Labels are text, and nothing says which column of the scores is which class."""
+
+
+def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
+    """Check names of classes: K different texts, or K different integers.
+
+    >>> check_classes(np.array(["cat", "dog"]), 2)
+    ('cat', 'dog')
+    """
+    if isinstance(classes, str):
+        raise ValueError("classes must be a sequence of names, got one text")
+    found = [_plain(name) for name in classes]
+    if len(found) != n_classes:
+        raise ValueError(f"classes has {len(found)} names for {n_classes} classes (columns)")
+    if not (all(type(n) is str for n in found) or all(type(n) is int for n in found)):
+        raise ValueError("classes must be all text or all integers")
+    for name in found:
+        if isinstance(name, str) and not 0 < len(name) <= LONGEST_NAME:
+            raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
+    if len(set(found)) < len(found):
+        twice = next(name for name, count in Counter(found).items() if count > 1)
+        raise ValueError(f"two classes are named {one_line(repr(twice), 60)}")
+    return tuple(found)
+
+
+def _plain(name: Any) -> Any:
+    return name.item() if isinstance(name, np.generic) else name
+
+
+def is_text(y: Any) -> bool:
+    """Whether labels are text.
+
+    >>> is_text(["cat", "dog"]), is_text([0, 1])
+    (True, False)
+    """
+    array = y if isinstance(y, np.ndarray) else inputs.to_numpy(y, "y")[0]
+    if array.dtype.kind == "O":
+        return any(isinstance(v, str) for v in array.ravel()[:100])
+    return array.dtype.kind in "UST"
+
+
+def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
+    """Return labels as integers 0..K−1 where they are names; without names they stay as they are.
+
+    Text is looked up among names that are text; integers are then positions. Among names that are integers,
+    integers are looked up by value.
+
+    >>> encode(["dog", "cat"], ["cat", "dog"]), encode([7, 3], [3, 7]), encode([1, 0], ["cat", "dog"])
+    (array([1, 0]), array([1, 0]), [1, 0])
+    """
+    if classes is None:
+        if is_text(y):
+            raise UnnamedClassesError(
+                "y holds text: say which column is which class with classes=[…], in the order of the columns"
+            )
+        return y
+    textual = isinstance(classes[0], str)
+    if textual and not is_text(y):
+        return y
+    labels = np.asarray(inputs.to_numpy(y, "y")[0])
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"y must have shape (N,), got {labels.shape}")
+    return _codes(labels, classes)
+
+
+def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:
+    values = labels.tolist()  # 3.0 finds 3
+    place = {name: i for i, name in enumerate(classes)}
+    codes = np.fromiter((place.get(v, -1) for v in values), dtype=np.int64, count=len(values))
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        known = one_line(", ".join(map(str, classes)), 120)
+        raise ValueError(f"y: row {row} is {one_line(repr(values[row]), 60)}, no class of {known}")
+    return codes
+
+
+def names_of_fit(classes: Any, y: Any, columns: Any, n_classes: int) -> tuple[ClassName, ...] | None:
+    """Return the names that a fit was given, or those of a frame's columns where the labels are text.
+
+    >>> names_of_fit(None, ["cat"], ["cat", "dog"], 2), names_of_fit(None, [0], ["cat", "dog"], 2)
+    (('cat', 'dog'), None)
+    """
+    if classes is not None:
+        return check_classes(classes, n_classes)
+    found = [] if columns is None else list(columns)
+    if len(found) == n_classes and all(isinstance(c, str) for c in found) and is_text(y):
+        return check_classes(found, n_classes)
+    return None
+
+
+def class_title(k: int, names: Sequence[ClassName] | None) -> str:
+    """Return what sentences call a class: by its name, or by its number.
+
+    >>> class_title(1, None), class_title(1, ["well", "sick"])
+    ('class 1', 'class sick')
+    """
+    return f"class {k if names is None else names[k]}"
+
+
+def with_names(sentence: str, names: Sequence[ClassName] | None) -> str:
+    """Return a sentence that speaks of classes by their numbers with the names of these classes.
+
+    >>> with_names("every label is class 1", ["well", "sick"])
+    'every label is class sick'
+    """
+    if names is None:
+        return sentence
+    return re.sub(r"\bclass (\d+)\b", lambda found: class_title(int(found[1]), names), sentence)
+
+
+def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[int] | None:
+    """Return where each class stands among columns that have names; None where they stand in order.
+
+    >>> reorder(["dog", "cat"], ["cat", "dog"])
+    [1, 0]
+    """
+    if list(columns) == list(classes):
+        return None
+    place = {str(name): i for i, name in enumerate(columns)}
+    missing = [str(name) for name in classes if str(name) not in place]
+    if missing or len(columns) != len(classes):
+        theirs, ours = (one_line(", ".join(map(str, names)), 80) for names in (columns, classes))
+        raise ValueError(f"the classes of the columns are not those of the model: {theirs} and {ours}")
+    return [place[str(name)] for name in classes]

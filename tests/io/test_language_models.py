@@ -1,0 +1,260 @@
+"""Samples of lm-evaluation-harness, responses of servers, stated confidences."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hcal
+from hcal.cli.app import app
+from hcal.io import read_data
+from hcal.integrations.multiple_choice import option_scores, read_lm_eval, read_stated
+from lm_eval_files import write_samples
+
+# -- lm-evaluation-harness ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_strings", [True, False])
+@pytest.mark.parametrize("target", ["index", "text"])
+@pytest.mark.parametrize("counts", [(4,), (2, 3, 5)])
+def test_accuracy_and_brier_are_those_of_the_harness(tmp_path: Path, as_strings, target, counts) -> None:
+    written = write_samples(tmp_path, as_strings=as_strings, target=target, counts=counts)
+    quiz = read_lm_eval(written.path)
+    found = hcal.evaluate(quiz.probs(), quiz.y, ["accuracy", "brier"])
+    assert found["accuracy"] == pytest.approx(written.acc, abs=1e-9)
+    assert found["brier"] == pytest.approx(written.brier_score, abs=1e-9)
+    assert quiz.tasks[0] == "quiz"
+
+
+@pytest.mark.parametrize("mutual", [True, False])
+def test_length_and_mutual_information(tmp_path: Path, mutual: bool) -> None:
+    written = write_samples(tmp_path, mutual=mutual, n=200)
+    assert len({written.acc, written.acc_norm, written.acc_mutual_info}) == 3
+    for score, expected in (
+        ("sum", written.acc),
+        ("length", written.acc_norm),
+        ("mutual-information", written.acc_mutual_info),
+    ):
+        if score == "mutual-information" and not mutual:
+            with pytest.raises(ValueError, match=r"line 1: no requests without a context"):
+                read_lm_eval(written.path, score=score)
+            continue
+        quiz = read_lm_eval(written.path, score=score)
+        assert quiz.log_probs().shape == (200, 4)
+        assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx(expected, abs=1e-9)
+
+
+def test_several_tasks_and_filters(tmp_path: Path) -> None:
+    one = write_samples(tmp_path, "arc_easy", n=20, filters=("none", "strict"))
+    two = write_samples(tmp_path, "boolq", n=30, counts=(2,), target="text", seed=1)
+    quiz = read_lm_eval([one.path, two.path])
+    assert len(quiz) == 50  # a document counts once, whatever the number of filters
+    assert set(quiz.tasks) == {"arc_easy", "boolq"}
+    assert hcal.metrics.accuracy(quiz.probs(), quiz.y) == pytest.approx((20 * one.acc + 30 * two.acc) / 50)
+
+
+def change(path: Path, **new) -> Path:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row.update({k: v(row) if callable(v) else v for k, v in new.items()})
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_options_that_are_numbers_are_told_from_indices_by_the_harness_own_accuracy(tmp_path: Path) -> None:
+    """Options " 1" to " 4" with the target "2": the second option, not the third."""
+    written = write_samples(tmp_path)
+    right = read_lm_eval(written.path).y
+    path = change(
+        written.path,
+        target=lambda row: str(int(row["target"]) + 1),
+        arguments=lambda row: {f"gen_args_{i}": {"arg_0": "Q", "arg_1": f" {i + 1}"} for i in range(4)},
+    )
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if '"target": "4"' not in line))
+    kept = [y for y in right if y != 3]
+    assert read_lm_eval(path).y.tolist() == kept
+
+
+def test_one_continuation_after_two_contexts_takes_the_answer_from_the_record(tmp_path: Path) -> None:
+    """Winogrande's form: both requests end with the same text, so the target names neither."""
+    written = write_samples(tmp_path, counts=(2,))
+    right = read_lm_eval(written.path).y
+    both = {f"gen_args_{i}": {"arg_0": f"context {i}", "arg_1": " the end"} for i in range(2)}
+    path = change(written.path, target="the end", arguments=both)
+    assert read_lm_eval(path).y.tolist() == right.tolist()
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ({"filtered_resps": ["an answer"]}, "line 1: 'filtered_resps' holds no"),
+        ({"filtered_resps": [["-1.0", "True"]]}, "line 1: 1 option"),
+        ({"filtered_resps": [["nan", "True"], ["-1", "False"]]}, "line 1: 'filtered_resps' holds NaN"),
+        ({"target": "no such text"}, "line 1: the target 'no such text' is no index or text"),
+        ({"target": "9"}, "line 1: the target '9' is no index or text"),
+    ],
+)
+def test_bad_samples_are_named(tmp_path: Path, new, message) -> None:
+    path = change(write_samples(tmp_path, n=3).path, **new)
+    with pytest.raises(ValueError, match=message):
+        read_lm_eval(path)
+
+
+def test_other_lines_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for text, message in (
+        ("", "it is empty"),
+        ("{", "line 1: not JSON"),
+        ("3", "line 1 is no JSON object"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_data(path)
+    with pytest.raises(ValueError, match=r"2 files: several are read together only"):
+        read_data([path, tmp_path / "b.npz"])
+
+
+def test_an_impossible_option_is_an_option(tmp_path: Path) -> None:
+    path = change(write_samples(tmp_path, n=4, counts=(2,)).path, acc=0.0, target="1",
+                  filtered_resps=[["-1.0", "True"], ["-inf", "False"]])  # fmt: skip
+    quiz = read_lm_eval(path)
+    assert quiz.probs().tolist() == [[1.0, 0.0]] * 4
+    assert np.isfinite(quiz.scores[0]).all()
+
+
+# -- from file to page -------------------------------------------------------------------------------
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
+    cal = [write_samples(tmp_path, f"cal{i}", n=300, counts=(2, 3, 5), seed=i).path for i in range(2)]
+    test = write_samples(tmp_path, "test", n=300, counts=(2, 4), seed=9)
+    model = tmp_path / "model.hcal"
+    run("fit", *cal, "-o", model)
+    assert hcal.load(model).temperature_ == pytest.approx(3, rel=0.3)
+    plain = json.loads(run("evaluate", test.path, "--json"))
+    assert plain["metrics"]["accuracy"] == pytest.approx(test.acc, abs=1e-9)
+    assert plain["metrics"]["brier"] == pytest.approx(test.brier_score, abs=1e-9)
+    after = json.loads(run("evaluate", test.path, "--model", model, "--json"))
+    assert after["argmax_changed"] == 0
+    assert after["metrics"]["nll"] < 0.9 * after["before"]["nll"]
+    seen = json.loads(run("evaluate", *cal, "--model", model, "--json"))
+    assert any("learned from" in warning for warning in seen["warnings"])
+    run("apply", model, test.path, "-o", tmp_path / "probs.npz")
+    with np.load(tmp_path / "probs.npz") as held:
+        assert held["probs"].shape == (300, 4)
+        assert (held["probs"] == 0).any()
+    run("report", test.path, "--model", model, "-o", tmp_path / "report.html")
+    assert "Multiple choice" in (tmp_path / "report.html").read_text()
+
+
+def test_the_score_of_an_option_is_an_option_of_the_commands(tmp_path: Path) -> None:
+    written = write_samples(tmp_path, n=100)
+    found = json.loads(run("evaluate", written.path, "--score", "length", "--json"))
+    assert found["metrics"]["accuracy"] == pytest.approx(written.acc_norm, abs=1e-9)
+    bad = CliRunner().invoke(app, ["evaluate", str(written.path), "--score", "tokens"])
+    assert bad.exit_code == 1
+    assert "--score must be one of" in bad.output
+
+
+# -- servers -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Logprob:
+    """As vLLM has it."""
+
+    logprob: float
+    decoded_token: str | None = None
+
+
+TOP = {"A": -0.5, " B": -1.5, "B": -3.0, "Sure": -4.0}
+LISTED = [{"token": t, "logprob": v, "bytes": None} for t, v in TOP.items()]
+FORMATS = {
+    "chat": {"choices": [{"logprobs": {"content": [{"token": "A", "top_logprobs": LISTED}]}}]},
+    "completions": {"choices": [{"text": "A", "logprobs": {"tokens": ["A"], "top_logprobs": [TOP]}}]},
+    "later token": {
+        "choices": [{"logprobs": {"content": [{"top_logprobs": [{"token": "(", "logprob": -0.1}]},
+                                              {"top_logprobs": LISTED}]}}]
+    },
+    "vllm": {"outputs": [{"logprobs": [{i: Logprob(v, t) for i, (t, v) in enumerate(TOP.items())}]}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_options_of_a_response(name: str) -> None:
+    found = option_scores(FORMATS[name], ["A", "B", "C"])
+    both = np.log(np.exp(-1.5) + np.exp(-3.0))
+    left = np.log(1 - np.exp(list(TOP.values())).sum())
+    assert found == pytest.approx([-0.5, both, min(-4.0, left)])
+
+
+@pytest.mark.parametrize(
+    ("response", "options", "message"),
+    [
+        (FORMATS["chat"], ["x", "y"], "no option of"),
+        ({"choices": [{"text": "A", "logprobs": None}]}, ["A", "B"], "ask the server"),
+        (FORMATS["chat"], ["A"], "2 or more different"),
+    ],
+)
+def test_bad_responses_are_named(response, options, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        option_scores(response, options)
+
+
+# -- words -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "scale", "share"),
+    [
+        ("85%", 1, 0.85),
+        (0.85, 1, 0.85),
+        ("Of 3 sources: 85 percent.", 1, 0.85),
+        (85, 100, 0.85),
+        ("1.0", 1, 1.0),
+    ],
+)
+def test_stated_confidences(said, scale, share) -> None:
+    stated = read_stated([{"confidence": said, "correct": True}], scale=scale)
+    assert stated.confidence.tolist() == [pytest.approx(share)]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            {"confidence": 85, "correct": True},
+            "record 0: the confidence 85 is not between 0 and 1; say scale=100",
+        ),
+        ({"confidence": 0.5, "correct": "yes"}, "record 0: 'correct' must be true or false"),
+        ({"confidence": 0.5}, "neither 'correct' nor"),
+        ({"confidence": "none", "correct": True}, "no record has a confidence"),
+    ],
+)
+def test_bad_statements_are_named(record, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_stated([record])
+
+
+def test_stated_confidences_are_a_binary_problem_for_the_commands(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"confidence": f"{c:.0f}%", "correct": bool(rng.random() < c / 200)} for c in rng.uniform(0, 100, 300)
+    ]
+    path = tmp_path / "judge.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    model = tmp_path / "m.hcal"
+    run("fit", path, "--method", "platt", "-o", model)
+    found = json.loads(run("evaluate", path, "--model", model, "--json"))
+    assert found["metrics"]["nll"] < found["before"]["nll"]
