@@ -36,7 +36,7 @@ FACADE_USERS = {"cli"}
 #: (file, module): why a private name of another room is imported. None should be.
 PRIVATE_ALLOWED: dict[tuple[str, str], str] = {}
 
-#: Files of more than 400 lines -> how many they may have.
+#: Files of more than 500 lines -> how many they may have.
 LONG_FILES = {
     "calibrators/h/_compiled.py": 600,  # one kernel that numba compiles as a whole
 }
@@ -116,7 +116,7 @@ def test_no_package_file_holds_logic(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=_id)
 def test_no_file_is_long(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONG_FILES.get(_id(path), 400)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONG_FILES.get(_id(path), 500)
 
 
 def imported(path: Path) -> set[str]:
