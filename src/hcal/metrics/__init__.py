@@ -12,25 +12,20 @@ from __future__ import annotations
 
 from typing import Any
 
+# The order of these modules is that of the metrics in tables.
+# isort: off
 from hcal.metrics.binned import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, mce
-from hcal.metrics.canonical import dkde_ce, skce
+from hcal.metrics.smooth import kde_ece, ks, kuiper, mmce, smece, spiegelhalter, spiegelhalter_p
 from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
+from hcal.metrics.windowed import HError, h_error, hce, hce_pooled
+from hcal.metrics.canonical import dkde_ce, skce
+from hcal.metrics.scores import Decomposition, accuracy, brier, decompose, mean_confidence, nll, sharpness
+
+# isort: on
 from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics, register_metric
 from hcal.metrics.sample import Sample
-from hcal.metrics.scores import (
-    Decomposition,
-    accuracy,
-    brier,
-    decompose,
-    mean_confidence,
-    nll,
-    score_probs,
-    sharpness,
-)
-from hcal.metrics.smooth import kde_ece, ks, kuiper, mmce, smece, spiegelhalter, spiegelhalter_p
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.testing import CalibrationTest, calibration_test
-from hcal.metrics.windowed import HError, h_error, hce, hce_pooled
 
 __all__ = [
     "LEVELS",
@@ -69,7 +64,6 @@ __all__ = [
     "mmce",
     "nll",
     "register_metric",
-    "score_probs",
     "sharpness",
     "skce",
     "smece",

@@ -185,15 +185,8 @@ def register_metric(
     >>> del METRICS["log_ten"]
     """
     if function is None:
-        return lambda f: register_metric(  # type: ignore[call-overload]
-            f,
-            name=name,
-            level=level,
-            title=title,
-            explain=explain,
-            lower_is_better=lower_is_better,
-            kind=kind,
-        )
+        facts = {"name": name, "level": level, "title": title, "explain": explain, "kind": kind}
+        return lambda f: register_metric(f, **facts, lower_is_better=lower_is_better)
     if not callable(function):
         raise TypeError(f"register_metric takes a function (probs, y) -> float, got {function!r}")
     name = str(name or getattr(function, "__name__", ""))
