@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.maps.base import CalibrationMap, Init, MapState, check_init, generator, uniform
+from hcal.maps.module import CalibrationMap, Init, MapState, check_init, generator, uniform
 from hcal.maps.table import use_compiled, use_fused
 from hcal.runtime.buffers import buffer
 from hcal.runtime.threads import run_parts, split

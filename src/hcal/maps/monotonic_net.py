@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcal.maps.base import Init, TableMap, check_init, generator, uniform
+from hcal.maps.module import Init, TableMap, check_init, generator, uniform
 from hcal.maps.table import table_of_slopes
 
 #: Cells of the table. Linear interpolation is then within about 1e-6 of the integral in probabilities.

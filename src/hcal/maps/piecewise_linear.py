@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hcal.maps.base import Init, TableMap, check_init
+from hcal.maps.module import Init, TableMap, check_init
 from hcal.maps.table import table_of_slopes
 
 SPAN = 100.0

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcal.maps.base import CalibrationMap, Init
+from hcal.maps.module import CalibrationMap, Init
 from hcal.maps.ensemble_linear import EnsembleLinear
 from hcal.maps.monotonic_net import MonotonicNet, standardisation
 from hcal.maps.piecewise_linear import PiecewiseLinear

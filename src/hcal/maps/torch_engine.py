@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.utils import parameters_to_vector
 
-from hcal.maps.base import CalibrationMap
+from hcal.maps.module import CalibrationMap
 from hcal.maps.protocol import Map, Pullback
 from hcal.runtime.gradients import Gradient, dense_gradient
 from hcal.numerics import Float64
