@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import multiprocessing
 
-from hcal.maps.base import Init
+from hcal.maps.module import Init
 from studies.central_experiment import (
     STARTS,
     Task,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hcal.maps.base import CalibrationMap, Init
+from hcal.maps.module import CalibrationMap, Init
 from hcal.maps.presets import build_map
 from hcal.maps.table import orders
 from hcal.objective.torch_loss import TorchLoss

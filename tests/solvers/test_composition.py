@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from hcal.calibrators._critics import critic_gain
 from hcal.calibrators._latent_gp import TabulatedElbo, line_centres, start_parameters
-from hcal.calibrators.ensemble_temperature import simplex_quadratic
+from hcal.calibrators.ets import simplex_quadratic
 from hcal.maps import EnsembleLinear, MonotonicNet, PiecewiseLinear, TemperatureMap, scaling
 from hcal.maps.lookup import Cells, apply_cells, cells_over
 from hcal.maps.monotone import monotone_net

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
-from hcal.calibrators.isotonic import isotonic_points
+from hcal.calibrators.iso import isotonic_points
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
 

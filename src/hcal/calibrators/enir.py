@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, columns, step
 from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
-from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators.iso import pool_equal
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
 # The path visits up to G models of up to G groups; each model must be scored, so the work is about G²/2.

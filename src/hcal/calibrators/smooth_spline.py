@@ -20,7 +20,7 @@ from hcal.calibrators._one_vs_rest import (
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
-from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators.iso import pool_equal
 from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
 from hcal.maps.lookup import through_knots

@@ -13,7 +13,7 @@ from hcal.calibrators._one_vs_rest import columns, normalise, ten_digits
 from hcal.calibrators.base import PRIOR, Calibrator, Fitted, State
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.floor import apply_floor
-from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators.iso import pool_equal
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind

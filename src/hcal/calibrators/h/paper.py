@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hcal.calibrators.base import Fitted
-from hcal.maps.base import CalibrationMap
+from hcal.maps.module import CalibrationMap
 from hcal.maps.presets import PAPER_MAPS, build_map
 from hcal.objective.loss import HCalibrationLoss
 from hcal.numerics import FloatArray, IntArray

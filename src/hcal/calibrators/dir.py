@@ -20,7 +20,7 @@ class DirichletCalibration(FoldMatrices):
     Parameters
     ----------
     penalty, grid, folds, random_state, max_iterations, input
-        As in :class:`hcal.calibrators.matrix_scaling.MatrixScaling`.
+        As in :class:`hcal.calibrators.ms.MatrixScaling`.
 
     Examples
     --------

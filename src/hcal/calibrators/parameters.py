@@ -1,4 +1,4 @@
-"""Parameters of a method, checked against the constructor's own annotations."""
+"""Parameters of a method: declared as annotated fields, checked against these annotations."""
 
 from __future__ import annotations
 
@@ -6,19 +6,44 @@ import inspect
 import math
 import types
 from collections.abc import Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, fields
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
 
-#: Names that parameters had in earlier versions, where a method no longer knows them; files of 0.1 say so.
-_RENAMED = {"seed": "random_state"}
+_T = TypeVar("_T")
 #: What a seed may be.
 SEEDS = (0, 2**32 - 1)
 _LONGEST = 1000
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+def parameters(cls: type[_T]) -> type[_T]:
+    """Write the constructor of a method from its annotated fields, all keyword-only (scikit-learn's rule).
+
+    >>> @parameters
+    ... class Method:
+    ...     bins: int = 15
+    >>> Method(bins=3).bins
+    3
+    """
+    out = dataclass(kw_only=True, eq=False, repr=False)(cls)
+    hints = get_type_hints(cls)  # each name is looked up where it was written, also of an inherited field
+    out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
+    return out
 
 
 def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,10 +60,9 @@ def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[st
     hints = _hints(method)
     valid = [name for name in inspect.signature(method.__init__).parameters if name != "self"]
     found: dict[str, Any] = {}
-    for given, value in params.items():
-        name = given if given in valid else _RENAMED.get(given, given)
+    for name, value in params.items():
         if name not in valid:
-            raise ValueError(f"{method.name!r} has no parameter {given!r}")
+            raise ValueError(f"{method.name!r} has no parameter {name!r}")
         seedless = value is None and name in ("seed", "random_state")
         if not (seedless or (_accepts(hints.get(name, Any), value) and _in_range(method, name, value))):
             raise ValueError(f"parameter {name!r} of {method.name!r} cannot be {value!r}")
@@ -83,7 +107,6 @@ def _unwrapped(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-@cache
 def _hints(method: type[Calibrator]) -> dict[str, Any]:
     try:
         return get_type_hints(method.__init__)

@@ -1,0 +1,179 @@
+"""The operations that numpy and torch share. Every map is written once, in these.
+
+``xp = namespace(x)`` is this module for a numpy array and :mod:`hcal.xp_torch` for a tensor: the same names, the
+same meaning. Operators (``+ - * / @ < >= == & ~``), indexing and ``x.shape`` work on both and need no name here.
+Rows are the last axis: (N, K) scores of N rows and K classes.
+
+>>> x = np.array([[0.0, 1.0, 1.0]])
+>>> xp = namespace(x)
+>>> xp.log_softmax(x).round(3), xp.argmax(x)
+(array([[-1.862, -0.862, -0.862]]), array([[1]]))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = [
+    "Array",
+    "abs",
+    "argmax",
+    "asarray",
+    "astype",
+    "clip",
+    "concat",
+    "cumsum",
+    "eps",
+    "exp",
+    "expm1",
+    "interp",
+    "isnan",
+    "log",
+    "log1p",
+    "log_softmax",
+    "log_sum_exp",
+    "maximum",
+    "minimum",
+    "namespace",
+    "put_along",
+    "row_max",
+    "row_min",
+    "row_sum",
+    "searchsorted",
+    "sort_rows",
+    "sqrt",
+    "stack",
+    "take",
+    "take_along",
+    "tanh",
+    "tiny",
+    "where",
+]
+
+#: A numpy array or a torch tensor. Neither library knows the other's type, so the checker cannot either.
+Array: TypeAlias = Any
+
+exp, log, log1p, expm1, sqrt, tanh, abs = np.exp, np.log, np.log1p, np.expm1, np.sqrt, np.tanh, np.abs
+where, maximum, minimum, clip, isnan = np.where, np.maximum, np.minimum, np.clip, np.isnan
+
+
+def namespace(x: Array) -> Any:
+    """Return the module whose functions take ``x``: this one, or :mod:`hcal.xp_torch`."""
+    if isinstance(x, np.ndarray | np.generic | float | int):
+        return _SELF
+    return importlib.import_module("hcal.xp_torch")
+
+
+def asarray(values: Any, like: Array) -> Array:
+    """Return numbers as an array of the library, device and float width of ``like``."""
+    return np.asarray(values, dtype=like.dtype)
+
+
+def astype(x: Array, like: Array) -> Array:
+    """Return x in the float width of ``like``."""
+    return x.astype(like.dtype, copy=False)
+
+
+def eps(x: Array) -> float:
+    """Return the spacing of x's floats at 1."""
+    return float(np.finfo(x.dtype).eps)
+
+
+def tiny(x: Array) -> float:
+    """Return the smallest positive number of x's floats that is computed with in full width."""
+    return float(np.finfo(x.dtype).tiny)
+
+
+def row_sum(x: Array) -> Array:
+    """Return the sum of each row, (N, 1)."""
+    return x.sum(axis=-1, keepdims=True)
+
+
+def row_max(x: Array) -> Array:
+    """Return the largest value of each row, (N, 1); NaN where one is."""
+    return x.max(axis=-1, keepdims=True)
+
+
+def row_min(x: Array) -> Array:
+    """Return the smallest value of each row, (N, 1); NaN where one is."""
+    return x.min(axis=-1, keepdims=True)
+
+
+def argmax(x: Array) -> Array:
+    """Return where each row is largest, (N, 1); of ties the first."""
+    return x.argmax(axis=-1)[..., None]
+
+
+def cumsum(x: Array) -> Array:
+    """Return running sums along rows."""
+    return np.cumsum(x, axis=-1)
+
+
+def log_softmax(x: Array) -> Array:
+    """Return ln softmax of each row. A row with NaN or +inf, or of −inf alone, becomes NaN."""
+    below = x - row_max(x)
+    below -= np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    return below
+
+
+def log_sum_exp(x: Array) -> Array:
+    """Return ln Σ e^x of each row, (N, 1)."""
+    top = row_max(x)
+    return top + np.log(np.exp(x - top).sum(axis=-1, keepdims=True))
+
+
+def stack(parts: list[Array]) -> Array:
+    """Return arrays of one shape (…) as (…, M)."""
+    return np.stack(parts, axis=-1)
+
+
+def concat(parts: list[Array]) -> Array:
+    """Return arrays side by side along the last axis."""
+    return np.concatenate(parts, axis=-1)
+
+
+def take(table: Array, index: Array) -> Array:
+    """Return table[index] for a table (G,) and indices of any shape."""
+    return table[index]
+
+
+def take_along(x: Array, index: Array) -> Array:
+    """Return from each row the values at its indices: x (N, K), index (N, J) → (N, J)."""
+    return np.take_along_axis(x, index, axis=-1)
+
+
+def put_along(x: Array, index: Array, values: Array) -> Array:
+    """Return x with each row's values at its indices replaced; x may be overwritten."""
+    np.put_along_axis(x, index, values, axis=-1)
+    return x
+
+
+def sort_rows(x: Array) -> tuple[Array, Array]:
+    """Return each row from its largest value down, and the order that sorts it (stable)."""
+    order = np.argsort(-x, axis=-1, kind="stable")
+    return np.take_along_axis(x, order, axis=-1), order
+
+
+def searchsorted(edges: Array, x: Array, *, right: bool = False) -> Array:
+    """Return how many of the ascending edges (G,) lie below each x; with ``right``, below or at it."""
+    return np.searchsorted(edges, x, side="right" if right else "left")
+
+
+def interp(x: Array, knots: Array, values: Array, *, extend: bool = False) -> Array:
+    """Return the piecewise linear function through (knots, values) at x; constant, or straight on, outside.
+
+    >>> interp(np.array([-1.0, 0.5]), np.array([0.0, 1.0]), np.array([0.0, 2.0]), extend=True)
+    array([-2.,  1.])
+    """
+    inside = np.interp(x, knots, values)
+    if not extend or len(knots) < 2:
+        return inside
+    first = (values[1] - values[0]) / (knots[1] - knots[0])
+    last = (values[-1] - values[-2]) / (knots[-1] - knots[-2])
+    return inside + first * np.minimum(x - knots[0], 0) + last * np.maximum(x - knots[-1], 0)
+
+
+_SELF = importlib.import_module(__name__)
