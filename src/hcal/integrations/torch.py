@@ -140,14 +140,14 @@ class CalibrationHead(nn.Module):
             )
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         rows = self._rows(scores)
+        exact = self.float32 is None or dtype == torch.float64
+        module, wide = (self.float64, torch.float64) if exact else (self.float32, torch.float32)
         with torch.autocast(scores.device.type, enabled=False):
-            if self.float32 is None or dtype == torch.float64:
-                probs = self.float64(rows.to(torch.float64)).to(dtype)
-            else:
-                probs = self.float32(rows.to(torch.float32)).to(dtype)
-        if self.output == "log_probs":
-            probs = torch.log(probs.clamp_min(torch.finfo(dtype).tiny))
-        return probs.movedim(-1, 1)
+            probs = module(rows.to(wide))
+            if self.output == "log_probs":
+                probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
+            out: Tensor = probs if dtype == wide else module.narrowed(probs, rows)
+        return out.movedim(-1, 1)
 
     def _rows(self, scores: Tensor) -> Tensor:
         """Return scores with the classes last; a binary score (N,) or (N, 1) becomes two columns."""
