@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, is_ragged, looks_like_probs, pad_options, row_blocks
+from hcal.numerics import FloatArray, IntArray, bounded, is_ragged, looks_like_probs, pad_options, row_blocks
 from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
@@ -150,12 +150,12 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
         raise ValueError(f"{what} has {x.shape[1]} classes, but the calibrator was fitted on {n_classes}")
 
 
-def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
+def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> FloatArray:
     # One cheap reduction decides for nearly every input; the masks are built only to name the place.
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.vdot(x, x)
-    if np.isfinite(total):
-        return
+    if total < 1e30:
+        return x
     if np.isnan(x).any():
         raise ValueError(f"{what} contains NaN, first at {_first(np.isnan(x))}")
     bad = np.isposinf(x) if allow_minus_inf else np.isinf(x)
@@ -164,6 +164,7 @@ def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
     nothing = np.asarray(np.isneginf(x).all(axis=1))
     if nothing.any():
         raise ValueError(f"{what}: a row is -inf everywhere ({_first(nothing)})")
+    return x if allow_minus_inf else bounded(x)
 
 
 def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
@@ -286,7 +287,7 @@ def check_scores(
     if input == "probs":
         divisors = _check_distributions(x, input)
         return (x if divisors is None else x / divisors[:, None]), origin
-    _check_finite(x, input, allow_minus_inf=input == "log_probs")
+    x = _check_finite(x, input, allow_minus_inf=input == "log_probs")
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
         _refuse_probs(x if array.ndim == 2 else x[:, 1])

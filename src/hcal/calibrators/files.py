@@ -38,6 +38,10 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     >>> bool((load(path).predict_proba([[0.0, 1.0]]) == cal.predict_proba([[0.0, 1.0]])).all())
     True
     """
+    if not isinstance(calibrator, Calibrator):
+        inner = getattr(calibrator, "calibrator_", None)
+        hint = ": save its calibrator_, and the classifier itself with joblib or skops" if inner is not None else ""
+        raise TypeError(f"hcal.save takes a calibrator, got {type(calibrator).__name__}{hint}")
     header, arrays = describe(calibrator)
     write_model(path, header, arrays)
 
