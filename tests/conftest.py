@@ -89,15 +89,6 @@ def _no_method_stays_registered() -> Iterator[None]:
         registry._registered.update(known)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _kernels_at_once() -> None:
-    """Until the default of 0.2 is gone: none of its answers comes from numpy while a kernel is compiled."""
-    if find_spec("numba") is not None and find_spec("hcal.calibrators.h.fused") is not None:
-        from hcal.calibrators.h import fused
-
-        fused.PATIENCE = 0
-
-
 @pytest.fixture
 def golden() -> Path:
     """The folder of golden values; skips where it is absent."""

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.special import expit
 
 from hcal.numerics import Float64
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.newton import newton
+from hcal.solvers.optimise import Solution
+from hcal.solvers.optimise import newton
 
 
 def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:

@@ -11,14 +11,13 @@ from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps import scaling
-from hcal.objective import proper
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.fit_map import Ridge, fit_map, unit_weight
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.methods import Lbfgs, Newton, NewtonOrLbfgs
-from hcal.solvers.selection import select
+from hcal.solvers.families import MatrixScaling
+from hcal.solvers.nll import Ridge, fit_nll, mean_nll
+from hcal.solvers.optimise import Solution
+from hcal.solvers.nll import select
+from hcal.solvers.rows import array_rows
 from hcal.solvers.temperature import logit_scale, solve_temperature
 
 Pair = tuple[float, float]
@@ -82,30 +81,25 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64 | None, method: FoldMatr
     folds = _folds(x, y, weight, method)
     _check_work(x, len(grid), len(folds), method)
     solved = solve_temperature(x, y, weight)
-    start = scaling.matrix(k).start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
+    start = MatrixScaling(k).start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
 
     # The diagonal is not penalised: with few rows it runs off along features of rounding size, for gains that
     # no held-out row could show.
-    rough = Lbfgs(max_iterations=method.max_iterations, tolerance=1e-5, gain=1e-7 if k > 24 else 1e-10)
-    solver = NewtonOrLbfgs(Newton(gain=1e-9), rough)
+    rough: dict[str, Any] = {"tolerance": 1e-5, "gain": 1e-7 if k > 24 else 1e-10, "newton_gain": 1e-9}
 
     def fit(pair: Pair, part: WeightedRows, previous: Solution | None) -> Solution:
-        return fit_map(
-            scaling.matrix(k),
-            proper.log_loss(),
-            solver,
-            x[part.rows],
-            y[part.rows],
-            part.weight,
+        return fit_nll(
+            MatrixScaling(k),
+            array_rows(x[part.rows], y[part.rows], part.weight),
             penalty=_ridge(k, *pair),
             start=start if previous is None else previous.theta,
+            max_iterations=method.max_iterations,
+            **rough,
         )
 
     def score(model: Solution, part: WeightedRows) -> float:
-        log_probs = scaling.matrix(k).log_probs(model.theta, x[part.rows])
-        return proper.log_loss().value_and_grad(
-            log_probs, y[part.rows], unit_weight(part.weight, len(log_probs))
-        )[0]
+        scores, _ = MatrixScaling(k).vjp(model.theta, x[part.rows])
+        return mean_nll(scores, y[part.rows], part.weight)
 
     found = select(grid, folds, fit, score)
     lam, mu = found.chosen

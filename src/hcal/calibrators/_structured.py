@@ -7,14 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from hcal.objective import proper
 from hcal.numerics import Float64, FloatArray, softmax
-from hcal.solvers.fit_map import Ridge
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs, Proximal
-from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox
+from hcal.solvers.families import Family
+from hcal.solvers.nll import Ridge, fit_nll
+from hcal.solvers.optimise import Prox, Solution, group_lasso_prox, lasso_prox, mcp_prox
 from hcal.solvers.rows import FitRows
-from hcal.solvers.summed import MakeMap, fit_rows
 from hcal.solvers.temperature import Temperature, temperature_of
 
 Penalty = Literal["ridge", "lasso", "mcp", "group_lasso"]
@@ -51,7 +48,7 @@ def first_stage(rows: FitRows) -> tuple[FirstStage, Temperature]:
 
 
 def second_stage(
-    make_map: MakeMap, rows: FitRows, strength: Float64, penalty: Penalty, max_iterations: int
+    family: Family, rows: FitRows, strength: Float64, penalty: Penalty, max_iterations: int
 ) -> Solution:
     """Minimise mean NLL + penalty of the distance to the identity map, parameter by parameter.
 
@@ -59,13 +56,12 @@ def second_stage(
     """
     n_classes = len(rows.mass)
     if penalty == "ridge":
-        ridge = Ridge(strength, make_map().start)
+        ridge = Ridge(strength, family.start)
         # Large problems stop at what no test set could tell apart.
         gain = 1e-12 if n_classes <= 300 else 1e-6
-        solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, gain=gain))
-        return fit_rows(make_map, proper.log_loss, solver, rows, penalty=ridge)
-    proximal = Proximal(_prox(penalty, strength, n_classes), max_iterations)
-    return fit_rows(make_map, proper.log_loss, proximal, rows)
+        return fit_nll(family, rows, penalty=ridge, max_iterations=max_iterations, gain=gain)
+    prox = _prox(penalty, strength, n_classes)
+    return fit_nll(family, rows, penalty=prox, max_iterations=max_iterations)
 
 
 def matrix_strength(n_classes: int, one: float) -> Float64:

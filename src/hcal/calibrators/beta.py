@@ -19,12 +19,11 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps import scaling
-from hcal.objective import proper
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.fit_map import fit_map
-from hcal.solvers.methods import Lbfgs
+from hcal.solvers.families import ClassLinear
+from hcal.solvers.nll import fit_nll
+from hcal.solvers.rows import array_rows
 
 
 @parameters
@@ -72,14 +71,13 @@ class BetaCalibration(Calibrator):
         present = present_classes(y, sample_weight, logits.shape[1])
         k = len(present)
         x = _features(logits, present)
-        solver = Lbfgs(
+        solved = fit_nll(
+            ClassLinear(k, inputs=2),
+            array_rows(x, places_among(present, y), sample_weight),
             bounds=[(0.0, None)] * (2 * k) + [(None, None)] * k,
             max_iterations=self.max_iterations,
             tolerance=1e-6,
             gain=1e-7 if x.size > 10**6 else 1e-12,
-        )
-        solved = fit_map(
-            scaling.beta(k), proper.log_loss(), solver, x, places_among(present, y), sample_weight
         )
         a, b, c = np.split(solved.theta, 3)
         state = {"a": a, "b": b, "c": c, "present": present}

@@ -14,7 +14,7 @@ from hcal.calibrators.row_order import WeightedRows, class_ranks, fold_parts
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, one_hot, softmax
-from hcal.solvers.fit_map import unit_weight
+from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import solve_temperature
 
 # Up to this many logits times critics there is no cap; 25000×1000 gets 20 critics of 30 iterations.

@@ -16,9 +16,9 @@ from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, grouped_softmax, row_blocks, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.fit_map import unit_weight
+from hcal.solvers.nll import unit_weight
 from hcal.solvers.rows import array_rows
-from hcal.solvers.scan import minimise_scalar
+from hcal.solvers.optimise import minimise_scalar
 from hcal.solvers.temperature import temperature_of
 
 _BLOCK_EVENTS = 65_536

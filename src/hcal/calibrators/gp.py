@@ -19,10 +19,10 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import STEEP, Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps.lookup import Cells
+from hcal.solvers.families import Cells
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.solvers.fit_map import unit_weight
-from hcal.solvers.lbfgs import lbfgs
+from hcal.solvers.nll import unit_weight
+from hcal.solvers.optimise import lbfgs
 
 
 @parameters

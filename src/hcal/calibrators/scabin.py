@@ -23,7 +23,7 @@ from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
-from hcal.solvers.lbfgs import Solution
+from hcal.solvers.optimise import Solution
 
 _CLIP = 1e-12
 # The L2 penalty of C = 1e10: no shrinkage in effect, but a finite optimum where a class is separable.

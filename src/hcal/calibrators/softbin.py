@@ -9,10 +9,9 @@ from hcal.calibrators._shared import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.declared import parameters
 from hcal.inputs import InputKind
-from hcal.objective.soft_binned import soft_binned_error
 from hcal.numerics import Float64, FloatArray, IntArray
-from hcal.solvers.fit_map import unit_weight
-from hcal.solvers.scan import minimise_scalar
+from hcal.solvers.nll import unit_weight
+from hcal.solvers.optimise import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
 
 
@@ -63,3 +62,41 @@ class SoftBinning(OneTemperature):
         near = float(np.log(start.beta))
         found = minimise_scalar(error, near - 1, near + 1, points=41, tolerance=1e-6)
         return self._found(float(np.exp(found)), start.converged, start.message, error=error(found))
+
+
+_EMPTY = 1e-5  # the least mass of a bin, in rows: the published guard against empty bins
+
+
+def soft_binned_error(
+    confidence: Float64, hit: Float64, weight: Float64, *, bins: int = 15, tau: float = 0.01
+) -> tuple[float, Float64]:
+    """Return the soft-binned ECE (2-norm) of confidences, and its gradient in them.
+
+    Row i belongs to bin j by g_ij = softmax_j(−(c_i − a_j)²/τ) around the anchors a_j = (j − ½)/bins; the
+    error is √(Σ_j (S_j/ΣS)(C_j − A_j)²), with S_j the mass of a bin, C_j and A_j its mean confidence and
+    accuracy. All arrays are (N,), ``weight`` sums to 1; the smaller ``tau``, the nearer to hard bins.
+
+    >>> error, _ = soft_binned_error(np.array([0.9, 0.9]), np.array([1.0, 0.0]), np.array([0.5, 0.5]))
+    >>> round(error, 4)
+    0.4
+    """
+    anchors = (np.arange(bins) + 0.5) / bins
+    away = confidence[:, None] - anchors
+    member = -(away**2) / tau
+    member -= member.max(axis=1, keepdims=True)
+    np.exp(member, out=member)
+    member /= member.sum(axis=1, keepdims=True)
+    mass = weight @ member
+    kept = np.maximum(mass, _EMPTY / len(confidence))
+    mean, rate = (weight * confidence) @ member / kept, (weight * hit) @ member / kept
+    gap = mean - rate
+    square = float(mass @ gap**2)
+    error = float(np.sqrt(square))
+    # The mass of a bin acts as its share (+gap²) and as denominator of its means (−2 gap², unless guarded).
+    through_mass = np.where(mass > _EMPTY / len(confidence), -(gap**2), gap**2)
+    through_means = 2 * mass * gap / kept
+    per_member = through_mass + through_means * (confidence - hit)[:, None]
+    drift = -2 * away / tau
+    drift -= (member * drift).sum(axis=1, keepdims=True)
+    slope = (member * drift * per_member).sum(axis=1) + member @ through_means
+    return error, weight * slope / max(2 * error, 1e-12)

@@ -14,11 +14,10 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps import scaling
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.solvers.rows import FitRows, array_rows
-from hcal.solvers.summed import MakeMap
+from hcal.solvers.families import ClassLinear, Family, MatrixScaling
 
 _FIRST = StateSpec((BETA, Field("epsilon", "share of the uniform in the first stage", low=0, high=1)))
 
@@ -41,10 +40,10 @@ class _StructuredScaling(Calibrator):
     def _fit_rows(self, rows: FitRows) -> Fitted:
         """Learn the state from rows in memory or not."""
 
-    def _fit_stages(self, make_map: MakeMap, rows: FitRows, strength: Float64, max_iterations: int) -> Fitted:
+    def _fit_stages(self, family: Family, rows: FitRows, strength: Float64, max_iterations: int) -> Fitted:
         stage, temperature = first_stage(rows)
         scored = rows.changed(partial(_stage_scores, stage))
-        solved = second_stage(make_map, scored, strength, self.penalty, max_iterations)
+        solved = second_stage(family, scored, strength, self.penalty, max_iterations)
         state = {"beta": np.array(stage.beta), "epsilon": np.array(stage.epsilon), "theta": solved.theta}
         info = {"temperature": 1 / stage.beta, "iterations": solved.iterations}
         # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
@@ -95,7 +94,7 @@ class StructuredVectorScaling(_StructuredScaling):
             raise ValueError(f"penalty must be 'ridge', 'lasso' or 'mcp', got {self.penalty!r}")
         k = len(rows.mass)
         strength = np.full(2 * k, self.strength * k / rows.total)
-        return self._fit_stages(partial(scaling.vector, k), rows, strength, self.max_iterations)
+        return self._fit_stages(ClassLinear(k), rows, strength, self.max_iterations)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         weights, offsets = np.split(self.state_["theta"], 2)
@@ -139,7 +138,7 @@ class StructuredMatrixScaling(_StructuredScaling):
         k = len(rows.mass)
         one = self.strength * k / rows.total
         limit = self.max_iterations if k <= 300 else min(self.max_iterations, 30)
-        return self._fit_stages(partial(scaling.matrix, k), rows, matrix_strength(k, one), limit)
+        return self._fit_stages(MatrixScaling(k), rows, matrix_strength(k, one), limit)
 
     def _predict(self, logits: FloatArray) -> FloatArray:
         k, theta = self.n_classes_, self.state_["theta"]

@@ -19,14 +19,12 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.declared import parameters
 from hcal.calibrators.state import Field, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps import scaling
-from hcal.objective import proper
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs
+from hcal.solvers.optimise import Solution
+from hcal.solvers.families import ClassLinear
+from hcal.solvers.nll import fit_nll
 from hcal.solvers.rows import FitRows, array_rows
-from hcal.solvers.summed import fit_rows
 from hcal.solvers.temperature import temperature_of
 
 
@@ -108,9 +106,11 @@ def _fit_vector(rows: FitRows, n_classes: int, max_iterations: int) -> tuple[Sol
     mass, moment = rows.sum(partial(_doubt, beta))
     centre: Float64 = moment / np.maximum(mass, 1e-300)
     first = np.concatenate([np.full(n_classes, beta), beta * centre])
-    solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, tolerance=1e-6, gain=1e-6))
     centred = rows.changed(partial(_less, centre))
-    return fit_rows(partial(scaling.vector, n_classes), proper.log_loss, solver, centred, start=first), centre
+    solved = fit_nll(
+        ClassLinear(n_classes), centred, start=first, max_iterations=max_iterations, tolerance=1e-6, gain=1e-6
+    )
+    return solved, centre
 
 
 def _doubt(beta: float, x: Float64, y: IntArray, weight: Float64) -> tuple[Float64, Float64]:
