@@ -14,12 +14,6 @@ import pytest
 
 from helpers import GOLDEN, fit_quietly, quick, synthetic
 
-if find_spec("hcal.bench.catalog") is not None:  # until the benchmark has moved to studies/
-    from bench_results import results
-
-    __all__ = ["results"]
-
-
 #: What `make test` may lack: extras, and packages that only `make test-all` installs.
 OPTIONAL = {
     *(

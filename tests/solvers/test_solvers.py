@@ -130,7 +130,8 @@ def test_proximal_steps_minimise():
             assert 0.5 * ((other - theta) ** 2).sum() + 0.7 * prox.penalty(other) >= best - 1e-12
 
 
-def quadratic(theta, centre=np.array([1.0, -2.0])):
+def quadratic(theta):
+    centre = np.array([1.0, -2.0])
     return float(((theta - centre) ** 2).sum()), 2 * (theta - centre)
 
 
