@@ -39,7 +39,7 @@ STEEP = 1e200
 #: Least value of what is divided by.
 SMALL = 1e-200
 
-_T = TypeVar("_T", bound=type)
+_T = TypeVar("_T")
 _SIZE = re.compile(r"([A-Z])([+-]\d+)?")
 
 
@@ -81,8 +81,8 @@ def array(
         Whether it may be None.
     """
     spec = Spec(what, shape, low, high, dtype, order, optional)
-    default = {"default": None} if optional else {}
-    return dataclasses.field(metadata={"array": spec}, **default)
+    default: Any = None if optional else dataclasses.MISSING
+    return dataclasses.field(default=default, metadata={"array": spec})
 
 
 def option(what: str, choices: tuple[Any, ...], default: Any = dataclasses.MISSING) -> Any:
@@ -91,7 +91,7 @@ def option(what: str, choices: tuple[Any, ...], default: Any = dataclasses.MISSI
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(array, option))
-def map_type(cls: _T) -> _T:
+def map_type(cls: type[_T]) -> type[_T]:
     """Make a class a map: a frozen dataclass whose fields are given by name."""
     return dataclass(frozen=True, kw_only=True, eq=False)(cls)
 
