@@ -110,7 +110,7 @@ class Map(ABC):
         """Return probabilities (N, K): the exponential of the map, or a compiled twin of it."""
         return namespace(x).exp(self(x))
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - most maps have nothing to add
         """Raise a ValueError where fields do not fit each other in a way that no declaration says."""
 
     def __post_init__(self) -> None:
