@@ -147,6 +147,8 @@ class Map(ABC):
             value = getattr(self, each.name)
             if isinstance(value, Map):
                 value.check_fields(sizes)
+            elif not each.metadata:
+                raise ValueError(f"{each.name!r} is no map")
             elif "array" in each.metadata:
                 _check_array(each.name, value, each.metadata["array"], known)
             elif "choices" in each.metadata and value not in each.metadata["choices"]:
@@ -159,7 +161,7 @@ def build_map(
     """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; ``types`` may occur."""
     known = {each.__name__: each for each in types}
     name = options.get("type")
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise ValueError(f"the map is of type {str(name)[:60]!r}, declared is one of {', '.join(known)}")
     fields = {each.name: each for each in dataclasses.fields(known[name])}  # type: ignore[arg-type]
     given: dict[str, Any] = {}
