@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._normal_form import by_rank, to_fit
-from hcal.calibrators._shared import OneTemperature, top_hits
+from hcal.calibrators._scaling import OneTemperature, by_rank, on_grid, top_hits
 from hcal.calibrators.base import Fitted
-from hcal.calibrators.declared import parameters
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
+from hcal.numerics import Float64, IntArray
 from hcal.objective.soft_binned import soft_binned_error
-from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.fit_map import unit_weight
 from hcal.solvers.scan import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
@@ -47,18 +46,17 @@ class SoftBinning(OneTemperature):
     bins: int = 15
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if self.tau <= 0 or self.bins < 1:
             raise ValueError(f"tau must be positive and bins at least 1, got {self.tau} and {self.bins}")
         # Brent compares values that differ by rounding alone: let it see the same numbers every time.
-        logits, y = by_rank(to_fit(logits), y)
-        weight = unit_weight(sample_weight, len(y))
-        hit = top_hits(logits, y)
-        start = solve_temperature(logits, y, sample_weight)
+        x, y = by_rank(on_grid(x), y)
+        share, hit = unit_weight(weight, len(y)), top_hits(x, y)
+        start = solve_temperature(x, y, weight)
 
         def error(log_beta: float) -> float:
-            confidence = top_probability(logits, float(np.exp(log_beta)))
-            return soft_binned_error(confidence, hit, weight, bins=self.bins, tau=self.tau)[0]
+            confidence = top_probability(x, float(np.exp(log_beta)))
+            return soft_binned_error(confidence, hit, share, bins=self.bins, tau=self.tau)[0]
 
         near = float(np.log(start.beta))
         found = minimise_scalar(error, near - 1, near + 1, points=41, tolerance=1e-6)
