@@ -29,6 +29,7 @@ __all__ = [
     "eps",
     "exp",
     "expm1",
+    "integers",
     "interp",
     "isnan",
     "kth_smallest",
@@ -39,6 +40,7 @@ __all__ = [
     "maximum",
     "minimum",
     "namespace",
+    "one_hot",
     "put_along",
     "replaced",
     "rounded",
@@ -81,6 +83,11 @@ def asarray(values: Any, like: Array) -> Array:
 def astype(x: Array, like: Array) -> Array:
     """Return x in the float width of ``like``."""
     return x.astype(like.dtype, copy=False)
+
+
+def integers(x: Array) -> Array:
+    """Return whole numbers as integers, which index."""
+    return x.astype(np.int64)
 
 
 def eps(x: Array) -> float:
@@ -182,9 +189,14 @@ def sum_by(values: Array, group: Array) -> Array:
     return sums.reshape(values.shape).astype(values.dtype, copy=False)
 
 
-def kth_smallest(x: Array, k: int) -> Array:
-    """Return the k-th smallest value of each row, (N, 1); k counts from 1."""
-    return np.partition(x, k - 1, axis=-1)[:, k - 1 : k]
+def kth_smallest(x: Array, k: Array) -> Array:
+    """Return the k-th smallest value of each row, (N, 1); k is a whole number that counts from 1."""
+    return np.partition(x, int(k) - 1, axis=-1)[:, int(k) - 1 : int(k)]
+
+
+def one_hot(index: Array, n: int, like: Array) -> Array:
+    """Return 1 at each index and 0 elsewhere, index (N,) → (N, n), in the float width of ``like``."""
+    return (index[:, None] == np.arange(n)).astype(like.dtype)
 
 
 def rounded(x: Array) -> Array:

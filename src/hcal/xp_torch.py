@@ -51,6 +51,11 @@ def astype(x: Tensor, like: Tensor) -> Tensor:
     return x.to(like.dtype)
 
 
+def integers(x: Tensor) -> Tensor:
+    """Return whole numbers as integers, which index."""
+    return x.to(torch.int64)
+
+
 def eps(x: Tensor) -> float:
     """Return the spacing of x's floats at 1."""
     return torch.finfo(x.dtype).eps
@@ -136,9 +141,15 @@ def sum_by(values: Tensor, group: Tensor) -> Tensor:
     return torch.zeros_like(values).scatter_add(-1, group, values)
 
 
-def kth_smallest(x: Tensor, k: int) -> Tensor:
-    """Return the k-th smallest value of each row, (N, 1); k counts from 1."""
-    return torch.topk(x, k, dim=-1, largest=False).values[..., k - 1 : k]
+def kth_smallest(x: Tensor, k: Tensor) -> Tensor:
+    """Return the k-th smallest value of each row, (N, 1); k is a whole number that counts from 1."""
+    falling, _ = sort_rows(-x)
+    return -falling.gather(-1, (k - 1).expand(x.shape[0], 1))
+
+
+def one_hot(index: Tensor, n: int, like: Tensor) -> Tensor:
+    """Return 1 at each index and 0 elsewhere, index (N,) → (N, n), in the float width of ``like``."""
+    return (index[:, None] == torch.arange(n, device=index.device)).to(like.dtype)
 
 
 def rounded(x: Tensor) -> Tensor:
