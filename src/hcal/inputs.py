@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, is_ragged, looks_like_probs, pad_options, row_blocks
+from hcal.numerics import FloatArray, IntArray, bounded, is_ragged, looks_like_probs, pad_options, row_blocks
 from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
@@ -140,7 +140,7 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
     if x.ndim != 2:
         raise ValueError(
             f"{what} must have shape (N, K), or (N,) for a binary score; got {x.ndim} dimensions {x.shape}. "
-            "Multi-label outputs are not supported: calibrate each label as a binary problem."
+            "Outputs (N, K, H, W) of segmentation: see hcal.integrations.dense."
         )
     if x.shape[0] == 0:
         raise ValueError(f"{what} is empty: shape {x.shape}")
@@ -150,12 +150,12 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
         raise ValueError(f"{what} has {x.shape[1]} classes, but the calibrator was fitted on {n_classes}")
 
 
-def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
+def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> FloatArray:
     # One cheap reduction decides for nearly every input; the masks are built only to name the place.
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.vdot(x, x)
-    if np.isfinite(total):
-        return
+    if total < 1e30:
+        return x
     if np.isnan(x).any():
         raise ValueError(f"{what} contains NaN, first at {_first(np.isnan(x))}")
     bad = np.isposinf(x) if allow_minus_inf else np.isinf(x)
@@ -164,6 +164,7 @@ def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
     nothing = np.asarray(np.isneginf(x).all(axis=1))
     if nothing.any():
         raise ValueError(f"{what}: a row is -inf everywhere ({_first(nothing)})")
+    return x if allow_minus_inf else bounded(x)
 
 
 def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
@@ -286,7 +287,7 @@ def check_scores(
     if input == "probs":
         divisors = _check_distributions(x, input)
         return (x if divisors is None else x / divisors[:, None]), origin
-    _check_finite(x, input, allow_minus_inf=input == "log_probs")
+    x = _check_finite(x, input, allow_minus_inf=input == "log_probs")
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
         _refuse_probs(x if array.ndim == 2 else x[:, 1])
@@ -344,9 +345,11 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     labels, _ = to_numpy(y, "y")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim == 2 and labels.shape == (n_rows, n_classes):
+    if labels.ndim == 2 and len(labels) == n_rows and np.isin(labels, (0, 1)).all():
+        if (labels.sum(axis=1) == 1).all():
+            raise ValueError("y is one-hot: pass one integer label a row, y.argmax(axis=1)")
         raise ValueError(
-            "y looks one-hot or multi-label; pass integer labels of shape (N,), e.g. y.argmax(axis=1)"
+            "y has several labels a row (an indicator matrix): use hcal.MultilabelCalibrator, one column a label"
         )
     if labels.ndim != 1:
         raise ValueError(f"y must have shape (N,), got {labels.shape}")

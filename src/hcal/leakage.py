@@ -1,13 +1,13 @@
 """Which rows a calibrator was fitted on, and how many of other rows are among them.
 
-A calibrator looks better on its own rows than on new ones, so certificates refuse them and evaluations say so.
-Outputs cannot tell (a step function has few values), so the *inputs* are compared. A fingerprint keeps four
-numbers of each row: two projections of its log-scores and two of the square roots of its probabilities. They
-change by no more than rounding between float32, float64 and six printed digits, and a constant added to a row
-does not change them at all. The fingerprint travels with the calibrator and in its file.
+A calibrator looks better on its own rows than on new ones, so certificates refuse them and evaluations say
+so. Outputs cannot tell (a step function has few values), so the *inputs* are compared. A fingerprint keeps
+four numbers of each row: two projections of its log-scores and two of the square roots of its probabilities.
+They change by no more than rounding between float32, float64 and six printed digits, and a constant added to
+a row does not change them at all. The fingerprint travels with the calibrator and in its file.
 
-Scores with few distinct values (forests, rounded scores) repeat by chance. How often is estimated from the fitted
-rows among themselves, and only what exceeds it counts.
+Scores with few distinct values (forests, rounded scores) repeat by chance. How often is estimated from the
+fitted rows among themselves, and only what exceeds it counts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from scipy import special
 
 #: From this share of the judged rows on, a certificate is refused.
 REFUSED_FROM: Final = 0.05
-#: Rows that a fingerprint keeps at most: 512 KB. Of more rows, those in randomly chosen stripes of the scores.
+#: Rows that a fingerprint keeps (512 KB); of more rows, those in randomly chosen stripes of the scores.
 KEPT_ROWS: Final = 2**15
 _STRIPE: Final = 0.01
 _LOWEST: Final = -30.0  # log-scores below this are equal: float32 knows no smaller probabilities than 1e-45
 #: Widths of the cells in which two rows count as equal: from float64 to six printed digits.
-_WIDTHS: Final = ((3e-6, 3e-5, 3e-4, 3e-3), (1e-6, 1e-5, 1e-4, 2e-3))
+_WIDTHS: Final = ((3e-6, 3e-5, 3e-4, 3e-3), (1e-6, 1e-5, 1e-4, 2e-3, 1e-2))
 _CHANCE: Final = 1e-4  # probability with which fresh rows may look like fitted ones, for each width
 _GOLDEN: Final = np.pi * (3 - np.sqrt(5))  # an angle whose multiples never repeat
 
@@ -141,7 +141,7 @@ def check_fingerprint(stored: Mapping[str, Any]) -> Fingerprint:
     if projections.ndim != 2 or projections.shape[1] != 4 or projections.dtype != np.float32:
         raise ValueError(f"{what}: projections must be float32 of shape (M, 4)")
     if len(projections) > min(int(rows), KEPT_ROWS) or not np.isfinite(projections).all():
-        raise ValueError(f"{what}: projections must be finite, {KEPT_ROWS} rows at most and no more than rows")
+        raise ValueError(f"{what}: projections must be finite and of {KEPT_ROWS} rows at most")
     return {"rows": rows, "kept_below": below, "projections": projections}
 
 
@@ -167,21 +167,23 @@ def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
     n = int(other["rows"])
     limit = min(float(fitted["kept_below"]), float(other["kept_below"]))
     mine, theirs = (f["projections"][_stripes(f["projections"][:, 0]) < limit] for f in (fitted, other))
-    found = (0.0, 0.0)
+    share, expected = 0.0, 0.0
     if len(mine) and len(theirs):
         ratio = max(1.0, int(fitted["rows"]) / n)
-        tested = [_excess(mine[:, i : i + 2], theirs[:, i : i + 2], width, ratio)
-                  for i, widths in zip((0, 2), _WIDTHS, strict=True) for width in widths]  # fmt: skip
-        found = max(tested)
+        tested = [
+            _excess(mine[:, i : i + 2], theirs[:, i : i + 2], width, ratio)
+            for i, widths in zip((0, 2), _WIDTHS, strict=True)
+            for width in widths
+        ]
+        _, share, expected = max(tested, key=lambda t: (t[0], -t[2]))
         if int(fitted["rows"]) == n and _is_same_set(mine, theirs):
-            found = (1.0, found[1])
-    share, expected = found
+            share = 1.0
     sentence = f"About {share:.0%} of the {n:,} rows were used to fit the calibrator.".replace("%", " %")
     return Overlap(share, expected, n, share >= REFUSED_FROM, sentence if share else "")
 
 
 def refuse_rows_of_the_fit(fitted: Fingerprint | None, judged: NDArray[Any] | Fingerprint) -> Overlap | None:
-    """Raise :class:`RowsOfTheFitError` where 5 % or more of the rows were fitted on; else return what was found.
+    """Raise RowsOfTheFitError where 5 % or more of the rows were fitted on; else return what was found.
 
     ``fitted`` is None for a calibrator that kept no fingerprint; the answer is then None.
     """
@@ -190,8 +192,8 @@ def refuse_rows_of_the_fit(fitted: Fingerprint | None, judged: NDArray[Any] | Fi
     found = overlap(fitted, judged)
     if found.refused:
         raise RowsOfTheFitError(
-            f"no certificate: {found.sentence[0].lower()}{found.sentence[1:-1]}, and on its own rows a calibrator "
-            "looks better than it is. Use other rows, or out_of_fold=True"
+            f"no certificate: a{found.sentence[1:-1]}, and on its own rows a calibrator looks better than it "
+            "is. Use other rows, or out_of_fold=True"
         )
     return found
 
@@ -252,15 +254,15 @@ def _digest(value: Any, digest: Any) -> None:
 
 def _log_scores(x: NDArray[Any]) -> Matrix:
     x = np.asarray(x, dtype=np.float64)
-    return np.maximum(x - x.max(axis=1, keepdims=True), _LOWEST)
+    return np.asarray(np.maximum(x - x.max(axis=1, keepdims=True), _LOWEST))
 
 
 def _stripes(u: NDArray[Any]) -> Matrix:
-    """Return a hash in 0..1 of the stripe in which a projection (N,) lies; stripes are wider than rounding."""
+    """Return a hash in 0..1 of the stripe in which a projection (N,) lies; rounding rarely changes it."""
     cell = np.floor(u.astype(np.float32) / np.float32(_STRIPE)).astype(np.int64).view(np.uint64)
     cell = (cell ^ (cell >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64's finaliser
     cell = (cell ^ (cell >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (cell >> np.uint64(11)).astype(np.float64) / 2.0**53
+    return np.asarray((cell >> np.uint64(11)).astype(np.float64) / 2.0**53)
 
 
 def _choose(stripes: Matrix) -> tuple[NDArray[np.intp], float]:
@@ -298,11 +300,12 @@ def _repeats(keys: list[Keys]) -> NDArray[np.bool_]:
 
 def _excess(
     mine: NDArray[np.float32], theirs: NDArray[np.float32], width: float, ratio: float
-) -> tuple[float, float]:
-    """Return the share of the judged rows that were fitted on, beyond chance, and what chance gives.
+) -> tuple[float, float, float]:
+    """Return the share of judged rows that were fitted on, at least and estimated, and what chance gives.
 
-    Chance is how often fitted rows coincide with other fitted rows. Where the fitted rows were copied, the judged
-    rows among themselves bound it: a set ``ratio`` times as large is met at most ``ratio`` times as often.
+    Chance is how often fitted rows coincide with other fitted rows. Where the fitted rows were copied, the
+    judged rows among themselves bound it: a set ``ratio`` times as large is met at most that many times as
+    often. The first number is a lower bound of the share, by which the best width is chosen.
     """
     fitted, judged = _keys(mine, width), _keys(theirs, width)
     hits = np.zeros(len(theirs), dtype=bool)
@@ -315,12 +318,13 @@ def _excess(
         chance, upper = ratio * among, ratio * among_upper
     likely = special.bdtrc(matched - 1, len(theirs), upper) if matched else 1.0
     if likely > _CHANCE or upper >= 1:
-        return 0.0, chance
-    return max(0.0, (matched / len(theirs) - chance) / (1 - chance)), chance
+        return 0.0, 0.0, chance
+    rate = matched / len(theirs)
+    return (rate - upper) / (1 - upper), (rate - chance) / (1 - chance), chance
 
 
 def _rate(count: int, n: int) -> tuple[float, float]:
-    """Return a share and an upper bound of what it estimates; repeats come in pairs, which halves the rows."""
+    """Return a share and an upper bound of it; repeats come in pairs, which halves the rows."""
     return count / n, float(special.betaincinv(count / 2 + 1, max(n - count, 0) / 2 + 1e-9, 1 - _CHANCE))
 
 

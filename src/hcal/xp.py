@@ -70,9 +70,11 @@ where, maximum, minimum, clip, isnan = np.where, np.maximum, np.minimum, np.clip
 
 def namespace(x: Array) -> Any:
     """Return the module whose functions take ``x``: this one, or :mod:`hcal.xp_torch`."""
-    if isinstance(x, np.ndarray | np.generic | float | int):
+    if isinstance(x, (np.ndarray, np.generic, float, int)):  # torch.compile reads tuples alone
         return _SELF
-    return importlib.import_module("hcal.xp_torch")
+    from hcal import xp_torch
+
+    return xp_torch
 
 
 def asarray(values: Any, like: Array) -> Array:

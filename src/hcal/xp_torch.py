@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["namespace"]
-
 exp, log, log1p, expm1, sqrt, tanh = torch.exp, torch.log, torch.log1p, torch.expm1, torch.sqrt, torch.tanh
 abs, isnan = torch.abs, torch.isnan
 
