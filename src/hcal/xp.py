@@ -29,6 +29,7 @@ __all__ = [
     "eps",
     "exp",
     "expm1",
+    "floor_index",
     "integers",
     "interp",
     "isnan",
@@ -155,6 +156,11 @@ def stack(parts: list[Array]) -> Array:
 def concat(parts: list[Array]) -> Array:
     """Return arrays side by side along the last axis."""
     return np.concatenate(parts, axis=-1)
+
+
+def floor_index(x: Array) -> Array:
+    """Return numbers ≥ 0, rounded down, as indices."""
+    return x.astype(np.intp)
 
 
 def take(table: Array, index: Array) -> Array:

@@ -114,6 +114,11 @@ def concat(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
+def floor_index(x: Tensor) -> Tensor:
+    """Return numbers ≥ 0, rounded down, as indices."""
+    return x.long()
+
+
 def take(table: Tensor, index: Tensor) -> Tensor:
     """Return table[index] for a table (G,) and indices of any shape."""
     return table[index]
