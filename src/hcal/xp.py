@@ -30,7 +30,6 @@ __all__ = [
     "exp",
     "expm1",
     "floor_index",
-    "integers",
     "interp",
     "isnan",
     "kth_smallest",
@@ -86,11 +85,6 @@ def asarray(values: Any, like: Array) -> Array:
 def astype(x: Array, like: Array) -> Array:
     """Return x in the float width of ``like``."""
     return x.astype(like.dtype, copy=False)
-
-
-def integers(x: Array) -> Array:
-    """Return whole numbers as integers, which index."""
-    return x.astype(np.int64)
 
 
 def eps(x: Array) -> float:

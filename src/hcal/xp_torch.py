@@ -49,11 +49,6 @@ def astype(x: Tensor, like: Tensor) -> Tensor:
     return x.to(like.dtype)
 
 
-def integers(x: Tensor) -> Tensor:
-    """Return whole numbers as integers, which index."""
-    return x.to(torch.int64)
-
-
 def eps(x: Tensor) -> float:
     """Return the spacing of x's floats at 1."""
     return torch.finfo(x.dtype).eps

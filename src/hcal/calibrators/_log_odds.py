@@ -15,8 +15,7 @@ import numpy as np
 from hcal.calibrators._curves import columns
 from hcal.maps.base import Map
 from hcal.numerics import Float64, IntArray
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.newton import newton
+from hcal.solvers.optimise import Solution, newton
 from hcal.xp import Array, namespace
 
 #: Learns the numbers of one curve from log-odds, marks [y = k] and weights (N,), and whether it converged.

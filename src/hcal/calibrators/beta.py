@@ -15,12 +15,11 @@ from hcal.calibrators._scaling import (
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps import scaling
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray
-from hcal.objective import proper
-from hcal.solvers.fit_map import fit_map
-from hcal.solvers.methods import Lbfgs
+from hcal.solvers.families import ClassLinear
+from hcal.solvers.nll import fit_nll
+from hcal.solvers.rows import array_rows
 from hcal.xp import Array, namespace
 
 
@@ -74,14 +73,14 @@ class BetaCalibration(Calibrator):
         present = present_classes(y, weight, x.shape[1])
         k = len(present)
         features = np.hstack(_features(x, present))
-        solver = Lbfgs(
+        solved = fit_nll(
+            ClassLinear(k, inputs=2),
+            array_rows(features, places_among(present, y), weight),
             bounds=[(0.0, None)] * (2 * k) + [(None, None)] * k,
             max_iterations=self.max_iterations,
             tolerance=1e-6,
             gain=1e-7 if features.size > 10**6 else 1e-12,
         )
-        labels = places_among(present, y)
-        solved = fit_map(scaling.beta(k), proper.log_loss(), solver, features, labels, weight)
         a, b, c = np.split(solved.theta, 3)
         found = BetaMap(present=present, a=a, b=b, c=c)
         return Fitted(found, solved.converged, solved.message, {"iterations": solved.iterations})

@@ -13,8 +13,8 @@ from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
-from hcal.solvers.fit_map import unit_weight
-from hcal.solvers.scan import minimise_scalar
+from hcal.solvers.nll import unit_weight
+from hcal.solvers.optimise import minimise_scalar
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 

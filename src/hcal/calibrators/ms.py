@@ -11,14 +11,12 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
 from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps import scaling
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type, option
 from hcal.numerics import Float64, IntArray
-from hcal.objective import proper
-from hcal.solvers.fit_map import Ridge, fit_map, unit_weight
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.methods import Lbfgs, Newton, NewtonOrLbfgs
-from hcal.solvers.selection import select
+from hcal.solvers.families import MatrixScaling as MatrixFamily
+from hcal.solvers.nll import Ridge, fit_nll, mean_nll, select
+from hcal.solvers.optimise import Solution
+from hcal.solvers.rows import array_rows
 from hcal.solvers.temperature import logit_scale, solve_temperature
 from hcal.xp import Array, namespace
 
@@ -143,30 +141,29 @@ def fit_matrices(
     folds = _folds(x, y, weight, groups, method)
     _check_work(x, len(grid), len(folds), method)
     solved = solve_temperature(x, y, weight)
-    start = scaling.matrix(k).start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
+    family = MatrixFamily(k)
+    start = family.start * (solved.beta if solved.converged else 1 / (logit_scale(x) or 1.0))
 
-    # The diagonal is not penalised: with few rows it runs off along features of rounding size, for gains that
-    # no held-out row could show.
-    rough = Lbfgs(max_iterations=method.max_iterations, tolerance=1e-5, gain=1e-7 if k > 24 else 1e-10)
-    solver = NewtonOrLbfgs(Newton(gain=1e-9), rough)
+    def part(rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
+        return x[rows], y[rows], None if weight is None else weight[rows]
 
-    def fit(pair: Pair, part: IntArray, previous: Solution | None) -> Solution:
-        return fit_map(
-            scaling.matrix(k),
-            proper.log_loss(),
-            solver,
-            x[part],
-            y[part],
-            None if weight is None else weight[part],
+    def fit(pair: Pair, rows: IntArray, previous: Solution | None) -> Solution:
+        # The diagonal is not penalised: with few rows it runs off along features of rounding size, for gains
+        # that no held-out row could show.
+        return fit_nll(
+            family,
+            array_rows(*part(rows)),
             penalty=_ridge(k, *pair),
             start=start if previous is None else previous.theta,
+            max_iterations=method.max_iterations,
+            tolerance=1e-5,
+            gain=1e-7 if k > 24 else 1e-10,
+            newton_gain=1e-9,
         )
 
-    def score(model: Solution, part: IntArray) -> float:
-        log_probs = scaling.matrix(k).log_probs(model.theta, x[part])
-        return proper.log_loss().value_and_grad(
-            log_probs, y[part], unit_weight(None if weight is None else weight[part], len(log_probs))
-        )[0]
+    def score(model: Solution, rows: IntArray) -> float:
+        held, labels, own = part(rows)
+        return mean_nll(family.vjp(model.theta, held)[0], labels, own)
 
     found = select(grid, folds, fit, score)
     lam, mu = found.chosen

@@ -12,7 +12,7 @@ from hcal.calibrators.parameters import parameters, whole_number
 from hcal.inputs import InputKind
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray, prefix_sums, softmax
-from hcal.solvers.lbfgs import Solution
+from hcal.solvers.optimise import Solution
 from hcal.xp import Array, namespace
 
 _CLIP = 1e-12

@@ -8,9 +8,9 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
 from hcal.calibrators.svs import FirstStage, Penalty, fit_stages
 from hcal.inputs import InputKind
-from hcal.maps import scaling
 from hcal.maps.base import Map, array, map_type
 from hcal.numerics import Float64, IntArray
+from hcal.solvers.families import MatrixScaling
 from hcal.xp import Array, namespace
 
 
@@ -67,7 +67,7 @@ class StructuredMatrixScaling(Calibrator):
         one = self.strength * k / (len(y) if weight is None else weight.sum())
         limit = self.max_iterations if k <= 300 else min(self.max_iterations, 30)
         first, theta, told = fit_stages(
-            scaling.matrix(k), matrix_strength(k, one), self.penalty, limit, x, y, weight
+            MatrixScaling(k), matrix_strength(k, one), self.penalty, limit, x, y, weight
         )
         found = StructuredMatrix(first=first, matrix=theta[: k * k].reshape(k, k), offsets=theta[k * k :])
         return Fitted(found, **told)

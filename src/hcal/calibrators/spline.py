@@ -37,7 +37,7 @@ def mean_of_ties(values: Array, keys: Array) -> Array:
     """
     xp = namespace(values)
     changes = xp.astype(keys[..., 1:] != keys[..., :-1], values)
-    run = xp.integers(xp.cumsum(xp.concat([0 * values[..., :1], changes])))
+    run = xp.floor_index(xp.cumsum(xp.concat([0 * values[..., :1], changes])))
     sizes = xp.sum_by(0 * values + 1, run)
     return xp.take_along(xp.sum_by(values, run) / xp.maximum(sizes, 1.0), run)
 

@@ -9,14 +9,12 @@ import numpy as np
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps import scaling
 from hcal.maps.base import STEEP, Map, array, map_type
-from hcal.maps.protocol import Map as TrainableMap
 from hcal.numerics import Float64, IntArray
-from hcal.objective import proper
-from hcal.solvers.fit_map import Ridge, fit_map
-from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs, Proximal
-from hcal.solvers.proximal import Prox, group_lasso_prox, lasso_prox, mcp_prox
+from hcal.solvers.families import ClassLinear, Family
+from hcal.solvers.nll import Ridge, fit_nll
+from hcal.solvers.optimise import Prox, group_lasso_prox, lasso_prox, mcp_prox
+from hcal.solvers.rows import array_rows
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
@@ -90,14 +88,14 @@ class StructuredVectorScaling(Calibrator):
         k = x.shape[1]
         strength = np.full(2 * k, self.strength * k / (len(y) if weight is None else weight.sum()))
         first, theta, told = fit_stages(
-            scaling.vector(k), strength, self.penalty, self.max_iterations, x, y, weight
+            ClassLinear(k), strength, self.penalty, self.max_iterations, x, y, weight
         )
         weights, offsets = np.split(theta, 2)
         return Fitted(StructuredVector(first=first, weights=weights, offsets=offsets), **told)
 
 
 def fit_stages(
-    map: TrainableMap,
+    family: Family,
     strength: Float64,
     penalty: Penalty,
     max_iterations: int,
@@ -113,15 +111,11 @@ def fit_stages(
     total = float(len(y)) if weight is None else float(weight.sum())
     temperature = solve_temperature(x, y, weight)
     first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (total + 1)))
-    if penalty == "ridge":
-        ridge = Ridge(strength, map.start)
-        # Large problems stop at what no test set could tell apart.
-        gain = 1e-12 if x.shape[1] <= 300 else 1e-6
-        solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, gain=gain))
-        solved = fit_map(map, proper.log_loss(), solver, first(x), y, weight, penalty=ridge)
-    else:
-        proximal = Proximal(_prox(penalty, strength, x.shape[1]), max_iterations)
-        solved = fit_map(map, proper.log_loss(), proximal, first(x), y, weight)
+    rows = array_rows(first(x), y, weight)
+    # Large problems stop at what no test set could tell apart.
+    gain = 1e-12 if x.shape[1] <= 300 else 1e-6
+    pull = Ridge(strength, family.start) if penalty == "ridge" else _prox(penalty, strength, x.shape[1])
+    solved = fit_nll(family, rows, penalty=pull, max_iterations=max_iterations, gain=gain)
     # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
     told = {
         "converged": solved.converged and temperature.converged,

@@ -15,13 +15,12 @@ from hcal.calibrators._scaling import (
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps import scaling
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
-from hcal.objective import proper
-from hcal.solvers.fit_map import fit_map, unit_weight
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs
+from hcal.solvers.families import ClassLinear
+from hcal.solvers.nll import fit_nll, unit_weight
+from hcal.solvers.optimise import Solution
+from hcal.solvers.rows import array_rows
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
@@ -99,6 +98,12 @@ def _fit_vector(
         moment += (q * x[rows]).sum(axis=0)
     centre: Float64 = moment / np.maximum(mass, 1e-300)
     first = np.concatenate([np.full(k, beta), beta * centre])
-    solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, tolerance=1e-6, gain=1e-6))
-    found = fit_map(scaling.vector(k), proper.log_loss(), solver, x - centre, y, weight, start=first)
+    found = fit_nll(
+        ClassLinear(k),
+        array_rows(x - centre, y, weight),
+        start=first,
+        max_iterations=max_iterations,
+        tolerance=1e-6,
+        gain=1e-6,
+    )
     return found, centre
