@@ -290,7 +290,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the probabilities (N, K) of checked scores, in blocks of rows."""
         out = np.empty(scores.shape, dtype=scores.dtype)
         wide = scores.dtype if self.map_.float32_safe else np.float64
-        for rows in row_blocks(scores.shape, _BLOCK_SCORES):
+        for rows in row_blocks(scores.shape, _BLOCK_SCORES // self.map_.expansion()):
             x = inputs.to_logits(scores[rows], self.input)
             probs = self.prediction_.of_logits(x.astype(wide, copy=False))
             out[rows] = probs if probs.dtype == out.dtype else self.prediction_.narrowed(probs, x)

@@ -110,6 +110,10 @@ class Map(ABC):
         """Return probabilities (N, K): the exponential of the map, or a compiled twin of it."""
         return namespace(x).exp(self(x))
 
+    def expansion(self) -> int:
+        """Return how many numbers a score takes on its way: rows then come in smaller blocks."""
+        return 1
+
     def check(self) -> None:  # noqa: B027 - most maps have nothing to add
         """Raise a ValueError where fields do not fit each other in a way that no declaration says."""
 
@@ -153,6 +157,19 @@ class Map(ABC):
                 _check_array(each.name, value, each.metadata["array"], known)
             elif "choices" in each.metadata and value not in each.metadata["choices"]:
                 raise ValueError(f"{each.name!r} is {value!r}, declared is one of {each.metadata['choices']}")
+
+
+class ProbabilityMap(Map):
+    """A map whose formula gives probabilities: ``probabilities`` is written, and its logarithm follows."""
+
+    @abstractmethod
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of finite logits (N, K)."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K); one of 0 counts as the smallest positive number."""
+        xp = namespace(x)
+        return xp.log(xp.maximum(self.probabilities(x), xp.tiny(x)))
 
 
 def build_map(

@@ -1,9 +1,8 @@
-"""The objective compiled by numba, one family on the CPU: numpy's values-only sort, then one pass.
+"""The objective compiled by numba, one family on the CPU: a radix sort, then one pass.
 
-The sort carries its permutation for free: probability, mark and position are packed into one 64-bit integer
-(32 + 1 + 31 bits), and numpy's vectorised sort of plain integers is an order of magnitude faster than any
-argsort. Sorted, its upper halves ARE the probabilities. One pass then slides the window, takes its error and
-hands each event its gradient; no other n-sized array exists. Kernels release the GIL.
+Probability, mark and position are packed into one 64-bit integer (32 + 1 + 31 bits), so the sort carries its
+permutation for free; sorted, the upper halves ARE the probabilities. One pass then slides the window, takes its error
+and hands each event its gradient. Kernels release the GIL.
 """
 
 from __future__ import annotations
@@ -14,19 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.objective import _by_rank
-from hcal.objective.settings import EVEN, HALF_WAY, ObjectiveSettings
-from hcal.runtime.buffers import buffer
-from hcal.runtime.jit import jit
 from hcal.numerics import Float64
+from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings
+from hcal.runtime.jit import jit
 from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
 
-# The window sum is kept at every BLOCK-th window: coarse enough to be free, fine enough that a binary search
-# over the kept sums needs only a short walk to the exact window. REFRESH bounds the drift of a running sum.
-BLOCK = 256
-REFRESH = 32
+_WIDTH = 11  # bits of a digit of the radix sort: its counts stay in the first cache
+_DIGITS = 1 << _WIDTH
+# The window sum is kept at every _BLOCK-th window: coarse enough to be free, fine enough that a binary search
+# over the kept sums needs only a short walk to the exact window. _REFRESH bounds the drift of a running sum.
+_BLOCK = 256
+_REFRESH = 32
+_MARK = np.uint32(1 << 31)
+_HIGH, _LOW = (1, 0) if sys.byteorder == "little" else (0, 1)
 _jit = jit()
 # Reassociation lets sums use vector registers.
 _fast = jit(fastmath={"reassoc", "contract", "nsz"})
@@ -36,66 +37,39 @@ def families_loss(
     q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool
 ) -> tuple[float, Array | None]:
     """Return the mean loss over the rows of events q (F, n), and its gradient (F, n)."""
-    grad = buffer(q.shape, q.dtype) if need_grad else None
-    loss, share = 0.0, 1 / len(q)
-    for row in range(len(q)):
-        own = None if grad is None else grad[row]
-        p, o = np.ascontiguousarray(q[row]), np.ascontiguousarray(marks[row])
-        loss += family_loss(p, o, s, own, share) / len(q)
-    return loss, grad
+    grad = np.empty(q.shape if need_grad else (len(q), 0), q.dtype)
+    losses = [
+        _family_loss(np.ascontiguousarray(p), np.ascontiguousarray(o), s, own, 1 / len(q))
+        for p, o, own in zip(q, marks, grad, strict=True)
+    ]
+    return sum(losses) / len(q), grad if need_grad else None
 
 
-def family_loss(
-    p: Array, marks: Array, s: ObjectiveSettings, grad: Array | None, factor: float = 1.0
-) -> float:
-    """Return the loss of one family; write ``factor`` times its gradient (n,) into ``grad`` unless None.
-
-    ``p`` (n,) is contiguous, float32 or float64, and lies in [0, 2).
-    """
-    if p.dtype == np.float32 and _by_rank.suits(len(p), int(np.count_nonzero(marks)), s):
-        return _loss_by_rank(p, marks, s, grad, factor)
+def _family_loss(p: Array, marks: Array, s: ObjectiveSettings, grad: Array, share: float) -> float:
+    """Return the loss of one family; write ``share`` times its gradient into ``grad`` unless that is empty."""
+    n = len(p)
+    if n >= 1 << 31:
+        raise ValueError(f"{n} events are too many for one sort (at most 2**31 - 1)")
     q, index = _sorted_events(p, marks)
-    window = min(s.window, len(q))
+    window = min(s.window, n)
     edges, weights = _clusters(q, window, s)
-    out = _NOWHERE[p.dtype.char] if grad is None else grad
-    scale = factor * s.scale / window
-    parts = split(len(q), lambda edge: _next_run(q, index, edge))
+    factor = share * s.scale / window
     losses = run_parts(
-        lambda a, b: _slide(q, index, window, a, b, edges, weights, s.epsilon, s.norm, scale, out), parts
+        lambda a, b: _slide(q, index, window, a, b, edges, weights, s.epsilon, s.norm, factor, grad),
+        split(n, lambda edge: _next_run(q, index, edge)),
     )
     return float(s.scale * sum(losses))
 
 
-def _loss_by_rank(p: Array, marks: Array, s: ObjectiveSettings, grad: Array | None, factor: float) -> float:
-    q, ranks = _by_rank.sorted_probs(p, marks)
-    blocks = _windows(q, s.window)
-    clusters = _clusters(q, s.window, s, blocks)
-    scale = factor * s.scale / s.window
-    loss, by_rank = _by_rank.slide(q, ranks, s.window, blocks[1], BLOCK, clusters, s.epsilon, scale)
-    if grad is not None:
-        _by_rank.read_back(p, marks, q, ranks, by_rank, grad)
-    return float(s.scale * loss)
-
-
-# Stands for "no gradient wanted": a kernel argument cannot be None without being compiled twice.
-_NOWHERE: dict[str, Array] = {"f": np.empty(0, np.float32), "d": np.empty(0, np.float64)}
-_HIGH, _LOW = (1, 0) if sys.byteorder == "little" else (0, 1)
-
-
 def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
-    """Return sorted probabilities and positions; the top bit of a position is the mark."""
-    n = len(p)
-    if n >= 1 << 31:
-        raise ValueError(f"{n} events are too many for one sort (at most 2**31 - 1)")
+    """Return sorted probabilities and their positions, the mark in the top bit."""
     if p.dtype == np.float32:
-        pairs = buffer(n, np.uint64)
-        run_parts(lambda a, b: _pack(p.view(np.uint32), marks, a, b, pairs), split(n))
-        pairs.sort()
-        return pairs.view(np.float32)[_HIGH::2], pairs.view(np.uint32)[_LOW::2]
+        pairs, spare = np.empty((2, len(p)), np.uint64)
+        run_parts(lambda a, b: _pack(p.view(np.uint32), marks, a, b, pairs), split(len(p)))
+        ordered = _radix_sort(pairs, spare)
+        return ordered.view(np.float32)[_HIGH::2], ordered.view(np.uint32)[_LOW::2]
     order = np.argsort((p.view(np.int64) << 1) | marks)
-    q, index = np.empty_like(p), np.empty(n, dtype=np.uint32)
-    run_parts(lambda a, b: _take(p, marks, order, a, b, q, index), split(n))
-    return q, index
+    return p[order], order.astype(np.uint32) | (marks[order].astype(np.uint32) << np.uint32(31))
 
 
 @_jit
@@ -106,34 +80,37 @@ def _pack(bits: Array, marks: Array, lo: int, hi: int, pairs: Array) -> None:
 
 
 @_jit
-def _take(p: Array, marks: Array, order: Array, lo: int, hi: int, q: Array, index: Array) -> None:
-    for j in range(lo, hi):
-        i = order[j]
-        q[j] = p[i]
-        index[j] = np.uint32(i | (np.int64(marks[i]) << 31))
+def _radix_sort(pairs: Array, spare: Array) -> Array:
+    """Sort by the upper 33 bits in three passes, the lowest digit first; both arrays are overwritten."""
+    counts = np.zeros((3, _DIGITS), dtype=np.int64)
+    last = np.uint64(_DIGITS - 1)
+    for i in range(len(pairs)):
+        key = pairs[i] >> np.uint64(31)
+        for digit in range(3):
+            counts[digit, np.intp((key >> np.uint64(_WIDTH * digit)) & last)] += 1
+    for digit in range(3):
+        shift, start, total = np.uint64(31 + _WIDTH * digit), counts[digit], 0
+        for bucket in range(_DIGITS):
+            total, start[bucket] = total + start[bucket], total
+        for i in range(len(pairs)):
+            bucket = np.intp((pairs[i] >> shift) & last)
+            spare[start[bucket]] = pairs[i]
+            start[bucket] += 1
+        pairs, spare = spare, pairs
+    return pairs
 
 
-def _windows(q: Array, window: int) -> tuple[Float64, Float64]:
-    """Return, of every BLOCK windows, the sum of the first and the sum of the sums of all."""
-    m = len(q) - window + 1
-    blocks = -(-m // BLOCK)
-    first, total = np.empty(blocks), np.empty(blocks)
-    run_parts(lambda a, b: _block_sums(q, window, m, a, b, first, total), split(blocks, grain=BLOCK))
-    return first, total
-
-
-def _clusters(
-    q: Array, window: int, s: ObjectiveSettings, blocks: tuple[Float64, Float64] | None = None
-) -> tuple[NDArray[np.int64], Float64]:
+def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.int64], Float64]:
     """Return the edges of the clusters of windows and the weight of each."""
     m = len(q) - window + 1
     if s.weighting == "uniform":
         return np.array([0, m]), np.array([1 / m])
-    first, total = _windows(q, window) if blocks is None else blocks
+    blocks = -(-m // _BLOCK)
+    first, total = np.empty(blocks), np.empty(blocks)
+    run_parts(lambda a, b: _block_sums(q, window, m, a, b, first, total), split(blocks, grain=_BLOCK))
     prefix = np.concatenate([[0.0], np.cumsum(total)])
     edges = _lloyd(q, window, m, first, prefix, s.clusters, s.iterations)
-    counts = np.diff(edges)
-    return edges, 1 / (s.clusters * np.maximum(counts, 1))
+    return edges, 1 / (s.clusters * np.maximum(np.diff(edges), 1))
 
 
 @_fast
@@ -141,8 +118,8 @@ def _block_sums(q: Array, window: int, m: int, lo: int, hi: int, first: Array, t
     """Window sum at the first window of each block, and the sum of window sums over the block."""
     running = 0.0
     for b in range(lo, hi):
-        start, count = b * BLOCK, min(BLOCK, m - b * BLOCK)
-        if b == lo or b % REFRESH == 0:
+        start, count = b * _BLOCK, min(_BLOCK, m - b * _BLOCK)
+        if b == lo or b % _REFRESH == 0:
             running = 0.0
             for v in q[start : start + window]:
                 running += v
@@ -162,7 +139,7 @@ def _block_sums(q: Array, window: int, m: int, lo: int, hi: int, first: Array, t
 def _lloyd(
     q: Array, window: int, m: int, first: Array, prefix: Array, clusters: int, iterations: int
 ) -> NDArray[np.int64]:
-    """Exactly ``iterations`` Lloyd steps from the quantiles (i + ½)/C of the window sums."""
+    """Lloyd steps from the quantiles (i + ½)/C of the window sums, until nothing moves."""
     centres = np.empty(clusters)
     for i in range(clusters):
         at = (i + 0.5) / clusters * (m - 1)
@@ -174,23 +151,27 @@ def _lloyd(
     sums = np.zeros(clusters + 1)
     sums[clusters] = prefix[-1]
     for step in range(iterations + 1):
+        moved = step == 0
         for i in range(1, clusters):
             middle = HALF_WAY * (centres[i - 1] + centres[i]) / 2
-            edges[i], sums[i] = _search(q, window, m, first, prefix, middle)
-        if step < iterations:
-            for i in range(clusters):
-                count = edges[i + 1] - edges[i]
-                if count > 0:
-                    centres[i] = (sums[i + 1] - sums[i]) / count
+            edge, sums[i] = _search(q, window, m, first, prefix, middle)
+            moved |= edge != edges[i]
+            edges[i] = edge
+        if not moved or step == iterations:
+            break
+        for i in range(clusters):
+            count = edges[i + 1] - edges[i]
+            if count > 0:
+                centres[i] = (sums[i + 1] - sums[i]) / count
     return edges
 
 
 @_jit
 def _sum_at(q: Array, window: int, first: Array, k: int) -> float:
     """Sum of window k, walked from the start of its block."""
-    b = k // BLOCK
+    b = k // _BLOCK
     running: float = first[b]
-    for j in range(b * BLOCK, k):
+    for j in range(b * _BLOCK, k):
         running += np.float64(q[j + window]) - np.float64(q[j])
     return running
 
@@ -202,8 +183,8 @@ def _search(q: Array, window: int, m: int, first: Array, prefix: Array, middle: 
     if b < 0:
         return 0, 0.0
     running, acc = first[b], prefix[b]
-    end = min((b + 1) * BLOCK, m)
-    for k in range(b * BLOCK, end):
+    end = min((b + 1) * _BLOCK, m)
+    for k in range(b * _BLOCK, end):
         if running > middle:
             return k, acc
         acc += running
@@ -214,8 +195,8 @@ def _search(q: Array, window: int, m: int, first: Array, prefix: Array, middle: 
 
 @_jit
 def _next_run(q: Array, index: Array, j: int) -> int:
-    """First position from j on where (probability, mark) differs from its predecessor."""
-    while 0 < j < len(q) and q[j] == q[j - 1] and (index[j] ^ index[j - 1]) >> 31 == 0:
+    """First rank from j on where (probability, mark) differs from its predecessor."""
+    while 0 < j < len(q) and q[j] == q[j - 1] and (index[j] ^ index[j - 1]) < _MARK:
         j += 1
     return j
 
@@ -242,7 +223,7 @@ def _slide(
     for j in range(first, hi):
         slope = 0.0
         if j < m:
-            if j == first or j % (BLOCK * REFRESH) == 0:
+            if j == first or j % (_BLOCK * _REFRESH) == 0:
                 mass, hits, slopes = 0.0, 0, 0.0
                 for i in range(j, j + window):
                     mass += q[i]
