@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hcal.calibrators.files import load, save
     from hcal.calibrators.batches import fit_batches
     from hcal.calibrators.h import HCalibrator
+    from hcal.calibrators.multilabel import MultilabelCalibrator
     from hcal.calibrators.pool import PooledCalibrator
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.evaluation import Evaluation, evaluate, reliability
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "PooledCalibrator": "hcal.calibrators.pool",
     "HCalibrator": "hcal.calibrators.h",
+    "MultilabelCalibrator": "hcal.calibrators.multilabel",
     "HCalibrationLoss": "hcal.objective.loss",
     "CalibrationWarning": "hcal.calibrators.base",
     "make_calibrator": "hcal.calibrators",
@@ -75,6 +77,7 @@ __all__ = [
     "HCalibrationLoss",
     "HCalibrator",
     "Monitor",
+    "MultilabelCalibrator",
     "PooledCalibrator",
     "__version__",
     "certify",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._shared import OneTemperature
+from hcal.calibrators._scaling import OneTemperature
 from hcal.calibrators.base import Fitted
 from hcal.numerics import Float64, FloatArray, IntArray
 from hcal.solvers.nll import unit_weight
@@ -34,10 +34,10 @@ class ScaledClassLosses(OneTemperature):
     name = "sctl"
     title = "Scaling of class-wise training losses"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        start = solve_temperature(logits, y, sample_weight)
-        by_class = _ClassLosses(logits, y, unit_weight(sample_weight, len(y)))
-        alpha, beta = _fit_shape(by_class, logits.shape[1])
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        start = solve_temperature(x, y, weight)
+        by_class = _ClassLosses(x, y, unit_weight(weight, len(y)))
+        alpha, beta = _fit_shape(by_class, x.shape[1])
 
         def slope(inverse_temperature: float) -> float:
             losses, slopes = by_class.at(inverse_temperature)
