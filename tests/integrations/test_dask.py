@@ -59,9 +59,7 @@ def client() -> Iterator[Any]:
     with dask.config.set(options):
         from distributed.utils import get_mp_context
 
-        get_mp_context().set_forkserver_preload(
-            ["hcal.integrations.dask", "hcal.bench.cell", "hcal.certificates._compiled"]
-        )
+        get_mp_context().set_forkserver_preload(["hcal.integrations.dask", "hcal.bench.cell"])
         with (
             distributed.LocalCluster(
                 n_workers=4, threads_per_worker=1, dashboard_address=":0", memory_limit=0
