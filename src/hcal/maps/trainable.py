@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.maps.base import Map
-from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture_log_probs, table_scores
+from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture, table_scores
 from hcal.runtime.threads import run_parts, split
 
 Init = Literal["identity", "published"]
@@ -236,7 +236,7 @@ class EnsembleLinear(TrainableMap):
         """Return probabilities (N, K) of x (N, K)."""
         slopes, shares = self.slopes().to(x.dtype), self.shares().to(x.dtype)
         if kernels_for(x) is None:
-            return torch.exp(mixture_log_probs(x, slopes, shares))
+            return mixture(x, slopes, shares)
         probs: Tensor = _Mixture.apply(x, slopes, shares)  # type: ignore[no-untyped-call]
         return probs
 
