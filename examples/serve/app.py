@@ -1,6 +1,6 @@
 """Serve a calibrator over HTTP: POST scores, get probabilities; /metrics counts for Prometheus.
 
-    HCAL_MODEL=model.hcal uvicorn app:app
+HCAL_MODEL=model.hcal uvicorn app:app
 """
 
 from __future__ import annotations
@@ -36,11 +36,19 @@ def build(path: str) -> FastAPI:
             count["refused"] += 1
             raise HTTPException(422, str(error)) from None
         count["rows"] += len(probs)
-        return {"classes": model.classes_.tolist(), "probs": probs.tolist(), "alarm": monitor.alarm is not None}
+        return {
+            "classes": model.classes_.tolist(),
+            "probs": probs.tolist(),
+            "alarm": monitor.alarm is not None,
+        }
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> str:
-        lines = {"rows_total": count["rows"], "refused_total": count["refused"], "alarm": int(monitor.alarm is not None)}
+        lines = {
+            "rows_total": count["rows"],
+            "refused_total": count["refused"],
+            "alarm": int(monitor.alarm is not None),
+        }
         return "".join(f"hcal_{name} {value}\n" for name, value in lines.items())
 
     return app

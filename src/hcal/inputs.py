@@ -308,7 +308,7 @@ def to_logits(scores: Array, kind: str) -> Array:
     least = xp.tiny(scores)
     if kind == "probs":
         return xp.log(xp.maximum(scores, least))
-    lowest = xp.minimum(xp.row_min(xp.where(scores < -1e38, 0 * scores, scores)), float(np.log(least)))
+    lowest = xp.minimum(xp.row_min(xp.where(scores < -1e38, 0.0, scores)), float(np.log(least)))
     return xp.maximum(scores, lowest)
 
 

@@ -20,8 +20,8 @@ from sklearn.svm import SVC
 
 import hcal
 from hcal.integrations.sklearn import (
-    CalibrationDisplay,
     CalibratedClassifier,
+    CalibrationDisplay,
     Scorer,
     raw_margins,
     score_function,

@@ -91,7 +91,9 @@ def test_onnx_is_what_predict_proba_gives(fitted, tmp_path) -> None:
             np.testing.assert_array_equal(got.argmax(1), z.argmax(1))
         odd = rows(4).astype(np.float32)
         assert (np.isnan(run_onnx(path, odd)).all(axis=1) == is_nan(odd)).all(), name
-        facts = json.loads(onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["hcal"])
+        facts = json.loads(
+            onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["hcal"]
+        )
         assert facts["name"] == name
         assert facts["classes"] == ["0", "1", "2", "3"]
 
@@ -128,7 +130,9 @@ def test_numpy_and_torch_are_one_formula(fitted) -> None:
     for (name, k), cal in fitted.items():
         z = synthetic(200, k, seed=7)[0]
         module = MapModule(cal.prediction_, torch.float64)
-        np.testing.assert_allclose(module(torch.from_numpy(z)).numpy(), cal.predict_proba(z), atol=1e-11, err_msg=name)
+        np.testing.assert_allclose(
+            module(torch.from_numpy(z)).numpy(), cal.predict_proba(z), atol=1e-11, err_msg=name
+        )
 
 
 def test_the_python_file_and_the_json_predict_the_same(fitted, tmp_path) -> None:
@@ -163,7 +167,9 @@ def test_ten_lines_that_read_the_json(fitted, tmp_path) -> None:
 def test_the_python_file_needs_numpy_alone(fitted, tmp_path) -> None:
     hcal.export(fitted["pool", 4], tmp_path / "model.py")
     code = "import sys, model; print(model.predict_proba([[0, 1, 2, 3]]).shape, 'hcal' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == "(1, 4) False"
 
 

@@ -36,7 +36,8 @@ INNER = [None, GaussianNB()]
 def test_every_check_of_scikit_learn(inner, method) -> None:
     """As of scikit-learn's own CalibratedClassifierCV, a row of weight 0 still takes a place in its folds."""
     folds = dict.fromkeys(
-        ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"), "folds"
+        ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),
+        "folds",
     )
     results = check_estimator(
         CalibratedClassifier(inner, method=method), on_skip=None, expected_failed_checks=folds

@@ -47,7 +47,9 @@ def test_dtype_goes_through_and_the_argmax_stays(ts, default) -> None:
                     np.testing.assert_allclose(wide, cal.predict_proba(x.double().numpy()), atol=atol)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::FutureWarning"
+)
 def test_every_way_that_torch_runs_a_module(default) -> None:
     module = CalibratedModule(nn.Linear(3, 4), default).eval()
     x, other = torch.randn(7, 3), torch.randn(11, 3)
@@ -85,7 +87,9 @@ def test_compiled_whole_and_once(default) -> None:
     for mode in (torch.inference_mode, torch.no_grad):
         with mode():
             for n in (300, 17, 128):
-                np.testing.assert_allclose(compiled(z[:n]).numpy(), default.predict_proba(z[:n].numpy()), atol=1e-5)
+                np.testing.assert_allclose(
+                    compiled(z[:n]).numpy(), default.predict_proba(z[:n].numpy()), atol=1e-5
+                )
     assert len(seen) <= 2  # one graph a grad mode, none for another batch size
 
 
@@ -159,7 +163,7 @@ def test_dense_outputs(ts) -> None:
 def test_collect_logits(ts) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)).train()
     batches = [(torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 0])) for _ in range(3)]
-    logits, y = collect_logits(net, batches, progress=False)
+    logits, _ = collect_logits(net, batches, progress=False)
     assert logits.shape == (15, 4)
     assert net[1].training  # put back
     torch.testing.assert_close(logits[:5], net.eval()(batches[0][0]).detach())

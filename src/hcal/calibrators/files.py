@@ -27,7 +27,7 @@ _COMPOSITES = {
 _MAP, _ROWS, _FLOOR, _PRIOR = "map.", "fitted_on.", "floor", "prior"
 
 
-def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
+def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator to one file: safetensors with a JSON header and a checksum.
 
     Parameters
@@ -50,7 +50,11 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
         header, arrays = describe(calibrator)
     else:
         inner = getattr(calibrator, "calibrator_", None)
-        hint = ": save its calibrator_, and the classifier itself with joblib or skops" if inner is not None else ""
+        hint = (
+            ": save its calibrator_, and the classifier itself with joblib or skops"
+            if inner is not None
+            else ""
+        )
         raise TypeError(f"hcal.save takes a fitted calibrator, got {type(calibrator).__name__}{hint}")
     write_model(path, header, arrays)
 
@@ -133,12 +137,18 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
 
 def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return header and arrays of a calibrator that is made of others: their arrays carry the member's name."""
-    headers, arrays = {}, {}
+    headers: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for key, member in calibrator.members_.items():
         headers[key], own = describe(member)
         arrays |= {f"{key}/{name}": array for name, array in own.items()}
     params = calibrator.get_params(deep=False)
-    return {"name": calibrator.name, "params": params, "members": headers, "facts": calibrator.facts()}, arrays
+    return {
+        "name": calibrator.name,
+        "params": params,
+        "members": headers,
+        "facts": calibrator.facts(),
+    }, arrays
 
 
 def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
@@ -154,7 +164,9 @@ def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
     for key, each in header["members"].items():
         if type(each) is not dict:
             raise ValueError(f"the member {key[:40]!r} is no calibrator")
-        members[key] = rebuild(each, {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{key}/")})
+        members[key] = rebuild(
+            each, {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{key}/")}
+        )
     stray = [n for n in arrays if n.partition("/")[0] not in members]
     if stray:
         raise ValueError(f"{stray[0][:80]!r} is not an array of a member")

@@ -94,7 +94,9 @@ class MultilabelCalibrator(BaseEstimator):  # type: ignore[misc]
             raise NotFittedError("this MultilabelCalibrator is not fitted yet: call fit(scores, y) first")
         x, _ = self._check(scores)
         if x.shape[1] != len(self.own_weight_):
-            raise ValueError(f"scores has {x.shape[1]} labels, but the calibrator was fitted on {len(self.own_weight_)}")
+            raise ValueError(
+                f"scores has {x.shape[1]} labels, but the calibrator was fitted on {len(self.own_weight_)}"
+            )
         out = np.empty(x.shape)
         for j in range(x.shape[1]):
             odds = _log_odds(self.members_["common"].predict_proba(x[:, j]))
@@ -130,7 +132,11 @@ class MultilabelCalibrator(BaseEstimator):  # type: ignore[misc]
         if not all(isinstance(w, float | int) and 0 <= w <= 1 for w in weight):
             raise ValueError("'own_weight' must lie in [0, 1]")
         known = {"common", *map(str, range(len(names)))}
-        if "common" not in members or not set(members) <= known or any(m.n_classes_ != 2 for m in members.values()):
+        if (
+            "common" not in members
+            or not set(members) <= known
+            or any(m.n_classes_ != 2 for m in members.values())
+        ):
             raise ValueError("the members must be 'common' and binary calibrators of the labels")
         self.members_, self.label_names_ = members, tuple(names)
         self.own_weight_ = np.array(weight, dtype=np.float64)
@@ -163,7 +169,9 @@ def check_indicators(y: Any, shape: tuple[int, ...]) -> IntArray:
     """
     array, _ = inputs.to_numpy(y, "y")
     if array.shape != shape:
-        raise ValueError(f"y has shape {array.shape}, scores has {shape}: one column of 0 and 1 for each label")
+        raise ValueError(
+            f"y has shape {array.shape}, scores has {shape}: one column of 0 and 1 for each label"
+        )
     if not np.isin(array, (0, 1)).all():
         raise ValueError("y must hold 0 and 1: whether each label is present")
     return array.astype(np.int64)

@@ -125,7 +125,8 @@ def get_calibrator(name: str) -> type[Calibrator]:
         module = importlib.import_module(f"{package.__name__}.{name}")
         return next(cls for cls in vars(module).values() if _is_method(cls) and cls.name == name)
     if name in (plugins := _plugins()):
-        return register(plugins[name].load())
+        found: type[Calibrator] = register(plugins[name].load())
+        return found
     raise ValueError(f"unknown calibrator {name!r}; valid names: {', '.join(list_calibrators())}")
 
 

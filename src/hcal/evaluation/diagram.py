@@ -29,7 +29,7 @@ from hcal.evaluation.corp import (
     pool_probabilities,
 )
 from hcal.evaluation.smooth import smooth_curve
-from hcal.metrics.bins import check_bins
+from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import Sample, Vector, as_sample
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
-from hcal.io.class_names import ClassName, check_classes, is_text
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._margins import booster_margins, raw_margins
 from hcal.integrations._scoring import CalibrationDisplay, Scorer, score_function
+from hcal.io.class_names import ClassName, check_classes, is_text
 from hcal.numerics import FloatArray, IntArray
 
-__all__ = ["CalibrationDisplay", "CalibratedClassifier", "Scorer", "raw_margins", "score_function"]
+__all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins", "score_function"]
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 Split = tuple[IntArray, IntArray]
