@@ -159,7 +159,9 @@ class DecisionCalibration(Calibrator):
 class _HeldOut:
     """Follows the Brier score of held-out rows while critics are added."""
 
-    def __init__(self, x: Float64, y: IntArray, weight: Float64 | None, floor: Float64, patience: int) -> None:
+    def __init__(
+        self, x: Float64, y: IntArray, weight: Float64 | None, floor: Float64, patience: int
+    ) -> None:
         self._x, self._y, self._weight = x, y, unit_weight(weight, len(y))
         self._floor, self._patience = floor, patience
         self.best, self._seen, self._least = 0, 0, self._brier()

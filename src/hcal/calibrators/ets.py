@@ -78,7 +78,9 @@ class EnsembleTemperatureScaling(Calibrator):
         if self.objective == "brier":
             near = float(np.log(beta))
             beta = float(
-                np.exp(minimise_scalar(lambda t: _brier(x, y, share, np.exp(t)), near - 3, near + 3, points=7))
+                np.exp(
+                    minimise_scalar(lambda t: _brier(x, y, share, np.exp(t)), near - 3, near + 3, points=7)
+                )
             )
             mix = _brier_weights(x, y, share, beta)
         else:

@@ -39,7 +39,9 @@ class LatentProcess(ProbabilityMap):
     kernel: Array = array("length, variance, variance with noise", 3, low=1e-50, high=1e30)
     mean: Array = array("of the process, in the kernel's basis", "M", low=-1e30, high=1e30)
     reduction: Array = array("of its variance", "M", "M", low=-1e30, high=1e30)
-    draws: Array = array("standard normals of each draw by rank; each is also taken with the other sign", "S", "K")
+    draws: Array = array(
+        "standard normals of each draw by rank; each is also taken with the other sign", "S", "K"
+    )
 
     def probabilities(self, x: Array) -> Array:
         xp = namespace(x)
