@@ -42,6 +42,7 @@ class CriticSteps(ProbabilityMap):
     floor: Array = array("least probability before rows are normalised", low=0, high=0.5)
 
     def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
         p = xp.softmax(self.beta * (x - xp.row_max(x)))
         for i in range(self.critics.shape[0]):

@@ -36,10 +36,12 @@ class MonotoneTable(Map):
     values: Array = array("m there", "G", low=-1e50, high=1e50, order="not falling")
 
     def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
         scores = polygon(without_mean(x) / self.unit, self.knots, self.values)
         return namespace(x).log_softmax(scores)
 
     def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
         if len(self.knots) < 2 or np.diff(self.knots).min() < 1e-50:
             raise ValueError("'knots' must be two at least, and 1e-50 apart")
 

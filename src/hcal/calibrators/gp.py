@@ -29,27 +29,29 @@ _CELLS = 1024
 
 @map_type
 class LatentProcess(ProbabilityMap):
-    """The mean of softmax(f) over draws of f, whose mean is x + kᵀ ``mean`` and variance prior − kᵀ ``reduction`` k.
+    """The mean of softmax(f) over draws of f, whose mean is x + aᵀ ``mean`` and variance prior − Σ ``known`` a².
 
-    k = σ² RBF(Z, x). The draws belong to ranks: the numbers of the classes do not matter, and tied ones stay tied.
+    a = L⁻¹k with k = σ² RBF(Z, x). The draws belong to ranks: the numbers of the classes do not matter, and tied ones stay tied.
     """
 
     unit: Array = array("logits are divided by it", low=1e-100, high=STEEP)
     inducing: Array = array("inducing inputs Z", "M", low=-1e50, high=1e50)
     kernel: Array = array("length, variance, variance with noise", 3, low=1e-50, high=1e30)
-    mean: Array = array("of the process, in the kernel's basis", "M", low=-1e30, high=1e30)
-    reduction: Array = array("of its variance", "M", "M", low=-1e30, high=1e30)
+    whitening: Array = array("L⁻¹, where LLᵀ is the kernel of Z", "M", "M", low=-1e30, high=1e30)
+    mean: Array = array("of the whitened process", "M", low=-1e30, high=1e30)
+    known: Array = array("how much of its variance the rows took away", "M", low=-1e30, high=1)
     draws: Array = array(
         "standard normals of each draw by rank; each is also taken with the other sign", "S", "K"
     )
 
     def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
         ranked, order = xp.sort_rows(without_mean(x) / self.unit)
         away = (ranked[..., None] - self.inducing) / self.kernel[0]
-        k = self.kernel[1] * xp.exp(-0.5 * away * away)
-        mean = ranked + k @ self.mean
-        spread = xp.sqrt(xp.maximum(self.kernel[2] - ((k @ self.reduction) * k).sum(-1), 0.0))
+        a = (self.kernel[1] * xp.exp(-0.5 * away * away)) @ self.whitening.T
+        mean = ranked + a @ self.mean
+        spread = xp.sqrt(xp.maximum(self.kernel[2] - (a * a) @ self.known, 0.0))
         total, draws = 0.0, self.draws.shape[0]
         for i in range(draws):  # in pairs ±ε: the odd orders of their error cancel
             step = spread * self.draws[i]
@@ -58,6 +60,7 @@ class LatentProcess(ProbabilityMap):
         return xp.put_along(0 * x, order, mean_of_ties(probs, ranked))
 
     def expansion(self) -> int:
+        """Return how many numbers a score takes on its way."""
         return 4 * int(self.inducing.shape[0])
 
 
@@ -129,8 +132,9 @@ class GaussianProcessCalibration(Calibrator):
             unit=np.array(unit),
             inducing=z.copy(),
             kernel=np.array([length, variance, variance + noise]),
-            mean=inverse.T @ m,
-            reduction=inverse.T @ ((1 - s**2)[:, None] * inverse),
+            whitening=inverse,
+            mean=m.copy(),
+            known=1 - s**2,
             draws=rng.standard_normal(((self.samples + 1) // 2, x.shape[1])),
         )
         info = {

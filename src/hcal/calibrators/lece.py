@@ -38,6 +38,7 @@ class NeighbourErrors(ProbabilityMap):
     threshold: Array = array("probabilities at or below it stay", low=0, high=1)
 
     def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
         queries = xp.softmax(self.beta * (x - xp.row_max(x)))
         if self.probs.shape[0] == 0:
@@ -52,9 +53,11 @@ class NeighbourErrors(ProbabilityMap):
         return moved / xp.row_sum(moved)
 
     def expansion(self) -> int:
+        """Return how many numbers a score takes on its way."""
         return max(1, 4 * self.probs.shape[0] // max(1, self.probs.shape[1]))
 
     def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
         if len(self.probs) == 0 and self.threshold < 1:
             raise ValueError("'probs' must have rows where 'threshold' is below 1")
         if len(self.probs) and self.count > len(self.probs):
