@@ -77,6 +77,7 @@ class HCalibrator(Calibrator):
     name = "h"
     title = "h-calibration (the paper's)"
     preserves = "order"
+    weighted = True
     map_types = (TableMap, MixtureMap)
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "class_wise": {"select": "class_wise"},
@@ -100,6 +101,12 @@ class HCalibrator(Calibrator):
 
         if self.select not in SELECTORS:
             raise ValueError(f"select must be one of {', '.join(map(repr, SELECTORS))}, got {self.select!r}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        if weight is not None:
+            if not np.array_equal(weight, np.rint(weight)):
+                raise ValueError("'h' takes sample_weight of integers only: windows are runs of rows")
+            x, y = (np.repeat(part, weight.astype(np.int64), axis=0) for part in (x, y))
         names = PAPER_MAPS if self.maps == "all" else [self.maps] if isinstance(self.maps, str) else self.maps
         fitted = train_candidates(
             x, y, names, select=[self.select], settings=AdamSettings(epochs=self.epochs, batch_size=self.batch_size),

@@ -17,8 +17,7 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.batches import fit_batches
-from hcal.certificates.result import Certificate
-from hcal.certificates.run import TOLERANCE
+from hcal.certificates.result import TOLERANCE, Certificate
 from hcal.certificates.streaming import CertificateStream
 from hcal.extras import missing
 from hcal.inputs import InputKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hcal.maps.base import SMALL, STEEP, Array, Map, array, map_type, option
+from hcal.maps.base import SMALL, STEEP, Array, Map, ProbabilityMap, array, map_type, option
 from hcal.xp import namespace
 
 #: What x is made of logits: log-softmax (the published code), or less the largest of the row (the paper).
@@ -18,7 +18,9 @@ class TableMap(Map):
     Knot c lies at x = −c·step and has the value −table[c]; below the last knot the last slope continues.
     """
 
-    table: Array = array("minus the map at the knots, from x = 0 downwards", "G+1", low=0.0, order="not falling")
+    table: Array = array(
+        "minus the map at the knots, from x = 0 downwards", "G+1", low=0.0, order="not falling"
+    )
     step: Array = array("distance of the knots", low=SMALL)
     reference: Reference = option("what x is made of logits", ("log_softmax", "largest"), "log_softmax")
 
@@ -30,16 +32,15 @@ class TableMap(Map):
 
 
 @map_type
-class MixtureMap(Map):
+class MixtureMap(ProbabilityMap):
     """Σ v_i softmax(a_i x): a mixture of temperatures."""
 
     slopes: Array = array("inverse temperatures a", "M", low=0.0, high=STEEP)
     shares: Array = array("weights v, which sum to 1", "M", low=0.0, high=1.0)
 
-    def __call__(self, x: Array) -> Array:
-        """Return log-probabilities (N, K) of logits (N, K)."""
-        xp = namespace(x)
-        return mixture_log_probs(x - xp.row_max(x), self.slopes, self.shares)
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
+        return mixture(x - namespace(x).row_max(x), self.slopes, self.shares)
 
 
 def table_scores(x: Array, table: Array, step: Array) -> Array:
@@ -55,11 +56,10 @@ def table_scores(x: Array, table: Array, step: Array) -> Array:
     return -xp.where(cell < cells - 1, xp.minimum(score, high), score)
 
 
-def mixture_log_probs(x: Array, slopes: Array, shares: Array) -> Array:
-    """Return ln Σ v_i softmax(a_i x)."""
+def mixture(x: Array, slopes: Array, shares: Array) -> Array:
+    """Return Σ v_i softmax(a_i x)."""
     xp = namespace(x)
-    total = None
+    total = 0.0 * x
     for i in range(len(slopes)):
-        part = shares[i] * xp.exp(xp.log_softmax(slopes[i] * x))
-        total = part if total is None else total + part
-    return xp.log(total)
+        total = total + shares[i] * xp.exp(xp.log_softmax(slopes[i] * x))
+    return total

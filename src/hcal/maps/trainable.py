@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.maps.base import Map
-from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture_log_probs, table_scores
+from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture, table_scores
 from hcal.runtime.threads import run_parts, split
 
 Init = Literal["identity", "published"]
@@ -236,7 +236,7 @@ class EnsembleLinear(TrainableMap):
         """Return probabilities (N, K) of x (N, K)."""
         slopes, shares = self.slopes().to(x.dtype), self.shares().to(x.dtype)
         if kernels_for(x) is None:
-            return torch.exp(mixture_log_probs(x, slopes, shares))
+            return mixture(x, slopes, shares)
         probs: Tensor = _Mixture.apply(x, slopes, shares)  # type: ignore[no-untyped-call]
         return probs
 
@@ -246,9 +246,7 @@ class EnsembleLinear(TrainableMap):
         return MixtureMap(slopes=slopes, shares=shares)
 
 
-def build_trainable(
-    name: str, x: Tensor, *, init: Init = "identity", random_state: int = 0
-) -> TrainableMap:
+def build_trainable(name: str, x: Tensor, *, init: Init = "identity", random_state: int = 0) -> TrainableMap:
     """Return a map by family and size, e.g. ``"monotonic-50"``; any size, not only the paper's.
 
     Parameters
@@ -269,7 +267,9 @@ def build_trainable(
         raise ValueError(f"init must be 'identity' or 'published', got {init!r}")
     family, _, size = name.partition("-")
     if family not in ("piecewise", "monotonic", "ensemble") or not size.isdigit() or int(size) < 1:
-        raise ValueError(f"unknown map {name!r}: use {', '.join(PAPER_MAPS)}, or another size of these families")
+        raise ValueError(
+            f"unknown map {name!r}: use {', '.join(PAPER_MAPS)}, or another size of these families"
+        )
     if family == "piecewise":
         return PiecewiseLinear(int(size))
     if family == "ensemble":
@@ -291,7 +291,9 @@ def kernels_for(x: Tensor) -> Any:
     if x.dtype != torch.float32:
         return None
     name, package = ("_triton", "triton") if x.is_cuda else ("_numba", "numba")
-    fits = x.shape[1] <= _TRITON_CLASSES and x.numel() < 2**31 - 2**16 if x.is_cuda else x.device.type == "cpu"
+    fits = (
+        x.shape[1] <= _TRITON_CLASSES and x.numel() < 2**31 - 2**16 if x.is_cuda else x.device.type == "cpu"
+    )
     if not fits or find_spec(package) is None or find_spec(f"hcal.maps.{name}") is None:
         return None
     import importlib
@@ -317,7 +319,9 @@ class _TableSoftmax(torch.autograd.Function):
         elif x.is_cuda:
             probs = kernels.table_forward(x.contiguous(), values.contiguous(), step)
         else:
-            probs = _in_parts(x, 1, lambda a, b, out: kernels.table_forward(*_arrays(x, values), 1 / step, a, b, out))
+            probs = _in_parts(
+                x, 1, lambda a, b, out: kernels.table_forward(*_arrays(x, values), 1 / step, a, b, out)
+            )
         ctx.save_for_backward(x, probs)
         ctx.step, ctx.cells, ctx.order = step, len(values) - 1, order
         return probs
@@ -330,7 +334,9 @@ class _TableSoftmax(torch.autograd.Function):
         if not x.is_cuda:
             arrays = _arrays(x, probs, grad)
             parts = split(len(x), grain=x.shape[1])
-            sums = run_parts(lambda a, b: kernels.table_backward(*arrays, 1 / ctx.step, ctx.cells, a, b), parts)
+            sums = run_parts(
+                lambda a, b: kernels.table_backward(*arrays, 1 / ctx.step, ctx.cells, a, b), parts
+            )
             return None, torch.from_numpy(np.sum(sums, axis=0)).to(x.dtype), None, None
         if kernels is not None:
             inner = kernels.table_inner(probs, grad.contiguous())

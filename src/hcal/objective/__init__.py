@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hcal.objective.definition import ObjectiveSettings
     from hcal.objective.engines import loss_and_grad
     from hcal.objective.loss import HCalibrationLoss
-    from hcal.objective.definition import ObjectiveSettings
 
 __all__ = ["HCalibrationLoss", "ObjectiveSettings", "loss_and_grad"]
 

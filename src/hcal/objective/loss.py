@@ -17,6 +17,7 @@ from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings, Weighti
 from hcal.objective.engines import check_arrays, check_ranges, evaluate_loss, has_kernel
 from hcal.objective.events import EventsArgument, Family, family_of
 
+
 class HCalibrationLoss(torch.nn.Module):
     """Loss of h-calibration (eq:finalloss): sorted events, windows of M, k-means weights.
 

@@ -13,7 +13,7 @@ from hcal.numerics import Float64, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.families import Family
 from hcal.solvers.optimise import Prox, Solution, lbfgs, newton, proximal_gradient
-from hcal.solvers.rows import ArrayRows, FitRows, array_rows
+from hcal.solvers.rows import ArrayRows, FitRows
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
@@ -103,6 +103,7 @@ def fit_nll(
     Examples
     --------
     >>> from hcal.solvers.families import ClassLinear
+    >>> from hcal.solvers.rows import array_rows
     >>> x, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
     >>> ridge = Ridge(np.full(4, 1e-9), np.zeros(4))
     >>> solved = fit_nll(ClassLinear(2), array_rows(x, y), penalty=ridge)
