@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hcal.io.top_k import TopK
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
+    from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.onnx import export_onnx
     from hcal.metrics import list_metrics
     from hcal.objective.loss import HCalibrationLoss
@@ -47,6 +48,7 @@ _LAZY = {
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
     "compare": "hcal.evaluation.comparison",
+    "cross_fit": "hcal.evaluation.crossfit",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
@@ -79,6 +81,7 @@ __all__ = [
     "bench",
     "certify",
     "compare",
+    "cross_fit",
     "evaluate",
     "export_onnx",
     "fit_batches",

@@ -131,7 +131,7 @@ def test_forms_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
         assert word in text
     assert "mean confidence" in text
     assert "sharpness" in text
-    assert "p = 0.001" in text
+    assert "p ≤ 0.001" in text
     assert "Exactly calibrated: refuted" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 120
     assert repr(result) == text

@@ -13,8 +13,8 @@ import torch
 
 from hcal import metrics
 from hcal.certificates import certify
-from hcal.evaluation.run import evaluate
-from hcal.evaluation.standing import vector_test
+from hcal.evaluation import evaluate
+from hcal.evaluation.assessment import vector_test
 from hcal.metrics import resampling
 from hcal.metrics.device import check_tensor
 from hcal.metrics.registry import METRICS

@@ -10,8 +10,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.cli import console
 from hcal.io import DataFile
 from hcal.io.limits import open_regular
-from hcal.reporting import Source, measure_report, write_page
-from hcal.reporting.verdict import ReportVerdict, judge_report
+from hcal.reporting import ReportVerdict, Source, judge_report, measure_report, write_page
 
 
 def write(
@@ -48,7 +47,7 @@ def write(
 def to_dict(verdict: ReportVerdict, page: Path) -> dict[str, Any]:
     """Return what the page says, JSON-able."""
     return {
-        "report": str(page), "grade": verdict.grade, "headline": verdict.headline,
+        "report": str(page), "grade": verdict.grade, "headline": verdict.headline, "chips": verdict.chips,
         "sentences": verdict.sentences, "alarms": verdict.alarms,
     }  # fmt: skip
 

@@ -11,13 +11,12 @@ from scipy.special import ndtri
 
 from hcal import inputs
 from hcal.certificates import certify
+from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
+from hcal.evaluation.coincidence import coincidence
+from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 from hcal.io.class_names import check_classes, encode
 from hcal.io.probabilities import to_probs
 from hcal.io.top_k import TopK
-from hcal.evaluation.coincidence import coincidence
-from hcal.evaluation.collapse import collapse_reasons
-from hcal.evaluation.result import Difference, Evaluation, Result
-from hcal.evaluation.standing import stand, vector_test
 from hcal.metrics.data import is_on_device
 from hcal.metrics.registry import LEVELS, METRICS, get_metric
 from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, percentile
@@ -120,6 +119,7 @@ def evaluate(
         ),
         notes=tuple(notes),
         ci=ci,
+        positive=_positive_rate(s, positive, named),
         **proof,
         differences={}
         if other is None
@@ -140,12 +140,24 @@ def _proof(
     wanted = wanted and s.weight is None and s.n > 1
     if not wanted and groups is None:
         return {}
-    certificate = certify(s, level=ci or 0.95, groups=groups, positive=positive, classes=names)
+    events = ("class-wise",) if s.k == 2 else ("top-label", "class-wise")
+    certificate = certify(s, level=ci or 0.95, events=events, groups=groups, positive=positive, classes=names)
     if not wanted:
         return {"certificate": certificate}
     tested, vector = calibration_test(s, random_state=random_state), vector_test(s, random_state)
-    standing = stand(s, certificate, tested, vector)
-    return {"certificate": certificate, "test": tested, "vector_test": vector, "standing": standing}
+    name = None if names is None else str(names[positive])
+    found = assess(s, certificate, tested, vector, positive, name)
+    return {"certificate": certificate, "test": tested, "vector_test": vector, "assessment": found}
+
+
+def _positive_rate(s: Sample, positive: int, names: Any) -> PositiveRate | None:
+    """What is stated of the positive class of two on average, and how often it came."""
+    if s.k != 2 or not s.data.complete:
+        return None
+    if not 0 <= positive < 2:
+        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
+    stated, observed = s.mean(s.data.column(positive).astype(np.float64)), s.mean(1.0 * (s.y == positive))
+    return PositiveRate(f"class {positive}" if names is None else str(names[positive]), stated, observed)
 
 
 def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:

@@ -19,12 +19,12 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.calibration_rows import KEY, SeenRows, checked_rows
 from hcal.certificates.streaming import CertificateStream
+from hcal.evaluation.assessment import collapse_reasons
+from hcal.evaluation.evaluator import chosen_metrics, evaluate
+from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.io.batching import Batch, Batches, read_piece, rows_from
 from hcal.io.pieces import Piece
 from hcal.io.probabilities import to_probs
-from hcal.evaluation.collapse import collapse_reasons
-from hcal.evaluation.result import Difference, Evaluation, Result
-from hcal.evaluation.run import chosen_metrics, evaluate
 from hcal.metrics.registry import METRICS
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.numerics import FloatArray, IntArray
