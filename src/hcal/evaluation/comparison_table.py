@@ -92,7 +92,7 @@ class PairedDifference:
 
 
 class Comparison:
-    """Methods × metrics, averaged over tasks; prints as a table, the best of each column in bold with its ties.
+    """Methods × metrics, averaged over tasks; prints as a table, the best of each column in bold.
 
     ``phi`` is CalArena's post-hoc improvement (arXiv 2605.30188), here of NLL: that of the uncalibrated
     scores less that of the method, on the same test rows; positive is better. ``phi_brier`` is that of the

@@ -131,7 +131,7 @@ class Content:
     @property
     def event(self) -> str:
         """What the page speaks of."""
-        return f"P({self.names[self.positive]})" if self.binary else "the predicted class's probability"
+        return f"P({self.names[self.positive]})" if self.binary else "the stated confidence"
 
     @property
     def changed(self) -> int:

@@ -28,8 +28,8 @@ def decisions(content: Content) -> str:
             return ""
         table = certificate.classes.kept[content.positive].table
         words = (
-            "Decision curve: the net benefit of acting on rows above a threshold (solid), of acting on all rows "
-            "(dashed) and on none (zero). Where the solid line is highest, the model helps to decide."
+            "Decision curve: the net benefit of acting on rows above a threshold (solid), of acting on all "
+            "rows (dashed) and on none (zero). Where the solid line is highest, the model helps to decide."
         )
         curve = f'<figure class="{side}">{_net_benefit(content, table)}</figure><p class="aside">{words}</p>'
         return f'{_positive_thresholds(content, table, failure)}<div class="pair spaced">{curve}</div>'

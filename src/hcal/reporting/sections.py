@@ -156,8 +156,8 @@ def confidence(content: Content) -> str:
             wrong = int((conf[~hit] > 0.9).sum())
             figures.append(
                 f'<p class="aside">It states {percent(float(conf.mean()))} on average and is right '
-                f"{percent(float(hit.mean()))} of the time. {wrong:,} wrong predictions were stated with more "
-                "than 90 % confidence.</p>"
+                f"{percent(float(hit.mean()))} of the time. {wrong:,} wrong predictions were stated with "
+                "more than 90 % confidence.</p>"
             )
     return section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
 
@@ -173,8 +173,8 @@ def mapping(content: Content) -> str:
     else:
         drawing, words = charts.logit_map(content.before.probs, content.after.probs)
         lead = (
-            "What the calibrator does to a logit, measured from the top class of its row. The dashed diagonal "
-            "changes nothing; a flatter curve makes the model less sure. Dots away from the line mean that "
+            "What the calibrator does to a logit, measured from the top class of its row. The dashed "
+            "diagonal changes nothing; a flatter curve makes the model less sure. Dots away from the line mean that "
             "classes or rows are treated differently."
         )
     figure = f'<figure class="after">{drawing}</figure><p class="aside">{escape(words)}</p>'
@@ -212,8 +212,8 @@ def classes(content: Content) -> str:
     wrong = len(found.refutations)
     lead = (
         f"What is stated of each class on average and how often it came; {wrong:,} of "
-        f"{len(found.classes):,} are proven to be off somewhere. The colour is the gap measured by the class's "
-        "own tolerance: red is stated too high, blue too low."
+        f"{len(found.classes):,} are proven to be off somewhere. The colour is the gap measured by the "
+        "class's own tolerance: red is stated too high, blue too low."
     )
     table = f'<div class="scroll"><table class="numbers heat">{head}{"".join(rows[:_WORST])}</table></div>'
     if len(rows) > _WORST:
