@@ -1,7 +1,7 @@
 """How far ``lece`` and ``diag`` move with the dealing of rows: seeds and numbers of folds.
 
 ``python -m studies.spread run`` fits them on the paper's task and writes ``results/spread.csv``;
-``python -m studies.spread page`` writes the table into ``docs/methods.md``.
+``python -m studies.spread page`` writes the table into ``studies/published-settings.md``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from studies.joint import load
 from studies.limitations import between
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "methods.md"
+PAGE: Final = ROOT / "studies" / "published-settings.md"
 RESULTS: Final = ROOT / "results" / "spread.csv"
 MARKS: Final = ("<!-- spread: begin -->", "<!-- spread: end -->")
 TASK: Final = "cifar10_resnet110"

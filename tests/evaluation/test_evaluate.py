@@ -265,13 +265,13 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    "first", ["import hcal.evaluation", "import hcal.evaluation.run, hcal.evaluation.diagram", "import hcal"]
+    "first", ["import hcal.evaluation", "import hcal.evaluation.evaluator, hcal.evaluation.diagram", "import hcal"]
 )
 def test_evaluate_is_the_function_in_every_import_order(first: str) -> None:
     code = (
         f"{first}\nimport hcal, inspect\n"
         "assert inspect.isfunction(hcal.evaluate) and inspect.isfunction(hcal.reliability)\n"
-        "import hcal.evaluation.run, hcal.evaluation.diagram\n"
+        "import hcal.evaluation.evaluator, hcal.evaluation.diagram\n"
         "from hcal import evaluate, reliability\n"
         "found = hcal.evaluate, evaluate, reliability, hcal.evaluation.evaluate\n"
         "assert all(inspect.isfunction(f) for f in found)\n"

@@ -185,7 +185,7 @@ def test_the_page_is_the_results_and_the_readme_quotes_it(tmp_path: Path) -> Non
 
 
 def test_what_the_theory_says_of_the_window() -> None:
-    assert "by less than 2 % on four tasks" in (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+    assert "by less than 2 % on four tasks" in (ROOT / "studies" / "theory.md").read_text(encoding="utf-8")
     small = read_results(ROOT / "results" / "ablations.csv")
     kept = small.select(tasks=[t for t in small.tasks if small.seeds(t, "M=100/top")])
     assert len(kept.tasks) == 4

@@ -1,4 +1,4 @@
-"""The numbers of docs/methods.md that a user gets are those of the kept results."""
+"""The numbers of studies/published-settings.md that a user gets are those of the kept results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers import ROOT
 from studies import spread
 from studies.paired import mean_replicates
 
-PAGE = ROOT / "docs" / "methods.md"
+PAGE = ROOT / "studies" / "published-settings.md"
 LINES = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.read_text(encoding="utf-8").partition("## Numbers")[2].splitlines()

@@ -31,7 +31,7 @@ from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.io.class_names import check_classes, encode
 from hcal.io.folds import Fold, kfold
 from hcal.metrics import Sample, get_metric, list_metrics
-from hcal.metrics.resampling import replicates, resample_blocks
+from hcal.metrics.resampling import measure, replicates, resample_blocks
 from hcal.numerics import FloatArray, IntArray
 
 #: Shown unless the user names others: one top-label error with and one without chance removed, one
@@ -310,7 +310,7 @@ def run_cell(work: Work) -> Cell:
             probs, fit_s, predict_s = _predictions(work.calibrator, task)
             sample = Sample(probs, task.test_y)
             needed = dict.fromkeys([*work.metrics, "nll", "brier", "accuracy"])
-            scores = {name: float(get_metric(name).function(sample)) for name in needed}
+            scores = measure(sample, needed)[0]
             scores["mean_confidence"] = float(sample.data.conf.mean())
             drawn = paired_replicates(sample, list(needed), work.resamples)
         except Exception as error:

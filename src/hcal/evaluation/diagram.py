@@ -17,7 +17,7 @@ from hcal.evaluation.curves import (
     smooth_curve,
 )
 from hcal.io.class_names import check_classes, encode
-from hcal.metrics.bins import check_bins
+from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import Vector, as_sample
 
 if TYPE_CHECKING:

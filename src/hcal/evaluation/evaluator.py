@@ -17,9 +17,15 @@ from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 from hcal.io.class_names import check_classes, encode
 from hcal.io.probabilities import to_probs
 from hcal.io.top_k import TopK
-from hcal.metrics.data import is_on_device
-from hcal.metrics.registry import LEVELS, METRICS, get_metric
-from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, percentile
+from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
+from hcal.metrics.resampling import (
+    SPREAD_RESAMPLES,
+    BootstrapEnds,
+    bootstrap,
+    intervals,
+    measure,
+    percentile,
+)
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
 from hcal.metrics.testing import calibration_test
@@ -97,7 +103,10 @@ def evaluate(
     y = y if named is None else encode(y, named)
     s = _sample(probs, y, sample_weight, input)
     notes = _coincidence(probs, calibration)
-    values, left_out = _values(s, names, chosen)
+    # A metric that was chosen refuses weights that it cannot take with an error of its own.
+    left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
+    values, told = measure(s, [n for n in names if n not in left_out])
+    notes += told
     if left_out:
         notes.append(f"left out, because {_why_not(s)}: {', '.join(left_out)}")
     found = {}
@@ -172,10 +181,10 @@ def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:
 def chosen_metrics(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
     """Return the metrics asked for, levels written out, and whether somebody chose them."""
     if metrics is None:
-        return list(METRICS), False
+        return list_metrics(), False
     names: list[str] = []
     for name in [metrics] if isinstance(metrics, str) else metrics:
-        members = [m.name for m in METRICS.values() if m.level == name] if name in LEVELS else [name]
+        members = list_metrics(name) if name in LEVELS else [name]
         names.extend(get_metric(m).name for m in members if m not in names)
     if not names:
         raise ValueError("metrics is empty: name at least one, or leave it out for all of them")
@@ -186,22 +195,8 @@ def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> 
     if isinstance(probs, Sample):
         return probs
     if input != "probs" and not isinstance(probs, TopK):
-        there = None
-        if input == "logits" and is_on_device(probs):
-            from hcal.metrics.device import softmax_on_device
-
-            there = softmax_on_device(probs)
-        probs = to_probs(probs, input) if there is None else there
+        probs = to_probs(probs, input)
     return Sample(probs, y, sample_weight)
-
-
-def _values(s: Sample, names: list[str], chosen: bool) -> tuple[dict[str, float], list[str]]:
-    """Return every metric, and the names of those left out because nobody asked for them by name.
-
-    A metric that was chosen refuses weights that it cannot take with an error of its own.
-    """
-    left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
-    return {n: METRICS[n].function(s) for n in names if n not in left_out}, left_out
 
 
 def _why_not(s: Sample) -> str:
@@ -234,7 +229,7 @@ def _differences(
     Scores and debiased errors: percentiles. Plug-in errors: the difference ± z standard deviations, because
     the bias that a bootstrap adds to both does not cancel where one of them is nearly calibrated.
     """
-    before = {n: METRICS[n].function(other) for n in values}
+    before = measure(other, values)[0]
     out = {n: Difference(before[n], values[n] - before[n]) for n in values}
     if ci is None:
         return out
