@@ -34,8 +34,9 @@ RULE: Final = (
     "proven to be off by more, and NLL is better than that of the base rates. "
     "Not good: more than 5 % of the rows are proven to be off by more than the tolerance and the error is "
     "not proven to be within it; or NLL is worse than that of the base rates, or more than 1 % worse than "
-    "before calibration; or the predictor has collapsed. With care: within the tolerance on average, but with "
-    "more rows off than that, or not shown to know more than the base rates. Otherwise the rows cannot tell."
+    "before calibration; or the predictor has collapsed. With care: within the tolerance on average, but "
+    "with more rows off than that, or not shown to know more than the base rates. Otherwise the rows "
+    "cannot tell."
 )
 
 

@@ -174,8 +174,8 @@ def mapping(content: Content) -> str:
         drawing, words = charts.logit_map(content.before.probs, content.after.probs)
         lead = (
             "What the calibrator does to a logit, measured from the top class of its row. The dashed "
-            "diagonal changes nothing; a flatter curve makes the model less sure. Dots away from the line mean "
-            "that classes or rows are treated differently."
+            "diagonal changes nothing; a flatter curve makes the model less sure. Dots away from the line "
+            "mean that classes or rows are treated differently."
         )
     figure = f'<figure class="after">{drawing}</figure><p class="aside">{escape(words)}</p>'
     return section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
