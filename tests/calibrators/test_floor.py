@@ -152,7 +152,7 @@ def test_the_floor_is_saved_and_a_file_without_one_still_works(tmp_path: Path) -
 def test_compare_and_the_classifier_learn_the_floor_too() -> None:
     from sklearn.ensemble import RandomForestClassifier
 
-    from hcal.integrations.sklearn import HCalibratedClassifier
+    from hcal.integrations.sklearn import CalibratedClassifier
 
     probs, y = forest(300, 2)
     new, y_new = forest(500, 2, seed=1)
@@ -162,7 +162,7 @@ def test_compare_and_the_classifier_learn_the_floor_too() -> None:
     assert table["ts"]["nll"] == pytest.approx(expected, rel=1e-9)
 
     trees = RandomForestClassifier(10, random_state=0)
-    wrapped = HCalibratedClassifier(trees, method="ts", cv=3).fit(synthetic(300, 2)[0], y)
+    wrapped = CalibratedClassifier(trees, method="ts", cv=3).fit(synthetic(300, 2)[0], y)
     assert wrapped.calibrator_.state_["input_floor"] == pytest.approx(0.05)
     assert wrapped.predict_proba(synthetic(300, 2, seed=1)[0]).min() > 0
 

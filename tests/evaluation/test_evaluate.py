@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import hcal
-from hcal.evaluation import coinciding_rows
 from hcal.numerics import log_softmax, softmax
 from helpers import load_task, synthetic
 
@@ -239,13 +238,10 @@ def test_weights() -> None:
 
 
 def test_coinciding_rows_warn() -> None:
-    with pytest.warns(UserWarning, match="200 of 400 test rows also stand in the calibration set"):
+    with pytest.warns(UserWarning, match="About 50 % of the 400 rows were used to fit"):
         result = hcal.evaluate(P, Y, "nll", calibration=P[:200])
-    assert "look smaller than they are" in result.warnings[0]
+    assert "look smaller than on new rows" in result.warnings[0]
     assert hcal.evaluate(P[:200], Y[:200], "nll", calibration=P[200:]).warnings == []
-    assert hcal.evaluate(P, Y, "nll", calibration=np.ones((5, 7))).warnings == []
-    saturated = np.tile([1.0, 0.0], (50, 1))
-    assert coinciding_rows(saturated, saturated) == 0.0  # repeated predictions prove nothing
 
 
 @pytest.mark.parametrize(
@@ -265,7 +261,8 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    "first", ["import hcal.evaluation", "import hcal.evaluation.evaluator, hcal.evaluation.diagram", "import hcal"]
+    "first",
+    ["import hcal.evaluation", "import hcal.evaluation.evaluator, hcal.evaluation.diagram", "import hcal"],
 )
 def test_evaluate_is_the_function_in_every_import_order(first: str) -> None:
     code = (

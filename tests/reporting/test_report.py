@@ -257,7 +257,7 @@ def test_small_data_can_be_cross_fitted(tmp_path: Path) -> None:
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "each row predicted by a fit without it" in text
     assert any("Corrected for optimism" in s for s in verdict.sentences)
-    assert not any("learned from" in a for a in verdict.alarms)
+    assert not any("used to fit" in a for a in verdict.alarms)
     with pytest.raises(ValueError, match="or pass cross_fit=True"):
         hcal.report("platt", logits, y, tmp_path / "r.html")
 
@@ -330,10 +330,10 @@ def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
     np.savez(file, logits=logits, y=y)
     _run("fit", file, "-o", model, "--method", "ts", "-q")
     found = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
-    assert any("learned from" in alarm for alarm in found["alarms"])
+    assert any("used to fit the calibrator" in alarm for alarm in found["alarms"])
     result = CliRunner().invoke(
         app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"]
     )
-    assert result.stderr.startswith("warning: These are the rows that the calibrator learned from")
+    assert result.stderr.startswith("warning: About 100 % of the 400 rows were used to fit")
     result = CliRunner().invoke(app, ["evaluate", str(file), "--model", str(model), "-q"])
-    assert "warning: these are the rows that the calibrator learned from" in result.stderr
+    assert "were used to fit the calibrator: evaluate it on others" in result.stderr.replace("\n", " ")

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.base import Fitted
+from hcal.calibrators.ts import TemperatureScaling
 from hcal.certificates.sentences import points
 from hcal.reporting import judge_report, measure_report
 from hcal.reporting.page import render
@@ -31,7 +32,7 @@ def test_the_verdict_follows_the_harm_and_not_the_sample_size() -> None:
     def grade(far: float, off: float, n: int) -> tuple[str, float]:
         found = hcal.evaluate(*_sample(far, off, n), ["nll"], 0.95, n_resamples=20).assessment
         assert found is not None
-        return found.grade, found.share_far
+        return found.grade, found.share_proven
 
     assert grade(0.005, 0.25, 40_000)[0] == "good"
     told, share = grade(0.005, 0.25, 200_000)
@@ -46,7 +47,7 @@ def test_estimate_and_proof_stand_side_by_side() -> None:
     content = measured(1.0)
     found = content.final.headline.assessment
     assert found is not None
-    assert found.estimate == pytest.approx(hcal.metrics.smece(content.final.probs, content.y))
+    assert found.estimate == hcal.certify(content.final.probs, content.y).estimate
     assert found.estimate <= found.bound
     assert found.how_far.startswith(f"Estimated {points(found.estimate)} off on average, at most")
     assert list(judge_report(content).chips) == ["How far off", "How sure", "What to do"]
@@ -139,21 +140,13 @@ def test_few_rows_are_neither_praised_nor_condemned() -> None:
     assert re.search(r"About [\d,]+ rows would tell", " ".join(verdict.sentences))
 
 
-class _Uniform(Calibrator):
+class _Uniform(TemperatureScaling):
     """A collapsed predictor: next to uniform, argmax kept."""
 
     name = "uniform"
-    title = "Uniform"
-    preserves = "order"
 
-    def __init__(self, *, input: str = "logits") -> None:
-        self.input = input  # type: ignore[assignment]
-
-    def _fit(self, logits, y, sample_weight) -> Fitted:  # type: ignore[no-untyped-def]
-        return Fitted({}, converged=False, message="never")
-
-    def _predict(self, logits):  # type: ignore[no-untyped-def]
-        return hcal.softmax(1e-3 * logits)
+    def _fit(self, x, y, weight, groups) -> Fitted:  # type: ignore[no-untyped-def]
+        return self._found(1e-3, False, "never")
 
 
 def test_a_collapsed_predictor_raises_the_alarm() -> None:
@@ -173,8 +166,7 @@ def test_a_collapsed_predictor_raises_the_alarm() -> None:
 def test_rows_seen_in_calibration_raise_the_alarm() -> None:
     logits, y = synthetic(300)
     calibrator = hcal.make_calibrator("ts").fit(logits, y)
-    for options in ({"calibration": logits}, {}):  # told, or recognised by what the calibrator remembers
-        verdict = judge_report(measure_report(logits, y, calibrator, **options))
-        assert sum("learned from" in alarm for alarm in verdict.alarms) == 1
-        assert verdict.grade == "few"
-        assert verdict.headline == "Cannot be told from rows that the calibrator learned from"
+    verdict = judge_report(measure_report(logits, y, calibrator))
+    assert sum("were used to fit the calibrator" in alarm for alarm in verdict.alarms) == 1
+    assert verdict.grade == "few"
+    assert verdict.headline == "Cannot be told from rows that the calibrator learned from"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hcal.numerics import Float64
-from hcal.solvers.lbfgs import lbfgs
+from hcal.solvers.optimise import lbfgs
 
 # The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two; unbounded,
 # a critic becomes a hard cut.

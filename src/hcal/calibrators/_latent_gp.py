@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcal.maps.lookup import Cells
+from hcal.solvers.families import Cells
 from hcal.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
 
 _JITTER = 1e-6

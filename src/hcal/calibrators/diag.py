@@ -14,15 +14,13 @@ from hcal.calibrators.declared import parameters
 from hcal.calibrators.row_order import WeightedRows, fold_parts
 from hcal.calibrators.state import STEEP, Field, Rule, Sizes, StateArrays, StateSpec
 from hcal.inputs import InputKind
-from hcal.maps.lookup import Cells, apply_cells, cells_over
-from hcal.maps.monotone import monotone_net, tabulate
-from hcal.objective import proper
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.solvers.fit_map import fit_map, unit_weight
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.methods import Lbfgs
-from hcal.solvers.selection import Selection, select
+from hcal.solvers.families import Cells, MonotoneNet, cells_over
+from hcal.solvers.nll import fit_nll, unit_weight
+from hcal.solvers.optimise import Solution
+from hcal.solvers.rows import array_rows
+from hcal.solvers.nll import Selection, select
 
 
 def _cells(state: StateArrays) -> Cells:
@@ -104,7 +102,7 @@ class DiagonalOrderPreserving(Calibrator):
         cells = cells_over(x)
         found = self._select(x, y, weight, cells)
         size, models = found.chosen, found.models
-        values = np.mean([tabulate(m.theta, size, cells) for m in models], axis=0)
+        values = np.mean([MonotoneNet(size, cells).table(m.theta) for m in models], axis=0)
         state = {
             "low": np.array(cells.low),
             "width": np.array(cells.width),
@@ -119,25 +117,23 @@ class DiagonalOrderPreserving(Calibrator):
     def _select(
         self, x: Float64, y: IntArray, weight: Float64 | None, cells: Cells
     ) -> Selection[int, Solution]:
-        nll = proper.log_loss()
-
         def fit(size: int, fold: _Fold, _: Solution | None) -> Solution:
             part = fold.fit
             best = _Best(lambda theta: held_out_nll(size, theta, fold.held))
-            solver = Lbfgs(
+            solved = fit_nll(
+                MonotoneNet(size, cells, self.random_state),
+                array_rows(x[part.rows], y[part.rows], part.weight),
                 max_iterations=self.max_iterations,
                 tolerance=1e-6,
                 gain=1e-9,
                 watch=best.watch if self.early_stopping and fold.held is not fold.fit else None,
             )
-            family = monotone_net(size, cells, self.random_state)
-            solved = fit_map(family, nll, solver, x[part.rows], y[part.rows], part.weight)
             if best.theta is None:
                 return replace(solved, record=size)
             return Solution(best.theta, solved.value, True, "", solved.iterations, record=size)
 
         def held_out_nll(size: int, theta: Float64, part: WeightedRows) -> float:
-            probs = softmax(apply_cells(x[part.rows], cells, tabulate(theta, size, cells)))
+            probs = softmax(apply_cells(x[part.rows], cells, MonotoneNet(size, cells).table(theta)))
             own = np.maximum(probs[np.arange(len(probs)), y[part.rows]], 1e-300)
             return -float(unit_weight(part.weight, len(own)) @ np.log(own))
 

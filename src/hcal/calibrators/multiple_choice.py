@@ -24,7 +24,7 @@ from hcal.inputs import InputKind, to_numpy
 from hcal.metrics.summary import Scores, score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
-from hcal.runtime.ragged import log_softmax_options, pad_options
+from hcal.numerics import log_softmax_options, pad_options
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 
 Mask = NDArray[np.bool_]

@@ -7,10 +7,9 @@ its name, and would hide the function.
 from __future__ import annotations
 
 from hcal.evaluation.assessment import Assessment, Statement, collapse_reasons
-from hcal.evaluation.coincidence import coincidence, coinciding_rows, learned_from
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.evaluation.diagram import Reliability, reliability
-from hcal.evaluation.evaluator import evaluate
+from hcal.evaluation.evaluator import evaluate, fit_overlap, learned_from
 from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 
 __all__ = [
@@ -22,10 +21,9 @@ __all__ = [
     "ReliabilityCurve",
     "Result",
     "Statement",
-    "coincidence",
-    "coinciding_rows",
     "collapse_reasons",
     "evaluate",
+    "fit_overlap",
     "learned_from",
     "reliability",
 ]

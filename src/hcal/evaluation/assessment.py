@@ -14,10 +14,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal.certificates import Certificate, EventCertificate, class_tolerance
-from hcal.certificates.sentences import points, share
+from hcal.certificates.sentences import capital, points, rows_words, share
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import nll_rows
-from hcal.metrics.smooth import smooth_error
 from hcal.metrics.testing import CalibrationTest, calibration_test
 
 Status = Literal["proven", "refuted", "open"]
@@ -57,10 +56,12 @@ class Assessment:
     event : str
         What is assessed: ``"P(name)"`` of two classes, ``"top label"`` of more.
     estimate, bound : float
-        The smooth calibration error as estimated, and what it is proven to be at most.
+        How far off on average, as estimated and as proven (:func:`hcal.certify`).
     tolerance : float
         What counts as close enough for this event.
     share_far : float
+        Estimated share of the rows that are off by more than 5 points.
+    share_proven : float
         Share of the rows that are proven to be off by more than the tolerance.
     rows_needed : int or None
         Rows that would prove the tolerance if the predictor is calibrated; None where none would or it is.
@@ -74,6 +75,7 @@ class Assessment:
     bound: float
     tolerance: float
     share_far: float
+    share_proven: float
     rows_needed: int | None
     within: Statement
     exact: Statement
@@ -84,8 +86,9 @@ class Assessment:
     def how_far(self) -> str:
         """Estimate and proof side by side."""
         return (
-            f"Estimated {points(self.estimate)} off on average, at most {points(self.bound)} proven; "
-            f"{share(self.share_far)} of rows are proven to be off by more than {points(self.tolerance)}."
+            f"Estimated {points(self.estimate)} off on average, at most {points(self.bound)} proven "
+            f"(tolerance {points(self.tolerance)}); an estimated {share(self.share_far)} of rows are off by "
+            "more than 5 points."
         )
 
     @property
@@ -107,17 +110,16 @@ def assess(
     name: str | None = None,
 ) -> Assessment:
     """Bring the certificate and the tests of a sample together."""
-    event, limit, p, happened = _main_event(s, certificate, positive)
-    estimate = smooth_error(p, happened - p, s.w)
+    event, limit = certificate.headline, certificate.limit
     far = max([_share_far(event, limit), *_class_shares(certificate)])
     title = "top label" if s.k > 2 else f"P({name or f'class {positive}'})"
     within = _within(title, event, limit, far, certificate.level)
     skill = knows_more(s, certificate.level)
     needed = event.rows_needed(limit) if within.status == "open" else None
-    if within.status == "open" and needed is not None:
-        told = f"{within.words} About {needed:,} rows would tell, if it is calibrated."
+    if within.status == "open":
+        told = f"{within.words} {capital(rows_words(needed))} would tell, if it is calibrated."
         within = Statement("open", told)
-    proven = event.smooth <= limit
+    proven = event.bound <= limit
     if skill.status == "refuted" or (within.status == "refuted" and not proven):
         grade: Grade = "bad"
     elif not proven:
@@ -125,22 +127,9 @@ def assess(
     else:
         grade = "good" if far <= FEW_ROWS and skill.status == "proven" else "care"
     exact = _exactly(certificate, top, vector)
-    return Assessment(title, estimate, event.smooth, limit, far, needed, within, exact, skill, grade)
-
-
-def _main_event(
-    s: Sample, certificate: Certificate, positive: int
-) -> tuple[EventCertificate, float, Any, Any]:
-    if s.k == 2 and certificate.classes is not None:
-        limit = float(class_tolerance(certificate.classes.frequency, certificate.tolerance)[0])
-        return (
-            certificate.classes.kept[positive],
-            limit,
-            s.data.column(positive).astype(np.float64),
-            (s.y == positive).astype(np.float64),
-        )
-    assert certificate.top is not None
-    return certificate.top, certificate.tolerance, s.data.conf, s.data.hit
+    return Assessment(
+        title, event.estimate, event.bound, limit, event.share_far, far, needed, within, exact, skill, grade
+    )
 
 
 def _share_far(event: EventCertificate, limit: float) -> float:
@@ -173,7 +162,7 @@ def _within(title: str, event: EventCertificate, limit: float, far: float, level
                 f" {r.rows:,} rows state {share(r.stated)} on average, and the truth is {side} {share(end)}."
             )
         return Statement("refuted", f"{told}: refuted for {share(far)} of the rows.{worst}")
-    if event.smooth <= limit:
+    if event.bound <= limit:
         return Statement("proven", f"{told}, on average: proven at {share(level)}.")
     return Statement("open", f"{told}: cannot be told from {event.n:,} rows.")
 

@@ -23,10 +23,9 @@ from typing import Any, Final
 import numpy as np
 from sklearn.base import clone
 
-from hcal import inputs
+from hcal import inputs, leakage
 from hcal._version import __version__
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
-from hcal.evaluation.coincidence import coincidence
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.io.class_names import check_classes, encode
 from hcal.io.folds import Fold, kfold
@@ -66,7 +65,7 @@ class Task:
         fit, _ = inputs.check_logits(cal, input=input)
         scores, _ = inputs.check_logits(test, input=input, n_classes=fit.shape[1])
         y = inputs.check_labels(cal_y, *fit.shape), inputs.check_labels(test_y, *scores.shape)
-        if text := coincidence(fit, scores):
+        if text := leakage.coincidence(fit, scores):
             warnings.warn(text, UserWarning, stacklevel=4)
         return cls(name, fit, y[0], scores, y[1], "logits" if input == "logits" else "log_probs")
 

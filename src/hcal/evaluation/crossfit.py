@@ -16,6 +16,7 @@ from sklearn.base import clone
 
 from hcal import inputs
 from hcal.calibrators import Calibrator, make_calibrator
+from hcal.calibrators.folds import deal_folds
 from hcal.numerics import Float64, FloatArray, IntArray
 
 
@@ -123,35 +124,31 @@ def cross_fit(
     final = clone(cal).fit(scores, labels)
     # Rows are checked once: a method that was told probabilities sees their logarithms from here on.
     cal.set_params(input="logits" if cal.input == "logits" else "log_probs")
-    number = _fold_numbers(x, labels, folds, groups)
+    if not 2 <= folds <= len(labels):
+        raise ValueError(f"folds must lie in 2..{len(labels)} (the number of rows), got {folds}")
+    members = inputs.check_groups(groups, len(labels))
+    number = deal_folds(x, labels, folds, members)
     probs = np.empty(x.shape)
     for k in range(int(number.max()) + 1):
         held = number == k
         probs[held] = clone(cal).fit(x[~held], labels[~held]).predict_proba(x[held])
-    slope, brier = _corrected(cal, clone(cal).fit(x, labels), x, labels, groups, resamples, random_state)
+    slope, brier = _corrected(cal, clone(cal).fit(x, labels), x, labels, members, resamples, random_state)
     return CrossFit(probs, number, final, slope, brier, resamples)
 
 
-def _fold_numbers(x: FloatArray, y: IntArray, folds: int, groups: Any) -> IntArray:
-    if not 2 <= folds <= len(y):
-        raise ValueError(f"folds must lie in 2..{len(y)} (the number of rows), got {folds}")
-    from hcal.io.folds import kfold
-
-    number = np.empty(len(y), dtype=np.int64)
-    for k, (_, held) in enumerate(
-        kfold(len(y), folds, stratify=None if groups is not None else y, groups=groups)
-    ):
-        number[held] = k
-    return number
-
-
 def _corrected(
-    cal: Calibrator, final: Calibrator, x: FloatArray, y: IntArray, groups: Any, resamples: int, seed: int
+    cal: Calibrator,
+    final: Calibrator,
+    x: FloatArray,
+    y: IntArray,
+    groups: IntArray | None,
+    resamples: int,
+    seed: int,
 ) -> tuple[Corrected | None, Corrected | None]:
     if not resamples:
         return None, None
     rng = np.random.default_rng(seed)
-    unit = np.arange(len(y)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    unit = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
     members = np.split(np.argsort(unit, kind="stable"), np.cumsum(np.bincount(unit))[:-1])
     gaps = []
     for _ in range(resamples):

@@ -17,16 +17,15 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.fit_batches import fit_batches
-from hcal.certificates.result import Certificate
-from hcal.certificates.run import TOLERANCE
+from hcal.certificates.result import TOLERANCE, Certificate
 from hcal.certificates.streaming import CertificateStream
+from hcal.extras import missing
+from hcal.inputs import InputKind
+from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where
 from hcal.io.batching import Batch
 from hcal.io.class_names import check_classes
 from hcal.io.probabilities import to_probs
-from hcal.inputs import InputKind
-from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.extras import missing
 from hcal.partial import Partial, merged
 from hcal.passes import WorkerDiedError
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from hcal import inputs
 from hcal._version import __version__
-from hcal.calibrators import Calibrator, calibration_rows
-from hcal.evaluation import Evaluation, coincidence, coinciding_rows, evaluate, learned_from, reliability
+from hcal.calibrators import Calibrator
+from hcal.evaluation import Evaluation, evaluate, fit_overlap, learned_from, reliability
 from hcal.evaluation.crossfit import CrossFit, cross_fit
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.io.probabilities import to_probs
@@ -149,7 +149,6 @@ def measure_report(
     input: inputs.InputKind | None = None,
     class_names: Sequence[str] | None = None,
     source: Source | None = None,
-    calibration: Any = None,
     notes: Sequence[str] = (),
     ci: float = 0.95,
     positive: int = 1,
@@ -167,8 +166,6 @@ def measure_report(
     class_names : sequence of K str, optional
     source : Source, optional
         The file, for the page.
-    calibration : array-like of shape (M, K), optional
-        Scores that the calibrator learned from; rows in common raise an alarm on the page.
     notes : sequence of str
         More alarms.
     positive : int
@@ -195,8 +192,9 @@ def measure_report(
         probs, calibrator = crossed.probs, crossed.calibrator
     elif calibrator is not None:
         probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
-        seen, said = _rows_of_the_fit(calibrator, scores, labels, calibration)
-        told += said
+        overlap = fit_overlap(calibrator, scores)
+        seen = 0.0 if overlap is None or not overlap.refused else overlap.share
+        told += learned_from(calibrator, scores)
     wanted, left_out = _affordable(n, k)
     if left_out:
         told.append(f"not computed at this size: {', '.join(left_out)}")
@@ -221,17 +219,6 @@ def measure_report(
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=_versions(),
     )
-
-
-def _rows_of_the_fit(cal: Calibrator, scores: Any, y: IntArray, calibration: Any) -> tuple[float, list[str]]:
-    """The share of the calibrator's own rows that are among these, and what is said of it."""
-    told = learned_from(cal, scores)
-    seen = calibration_rows.share_seen(cal, calibration_rows.checked_rows(cal, scores), y)
-    if calibration is not None and (text := coincidence(calibration, scores)):
-        return max(seen, coinciding_rows(calibration, scores)), [*told, text]
-    if seen and not told:
-        told = [f"about {seen:.0%} of the rows that the calibrator learned from are among these rows"]
-    return seen, told
 
 
 def _checked_cost(cost: Mapping[str, float] | None) -> dict[str, float]:

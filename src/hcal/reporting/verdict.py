@@ -87,7 +87,7 @@ def _headline(content: Content, grade: Grade) -> str:
     if grade == "care":
         why = "it is not shown to know more than the base rates"
         if found.skill.status == "proven":
-            why = f"{percent(found.share_far)} of the rows are off by more"
+            why = f"{percent(found.share_proven)} of the rows are off by more"
         return f"Usable with care: {content.event} is {within} on average{after}, but {why}"
     return {
         "good": f"{_capital(content.event)} is right {within} on average{after}",
@@ -107,8 +107,8 @@ def _chips(content: Content, grade: Grade) -> dict[str, str]:
         sure = (
             f"{percent(found.share_far)} of rows are proven to be off by more than {points(found.tolerance)}"
         )
-    elif found.share_far > 0:
-        sure += f"; {percent(found.share_far, 2)} of rows are off by more than {points(found.tolerance)}"
+    elif found.share_proven > 0:
+        sure += f"; {percent(found.share_proven, 2)} of rows are off by more than {points(found.tolerance)}"
     return {
         "How far off": f"about {points(found.estimate)} on average (estimate)",
         "How sure": sure,
