@@ -95,7 +95,7 @@ def same_file(calibrator: Calibrator | None, data: DataFile) -> list[str]:
     Newer ones know their rows (:func:`hcal.evaluation.learned_from`), in whatever file they come.
     """
     fitted_on = {} if calibrator is None else calibrator.info_.get("fitted_on", {})
-    if "rows_sha256" in fitted_on or "sha256" not in fitted_on:
+    if getattr(calibrator, "fitted_on_", None) is not None or "sha256" not in fitted_on:
         return []
     same = fitted_on["sha256"] == data.checksum() and fitted_on.get("part") == data.part
     return ["these are the rows that the calibrator learned from: judge it on others"] if same else []

@@ -221,8 +221,10 @@ def fit_overlap(calibrator: Any, scores: Any) -> leakage.Overlap | None:
     Examples
     --------
     >>> import hcal
-    >>> z = np.random.default_rng(0).normal(size=(50, 3))
-    >>> fit_overlap(hcal.make_calibrator("ts").fit(z, np.arange(50) % 3), z).share
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(50, 3))
+    >>> y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    >>> fit_overlap(hcal.make_calibrator("ts").fit(z, y), z).share
     1.0
     """
     fitted = getattr(calibrator, "fitted_on_", None)
