@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from hcal import integrations, maps, metrics, objective
     from hcal.calibrators import list_calibrators, make_calibrator, register
     from hcal.calibrators.base import CalibrationWarning
-    from hcal.calibrators.files import load, save
     from hcal.calibrators.batches import fit_batches
+    from hcal.calibrators.files import load, save
     from hcal.calibrators.h import HCalibrator
     from hcal.calibrators.multilabel import MultilabelCalibrator
     from hcal.calibrators.pool import PooledCalibrator
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from hcal.evaluation.comparison import compare
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
-    from hcal.metrics import list_metrics
+    from hcal.metrics import list_metrics, register_metric
+    from hcal.metrics.clinical import clinical
+    from hcal.numerics import softmax
     from hcal.objective.loss import HCalibrationLoss
     from hcal.reporting import report
-    from hcal.numerics import softmax
 
 # name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
 _LAZY = {
@@ -46,6 +47,8 @@ _LAZY = {
     "list_calibrators": "hcal.calibrators",
     "register": "hcal.calibrators",
     "list_metrics": "hcal.metrics",
+    "register_metric": "hcal.metrics",
+    "clinical": "hcal.metrics.clinical",
     "certify": "hcal.certificates",
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
@@ -81,6 +84,7 @@ __all__ = [
     "PooledCalibrator",
     "__version__",
     "certify",
+    "clinical",
     "compare",
     "evaluate",
     "export",
@@ -95,6 +99,7 @@ __all__ = [
     "metrics",
     "objective",
     "register",
+    "register_metric",
     "reliability",
     "report",
     "save",

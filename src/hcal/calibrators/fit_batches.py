@@ -22,7 +22,7 @@ from hcal.io.batching import Batches
 from hcal.io.class_names import check_classes
 from hcal.io.row_sample import RowSample, SampledRows
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.metrics.summary import Scores
+from hcal.metrics.scores import Scores
 from hcal.numerics import Float64, FloatArray, IntArray, bounded, softmax
 from hcal.partial import merged
 from hcal.passes import one_by_one

@@ -21,7 +21,7 @@ from hcal.calibrators.base import CalibrationWarning, Calibrator, Preserves
 from hcal.calibrators.state import SMALL, Field, StateSpec, check_state
 from hcal.io.provenance import fingerprint
 from hcal.inputs import InputKind, to_numpy
-from hcal.metrics.summary import Scores, score_probs
+from hcal.metrics.scores import Scores, score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, softmax
 from hcal.runtime.ops import Ops
 from hcal.numerics import log_softmax_options, pad_options
