@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from hcal.calibrators.files import load, save
     from hcal.calibrators.fit_batches import fit_batches
     from hcal.calibrators.h import HCalibrator
-    from hcal.certificates import Certificate, Monitor, certify
-    from hcal.io.top_k import TopK
+    from hcal.certificates import Certificate, Monitor, certify, drift
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.integrations.onnx import export_onnx
+    from hcal.io.top_k import TopK
     from hcal.metrics import list_metrics
+    from hcal.numerics import softmax
     from hcal.objective.loss import HCalibrationLoss
     from hcal.reporting import report
-    from hcal.numerics import softmax
 
 # name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
 _LAZY = {
@@ -46,6 +46,7 @@ _LAZY = {
     "certify": "hcal.certificates",
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
+    "drift": "hcal.certificates",
     "compare": "hcal.evaluation.comparison",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
@@ -79,6 +80,7 @@ __all__ = [
     "bench",
     "certify",
     "compare",
+    "drift",
     "evaluate",
     "export_onnx",
     "fit_batches",
