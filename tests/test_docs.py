@@ -37,7 +37,7 @@ FENCE = re.compile(
 )
 RUN = {"python", "bash"}
 #: Languages that show something without being a program.
-SHOWN = {"text", "toml", "yaml", "json", "bibtex", "cff", "latex"}
+SHOWN = {"text", "r", "julia", "javascript", "toml", "yaml", "json", "bibtex", "cff", "latex"}
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 

@@ -11,7 +11,7 @@ from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from hcal.io.lm_eval import read_lm_eval
 from hcal.io.questions import Questions
 from hcal.io.responses import Stated, option_scores, read_stated
-from hcal.runtime.ragged import pad_options
+from hcal.numerics import pad_options
 
 __all__ = [
     "MultipleChoiceCalibrator",

@@ -8,7 +8,7 @@ import numpy as np
 
 from hcal import inputs
 from hcal.numerics import FloatArray, softmax
-from hcal.runtime.ragged import is_ragged, log_softmax_options, pad_options
+from hcal.numerics import is_ragged, log_softmax_options, pad_options
 
 
 def to_probs(scores: Any, kind: inputs.InputKind) -> FloatArray:

@@ -1,6 +1,6 @@
 """Multiple-choice questions: a list of scores each, as many as the question has options.
 
-Everything that measures takes a rectangle: :func:`hcal.runtime.ragged.pad_options` makes one. An option that
+Everything that measures takes a rectangle: :func:`hcal.numerics.pad_options` makes one. An option that
 a question does not have becomes −inf in scores and 0 in probabilities; metrics, diagrams and certificates
 then see a class that is certain not to happen.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hcal.numerics import Float64, IntArray
-from hcal.runtime.ragged import log_softmax_options, pad_options
+from hcal.numerics import log_softmax_options, pad_options
 
 
 @dataclass(frozen=True)
