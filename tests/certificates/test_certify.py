@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -304,7 +305,7 @@ keeps_rows = pytest.mark.skipif(
 )
 
 
-def _fitted(name: str, x: np.ndarray, y: np.ndarray, **options: str) -> hcal.calibrators.Calibrator:
+def _fitted(name: str, x: np.ndarray, y: np.ndarray, **options: Any) -> hcal.calibrators.Calibrator:
     return hcal.make_calibrator(name, **options).fit(x, y)
 
 
@@ -319,7 +320,7 @@ def test_rows_of_the_fit_are_refused(k: int) -> None:
         for rows in (slice(None), slice(None, None, -1), slice(0, 80)):
             with pytest.raises(RowsOfTheFitError, match=r"about \d+ % of the .* rows were used to fit"):
                 hcal.certify(calibrator, logits[rows].astype(np.float32), y[rows])
-        few = np.concatenate([logits[:12], fresh[:388]])
+        few = np.concatenate([logits[:18], fresh[:382]])
         assert "were used to fit" in hcal.certify(calibrator, few, fresh_y).sentences[0]
     assert hcal.certify(calibrator.predict_proba(fresh), fresh_y).sentences[0].startswith("Assumed: none of")
 
@@ -329,7 +330,7 @@ def test_binned_outputs_on_their_own_rows_prove_nothing() -> None:
     """At K = 2 with a hundred bins on 400 rows, 60 of 60 certificates were false in 0.2."""
     for seed in range(3):
         logits, y = synthetic(400, 2, seed=seed)
-        calibrator = _fitted("hb", logits, y, n_bins=100)
+        calibrator = _fitted("hb", logits, y, bins=100)
         with pytest.raises(RowsOfTheFitError):
             hcal.certify(calibrator, logits, y)
 
