@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hcal.certificates import Certificate, Monitor, certify, drift
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
+    from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
     from hcal.metrics import list_metrics
@@ -51,6 +52,7 @@ _LAZY = {
     "Monitor": "hcal.certificates",
     "drift": "hcal.certificates",
     "compare": "hcal.evaluation.comparison",
+    "cross_fit": "hcal.evaluation.crossfit",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
@@ -83,6 +85,7 @@ __all__ = [
     "__version__",
     "certify",
     "compare",
+    "cross_fit",
     "drift",
     "evaluate",
     "export",
