@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from hcal.calibrators.files import load, save
     from hcal.calibrators.batches import fit_batches
     from hcal.calibrators.h import HCalibrator
+    from hcal.calibrators.multilabel import MultilabelCalibrator
     from hcal.calibrators.pool import PooledCalibrator
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
+    from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
     from hcal.metrics import list_metrics
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "PooledCalibrator": "hcal.calibrators.pool",
     "HCalibrator": "hcal.calibrators.h",
+    "MultilabelCalibrator": "hcal.calibrators.multilabel",
     "HCalibrationLoss": "hcal.objective.loss",
     "CalibrationWarning": "hcal.calibrators.base",
     "make_calibrator": "hcal.calibrators",
@@ -48,6 +51,7 @@ _LAZY = {
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
     "compare": "hcal.evaluation.comparison",
+    "cross_fit": "hcal.evaluation.crossfit",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
@@ -75,10 +79,12 @@ __all__ = [
     "HCalibrationLoss",
     "HCalibrator",
     "Monitor",
+    "MultilabelCalibrator",
     "PooledCalibrator",
     "__version__",
     "certify",
     "compare",
+    "cross_fit",
     "evaluate",
     "export",
     "export_onnx",

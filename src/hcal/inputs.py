@@ -140,7 +140,7 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
     if x.ndim != 2:
         raise ValueError(
             f"{what} must have shape (N, K), or (N,) for a binary score; got {x.ndim} dimensions {x.shape}. "
-            "Multi-label outputs are not supported: calibrate each label as a binary problem."
+            "Outputs (N, K, H, W) of segmentation: see hcal.integrations.dense."
         )
     if x.shape[0] == 0:
         raise ValueError(f"{what} is empty: shape {x.shape}")
@@ -308,7 +308,7 @@ def to_logits(scores: Array, kind: str) -> Array:
     least = xp.tiny(scores)
     if kind == "probs":
         return xp.log(xp.maximum(scores, least))
-    lowest = xp.minimum(xp.row_min(xp.where(scores < -1e38, 0 * scores, scores)), float(np.log(least)))
+    lowest = xp.minimum(xp.row_min(xp.where(scores < -1e38, 0.0, scores)), float(np.log(least)))
     return xp.maximum(scores, lowest)
 
 
@@ -345,9 +345,11 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     labels, _ = to_numpy(y, "y")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim == 2 and labels.shape == (n_rows, n_classes):
+    if labels.ndim == 2 and len(labels) == n_rows and np.isin(labels, (0, 1)).all():
+        if (labels.sum(axis=1) == 1).all():
+            raise ValueError("y is one-hot: pass one integer label a row, y.argmax(axis=1)")
         raise ValueError(
-            "y looks one-hot or multi-label; pass integer labels of shape (N,), e.g. y.argmax(axis=1)"
+            "y has several labels a row (an indicator matrix): use hcal.MultilabelCalibrator, one column a label"
         )
     if labels.ndim != 1:
         raise ValueError(f"y must have shape (N,), got {labels.shape}")

@@ -29,8 +29,10 @@ __all__ = [
     "eps",
     "exp",
     "expm1",
+    "floor_index",
     "interp",
     "isnan",
+    "kth_smallest",
     "log",
     "log1p",
     "log_softmax",
@@ -38,14 +40,20 @@ __all__ = [
     "maximum",
     "minimum",
     "namespace",
+    "one_hot",
     "put_along",
+    "replaced",
+    "rounded",
     "row_max",
     "row_min",
     "row_sum",
     "searchsorted",
+    "segment_search",
+    "softmax",
     "sort_rows",
     "sqrt",
     "stack",
+    "sum_by",
     "take",
     "take_along",
     "tanh",
@@ -121,6 +129,13 @@ def log_softmax(x: Array) -> Array:
     return below
 
 
+def softmax(x: Array) -> Array:
+    """Return the softmax of each row."""
+    out = np.exp(x - row_max(x))
+    out /= out.sum(axis=-1, keepdims=True)
+    return out
+
+
 def log_sum_exp(x: Array) -> Array:
     """Return ln Σ e^x of each row, (N, 1)."""
     top = row_max(x)
@@ -135,6 +150,11 @@ def stack(parts: list[Array]) -> Array:
 def concat(parts: list[Array]) -> Array:
     """Return arrays side by side along the last axis."""
     return np.concatenate(parts, axis=-1)
+
+
+def floor_index(x: Array) -> Array:
+    """Return numbers ≥ 0, rounded down, as indices."""
+    return x.astype(np.intp)
 
 
 def take(table: Array, index: Array) -> Array:
@@ -153,6 +173,48 @@ def put_along(x: Array, index: Array, values: Array) -> Array:
     return x
 
 
+def replaced(x: Array, index: Array, value: float) -> Array:
+    """Return a copy of x in which each row has this value at its index (N, 1)."""
+    out = x.copy()
+    np.put_along_axis(out, index, value, axis=-1)
+    return out
+
+
+def sum_by(values: Array, group: Array) -> Array:
+    """Return the sums of each row's values by group: values and groups 0..K−1 (N, K) → sums (N, K) of the groups.
+
+    >>> sum_by(np.array([[1.0, 2.0, 4.0]]), np.array([[0, 1, 1]]))
+    array([[1., 6., 0.]])
+    """
+    at = group + values.shape[-1] * np.arange(len(values))[:, None]
+    sums = np.bincount(at.ravel(), weights=values.ravel(), minlength=values.size)
+    return sums.reshape(values.shape).astype(values.dtype, copy=False)
+
+
+def kth_smallest(x: Array, k: Array) -> Array:
+    """Return the k-th smallest value of each row, (N, 1); k is a whole number that counts from 1."""
+    return np.partition(x, int(k) - 1, axis=-1)[:, int(k) - 1 : int(k)]
+
+
+def one_hot(index: Array, n: int, like: Array) -> Array:
+    """Return 1 at each index and 0 elsewhere, index (N,) → (N, n), in the float width of ``like``."""
+    return (index[:, None] == np.arange(n)).astype(like.dtype)
+
+
+def rounded(x: Array) -> Array:
+    """Return float64 numbers rounded to 34 bits, ten digits; narrower ones as they are.
+
+    What is equal but for rounding becomes equal: functions with steps need that. Splitting by Veltkamp.
+
+    >>> bool(rounded(np.array(0.1 + 0.2)) == rounded(np.array(0.3)))
+    True
+    """
+    if eps(x) > 1e-10:
+        return x
+    big = x * (2.0**19 + 1)
+    return big - (big - x)
+
+
 def sort_rows(x: Array) -> tuple[Array, Array]:
     """Return each row from its largest value down, and the order that sorts it (stable)."""
     order = np.argsort(-x, axis=-1, kind="stable")
@@ -162,6 +224,21 @@ def sort_rows(x: Array) -> tuple[Array, Array]:
 def searchsorted(edges: Array, x: Array, *, right: bool = False) -> Array:
     """Return how many of the ascending edges (G,) lie below each x; with ``right``, below or at it."""
     return np.searchsorted(edges, x, side="right" if right else "left")
+
+
+def segment_search(knots: Array, offsets: Array, x: Array, *, right: bool = False) -> Array:
+    """Return how many knots of its own column's segment lie below each x (N, E); with ``right``, below or at it.
+
+    Column e owns ``knots[offsets[e] : offsets[e + 1]]``, ascending.
+
+    >>> segment_search(np.array([0.5, 0.2, 0.6]), np.array([0, 1, 3]), np.array([[0.7, 0.5]]))
+    array([[1, 1]])
+    """
+    side = "right" if right else "left"
+    out = np.empty(x.shape, dtype=np.int64)
+    for e in range(x.shape[-1]):
+        out[..., e] = np.searchsorted(knots[offsets[e] : offsets[e + 1]], x[..., e], side=side)
+    return out
 
 
 def interp(x: Array, knots: Array, values: Array, *, extend: bool = False) -> Array:

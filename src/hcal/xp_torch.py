@@ -89,6 +89,11 @@ def log_softmax(x: Tensor) -> Tensor:
     return torch.log_softmax(x, dim=-1)
 
 
+def softmax(x: Tensor) -> Tensor:
+    """Return the softmax of each row."""
+    return torch.softmax(x, dim=-1)
+
+
 def log_sum_exp(x: Tensor) -> Tensor:
     """Return ln Σ e^x of each row, (N, 1)."""
     return torch.logsumexp(x, dim=-1, keepdim=True)
@@ -104,6 +109,11 @@ def concat(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts, dim=-1)
 
 
+def floor_index(x: Tensor) -> Tensor:
+    """Return numbers ≥ 0, rounded down, as indices."""
+    return x.long()
+
+
 def take(table: Tensor, index: Tensor) -> Tensor:
     """Return table[index] for a table (G,) and indices of any shape."""
     return table[index]
@@ -117,6 +127,35 @@ def take_along(x: Tensor, index: Tensor) -> Tensor:
 def put_along(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
     """Return x with each row's values at its indices replaced; x may be overwritten."""
     return x.scatter(-1, index, values)
+
+
+def replaced(x: Tensor, index: Tensor, value: float) -> Tensor:
+    """Return a copy of x in which each row has this value at its index (N, 1)."""
+    return x.scatter(-1, index, torch.full_like(index, value, dtype=x.dtype))
+
+
+def sum_by(values: Tensor, group: Tensor) -> Tensor:
+    """Return the sums of each row's values by group: values and groups 0..K−1 (N, K) → sums (N, K) of the groups."""
+    return torch.zeros_like(values).scatter_add(-1, group, values)
+
+
+def kth_smallest(x: Tensor, k: Tensor) -> Tensor:
+    """Return the k-th smallest value of each row, (N, 1); k is a whole number that counts from 1."""
+    falling, _ = sort_rows(-x)
+    return -falling.gather(-1, (k - 1).expand(x.shape[0], 1))
+
+
+def one_hot(index: Tensor, n: int, like: Tensor) -> Tensor:
+    """Return 1 at each index and 0 elsewhere, index (N,) → (N, n), in the float width of ``like``."""
+    return (index[:, None] == torch.arange(n, device=index.device)).to(like.dtype)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Return float64 numbers rounded to 34 bits, ten digits; narrower ones as they are."""
+    if x.dtype != torch.float64:
+        return x
+    big = x * (2.0**19 + 1)
+    return big - (big - x)
 
 
 def sort_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,6 +182,21 @@ def searchsorted(edges: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
         edge = edges[(further - 1).clamp(max=count - 1)]
         below = (edge <= x) if right else (edge < x)
         at = torch.where(below & (further <= count), further, at)
+    return at
+
+
+def segment_search(knots: Tensor, offsets: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
+    """Return how many knots of its own column's segment lie below each x (N, E); with ``right``, below or at it."""
+    start, length = offsets[:-1], offsets[1:] - offsets[:-1]
+    at = torch.zeros_like(x, dtype=torch.int64)
+    count = knots.shape[0]
+    step = 1 << (count.bit_length() - 1) if count else 0
+    while step > 0:  # halve the range of answers once a bit: all columns at once, also in ONNX
+        further = at + step
+        edge = knots[(start + further - 1).clamp(max=count - 1)]
+        below = (edge <= x) if right else (edge < x)
+        at = torch.where(below & (further <= length), further, at)
+        step //= 2
     return at
 
 

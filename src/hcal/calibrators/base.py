@@ -212,7 +212,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_fitted()
         scores, _ = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
         top = self._predict_blocks(scores).argmax(axis=1)
-        return self.classes_[top]
+        named: NDArray[Any] = self.classes_[top]
+        return named
 
     def score(self, logits: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the negative NLL: accuracy cannot tell calibrators apart, a proper score can.
@@ -289,7 +290,7 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the probabilities (N, K) of checked scores, in blocks of rows."""
         out = np.empty(scores.shape, dtype=scores.dtype)
         wide = scores.dtype if self.map_.float32_safe else np.float64
-        for rows in row_blocks(scores.shape, _BLOCK_SCORES):
+        for rows in row_blocks(scores.shape, _BLOCK_SCORES // self.map_.expansion()):
             x = inputs.to_logits(scores[rows], self.input)
             probs = self.prediction_.of_logits(x.astype(wide, copy=False))
             out[rows] = probs if probs.dtype == out.dtype else self.prediction_.narrowed(probs, x)
@@ -402,5 +403,5 @@ def by_content(
     order = np.lexsort((x[:, 0], y, *(np.rint(gap / unit) for gap in gaps[::-1])))
     if weight is not None:
         order = order[weight[order] > 0]
-    part = [None if a is None else a[order] for a in (weight, groups)]
-    return x[order], y[order], part[0], part[1]
+    own_weight = None if weight is None else weight[order]
+    return x[order], y[order], own_weight, None if groups is None else groups[order]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from hcal.calibrators._odir import FoldMatrices, fit_matrix, matrix_graph, predict_matrix
-from hcal.calibrators._shared import EPS, clipped_log_probs
 from hcal.calibrators.base import Fitted
-from hcal.numerics import Float64, FloatArray, IntArray
-from hcal.runtime.ops import Ops
+from hcal.calibrators.ms import FoldMatrices, fit_matrices
+from hcal.numerics import Float64, IntArray
 
 
 class DirichletCalibration(FoldMatrices):
@@ -19,7 +15,7 @@ class DirichletCalibration(FoldMatrices):
 
     Parameters
     ----------
-    penalty, grid, folds, random_state, max_iterations, input
+    penalty, grid, folds, max_iterations, input
         As in :class:`hcal.calibrators.ms.MatrixScaling`.
 
     Examples
@@ -33,11 +29,5 @@ class DirichletCalibration(FoldMatrices):
     name = "dir"
     title = "Dirichlet calibration"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        return fit_matrix(clipped_log_probs(logits), y, sample_weight, self)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return predict_matrix(self.state_, clipped_log_probs(logits))
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        return matrix_graph(self.state_, ops, ops.log_probs(x, EPS))
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        return fit_matrices(self, "log_probs", x, y, weight, groups)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._shared import OneTemperature, top_hits
+from hcal.calibrators._scaling import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
-from hcal.calibrators.declared import parameters
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, IntArray
 from hcal.solvers.temperature import confidence_of_beta, logit_scale, solve_increasing
 
 
@@ -41,14 +41,14 @@ class ExpectationConsistency(OneTemperature):
     bracket: tuple[float, float] = (0.01, 10.0)
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         low, high = self.bracket
         if not 0 < low < high:
             raise ValueError(f"bracket must be two increasing positive temperatures, got {self.bracket}")
-        scale = logit_scale(logits) or 1.0
+        scale = logit_scale(x) or 1.0
         low, high = low * min(1.0, scale), high * max(1.0, scale)
-        accuracy = float(np.average(top_hits(logits, y), weights=sample_weight))
-        confidence = confidence_of_beta(logits, sample_weight)
+        accuracy = float(np.average(top_hits(x, y), weights=weight))
+        confidence = confidence_of_beta(x, weight)
         solved = solve_increasing(
             lambda beta: confidence(beta) - accuracy, (-float(np.log(high)), -float(np.log(low)))
         )

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
-from hcal.calibrators._normal_form import by_rank, to_fit
-from hcal.calibrators._shared import BETA
+from hcal.calibrators._scaling import by_rank, on_grid
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, StateSpec
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray, grouped_softmax, row_blocks, softmax
-from hcal.runtime.ops import Ops
-from hcal.solvers.fit_map import unit_weight
-from hcal.solvers.rows import array_rows
-from hcal.solvers.scan import minimise_scalar
-from hcal.solvers.temperature import temperature_of
+from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
+from hcal.numerics import Float64, IntArray, row_blocks, softmax
+from hcal.solvers.nll import unit_weight
+from hcal.solvers.optimise import minimise_scalar
+from hcal.solvers.temperature import solve_temperature
+from hcal.xp import Array, namespace
 
 _BLOCK_EVENTS = 65_536
+
+
+@map_type
+class TemperatureMixture(ProbabilityMap):
+    """w₁ softmax(βx) + w₂ softmax(x) + w₃/K."""
+
+    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
+    weights: Array = array("of softmax(z/T), softmax(z) and 1/K", 3, low=0, high=1)
+
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
+        xp, w = namespace(x), self.weights
+        scaled = xp.softmax(self.beta * (x - xp.row_max(x)))
+        return w[0] * scaled + w[1] * xp.softmax(x) + w[2] / x.shape[-1]
+
+    def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
+        if abs(float(self.weights.sum()) - 1) > 1e-6:
+            raise ValueError("'weights' must sum to 1")
 
 
 @parameters
@@ -48,115 +64,62 @@ class EnsembleTemperatureScaling(Calibrator):
     title = "Ensemble temperature scaling"
     preserves = "order"
     weighted = True
-    mixes_uniform = True
-    state_specs = (
-        StateSpec((BETA, Field("weights", "of softmax(z/T), softmax(z) and 1/K", (3,), 0, 1, total=1.0))),
-    )
+    map_types = (TemperatureMixture,)
 
     objective: Literal["brier", "nll"] = "brier"
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        # Brent compares values that differ by rounding alone: let it see the same numbers every time.
-        logits, y = by_rank(to_fit(logits), y)
-        return self._fit_mixture(_Scores(logits, None, logits.shape[1]), y, sample_weight)
-
-    def _fit_grouped(
-        self, scores: Float64, log_sizes: Float64, y: IntArray, weight: Float64 | None, n_classes: int
-    ) -> Fitted:
-        return self._fit_mixture(_Scores(scores, log_sizes, n_classes), y, weight)
-
-    def _fit_mixture(self, scores: _Scores, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if self.objective not in ("brier", "nll"):
             raise ValueError(f"objective must be 'brier' or 'nll', got {self.objective!r}")
-        weight = unit_weight(sample_weight, len(y))
-        start = temperature_of(array_rows(scores.logits, y, sample_weight), scores.log_sizes)
+        # Brent compares values that differ by rounding alone: let it see the same numbers every time.
+        x, y = by_rank(on_grid(x), y)
+        share = unit_weight(weight, len(y))
+        start = solve_temperature(x, y, weight)
         beta = start.beta
         if self.objective == "brier":
-            error = _brier_of_beta(scores, y, weight)
             near = float(np.log(beta))
             beta = float(
-                np.exp(minimise_scalar(lambda t: error(float(np.exp(t))), near - 3, near + 3, points=7))
+                np.exp(
+                    minimise_scalar(lambda t: _brier(x, y, share, np.exp(t)), near - 3, near + 3, points=7)
+                )
             )
-            mix = _brier_weights(scores, y, weight, beta)
+            mix = _brier_weights(x, y, share, beta)
         else:
-            mix = _nll_weights(_members(scores, y, beta), weight)
+            mix = _nll_weights(_members(x, y, beta), share)
         info = {"temperature": 1 / beta, "weights": [float(w) for w in mix]}
-        return Fitted({"beta": np.array(beta), "weights": mix}, start.converged, start.message, info)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        w = self.state_["weights"]
-        probs: FloatArray = w[0] * softmax(logits * self.state_["beta"])
-        if w[1] > 0:
-            probs += w[1] * softmax(logits)
-        probs += w[2] / logits.shape[1]
-        return probs
-
-    def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
-        w, n_classes = self.state_["weights"], self.n_classes_
-        members = (grouped_softmax(scores * b, log_sizes) for b in (self.state_["beta"], 1.0))
-        return sum((w[i] * p for i, p in enumerate(members)), np.full_like(scores, w[2] / n_classes))
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        w = self.state_["weights"]
-        probs = ops.softmax(x * ops.const(self.state_["beta"])) * ops.const(w[0])
-        return probs + ops.softmax(x) * ops.const(w[1]) + ops.const(w[2] / self.n_classes_)
+        found = TemperatureMixture(beta=np.array(beta), weights=mix)
+        return Fitted(found, start.converged, start.message, info)
 
 
-class _Scores(NamedTuple):
-    """Logits (N, G), ln of how many classes each stands for (None: one), and the number of classes."""
-
-    logits: FloatArray
-    log_sizes: Float64 | None
-    n_classes: int
-
-    def blocks(self) -> list[slice]:
-        return row_blocks(self.logits.shape, _BLOCK_EVENTS)
-
-    def probs(self, rows: slice, beta: float) -> FloatArray:
-        """Return softmax(βz) of one class of each group."""
-        scores = beta * self.logits[rows]
-        return softmax(scores) if self.log_sizes is None else grouped_softmax(scores, self.log_sizes[rows])
-
-    def dot(self, rows: slice, a: FloatArray, b: FloatArray) -> FloatArray:
-        """Return the products of two sets of probabilities, summed over classes."""
-        if self.log_sizes is not None:
-            a = a * np.exp(self.log_sizes[rows])
-        return np.asarray(np.einsum("nk,nk->n", a, b))
+def _brier(x: Float64, y: IntArray, share: Float64, beta: float) -> float:
+    """Return the mean squared error of softmax(βx)."""
+    total = 1.0
+    for rows in row_blocks(x.shape, _BLOCK_EVENTS):
+        p = softmax(beta * x[rows])
+        label = p[np.arange(len(p)), y[rows]]
+        total += float(share[rows] @ (np.einsum("nk,nk->n", p, p) - 2 * label))
+    return total
 
 
-def _brier_of_beta(scores: _Scores, y: IntArray, weight: Float64) -> Callable[[float], float]:
-    def error(beta: float) -> float:
-        total = 0.0
-        for rows in scores.blocks():
-            p = scores.probs(rows, beta)
-            label = p[np.arange(len(p)), y[rows]]
-            total += float(weight[rows] @ (scores.dot(rows, p, p) - 2 * label))
-        return total + 1
-
-    return error
-
-
-def _members(scores: _Scores, y: IntArray, beta: float) -> Float64:
+def _members(x: Float64, y: IntArray, beta: float) -> Float64:
     """Return the probability of the label under each of the three members, (N, 3)."""
-    out = np.full((len(y), 3), 1 / scores.n_classes)
-    for rows in scores.blocks():
+    out = np.full((len(y), 3), 1 / x.shape[1])
+    for rows in row_blocks(x.shape, _BLOCK_EVENTS):
         at = np.arange(len(y[rows]))
-        out[rows, 0] = scores.probs(rows, beta)[at, y[rows]]
-        out[rows, 1] = scores.probs(rows, 1.0)[at, y[rows]]
+        out[rows, 0] = softmax(beta * x[rows])[at, y[rows]]
+        out[rows, 1] = softmax(x[rows])[at, y[rows]]
     return out
 
 
-def _brier_weights(scores: _Scores, y: IntArray, weight: Float64, beta: float) -> Float64:
+def _brier_weights(x: Float64, y: IntArray, share: Float64, beta: float) -> Float64:
     """Return the simplex weights of least squared error: a quadratic form in three unknowns."""
-    gram, k = np.zeros((3, 3)), scores.n_classes
-    for rows in scores.blocks():
-        p, q = scores.probs(rows, beta), scores.probs(rows, 1.0)
-        for (i, j), (a, b) in {(0, 0): (p, p), (0, 1): (p, q), (1, 1): (q, q)}.items():
-            gram[i, j] += float(weight[rows] @ scores.dot(rows, a, b))
-    gram[1, 0], gram[2, :], gram[:, 2] = gram[0, 1], 1 / k, 1 / k
-    label = weight @ _members(scores, y, beta)
-    return simplex_quadratic(gram, label)
+    gram = np.full((3, 3), 1 / x.shape[1])
+    gram[:2, :2] = 0.0
+    for rows in row_blocks(x.shape, _BLOCK_EVENTS):
+        parts = np.stack([softmax(beta * x[rows]), softmax(x[rows])])
+        gram[:2, :2] += np.einsum("n,ank,bnk->ab", share[rows], parts, parts, optimize=True)
+    return simplex_quadratic(gram, share @ _members(x, y, beta))
 
 
 def simplex_quadratic(gram: Float64, linear: Float64) -> Float64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
@@ -17,11 +18,16 @@ from hcal.maps.base import build_map
 
 #: The most classes a file may speak of.
 MOST_CLASSES = 10_000_000
+#: Calibrators that are made of others: they have ``members_``, ``facts()`` and ``restore(members, facts)``.
+_COMPOSITES = {
+    "multilabel": "hcal.calibrators.multilabel:MultilabelCalibrator",
+    "multiple_choice": "hcal.calibrators.multiple_choice:MultipleChoiceCalibrator",
+}
 #: What stands before the names of arrays: of the map, of the rows of the fit, of the input and the output.
 _MAP, _ROWS, _FLOOR, _PRIOR = "map.", "fitted_on.", "floor", "prior"
 
 
-def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
+def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator to one file: safetensors with a JSON header and a checksum.
 
     Parameters
@@ -38,11 +44,18 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     >>> bool((load(path).predict_proba([[0.0, 1.0]]) == cal.predict_proba([[0.0, 1.0]])).all())
     True
     """
-    if not isinstance(calibrator, Calibrator):
+    if hasattr(calibrator, "members_"):
+        header, arrays = _describe_members(calibrator)
+    elif isinstance(calibrator, Calibrator):
+        header, arrays = describe(calibrator)
+    else:
         inner = getattr(calibrator, "calibrator_", None)
-        hint = ": save its calibrator_, and the classifier itself with joblib or skops" if inner is not None else ""
-        raise TypeError(f"hcal.save takes a calibrator, got {type(calibrator).__name__}{hint}")
-    header, arrays = describe(calibrator)
+        hint = (
+            ": save its calibrator_, and the classifier itself with joblib or skops"
+            if inner is not None
+            else ""
+        )
+        raise TypeError(f"hcal.save takes a fitted calibrator, got {type(calibrator).__name__}{hint}")
     write_model(path, header, arrays)
 
 
@@ -83,7 +96,7 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     """
     header, arrays = read_model(path)
     try:
-        return rebuild(header, arrays)
+        return _rebuild_members(header, arrays) if "members" in header else rebuild(header, arrays)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a whole hcal model file ({reason(error)})") from None
     except ValueError as error:
@@ -120,6 +133,44 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     calibrator.fitted_on_ = parts[_ROWS]
     calibrator.scores_ = header["scores"]
     return calibrator
+
+
+def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and arrays of a calibrator that is made of others: their arrays carry the member's name."""
+    headers: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
+    for key, member in calibrator.members_.items():
+        headers[key], own = describe(member)
+        arrays |= {f"{key}/{name}": array for name, array in own.items()}
+    params = calibrator.get_params(deep=False)
+    return {
+        "name": calibrator.name,
+        "params": params,
+        "members": headers,
+        "facts": calibrator.facts(),
+    }, arrays
+
+
+def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    """Return a calibrator that is made of others, every member checked as a model of its own."""
+    for name, kind in (("name", str), ("params", dict), ("members", dict), ("facts", dict)):
+        if type(header[name]) is not kind:
+            raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind.__name__}")
+    if header["name"] not in _COMPOSITES:
+        raise ValueError(f"it holds {header['name'][:60]!r}, declared is one of {', '.join(_COMPOSITES)}")
+    module, _, name = _COMPOSITES[header["name"]].partition(":")
+    method = getattr(importlib.import_module(module), name)
+    members = {}
+    for key, each in header["members"].items():
+        if type(each) is not dict:
+            raise ValueError(f"the member {key[:40]!r} is no calibrator")
+        members[key] = rebuild(
+            each, {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{key}/")}
+        )
+    stray = [n for n in arrays if n.partition("/")[0] not in members]
+    if stray:
+        raise ValueError(f"{stray[0][:80]!r} is not an array of a member")
+    return method(**check_params(method, header["params"])).restore(members, header["facts"])
 
 
 def _check_header(header: dict[str, Any]) -> None:

@@ -58,3 +58,16 @@ def deal_folds(x: FloatArray, y: IntArray, n_folds: int, groups: IntArray | None
         filled[of_group[group]] += size[group]
     fold[:] = of_group[member]
     return fold
+
+
+def fold_sides(fold: IntArray) -> list[tuple[IntArray, IntArray]]:
+    """Return the rows to fit on and the rows held out, for every fold; one fold alone is both.
+
+    >>> [(fit.tolist(), held.tolist()) for fit, held in fold_sides(np.array([0, 1, 0]))]
+    [([1], [0, 2]), ([0, 2], [1])]
+    """
+    numbers = np.unique(fold)
+    if len(numbers) == 1:
+        every = np.arange(len(fold))
+        return [(every, every)]
+    return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in numbers]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._one_vs_rest import CurvePerClass, FitCurve, step
-from hcal.calibrators._shared import EPS, whole_number
-from hcal.calibrators.declared import parameters
+from hcal.calibrators._curves import CurvePerClass, FitCurve
+from hcal.calibrators._scaling import EPS
+from hcal.calibrators.parameters import parameters, whole_number
 from hcal.numerics import Float64, FloatArray, IntArray
 
 
@@ -33,7 +33,7 @@ class HistogramBinning(CurvePerClass):
     name = "hb"
     title = "Histogram binning"
     weighted = True
-    look_up = step
+    shape = "step"
 
     bins: int = 10
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
-from hcal.numerics import Float64, FloatArray, IntArray, run_starts
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
+from hcal.numerics import Float64, FloatArray, IntArray
 
 
 class IsotonicRegression(CurvePerClass):
@@ -30,28 +30,10 @@ class IsotonicRegression(CurvePerClass):
     name = "iso"
     title = "Isotonic regression"
     weighted = True
-    look_up = line
+    shape = "line"
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         return _isotonic
-
-
-def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
-    """Sort by p and pool equal values: return the distinct p, the mass and the hits of each.
-
-    Rows without weight are left out, so that a weight of 0 equals absence.
-
-    >>> pool_equal(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0]), None)
-    (array([0.2, 0.5]), array([1., 2.]), array([0., 1.]))
-    """
-    if weight is None:
-        weight = np.ones(len(p))
-    elif not weight.all():
-        p, hit, weight = p[weight > 0], hit[weight > 0], weight[weight > 0]
-    order = np.argsort(p, kind="stable")
-    p, weight, hits = p[order], weight[order], (hit * weight)[order]
-    first = run_starts(p)
-    return p[first], np.add.reduceat(weight, first), np.add.reduceat(hits, first)
 
 
 def isotonic_points(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, Float64, Float64]:

@@ -7,6 +7,7 @@ import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -44,6 +45,18 @@ def parameters(cls: type[_T]) -> type[_T]:
     hints = get_type_hints(cls)  # each name is looked up where it was written, also of an inherited field
     out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
     return out
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Return a parameter that counts something, or say what it must be.
+
+    >>> whole_number("bins", 15, 1)
+    15
+    """
+    if not isinstance(value, Real) or not float(value).is_integer() or value < least:
+        kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise ValueError(f"{name} must be {kind}, got {value!r}")
+    return int(float(value))
 
 
 def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: Files of this folder that hold no method.
 _NO_METHOD = {
     "base",
+    "batched",
     "batches",
     "files",
     "folds",
@@ -125,7 +126,8 @@ def get_calibrator(name: str) -> type[Calibrator]:
         module = importlib.import_module(f"{package.__name__}.{name}")
         return next(cls for cls in vars(module).values() if _is_method(cls) and cls.name == name)
     if name in (plugins := _plugins()):
-        return register(plugins[name].load())
+        found: type[Calibrator] = register(plugins[name].load())
+        return found
     raise ValueError(f"unknown calibrator {name!r}; valid names: {', '.join(list_calibrators())}")
 
 

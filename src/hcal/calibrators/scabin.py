@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit, logit
 
-from hcal.calibrators._logistic import logistic
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    ROUNDED,
-    Curve,
-    apply_curves,
-    columns,
-    default_floor,
-    fit_curves,
-    probabilities,
-    step,
-)
-from hcal.calibrators._shared import whole_number
+from hcal import xp
+from hcal.calibrators._curves import Curve, Curves, columns, default_floor, fit_curves, read_curves
+from hcal.calibrators._log_odds import expit, logistic
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, StateSpec
+from hcal.calibrators.parameters import parameters, whole_number
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
-from hcal.solvers.lbfgs import Solution
+from hcal.maps.base import array, map_type
+from hcal.numerics import Float64, IntArray, prefix_sums, softmax
+from hcal.solvers.optimise import Solution
+from hcal.xp import Array, namespace
 
 _CLIP = 1e-12
 # The L2 penalty of C = 1e10: no shrinkage in effect, but a finite optimum where a class is separable.
 _RIDGE = 1e-10
 # A class without rows keeps its p_k.
 _IDENTITY = Solution(np.array([1.0, 0.0]), 0.0, True, "", 0)
+
+
+@map_type
+class PlattCurves(Curves):
+    """Curves of what Platt scaling makes of each class's probability."""
+
+    slope: Array = array("of each class's Platt curve", "K")
+    intercept: Array = array("of each class's Platt curve", "K")
+
+    def raw(self, probs: Array) -> Array:
+        """Return the curves at the probabilities, before rows are divided by their sum."""
+        scores = _platt(probs, self.slope, self.intercept)
+        return read_curves(scores, self.offsets, self.knots, self.values, self.shape)
 
 
 @parameters
@@ -42,7 +45,7 @@ class ScalingBinning(Calibrator):
     ----------
     bins : int, optional
         10·K unless given, but at least 5 rows in each; 15 as published. A class has only N/K positives: with
-        few bins they share one, classes tie, and accuracy falls (decision 031).
+        few bins they share one, classes tie, and accuracy falls.
     floor : float, optional
         Added to every probability before the last normalisation; 1/(N·K) unless given, 1e-25 as published.
 
@@ -56,49 +59,42 @@ class ScalingBinning(Calibrator):
 
     name = "scabin"
     title = "Scaling-binning"
-    state_specs = (CURVES + StateSpec((Field("platt", "slope and intercept of each class", ("K", 2)),)),)
+    map_types = (PlattCurves,)
 
     bins: int | None = None
     floor: float | None = None
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        n, k = logits.shape
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        n, k = x.shape
         bins = max(1, min(10 * k, n // 5)) if self.bins is None else whole_number("bins", self.bins, 1)
-        probs = probabilities(logits)
+        probs = xp.rounded(softmax(x))
         present = np.bincount(y, minlength=k) > 0
         fits = [
             _fit_platt(_log_odds(p), (y == c).astype(np.float64)) if present[c] else _IDENTITY
             for c, p in columns(probs)
         ]
-        platt = np.stack([fit.theta for fit in fits])
-
-        def fit_one(score: Float64, _hit: Float64, _weight: Float64 | None) -> Curve:
-            return _discretise(score, bins)
-
-        state = fit_curves(_platt(probs, platt), y, sample_weight, fit_one)
-        state |= {"platt": platt, "floor": default_floor(self.floor, *logits.shape)} | ROUNDED
+        slope, intercept = np.stack([fit.theta for fit in fits], axis=1)
+        curves = fit_curves(
+            _platt(probs, slope, intercept), y, weight, lambda score, _hit, _weight: _discretise(score, bins)
+        )
+        floor = default_floor(self.floor, n, k)
+        found = PlattCurves(shape="step", slope=slope, intercept=intercept, floor=floor, **curves)
         failed = [c for c, fit in enumerate(fits) if not fit.converged]
         message = ""
         if failed:
             message = f"the Platt fit of {len(failed)} classes did not converge, first class {failed[0]}"
-        return Fitted(state, not failed, message, {"bins": bins})
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        probs = probabilities(logits, self.state_)
-        return apply_curves(self.state_, _platt(probs, self.state_["platt"]), step, uncalibrated=probs)
+        return Fitted(found, not failed, message, {"bins": bins})
 
 
-def _platt(probs: FloatArray, platt: Float64) -> Float64:
-    score = _log_odds(probs)
-    score *= platt[:, 0]
-    score += platt[:, 1]
-    return expit(score, out=score)
+def _log_odds(p: Array) -> Array:
+    xp = namespace(p)
+    clipped = xp.clip(p, _CLIP, 1 - _CLIP)
+    return xp.log(clipped / (1 - clipped))
 
 
-def _log_odds(p: FloatArray) -> Float64:
-    odds: Float64 = logit(np.clip(p, _CLIP, 1 - _CLIP))
-    return odds
+def _platt(probs: Array, slope: Array, intercept: Array) -> Array:
+    return expit(_log_odds(probs) * slope + intercept)
 
 
 def _fit_platt(x: Float64, hit: Float64) -> Solution:

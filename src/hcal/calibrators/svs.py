@@ -1,67 +1,57 @@
-"""Structured vector and matrix scaling (Berta et al., 2025)."""
+"""Structured vector scaling (Berta et al., 2025), and the two stages that ``sms`` shares with it."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from hcal.calibrators._shared import BETA
-from hcal.calibrators._structured import FirstStage, Penalty, first_stage, matrix_strength, second_stage
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, StateSpec
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps import scaling
-from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
-from hcal.solvers.rows import FitRows, array_rows
-from hcal.solvers.summed import MakeMap
+from hcal.maps.base import STEEP, Map, array, map_type
+from hcal.numerics import Float64, IntArray
+from hcal.solvers.families import ClassLinear, Family
+from hcal.solvers.nll import Ridge, fit_nll
+from hcal.solvers.optimise import Prox, group_lasso_prox, lasso_prox, mcp_prox
+from hcal.solvers.rows import array_rows
+from hcal.solvers.temperature import solve_temperature
+from hcal.xp import Array, namespace
 
-_FIRST = StateSpec((BETA, Field("epsilon", "share of the uniform in the first stage", low=0, high=1)))
+Penalty = Literal["ridge", "lasso", "mcp", "group_lasso"]
+
+_LOG_FLOOR = float(np.log(np.finfo(np.float32).tiny))
 
 
-@parameters
-class _StructuredScaling(Calibrator):
-    """Temperature scaling, then a penalised linear map of its log-probabilities."""
+@map_type
+class FirstStage(Map):
+    """Temperature scaling mixed with a little of the uniform: p′ = (1 − ε) softmax(βz) + ε/K."""
 
-    weighted = True
+    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
+    epsilon: Array = array("share of the uniform", low=0, high=1)
 
-    strength: float = 1.0
-    penalty: Penalty = "ridge"
-    max_iterations: int = 500
-    input: InputKind = "logits"
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        xp = namespace(x)
+        probs = xp.softmax(self.beta * (x - xp.row_max(x))) * (1 - self.epsilon)
+        return xp.maximum(xp.log(probs + self.epsilon / x.shape[-1]), _LOG_FLOOR)
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        return self._fit_rows(array_rows(logits, y, sample_weight))
 
-    @abstractmethod
-    def _fit_rows(self, rows: FitRows) -> Fitted:
-        """Learn the state from rows in memory or not."""
+@map_type
+class StructuredVector(Map):
+    """softmax(w ⊙ x + b) of the log-probabilities of the first stage."""
 
-    def _fit_stages(self, make_map: MakeMap, rows: FitRows, strength: Float64, max_iterations: int) -> Fitted:
-        stage, temperature = first_stage(rows)
-        scored = rows.changed(partial(_stage_scores, stage))
-        solved = second_stage(make_map, scored, strength, self.penalty, max_iterations)
-        state = {"beta": np.array(stage.beta), "epsilon": np.array(stage.epsilon), "theta": solved.theta}
-        info = {"temperature": 1 / stage.beta, "iterations": solved.iterations}
-        # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
-        message = solved.message if not solved.converged else temperature.message
-        return Fitted(state, solved.converged and temperature.converged, message, info)
+    first: FirstStage
+    weights: Array = array("slopes of the classes", "K")
+    offsets: Array = array("of the classes", "K")
 
-    def _scores(self, logits: FloatArray) -> Float64:
-        return FirstStage(float(self.state_["beta"]), float(self.state_["epsilon"])).scores(logits)
-
-    def _scores_graph(self, ops: Ops, x: Any) -> Any:
-        epsilon = float(self.state_["epsilon"])
-        probs = ops.softmax(x * ops.const(self.state_["beta"])) * (1 - epsilon)
-        return ops.log(probs + epsilon / self.n_classes_)
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        return namespace(x).log_softmax(self.first(x) * self.weights + self.offsets)
 
 
 @parameters
-class StructuredVectorScaling(_StructuredScaling):
+class StructuredVectorScaling(Calibrator):
     """Temperature scaling, then softmax((1 + v) ⊙ x + b) with a penalty that fades as 1/N. No tuning.
 
     x = log((1 − ε) softmax(z/T) + ε/K) with ε = 1/(N + 1); mean NLL + strength · (K/N)(‖v‖² + ‖b‖²).
@@ -86,70 +76,62 @@ class StructuredVectorScaling(_StructuredScaling):
 
     name = "svs"
     title = "Structured vector scaling"
-    state_specs = (_FIRST + StateSpec((Field("theta", "slopes, then offsets, of the classes", ("2*K",)),)),)
+    weighted = True
+    map_types = (StructuredVector, FirstStage)
 
+    strength: float = 1.0
     penalty: Literal["ridge", "lasso", "mcp"] = "ridge"
+    max_iterations: int = 500
+    input: InputKind = "logits"
 
-    def _fit_rows(self, rows: FitRows) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if self.penalty not in ("ridge", "lasso", "mcp"):
             raise ValueError(f"penalty must be 'ridge', 'lasso' or 'mcp', got {self.penalty!r}")
-        k = len(rows.mass)
-        strength = np.full(2 * k, self.strength * k / rows.total)
-        return self._fit_stages(partial(scaling.vector, k), rows, strength, self.max_iterations)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        weights, offsets = np.split(self.state_["theta"], 2)
-        return softmax(self._scores(logits) * weights + offsets)
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        weights, offsets = np.split(self.state_["theta"], 2)
-        return ops.softmax(self._scores_graph(ops, x) * ops.const(weights) + ops.const(offsets))
+        k = x.shape[1]
+        strength = np.full(2 * k, self.strength * k / (len(y) if weight is None else weight.sum()))
+        first, theta, told = fit_stages(
+            ClassLinear(k), strength, self.penalty, self.max_iterations, x, y, weight
+        )
+        weights, offsets = np.split(theta, 2)
+        return Fitted(StructuredVector(first=first, weights=weights, offsets=offsets), **told)
 
 
-class StructuredMatrixScaling(_StructuredScaling):
-    """Temperature scaling, then softmax(x + D x + b), D full, penalised in three parts. No tuning.
+def fit_stages(
+    family: Family,
+    strength: Float64,
+    penalty: Penalty,
+    max_iterations: int,
+    x: Float64,
+    y: IntArray,
+    weight: Float64 | None,
+) -> tuple[FirstStage, Float64, dict[str, Any]]:
+    """Fit the temperature, then θ by mean NLL + penalty of the distance to the identity map.
 
-    As ``svs`` with penalty (K/N)‖b‖² + (K/N) Σ D_ii² + (K(K − 1)/N) Σ_{i≠j} D_ij², times ``strength``.
-
-    Berta, Holzmüller, Jordan, Bach: Structured Matrix Scaling for Multi-Class Calibration, 2025.
-
-    Parameters
-    ----------
-    strength : float
-        λ of all three penalties.
-    penalty : {"ridge", "lasso", "mcp", "group_lasso"}
-        All but the first by accelerated proximal gradient.
-    max_iterations : int
-        Above 300 classes at most 30 are made, until one gains less than 1e-6: each costs two products with a
-        K×K matrix.
-
-    Examples
-    --------
-    >>> logits = [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]] * 50
-    >>> cal = StructuredMatrixScaling().fit(logits, [1, 1, 0, 1, 0, 1, 0, 1] * 25)
-    >>> cal.predict_proba([[0.0, 1.0]]).round(2)
-    array([[0.25, 0.75]])
+    ``strength`` (P,) is the penalty's for every parameter. Returns the first stage, θ, and what ``Fitted`` takes
+    beside the map.
     """
-
-    name = "sms"
-    title = "Structured matrix scaling"
-    state_specs = (_FIRST + StateSpec((Field("theta", "I + D row by row, then b", ("K*(K+1)",)),)),)
-
-    def _fit_rows(self, rows: FitRows) -> Fitted:
-        k = len(rows.mass)
-        one = self.strength * k / rows.total
-        limit = self.max_iterations if k <= 300 else min(self.max_iterations, 30)
-        return self._fit_stages(partial(scaling.matrix, k), rows, matrix_strength(k, one), limit)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        k, theta = self.n_classes_, self.state_["theta"]
-        return softmax(self._scores(logits) @ theta[: k * k].reshape(k, k).T + theta[k * k :])
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        k, theta = self.n_classes_, self.state_["theta"]
-        scores = ops.matmul(self._scores_graph(ops, x), ops.const(theta[: k * k].reshape(k, k).T))
-        return ops.softmax(scores + ops.const(theta[k * k :]))
+    total = float(len(y)) if weight is None else float(weight.sum())
+    temperature = solve_temperature(x, y, weight)
+    first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (total + 1)))
+    rows = array_rows(first(x), y, weight)
+    # Large problems stop at what no test set could tell apart.
+    gain = 1e-12 if x.shape[1] <= 300 else 1e-6
+    pull = Ridge(strength, family.start) if penalty == "ridge" else _prox(penalty, strength, x.shape[1])
+    solved = fit_nll(family, rows, penalty=pull, max_iterations=max_iterations, gain=gain)
+    # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
+    told = {
+        "converged": solved.converged and temperature.converged,
+        "message": solved.message if not solved.converged else temperature.message,
+        "info": {"temperature": 1 / temperature.beta, "iterations": solved.iterations},
+    }
+    return first, solved.theta, told
 
 
-def _stage_scores(stage: FirstStage, logits: FloatArray, y: IntArray) -> tuple[Float64, IntArray]:
-    return stage.scores(logits), y
+def _prox(penalty: Penalty, strength: Float64, n_classes: int) -> Prox:
+    if penalty == "lasso":
+        return lasso_prox(strength)
+    if penalty == "mcp":
+        return mcp_prox(strength)
+    if penalty == "group_lasso":
+        return group_lasso_prox(strength, n_classes)
+    raise ValueError(f"penalty must be 'ridge', 'lasso', 'mcp' or 'group_lasso', got {penalty!r}")

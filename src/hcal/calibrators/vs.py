@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 
-from hcal.calibrators._shared import (
-    EPS,
-    PRESENT,
-    PRESENT_SIZE,
+from hcal.calibrators._scaling import (
+    PresentMap,
     clipped_log_probs,
-    keep_absent,
+    only_present,
     places_among,
+    present_classes,
+    present_field,
 )
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, StateSpec
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps import scaling
-from hcal.objective import proper
-from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.methods import Lbfgs, NewtonOrLbfgs
-from hcal.solvers.rows import FitRows, array_rows
-from hcal.solvers.summed import fit_rows
-from hcal.solvers.temperature import temperature_of
+from hcal.maps.base import array, map_type
+from hcal.numerics import Float64, IntArray, row_blocks, softmax
+from hcal.solvers.families import ClassLinear
+from hcal.solvers.nll import fit_nll, unit_weight
+from hcal.solvers.optimise import Solution
+from hcal.solvers.rows import array_rows
+from hcal.solvers.temperature import solve_temperature
+from hcal.xp import Array, namespace
+
+
+@map_type
+class VectorMap(PresentMap):
+    """softmax(w ⊙ ln p + b) over the classes that had rows."""
+
+    present: Array = present_field()
+    weights: Array = array("slope of a class", "C")
+    offsets: Array = array("of a class", "C")
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        scores = clipped_log_probs(x)[..., self.present] * self.weights + self.offsets
+        return only_present(namespace(x).log_softmax(scores), x, self.present)
 
 
 @parameters
@@ -56,75 +65,46 @@ class VectorScaling(Calibrator):
     name = "vs"
     title = "Vector scaling"
     weighted = True
-    state_specs = (
-        StateSpec(
-            (PRESENT, Field("weights", "slope of a class", ("C",)), Field("offsets", "of a class", ("C",))),
-            PRESENT_SIZE,
-        ),
-    )
+    map_types = (VectorMap,)
 
     max_iterations: int = 60
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        return self._fit_rows(array_rows(logits, y, sample_weight))
-
-    def _fit_rows(self, rows: FitRows) -> Fitted:
-        present = np.flatnonzero(rows.mass).astype(np.int64)
-        solved, centre = _fit_vector(
-            rows.changed(partial(_scores, present)), len(present), self.max_iterations
-        )
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        present = present_classes(y, weight, x.shape[1])
+        scores = clipped_log_probs(x)[:, present]
+        solved, centre = _fit_vector(scores, places_among(present, y), weight, self.max_iterations)
         weights, offsets = np.split(solved.theta, 2)
         offsets = offsets - weights * centre
-        state = {"weights": weights, "offsets": offsets - offsets.mean(), "present": present}
-        return Fitted(state, solved.converged, solved.message, {"iterations": solved.iterations})
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        present = self.state_["present"]
-        scores = clipped_log_probs(logits)[:, present] * self.state_["weights"] + self.state_["offsets"]
-        return keep_absent(softmax(scores), logits, present)
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        present, k = self.state_["present"], self.n_classes_
-        scores = ops.columns(ops.log_probs(x, EPS), present, k) * ops.const(self.state_["weights"])
-        inner = ops.softmax(scores + ops.const(self.state_["offsets"]))
-        return ops.keep_absent(inner, x, present, k)
+        found = VectorMap(present=present, weights=weights, offsets=offsets - offsets.mean())
+        return Fitted(found, solved.converged, solved.message, {"iterations": solved.iterations})
 
 
-def _scores(present: IntArray, logits: FloatArray, y: IntArray) -> tuple[Float64, IntArray]:
-    """Return ln p of the classes that are present, and the labels' places among them."""
-    x = clipped_log_probs(logits)
-    return (x, y) if len(present) == logits.shape[1] else (x[:, present], places_among(present, y))
-
-
-def _fit_vector(rows: FitRows, n_classes: int, max_iterations: int) -> tuple[Solution, Float64]:
+def _fit_vector(
+    x: Float64, y: IntArray, weight: Float64 | None, max_iterations: int
+) -> tuple[Solution, Float64]:
     """Fit (w, b) on centred scores. Returns the solution and the centres.
 
     Each column is centred where its class is in doubt (weights q(1 − q)): slope and offset of a class are
     nearly collinear otherwise, and L-BFGS needs several times the steps. The start is the best temperature.
     """
-    solved = temperature_of(rows)
+    k = x.shape[1]
+    solved = solve_temperature(x, y, weight)
     beta = solved.beta if solved.converged else 1.0
-    mass, moment = rows.sum(partial(_doubt, beta))
-    centre: Float64 = moment / np.maximum(mass, 1e-300)
-    first = np.concatenate([np.full(n_classes, beta), beta * centre])
-    solver = NewtonOrLbfgs(lbfgs=Lbfgs(max_iterations=max_iterations, tolerance=1e-6, gain=1e-6))
-    centred = rows.changed(partial(_less, centre))
-    return fit_rows(partial(scaling.vector, n_classes), proper.log_loss, solver, centred, start=first), centre
-
-
-def _doubt(beta: float, x: Float64, y: IntArray, weight: Float64) -> tuple[Float64, Float64]:
-    """Return the sums over rows of q(1 − q), and of that times the scores, of every class."""
-    mass, moment = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for start in range(0, len(x), 64):
-        block = x[start : start + 64]
-        q = softmax(beta * block)
-        q *= (1 - q) * weight[start : start + 64, None]
+    mass, moment, share = np.zeros(k), np.zeros(k), unit_weight(weight, len(y))
+    for rows in row_blocks(x.shape, 65_536):
+        q = softmax(beta * x[rows])
+        q *= (1 - q) * share[rows, None]
         mass += q.sum(axis=0)
-        moment += (q * block).sum(axis=0)
-    return mass, moment
-
-
-def _less(centre: Float64, x: Float64, y: IntArray) -> tuple[Float64, IntArray]:
-    x -= centre
-    return x, y
+        moment += (q * x[rows]).sum(axis=0)
+    centre: Float64 = moment / np.maximum(mass, 1e-300)
+    first = np.concatenate([np.full(k, beta), beta * centre])
+    found = fit_nll(
+        ClassLinear(k),
+        array_rows(x - centre, y, weight),
+        start=first,
+        max_iterations=max_iterations,
+        tolerance=1e-6,
+        gain=1e-6,
+    )
+    return found, centre

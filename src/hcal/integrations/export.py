@@ -120,7 +120,8 @@ def _numbers(value: Any) -> Any:
     if array.dtype.kind != "f":
         return array.tolist()
     finite = np.nan_to_num(array, nan=0.0, posinf=1e308, neginf=-1e308).astype(object)
-    return np.where(np.isnan(array), None, finite).tolist()
+    finite[np.isnan(array)] = None
+    return finite.tolist()
 
 
 def _example(calibrator: Calibrator) -> Any:

@@ -24,13 +24,13 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
-from hcal.io.class_names import ClassName, check_classes, is_text
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._margins import booster_margins, raw_margins
 from hcal.integrations._scoring import CalibrationDisplay, Scorer, score_function
+from hcal.io.class_names import ClassName, check_classes, is_text
 from hcal.numerics import FloatArray, IntArray
 
-__all__ = ["CalibrationDisplay", "CalibratedClassifier", "Scorer", "raw_margins", "score_function"]
+__all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins", "score_function"]
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 Split = tuple[IntArray, IntArray]
@@ -117,7 +117,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         weight = check_weight(sample_weight, len(y))
         members = check_groups(groups, len(y))
         estimator = self._base()
-        routed = self._route(estimator, weight, params)
+        routed = self._route(estimator, weight, members, params)
         if self._is_prefit(estimator):
             check_is_fitted(estimator)
             self.estimator_ = estimator
@@ -224,9 +224,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             raise ValueError(f'cv must be an int, "prefit", a splitter, an iterable or None; got {self.cv!r}')
         return isinstance(self.cv, str) or isinstance(estimator, FrozenEstimator)
 
-    def _route(self, estimator: Any, weight: Any, params: dict[str, Any]) -> Bunch:
+    def _route(self, estimator: Any, weight: Any, groups: Any, params: dict[str, Any]) -> Bunch:
         if _routing_enabled():
-            routed = process_routing(self, "fit", sample_weight=weight, **params)
+            asked = {"groups": groups} if hasattr(self.cv, "split") else {}
+            routed = process_routing(self, "fit", sample_weight=weight, **asked, **params)
             routed.setdefault("splitter", Bunch(split={}))
             return routed
         to_fit = dict(params)
@@ -244,7 +245,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             return list(check_cv(self.cv, y, classifier=True).split(X, y, **params))
         if self.cv is None or isinstance(self.cv, int | np.integer):
             return list(StratifiedGroupKFold(5 if self.cv is None else int(self.cv)).split(X, y, groups))
-        return list(check_cv(self.cv, y, classifier=True).split(X, y, groups, **params))
+        return list(check_cv(self.cv, y, classifier=True).split(X, y, **{"groups": groups, **params}))
 
     def _fit_folds(
         self, estimator: Any, X: Any, y: Any, splits: list[Split], fit_params: dict[str, Any]

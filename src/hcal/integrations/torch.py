@@ -89,7 +89,7 @@ def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
         )
     head = CalibrationHead(calibrator).to(scores.device)
     with torch.no_grad():
-        blocks = scores.detach().split(max(1, _BLOCK_SCORES // k))
+        blocks = torch.split(scores.detach(), max(1, _BLOCK_SCORES // k))
         return torch.cat([head(block) for block in blocks]) if len(blocks) > 1 else head(blocks[0])
 
 
@@ -140,21 +140,22 @@ class CalibrationHead(nn.Module):
             )
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         rows = self._rows(scores)
+        module, wide = self.float64, torch.float64
+        if self.float32 is not None and dtype != torch.float64:
+            module, wide = self.float32, torch.float32
         with torch.autocast(scores.device.type, enabled=False):
-            if self.float32 is None or dtype == torch.float64:
-                probs = self.float64(rows.to(torch.float64)).to(dtype)
-            else:
-                probs = self.float32(rows.to(torch.float32)).to(dtype)
-        if self.output == "log_probs":
-            probs = torch.log(probs.clamp_min(torch.finfo(dtype).tiny))
-        return probs.movedim(-1, 1)
+            probs = module(rows.to(wide))
+            if self.output == "log_probs":
+                probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
+            out: Tensor = probs if dtype == wide else module.narrowed(probs, rows)
+        return out.movedim(-1, 1)
 
     def _rows(self, scores: Tensor) -> Tensor:
         """Return scores with the classes last; a binary score (N,) or (N, 1) becomes two columns."""
         k = self.n_classes
         if self.one_column and (scores.ndim == 1 or scores.shape[1] == 1):
             positive = scores.reshape(-1)
-            if self.calibrator.input == "probs":
+            if self.float64.kind == "probs":
                 return torch.stack([1 - positive, positive], dim=-1)
             return torch.stack([torch.zeros_like(positive), positive], dim=-1)
         if scores.ndim < 2 or scores.shape[1] != k:

@@ -39,7 +39,7 @@ STEEP = 1e200
 #: Least value of what is divided by.
 SMALL = 1e-200
 
-_T = TypeVar("_T", bound=type)
+_T = TypeVar("_T")
 _SIZE = re.compile(r"([A-Z])([+-]\d+)?")
 
 
@@ -81,8 +81,8 @@ def array(
         Whether it may be None.
     """
     spec = Spec(what, shape, low, high, dtype, order, optional)
-    default = {"default": None} if optional else {}
-    return dataclasses.field(metadata={"array": spec}, **default)
+    default: Any = None if optional else dataclasses.MISSING
+    return dataclasses.field(default=default, metadata={"array": spec})
 
 
 def option(what: str, choices: tuple[Any, ...], default: Any = dataclasses.MISSING) -> Any:
@@ -91,7 +91,7 @@ def option(what: str, choices: tuple[Any, ...], default: Any = dataclasses.MISSI
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(array, option))
-def map_type(cls: _T) -> _T:
+def map_type(cls: type[_T]) -> type[_T]:
     """Make a class a map: a frozen dataclass whose fields are given by name."""
     return dataclass(frozen=True, kw_only=True, eq=False)(cls)
 
@@ -110,7 +110,11 @@ class Map(ABC):
         """Return probabilities (N, K): the exponential of the map, or a compiled twin of it."""
         return namespace(x).exp(self(x))
 
-    def check(self) -> None:
+    def expansion(self) -> int:
+        """Return how many numbers a score takes on its way: rows then come in smaller blocks."""
+        return 1
+
+    def check(self) -> None:  # noqa: B027 - most maps have nothing to add
         """Raise a ValueError where fields do not fit each other in a way that no declaration says."""
 
     def __post_init__(self) -> None:
@@ -147,10 +151,25 @@ class Map(ABC):
             value = getattr(self, each.name)
             if isinstance(value, Map):
                 value.check_fields(sizes)
+            elif not each.metadata:
+                raise ValueError(f"{each.name!r} is no map")
             elif "array" in each.metadata:
                 _check_array(each.name, value, each.metadata["array"], known)
             elif "choices" in each.metadata and value not in each.metadata["choices"]:
                 raise ValueError(f"{each.name!r} is {value!r}, declared is one of {each.metadata['choices']}")
+
+
+class ProbabilityMap(Map):
+    """A map whose formula gives probabilities: ``probabilities`` is written, and its logarithm follows."""
+
+    @abstractmethod
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of finite logits (N, K)."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K); one of 0 counts as the smallest positive number."""
+        xp = namespace(x)
+        return xp.log(xp.maximum(self.probabilities(x), xp.tiny(x)))
 
 
 def build_map(
@@ -159,7 +178,7 @@ def build_map(
     """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; ``types`` may occur."""
     known = {each.__name__: each for each in types}
     name = options.get("type")
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise ValueError(f"the map is of type {str(name)[:60]!r}, declared is one of {', '.join(known)}")
     fields = {each.name: each for each in dataclasses.fields(known[name])}  # type: ignore[arg-type]
     given: dict[str, Any] = {}

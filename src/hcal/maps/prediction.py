@@ -115,4 +115,4 @@ def keep_argmax(probs: Array, x: Array) -> Array:
     wanted, found = xp.argmax(x), xp.argmax(probs)
     best = xp.take_along(probs, found)
     own = xp.take_along(probs, wanted)
-    return xp.put_along(probs, wanted, xp.where(wanted == found, own, best + xp.eps(probs) * best))
+    return xp.put_along(probs, wanted, xp.where(wanted == found, own, best + xp.eps(probs) * xp.abs(best)))
