@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hcal.calibrators.h import HCalibrator
     from hcal.calibrators.multilabel import MultilabelCalibrator
     from hcal.calibrators.pool import PooledCalibrator
-    from hcal.certificates import Certificate, Monitor, certify
+    from hcal.certificates import Certificate, Monitor, certify, drift
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -53,6 +53,7 @@ _LAZY = {
     "certify": "hcal.certificates",
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
+    "drift": "hcal.certificates",
     "compare": "hcal.evaluation.comparison",
     "cross_fit": "hcal.evaluation.crossfit",
     "evaluate": "hcal.evaluation",
@@ -89,6 +90,7 @@ __all__ = [
     "clinical",
     "compare",
     "cross_fit",
+    "drift",
     "evaluate",
     "export",
     "export_onnx",
