@@ -239,7 +239,11 @@ def fit_overlap(calibrator: Any, scores: Any) -> leakage.Overlap | None:
 
 def learned_from(calibrator: Any, scores: Any) -> list[str]:
     """Return a note where a calibrator was fitted on some of these rows; else nothing."""
-    found = fit_overlap(calibrator, scores)
+    return overlap_note(fit_overlap(calibrator, scores))
+
+
+def overlap_note(found: leakage.Overlap | None) -> list[str]:
+    """Return what an overlap of rows means for an evaluation, in words; nothing where there is none."""
     if found is None or not found.sentence:
         return []
     return [f"{found.sentence[0].lower()}{found.sentence[1:-1]}: evaluate it on others"]

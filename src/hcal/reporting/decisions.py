@@ -36,7 +36,7 @@ def decisions(content: Content) -> str:
     if certificate.top is None:
         return ""
     left = _confidence_thresholds(certificate.top.table, failure)
-    right = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure))
+    right = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure), side)
     return f'<div class="pair"><div>{left}</div><figure class="{side}">{right}</figure></div>'
 
 
@@ -78,7 +78,7 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
             spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (total - hits)
             cells.append(f"{1000 * spent / table.n:,.0f}")
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = ["at or above", "", "rows", f"truly {name}", f"of all {name}"]
+    head = ["at or above", "why", "rows", f"truly {name}", f"of all {name}"]
     head += ["cost of 1,000 rows"] if content.cost else []
     return _table("Thresholds", head, rows)
 

@@ -15,7 +15,7 @@ from hcal import inputs
 from hcal.calibrators import Calibrator
 from hcal.io.class_names import check_classes, encode
 from hcal.reporting import sections
-from hcal.reporting.content import Content, crossed_report, measure_blocks, measure_report
+from hcal.reporting.content import Content, measure_blocks, measure_report
 from hcal.reporting.decisions import decisions
 from hcal.reporting.sections import change, number, section, tip
 from hcal.reporting.verdict import ReportVerdict, judge_report, next_steps
@@ -104,8 +104,11 @@ def report(
         labels = encode(y, names)
         crossed = None
         if cross_fit:
-            crossed = crossed_report(calibrator or "h", scores, labels, groups, input)
-            calibrator, input = crossed.calibrator, crossed.calibrator.input
+            from hcal.evaluation.crossfit import cross_fit as fit_out_of_fold
+
+            kind = input or getattr(calibrator, "input", "logits")
+            crossed = fit_out_of_fold(calibrator or "pool", scores, labels, groups=groups, input=kind)
+            calibrator, input = crossed.calibrator, kind
         if isinstance(calibrator, str):
             raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
         content = measure_report(
@@ -147,7 +150,6 @@ def render(content: Content) -> str:
         _cards(content),
         _now(content, verdict),
         sections.reliability(content),
-        sections.confidence(content),
         _clinical(content),
         sections.groups(content),
         sections.classes(content),
@@ -273,7 +275,8 @@ def _rate_card(content: Content) -> str:
 
 def _card(title: str, explain: str, rows: list[tuple[str, str, str]], trend: str) -> str:
     lines = "".join(
-        f'<p class="figure {side}"><span class="side">{side if len(rows) == 2 else ""}</span> '
+        f'<p class="figure {side}{"" if len(rows) == 2 else " single"}">'
+        f'<span class="side">{side if len(rows) == 2 else ""}</span> '
         f'<b>{value}</b> <span class="interval">{interval}</span></p>'
         for side, value, interval in rows
     )
