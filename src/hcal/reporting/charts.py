@@ -49,7 +49,8 @@ def probability_axis(*probabilities: NDArray[np.floating]) -> Axis:
 
 def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tuple[str, str]) -> str:
     """Draw a reliability diagram: observed frequency against stated probability, bands, histogram."""
-    frame, below = Frame(54, 10, 300, 300, axis, axis), 58.0
+    frame = Frame(54, 10, 300, 300, axis, axis)
+    below = 0.0 if curve.binning == "equal-mass" else 58.0  # bars of equal mass say nothing
     bars = Frame(54, 322, 300, 46, axis)
     parts = svg.axes(frame, *labels, below=below)
     parts.append(_diagonal(frame))
@@ -92,7 +93,7 @@ def _bin(frame: Frame, bars: Frame, curve: ReliabilityCurve, b: int, share: Floa
         parts.append(svg.line(x, frame.y(said), x, frame.y(seen), f"gap {side}"))
     point = " point" if curve.binning == "smooth" else ""
     parts.append(svg.tag("circle", cx=x, cy=frame.y(seen), r=radius, class_=f"dot {side}{state}{point}"))
-    if curve.binning == "equal-mass":  # bars of equal mass say nothing
+    if curve.binning == "equal-mass":
         return svg.group(parts, class_="bin")
     bottom = bars.top + bars.height
     parts.append(svg.tag("rect", x=left + 0.5, y=bottom - height, width=max(right - left - 1, 1),

@@ -99,7 +99,6 @@ class Content:
     threshold: tuple[float, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
     shift: float = 0.0  # how far predicted class frequencies are from those of the fit, beyond chance
-    clinical: Any = None
     created: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -212,7 +211,6 @@ def measure_report(
         threshold=tuple(np.atleast_1d(threshold).tolist()),
         cost=_checked_cost(cost),
         shift=0.0 if probs is None or crossed is not None else frequency_shift(calibrator, probs),
-        clinical=_clinical(raw if probs is None else probs, labels, positive),
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=_versions(),
     )
@@ -240,17 +238,6 @@ def frequency_shift(calibrator: Calibrator | None, probs: FloatArray) -> float:
     rows = [len(probs), found.get("n", found.get("fitted_on", {}).get("rows", len(probs)))]
     chance = 1.5 * np.sqrt(old * (1 - old) * sum(1 / max(r, 1) for r in rows)).sum()
     return distance if distance > max(0.05, chance) else 0.0
-
-
-def _clinical(probs: FloatArray, y: IntArray, positive: int) -> Any:
-    """The panel of clinical prediction models, of two classes with rows of both."""
-    if probs.shape[1] != 2 or len(np.unique(y)) < 2:
-        return None
-    try:
-        from hcal.metrics.clinical import clinical
-    except ImportError:
-        return None
-    return clinical(probs[:, positive].astype(np.float64), (y == positive).astype(np.int64))
 
 
 def _side(

@@ -150,7 +150,7 @@ def render(content: Content) -> str:
         _cards(content),
         _now(content, verdict),
         sections.reliability(content),
-        _clinical(content),
+        sections.clinical(content),
         sections.groups(content),
         sections.classes(content),
         sections.mapping(content),
@@ -296,11 +296,3 @@ def _now(content: Content, verdict: ReportVerdict) -> str:
         f"{100 * content.ci:g} %."
     )
     return section("now", "What now?", lead, body) if body else ""
-
-
-def _clinical(content: Content) -> str:
-    """The panel of clinical prediction models; with two classes."""
-    if content.clinical is None:
-        return ""
-    lead = "The measures that studies of prediction models report, with intervals."
-    return section("clinical", "Clinical panel", lead, sections.facts(content.clinical.to_dict()))

@@ -153,6 +153,33 @@ def mapping(content: Content) -> str:
     return section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
 
 
+def clinical(content: Content) -> str:
+    """Return what studies of prediction models report; with two classes."""
+    c = content.final.headline.clinical
+    if c is None:
+        return ""
+    rows = {
+        "Calibration in the large": (c.in_the_large, "ideal 0; above: risks are stated too low"),
+        "Calibration slope": (c.slope, "ideal 1; below: too extreme"),
+        "Observed : expected": (c.observed_expected, "ideal 1"),
+        "ICI": (c.ici, "mean distance of observed from stated risk"),
+        "E50, E90": (f"{c.e50.value:.3f}, {c.e90.value:.3f}", "its median and 90th percentile"),
+        "E max": (c.e_max, "its maximum"),
+        "Brier score, one class": (c.brier, "0 is perfect; half of the sum over both classes"),
+        "Scaled Brier score": (c.scaled_brier, "1 is perfect, 0 is no use"),
+        "AUC": (c.auc, "0.5 is no use"),
+        "Spiegelhalter's z": (f"{c.spiegelhalter_z:.2f}", f"p = {c.spiegelhalter_p:.2g}"),
+        "Hosmer-Lemeshow": (f"{c.hosmer_lemeshow:.1f}", f"p = {c.hosmer_lemeshow_p:.2g}; do not rely on it"),
+    }
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{value}</td><td>{escape(words)}</td></tr>'
+        for name, (value, words) in rows.items()
+    )
+    lead = f"What studies of prediction models report, with {100 * c.ci:g} % intervals."
+    table = f'<div class="scroll"><table class="numbers clinical">{body}</table></div>'
+    return section("clinical", "Clinical panel", lead, table)
+
+
 # -- classes and groups ---------------------------------------------------------------------------
 
 
