@@ -71,7 +71,7 @@ def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tu
         f"{percent(curve.error, 2)}. The numbers are in the table below."
     )
     return svg.drawing(
-        376, 404, parts, title=f"Reliability diagram, {side} calibration", description=description
+        376, 346 + below, parts, title=f"Reliability diagram, {side} calibration", description=description
     )
 
 

@@ -16,7 +16,7 @@ from hcal._version import __version__
 from hcal.calibrators import Calibrator
 from hcal.evaluation import Evaluation, evaluate, fit_overlap, reliability
 from hcal.evaluation.crossfit import CrossFit
-from hcal.evaluation.curves import ReliabilityCurve
+from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
 from hcal.io.probabilities import to_probs
 from hcal.metrics import list_metrics
@@ -33,7 +33,7 @@ RESAMPLES: Final = 400
 #: Events drawn for the band of a curve without bins; with many rows the band is as thin as its line.
 _DRAWN_EVENTS: Final = 4e6
 #: The ways to draw the curve: button, words for its bins.
-VIEWS: Final = {
+VIEWS: Final[dict[Binning, tuple[str, str]]] = {
     "equal-width": ("Equal width", "equal-width bins"),
     "equal-mass": ("Equal mass", "equal-mass bins"),
     "corp": ("Isotonic", "steps of the isotonic fit"),

@@ -106,7 +106,7 @@ def report(
         if cross_fit:
             from hcal.evaluation.crossfit import cross_fit as fit_out_of_fold
 
-            kind = input or getattr(calibrator, "input", "logits")
+            kind: Any = input or getattr(calibrator, "input", "logits")
             crossed = fit_out_of_fold(calibrator or "pool", scores, labels, groups=groups, input=kind)
             calibrator, input = crossed.calibrator, kind
         if isinstance(calibrator, str):

@@ -15,6 +15,7 @@ from hcal.metrics.registry import LEVELS
 from hcal.reporting import charts
 from hcal.reporting.charts import percent
 from hcal.reporting.content import VIEWS, Content
+from hcal.reporting.svg import Axis
 
 #: Classes of the heat list; the others are in a table that opens.
 _WORST = 20
@@ -74,8 +75,8 @@ def reliability(content: Content) -> str:
     column = [
         s.probs[:, content.positive] if content.binary else s.probs.max(axis=1) for _, s in content.sides
     ]
-    axis = charts.probability_axis(*column) if content.binary else charts.Axis()
-    first = "equal-width" if axis == charts.Axis() else "equal-mass"
+    axis = charts.probability_axis(*column) if content.binary else Axis()
+    first = "equal-width" if axis == Axis() else "equal-mass"
     views, buttons = [], []
     for view, (button, label) in VIEWS.items():
         figures = "".join(
