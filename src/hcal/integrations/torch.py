@@ -54,10 +54,14 @@ class MapModule(nn.Module):
             else:
                 setattr(self, each.name, value)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what the map computes of scores (N, K)."""
-        out: Tensor = self.formula.__call__(self, x)  # type: ignore[arg-type]
+    def forward(self, *x: Tensor) -> Tensor:
+        """Return what the map computes of scores (N, K); a part of a map may take more."""
+        out: Tensor = self.formula.__call__(self, *x)  # type: ignore[arg-type]
         return out
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return probabilities (N, K) by the formula: compiled twins are numpy's."""
+        return torch.exp(self(x))
 
     def __getattr__(self, name: str) -> Any:
         try:
