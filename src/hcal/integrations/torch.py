@@ -59,10 +59,6 @@ class MapModule(nn.Module):
         out: Tensor = self.formula.__call__(self, *x)  # type: ignore[arg-type]
         return out
 
-    def probabilities(self, x: Tensor) -> Tensor:
-        """Return probabilities (N, K) by the formula: compiled twins are numpy's."""
-        return torch.exp(self(x))
-
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
@@ -151,7 +147,9 @@ class CalibrationHead(nn.Module):
             probs = module(rows.to(wide))
             if self.output == "log_probs":
                 probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
-            out: Tensor = probs if dtype == wide else module.narrowed(probs, rows)
+            # Rounding, also that of a logarithm, may tie the top class with an earlier one.
+            plain = dtype == wide and self.output == "probs"
+            out: Tensor = probs if plain else module.narrowed(probs, rows)
         return out.movedim(-1, 1)
 
     def _rows(self, scores: Tensor) -> Tensor:
