@@ -17,7 +17,7 @@ from hcal.xp import Array, namespace
 _LOG_TINY = float(np.log(1e-30))
 _LOG_2 = float(np.log(2.0))
 #: Below this many nats under the top, a score is as good as impossible; products with it stay finite.
-_LOWEST = {"float64": -1e100, "float32": -1e15}
+_LOWEST = {"float64": -1e30, "float32": -1e15}
 
 
 @map_type
