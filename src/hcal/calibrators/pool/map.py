@@ -151,7 +151,7 @@ class PoolMap(Map):
                 pass
             else:
                 return predict(self, x)
-        return super().probabilities(x)
+        return namespace(x).exp(self(x))
 
     def pooled(self, margin: Array, shares: Array) -> Array:
         """Return the weighted sum of what the members say, (N, K)."""
