@@ -54,9 +54,9 @@ class MapModule(nn.Module):
             else:
                 setattr(self, each.name, value)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what the map computes of scores (N, K)."""
-        out: Tensor = self.formula.__call__(self, x)  # type: ignore[arg-type]
+    def forward(self, x: Tensor, *further: Tensor) -> Tensor:
+        """Return what the map computes of scores (N, K); a part of a map may take more beside them."""
+        out: Tensor = self.formula.__call__(self, x, *further)  # type: ignore[arg-type]
         return out
 
     def __getattr__(self, name: str) -> Any:
