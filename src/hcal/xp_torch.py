@@ -111,8 +111,8 @@ def concat(parts: list[Tensor]) -> Tensor:
 
 
 def floor_index(x: Tensor) -> Tensor:
-    """Return numbers ≥ 0, rounded down, as indices."""
-    return x.long()
+    """Return numbers ≥ 0, rounded down, as indices; NaN, which no table holds, as 0."""
+    return torch.where(x > 0, x, 0.0).long()
 
 
 def take(table: Tensor, index: Tensor) -> Tensor:
