@@ -80,22 +80,22 @@ def run_onnx(path, x: np.ndarray) -> np.ndarray:
     return session.run(None, {session.get_inputs()[0].name: x})[0]
 
 
-def test_onnx_is_what_predict_proba_gives(fitted, tmp_path) -> None:
+@pytest.mark.parametrize(
+    "name", ["ts", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pool", "iso", "platt"))]
+)
+def test_onnx_is_what_predict_proba_gives(name, fitted, tmp_path) -> None:
     z = synthetic(500, 4, seed=5)[0].astype(np.float32)
-    for name in ("ts", "pool", "iso"):
-        cal, path = fitted[name, 4], tmp_path / f"{name}.onnx"
-        hcal.export(cal, path)
-        got = run_onnx(path, z)
-        np.testing.assert_allclose(got, cal.predict_proba(z), atol=1e-5, err_msg=name)
-        if cal.preserves is not None:
-            np.testing.assert_array_equal(got.argmax(1), z.argmax(1))
-        odd = rows(4).astype(np.float32)
-        assert (np.isnan(run_onnx(path, odd)).all(axis=1) == is_nan(odd)).all(), name
-        facts = json.loads(
-            onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["hcal"]
-        )
-        assert facts["name"] == name
-        assert facts["classes"] == ["0", "1", "2", "3"]
+    cal, path = fitted[name, 4], tmp_path / f"{name}.onnx"
+    hcal.export(cal, path)
+    got = run_onnx(path, z)
+    np.testing.assert_allclose(got, cal.predict_proba(z), atol=1e-5, err_msg=name)
+    if cal.preserves is not None:
+        np.testing.assert_array_equal(got.argmax(1), z.argmax(1))
+    odd = rows(4).astype(np.float32)
+    assert (np.isnan(run_onnx(path, odd)).all(axis=1) == is_nan(odd)).all(), name
+    facts = json.loads(onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["hcal"])
+    assert facts["name"] == name
+    assert facts["classes"] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.slow
