@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 import hcal
-from hcal.bench.synthetic import make_synthetic
+from studies.synthetic import make_synthetic
 from hcal.io import Batch
 from hcal.io.atomic import atomic_path
 from hcal.numerics import Float64, FloatArray, IntArray
