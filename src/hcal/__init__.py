@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hcal.certificates import Certificate, Monitor, certify
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
+    from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
     from hcal.metrics import list_metrics
@@ -50,6 +51,7 @@ _LAZY = {
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
     "compare": "hcal.evaluation.comparison",
+    "cross_fit": "hcal.evaluation.crossfit",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
@@ -82,6 +84,7 @@ __all__ = [
     "__version__",
     "certify",
     "compare",
+    "cross_fit",
     "evaluate",
     "export",
     "export_onnx",

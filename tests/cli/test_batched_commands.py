@@ -21,7 +21,7 @@ import hcal
 from hcal.calibrators.batched import apply_batches
 from hcal.cli.app import app
 from hcal.io import Columns, batches, read_data
-from hcal.evaluation import batched
+from hcal.evaluation import blocks as batched
 from hcal.passes import Processes, WorkerDiedError
 from helpers import synthetic
 

@@ -91,7 +91,9 @@ def normalised(raw: Array, probs: Array, floor: Array) -> Array:
 
 def offsets_field() -> Any:
     """Declare which points belong to which column's curve."""
-    return array("column k owns points offsets[k] to offsets[k+1]", "K+1", low=0, dtype="int64", order="not falling")
+    return array(
+        "column k owns points offsets[k] to offsets[k+1]", "K+1", low=0, dtype="int64", order="not falling"
+    )
 
 
 def floor_field() -> Any:
@@ -141,9 +143,7 @@ def columns(probs: FloatArray) -> Iterator[tuple[int, Float64]]:
             yield start + i, column
 
 
-def fit_curves(
-    probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: FitCurve
-) -> dict[str, Any]:
+def fit_curves(probs: FloatArray, y: IntArray, weight: Float64 | None, fit_one: FitCurve) -> dict[str, Any]:
     """Fit a curve to every class that has rows; one without any gets an empty curve.
 
     >>> fit_curves(np.eye(2), np.array([0, 0]), None, lambda p, hit, w: (p, hit))["offsets"]

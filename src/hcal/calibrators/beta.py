@@ -33,6 +33,7 @@ class BetaMap(PresentMap):
     c: Array = array("offset", "C")
 
     def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
         own, rest = _features(x, self.present)
         scores = own * self.a + rest * self.b + self.c
         return only_present(namespace(x).log_softmax(scores), x, self.present)

@@ -29,11 +29,13 @@ class TemperatureMixture(ProbabilityMap):
     weights: Array = array("of softmax(z/T), softmax(z) and 1/K", 3, low=0, high=1)
 
     def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
         xp, w = namespace(x), self.weights
         scaled = xp.softmax(self.beta * (x - xp.row_max(x)))
         return w[0] * scaled + w[1] * xp.softmax(x) + w[2] / x.shape[-1]
 
     def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
         if abs(float(self.weights.sum()) - 1) > 1e-6:
             raise ValueError("'weights' must sum to 1")
 
@@ -78,7 +80,9 @@ class EnsembleTemperatureScaling(Calibrator):
         if self.objective == "brier":
             near = float(np.log(beta))
             beta = float(
-                np.exp(minimise_scalar(lambda t: _brier(x, y, share, np.exp(t)), near - 3, near + 3, points=7))
+                np.exp(
+                    minimise_scalar(lambda t: _brier(x, y, share, np.exp(t)), near - 3, near + 3, points=7)
+                )
             )
             mix = _brier_weights(x, y, share, beta)
         else:

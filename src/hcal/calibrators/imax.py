@@ -29,6 +29,7 @@ class SharedBins(ProbabilityMap):
     floor: Array = floor_field()
 
     def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
         raw = xp.take(self.values, xp.searchsorted(self.edges, log_odds(x), right=True))
         return normalised(raw, xp.softmax(x), self.floor)

@@ -36,6 +36,7 @@ class FoldedMatrices(ProbabilityMap):
     offset: Array = array("b of each fold's model", "F", "K")
 
     def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
         xp, f = namespace(x), features_of(x, self.features)
         models = range(self.matrix.shape[0])
         return sum(xp.softmax(f @ self.matrix[i].T + self.offset[i]) for i in models) / len(models)

@@ -21,6 +21,7 @@ class AffineOdds(OddsMap):
     intercept: Array = array("of each event", "E")
 
     def curved(self, odds: Array) -> Array:
+        """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
         return odds * self.slope + self.intercept
 
 

@@ -26,10 +26,12 @@ class QuadraticOdds(OddsMap):
     high: Array = array("greatest log-odds seen", "E")
 
     def curved(self, odds: Array) -> Array:
+        """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
         rising, falling = _parts(odds, self.low, self.high)
         return self.height + self.low_slope * falling + self.high_slope * rising
 
     def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
         if (self.high < self.low).any():
             raise ValueError("'high' must not lie below 'low'")
 

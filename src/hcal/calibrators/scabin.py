@@ -30,6 +30,7 @@ class PlattCurves(Curves):
     intercept: Array = array("of each class's Platt curve", "K")
 
     def raw(self, probs: Array) -> Array:
+        """Return the curves at the probabilities, before rows are divided by their sum."""
         scores = _platt(probs, self.slope, self.intercept)
         return read_curves(scores, self.offsets, self.knots, self.values, self.shape)
 

@@ -48,12 +48,15 @@ class OddsCurves(OddsMap):
     values: Array = array("calibrated log-odds there", "P", low=-_LARGE, high=_LARGE)
 
     def curved(self, odds: Array) -> Array:
+        """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
         return read_curves(odds, self.offsets, self.knots, self.values, "straight on")
 
     def expansion(self) -> int:
+        """Return how many numbers a score takes on its way."""
         return 4
 
     def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
         check_curves(self.offsets, self.knots)
         near = np.flatnonzero(~(np.diff(self.knots) >= _CLOSEST)) + 1
         if not np.isin(near, self.offsets).all():

@@ -23,6 +23,7 @@ class StructuredMatrix(Map):
     offsets: Array = array("of the classes", "K")
 
     def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
         return namespace(x).log_softmax(self.first(x) @ self.matrix.T + self.offsets)
 
 

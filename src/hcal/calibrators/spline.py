@@ -23,6 +23,7 @@ class RankCurves(Curves):
     values: Array = array("recalibrated scores, cut to [0, 1] in use", "P")
 
     def raw(self, probs: Array) -> Array:
+        """Return the curves at the probabilities, before rows are divided by their sum."""
         xp = namespace(probs)
         scores, order = xp.sort_rows(probs)
         curved = xp.clip(read_curves(scores, self.offsets, self.knots, self.values, self.shape), 0.0, 1.0)
@@ -36,8 +37,8 @@ def mean_of_ties(values: Array, keys: Array) -> Array:
     array([[0.5 , 0.25, 0.25]])
     """
     xp = namespace(values)
-    changes = xp.astype(keys[..., 1:] != keys[..., :-1], values)
-    run = xp.floor_index(xp.cumsum(xp.concat([0 * values[..., :1], changes])))
+    changes = xp.concat([keys[..., :1] < keys[..., :1], keys[..., 1:] != keys[..., :-1]])
+    run = xp.floor_index(xp.cumsum(xp.astype(changes, values)))
     sizes = xp.sum_by(0 * values + 1, run)
     return xp.take_along(xp.sum_by(values, run) / xp.maximum(sizes, 1.0), run)
 

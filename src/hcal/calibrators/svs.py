@@ -31,6 +31,7 @@ class FirstStage(Map):
     epsilon: Array = array("share of the uniform", low=0, high=1)
 
     def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
         probs = xp.softmax(self.beta * (x - xp.row_max(x))) * (1 - self.epsilon)
         return xp.maximum(xp.log(probs + self.epsilon / x.shape[-1]), _LOG_FLOOR)
@@ -45,6 +46,7 @@ class StructuredVector(Map):
     offsets: Array = array("of the classes", "K")
 
     def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
         return namespace(x).log_softmax(self.first(x) * self.weights + self.offsets)
 
 

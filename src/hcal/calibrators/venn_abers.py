@@ -34,6 +34,7 @@ class VennAbersSteps(OddsMap):
     high_offsets: Array = array("which of high are whose", "F", "E+1", low=0, dtype="int64")
 
     def curved(self, odds: Array) -> Array:
+        """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
         miss, hit = self.log_sides(odds)
         return hit - miss
 
@@ -61,9 +62,11 @@ class VennAbersSteps(OddsMap):
         return xp.where(known, xp.log1p(-low), miss), xp.where(known, xp.log(high), hit)
 
     def expansion(self) -> int:
+        """Return how many numbers a score takes on its way."""
         return 4
 
     def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
         for offsets, knots in ((self.low_offsets, self.low_knots), (self.high_offsets, self.high_knots)):
             flat = offsets.ravel()
             if flat.size == 0 or flat[0] != 0 or flat[-1] != len(knots) or (np.diff(flat) < 0).any():

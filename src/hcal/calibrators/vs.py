@@ -34,6 +34,7 @@ class VectorMap(PresentMap):
     offsets: Array = array("of a class", "C")
 
     def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
         scores = clipped_log_probs(x)[..., self.present] * self.weights + self.offsets
         return only_present(namespace(x).log_softmax(scores), x, self.present)
 

@@ -15,16 +15,15 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal import inputs
+from hcal import inputs, leakage
 from hcal.calibrators.base import Calibrator
-from hcal.calibrators.calibration_rows import KEY, SeenRows, checked_rows
 from hcal.certificates.streaming import CertificateStream
+from hcal.evaluation.assessment import collapse_reasons
+from hcal.evaluation.evaluator import chosen_metrics, evaluate
+from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.io.batching import Batch, Batches, read_piece, rows_from
 from hcal.io.pieces import Piece
 from hcal.io.probabilities import to_probs
-from hcal.evaluation.collapse import collapse_reasons
-from hcal.evaluation.result import Difference, Evaluation, Result
-from hcal.evaluation.run import chosen_metrics, evaluate
 from hcal.metrics.registry import METRICS
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.numerics import FloatArray, IntArray
@@ -59,7 +58,7 @@ class BatchedEvaluation:
     argmax_changed : int
         Rows to which the calibrator gave another most probable class.
     learned_from : float
-        The share of the calibrator's own calibration rows that were met.
+        The share of these rows that the calibrator was fitted on.
     sample : SampledScores
     """
 
@@ -98,7 +97,7 @@ class _Part:
     before: StreamingMetrics
     after: StreamingMetrics
     groups: CertificateStream | None
-    seen: SeenRows
+    rows: leakage.Fingerprint | None = None
     changed: int = 0
     sample: list[SampledScores] = field(default_factory=list)
 
@@ -111,7 +110,8 @@ class _Part:
             probs = inputs.check_probs(calibrator.predict_proba(batch.scores))[0]
             self.after.update(probs, y, batch.weight)
             self.changed += int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
-            self.seen.update(checked_rows(calibrator, batch.scores), y)
+            x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+            self._add_rows(leakage.fingerprint(x))
         if self.groups is not None:
             self.groups.update(probs, y, batch.groups)
         mine = numbers_between(rows, batch.start, batch.start + len(batch))
@@ -121,12 +121,16 @@ class _Part:
         """Add what another part has seen, of rows that come after."""
         self.before.merge(other.before)
         self.after.merge(other.after)
-        self.seen.merge(other.seen)
+        self._add_rows(other.rows)
         if self.groups is not None and other.groups is not None:
             self.groups.merge(other.groups)
         self.changed += other.changed
         self.sample += other.sample
         return self
+
+    def _add_rows(self, rows: leakage.Fingerprint | None) -> None:
+        if rows is not None:
+            self.rows = rows if self.rows is None else leakage.merge_fingerprints(self.rows, rows)
 
 
 def numbers_between(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
@@ -170,10 +174,10 @@ def sample_numbers(n_rows: int, n_classes: int, random_state: int = 0) -> NDArra
     return np.sort(rng.choice(n_rows, size, replace=False, shuffle=False)).astype(np.int64)
 
 
-def _empty(n_classes: int, streamed: list[str], kept: Any, positive: int, *, grouped: bool) -> _Part:
+def _empty(n_classes: int, streamed: list[str], positive: int, *, grouped: bool) -> _Part:
     groups = CertificateStream(n_classes, positive=positive) if grouped else None
     before, after = (StreamingMetrics(n_classes, streamed) for _ in range(2))
-    return _Part(before, after, groups, SeenRows(kept))
+    return _Part(before, after, groups)
 
 
 def _measure(
@@ -231,10 +235,9 @@ def evaluate_batches(
     pieces = source.pieces()
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes, random_state)
     work = [(piece, numbers_between(rows, piece.start, piece.start + len(piece))) for piece in pieces]
-    kept = None if calibrator is None else calibrator.info_.get(KEY)
     grouped = source.recipe.columns.group is not None
     streamed = [name for name in NAMES if name in wanted]
-    empty = partial(_empty, source.n_classes, streamed, kept, positive, grouped=grouped)
+    empty = partial(_empty, source.n_classes, streamed, positive, grouped=grouped)
     function = partial(_measure, empty, calibrator)
     whole = add_up(function, work, empty, driver=driver, advance=advance, size=lambda w: len(w[0]))
     options: dict[str, Any] = {"positive": positive, "random_state": random_state}
@@ -267,9 +270,15 @@ def _result(
         {name: _how(name, bounds, len(sample.y) == result.n) for name in result.results},
         len(sample.y),
         whole.changed,
-        whole.seen.result(),
+        _overlap(calibrator, whole.rows),
         sample,
     )
+
+
+def _overlap(calibrator: Calibrator | None, rows: leakage.Fingerprint | None) -> float:
+    """The share of these rows that the calibrator was fitted on."""
+    fitted = getattr(calibrator, "fitted_on_", None)
+    return 0.0 if fitted is None or rows is None else leakage.overlap(fitted, rows).share
 
 
 def _how(name: str, bounds: dict[str, float], complete: bool) -> str:

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from hcal import inputs
+from hcal import inputs, leakage
 from hcal.certificates import certify
-from hcal.evaluation.coincidence import coincidence
-from hcal.evaluation.collapse import collapse_reasons
-from hcal.evaluation.result import Difference, Evaluation, Result
-from hcal.evaluation.standing import stand, vector_test
+from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
+from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 from hcal.io.class_names import check_classes, encode
 from hcal.io.probabilities import to_probs
 from hcal.io.top_k import TopK
@@ -103,7 +101,7 @@ def evaluate(
     named = None if classes is None else check_classes(classes, len(classes))
     y = y if named is None else encode(y, named)
     s = _sample(probs, y, sample_weight, input)
-    notes = _coincidence(probs, calibration)
+    notes = _coincidence(probs, calibration, input)
     # A metric that was chosen refuses weights that it cannot take with an error of its own.
     left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
     values, told = measure(s, [n for n in names if n not in left_out])
@@ -129,6 +127,7 @@ def evaluate(
         ),
         notes=tuple(notes),
         ci=ci,
+        positive=_positive_rate(s, positive, named),
         **proof,
         differences={}
         if other is None
@@ -149,12 +148,24 @@ def _proof(
     wanted = wanted and s.weight is None and s.n > 1
     if not wanted and groups is None:
         return {}
-    certificate = certify(s, level=ci or 0.95, groups=groups, positive=positive, classes=names)
+    events = ("class-wise",) if s.k == 2 else ("top-label", "class-wise")
+    certificate = certify(s, level=ci or 0.95, events=events, groups=groups, positive=positive, classes=names)
     if not wanted:
         return {"certificate": certificate}
     tested, vector = calibration_test(s, random_state=random_state), vector_test(s, random_state)
-    standing = stand(s, certificate, tested, vector)
-    return {"certificate": certificate, "test": tested, "vector_test": vector, "standing": standing}
+    name = None if names is None else str(names[positive])
+    found = assess(s, certificate, tested, vector, positive, name)
+    return {"certificate": certificate, "test": tested, "vector_test": vector, "assessment": found}
+
+
+def _positive_rate(s: Sample, positive: int, names: Any) -> PositiveRate | None:
+    """What is stated of the positive class of two on average, and how often it came."""
+    if s.k != 2 or not s.data.complete:
+        return None
+    if not 0 <= positive < 2:
+        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
+    stated, observed = s.mean(s.data.column(positive).astype(np.float64)), s.mean(1.0 * (s.y == positive))
+    return PositiveRate(f"class {positive}" if names is None else str(names[positive]), stated, observed)
 
 
 def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:
@@ -193,14 +204,45 @@ def _why_not(s: Sample) -> str:
     return "they need whole repetition counts as weights"
 
 
-def _coincidence(probs: Any, calibration: Any) -> list[str]:
+def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[str]:
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
-    if calibration is None or isinstance(probs, Sample):
+    if calibration is None or isinstance(probs, Sample | TopK):
         return []
-    if not (text := coincidence(calibration, probs)):
+    fitted, judged = (inputs.check_logits(x, input=input)[0] for x in (calibration, probs))
+    if fitted.shape[1] != judged.shape[1] or not (text := leakage.coincidence(fitted, judged)):
         return []
     warnings.warn(text, UserWarning, stacklevel=3)
     return [text]
+
+
+def fit_overlap(calibrator: Any, scores: Any) -> leakage.Overlap | None:
+    """Return how many of these rows a calibrator was fitted on; None where it does not know its rows.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(50, 3))
+    >>> y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    >>> fit_overlap(hcal.make_calibrator("ts").fit(z, y), z).share
+    1.0
+    """
+    fitted = getattr(calibrator, "fitted_on_", None)
+    if fitted is None:
+        return None
+    own = getattr(calibrator, "rows", None)  # questions with different numbers of options have their own
+    if own is not None:
+        return leakage.overlap(fitted, np.asarray(own(scores)))
+    x = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+    return leakage.overlap(fitted, x)
+
+
+def learned_from(calibrator: Any, scores: Any) -> list[str]:
+    """Return a note where a calibrator was fitted on some of these rows; else nothing."""
+    found = fit_overlap(calibrator, scores)
+    if found is None or not found.sentence:
+        return []
+    return [f"{found.sentence[0].lower()}{found.sentence[1:-1]}: evaluate it on others"]
 
 
 def _differences(
