@@ -70,7 +70,7 @@ def run(data: Path, file: Path = FILE) -> None:
                     continue
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    found = hcal.compare(*parts, methods={method: method}, metrics=names, resamples=0)
+                    found = hcal.compare(*parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1)
                 if method in found.errors:
                     print(f"{name} {method}: {found.errors[method]}")
                     continue
