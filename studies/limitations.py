@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hcal
-from studies.synthetic import SyntheticTask, make_synthetic
 from hcal.metrics import dkde_ce, ece_ew, hce, ks, mmce
+from studies.synthetic import SyntheticTask, make_synthetic
 from studies.theory import World, conditional_error
 
 Array = NDArray[np.float64]

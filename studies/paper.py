@@ -70,7 +70,9 @@ def run(data: Path, file: Path = FILE) -> None:
                     continue
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    found = hcal.compare(*parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1)
+                    found = hcal.compare(
+                        *parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1
+                    )
                 if method in found.errors:
                     print(f"{name} {method}: {found.errors[method]}")
                     continue
@@ -188,7 +190,11 @@ def draw(own: Numbers, paper: Numbers) -> Path:
     with styled() as plt:
         figure, axes = plt.subplots(1, 2, figsize=(8.4, 4.0), layout="constrained")
         for axis, (task, title) in zip(axes, TASKS.items(), strict=True):
-            for colour, group in zip(PALETTE[:3], (("ece_", "dece", "ks", "kde", "ace", "mmce"), ("cwece", "tcwece"), ("dkde", "skce")), strict=True):
+            for colour, group in zip(
+                PALETTE[:3],
+                (("ece_", "dece", "ks", "kde", "ace", "mmce"), ("cwece", "tcwece"), ("dkde", "skce")),
+                strict=True,
+            ):
                 pairs = [
                     (paper[k], own[k]) for k in own
                     if k[0] == task and k in paper and k[2].startswith(group) and not k[1].startswith("h") and paper[k] > 0 and own[k] > 0
@@ -224,7 +230,9 @@ def draw_reliability(data: Path) -> Path:
                 mean = np.bincount(bins, confidence, 15)[shown] / count[shown]
                 at = (np.arange(15)[shown] + 0.5) / 15
                 axis.bar(at, rate, 1 / 15, color=PALETTE[0], edgecolor="white", label="accuracy")
-                axis.bar(at, mean - rate, 1 / 15, rate, color=SUBJECT, alpha=0.5, edgecolor="white", label="gap")
+                axis.bar(
+                    at, mean - rate, 1 / 15, rate, color=SUBJECT, alpha=0.5, edgecolor="white", label="gap"
+                )
                 axis.plot([0, 1], [0, 1], color="black", linewidth=0.8)
                 error = hcal.metrics.ece_ew(p, task.y_test)
                 axis.set_title(f"{title.partition(', ')[2]}, {method}: ECE {error:.4f}")
@@ -236,7 +244,9 @@ def draw_reliability(data: Path) -> Path:
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     given: Any = parser.parse_args()
