@@ -43,7 +43,7 @@ _HINGES = 8
 WEIGHT_RIDGE = 3.0
 _LAST_RIDGE = 100.0
 #: Ridges of the top-versus-rest member: of its constant, its curves, and, times K, its class terms.
-_CONSTANT_RIDGE, _CURVE_RIDGE, _CLASS_RIDGE = 0.01, 1.0, 0.1
+_CONSTANT_RIDGE, _CURVE_RIDGE, _SLOPE_RIDGE, _CLASS_RIDGE = 0.01, 1.0, 1.0, 0.1
 #: In place of the sharpness of the top where the order of all classes is to stay: exact ties alone.
 _EXACT = 1e12
 
@@ -146,7 +146,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
     held = [-np.minimum(margin * (1 + temperature.left_out[some])[:, None], cap)]
     at_top = np.bincount(row, weights=part * fit.left_out, minlength=n)[some, None]
     below, shares = rest(margin), _normalised(top_shares(margin, sharpness))
-    both, here, there = np.intersect1d(some, lost, assume_unique=True, return_indices=True)
+    _, here, there = np.intersect1d(some, lost, assume_unique=True, return_indices=True)
     below[here] += left_out[there]
     held.append(join_events(at_top, below - split_top(below, shares)[1], shares))
     matrix, bias = None, np.zeros(k)
@@ -176,7 +176,7 @@ def _fit_rest(margins, y, weight, log_mean, sharpness, *, classes):  # type: ign
         basis += [np.maximum(margin - bend, 0.0) for bend in BENDS]
         basis.append(margin * np.clip(standard[lost], *spread[2:])[:, None])
     ridge = _CLASS_RIDGE * k if classes else np.inf
-    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], _CURVE_RIDGE, ridge)
+    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], _SLOPE_RIDGE, ridge)
     slopes = np.zeros(4)
     slopes[: len(found.slopes)] = found.slopes
     if not classes:
