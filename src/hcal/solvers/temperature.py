@@ -163,7 +163,9 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
         return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
     derivatives = _derivatives(logits, y, w / total, scale)
     if derivatives(0.0)[0] >= 0:
-        message = "the scores carry no information about the labels (or are reversed); the temperature is at its upper bound"
+        message = (
+            "the scores carry no information about the labels (or are reversed); T is at its upper bound"
+        )
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
     top = logits[np.arange(len(y)), y] == logits.max(axis=1)
     if not np.any(~top & (w > 0)):
