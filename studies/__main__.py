@@ -49,7 +49,7 @@ def ablations(
 
 
 @app.command()
-def theory(out: PageOpt = Path("docs/theory-checked.md")) -> None:
+def theory(out: PageOpt = Path("studies/theory-checked.md")) -> None:
     """Check the paper's theorems by experiment and write the page with its plots."""
     with console.friendly():
         for path in write_theory_page(out):

@@ -306,7 +306,7 @@ def _all_methods(main: Results, links: dict[str, str]) -> str:
         figure_link(links, "loss-curves", "Loss curves"),
     ]
     tables = as_markdown(overview_table(main), overview_table(main, relative=False), rank_table(main))
-    words = "The tables of single tasks are on [a page of their own](reproduction-tasks.md)."
+    words = "The tables of single tasks: `hcal bench table results/shared.csv`."
     return f"## All methods on all tasks\n\n{words}\n\n{tables}\n" + "\n".join(p for p in pictures if p)
 
 

@@ -2,38 +2,97 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-# One conftest for all folders: two modules cannot share a name.
-from bench_results import results
-from helpers import GOLDEN
+from helpers import GOLDEN, fit_quietly, quick, synthetic
 
-__all__ = ["results"]
+if find_spec("hcal.bench.catalog") is not None:  # until the benchmark has moved to studies/
+    from bench_results import results
+
+    __all__ = ["results"]
+
+
+#: What `make test` may lack: extras, and packages that only `make test-all` installs.
+OPTIONAL = {
+    *(
+        "torch",
+        "matplotlib",
+        "pandas",
+        "pyarrow",
+        "onnx",
+        "onnxscript",
+        "onnxruntime",
+        "numba",
+        "torchmetrics",
+    ),
+    *("evaluate", "datasets", "mlflow", "dask", "distributed", "polars", "faiss", "lightgbm", "xgboost"),
+    *("ignite", "selenium", "triton", "transformers", "lightning", "catboost"),
+}
+ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
+_IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """A test module that imports an absent package at its top is left out."""
+    if ABSENT and collection_path.suffix == ".py" and collection_path.name.startswith("test_"):
+        needed = ABSENT & set(_IMPORTS.findall(collection_path.read_text(encoding="utf-8")))
+        return True if needed else None
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test that asks for an absent package is skipped, with its name."""
+    try:
+        return (yield)
+    except ImportError as error:
+        needed = {(error.name or "").split(".")[0], *re.findall(r"needs? (\w+):", str(error))} & ABSENT
+        if needed:
+            pytest.skip(f"needs {', '.join(needed)}")
+        raise
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without the extra "fast" the compiled modules cannot be imported; with it, failing to is an error."""
-    if find_spec("numba") is None:
+    """Without an extra its modules cannot be imported; with it, failing to is an error."""
+    if find_spec("numba") is None or find_spec("torch") is None:
         config.option.doctest_ignore_import_errors = True
+
+
+@pytest.fixture(scope="session")
+def fitted() -> Callable[..., Any]:
+    """``fitted(name, k=3, width="float64", n=160)``: a calibrator, fitted once. Never change one."""
+
+    @cache
+    def fit(name: str, k: int = 3, width: str = "float64", n: int = 160) -> Any:
+        logits, y = synthetic(n, k)
+        return fit_quietly(quick(name), logits.astype(width), y)
+
+    return fit
 
 
 @pytest.fixture(autouse=True)
 def _no_method_stays_registered() -> Iterator[None]:
+    registry = sys.modules.get("hcal.calibrators.registry")
+    known = dict(getattr(registry, "_registered", {}))
     yield
     registry = sys.modules.get("hcal.calibrators.registry")
     if registry is not None:
         registry._registered.clear()
+        registry._registered.update(known)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _kernels_at_once() -> None:
-    """Answers are compared to the last bit: none of them comes from numpy because a kernel is not on disk."""
-    if find_spec("numba") is not None:
+    """Until the default of 0.2 is gone: none of its answers comes from numpy while a kernel is compiled."""
+    if find_spec("numba") is not None and find_spec("hcal.calibrators.h.fused") is not None:
         from hcal.calibrators.h import fused
 
         fused.PATIENCE = 0

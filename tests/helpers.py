@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 DATA = Path(os.environ.get("HCAL_DATA", SHARED / "data"))
 GOLDEN = SHARED / "golden"
+
+
+#: Tests of the finished 0.3; the mark goes when the last part is merged.
+PENDING = pytest.mark.xfail(reason="until every part of 0.3 is merged", strict=False)
 
 
 def load_task(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -48,6 +53,36 @@ def synthetic(
     p /= p.sum(1, keepdims=True)
     y = (p.cumsum(1) > rng.random((n, 1))).argmax(1)
     return scale * z, y
+
+
+#: Smaller searches for the methods whose default one is long: one penalty in place of a grid.
+QUICK: dict[str, dict[str, Any]] = {
+    "ms": {"penalty": (0.1, 1e-3), "folds": 2, "max_iterations": 8},
+    "dir": {"penalty": (0.1, 1e-3), "folds": 2, "max_iterations": 8},
+    "beta": {"max_iterations": 40},
+    "vs": {"max_iterations": 30},
+    "diag": {"hidden": (2,), "max_iterations": 40},
+    "dec": {"max_critics": 4},
+    "gp": {"inducing": 4, "samples": 10, "max_iterations": 5},
+    "h": {"maps": "piecewise-10", "epochs": 20},
+}
+
+
+def quick(name: str, **params: Any) -> Any:
+    """Return an unfitted calibrator whose search is short, whatever the method."""
+    import hcal
+
+    known = hcal.make_calibrator(name).get_params()
+    return hcal.make_calibrator(name, **{k: v for k, v in QUICK.get(name, {}).items() if k in known} | params)
+
+
+def fit_quietly(cal: Any, scores: Any, y: Any, **kwargs: Any) -> Any:
+    """Fit; a calibration warning is legal here, any other warning is an error."""
+    import hcal
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hcal.CalibrationWarning)
+        return cal.fit(scores, y, **kwargs)
 
 
 def wait_for_release(missing: Collection[str], what: str) -> None:

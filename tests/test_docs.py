@@ -1,10 +1,10 @@
 """Every code block of the documentation and the README runs, and every printed output is compared.
 
 Rules of a page: its ``python`` blocks share one namespace and one empty working directory; ``bash`` blocks
-run in the same directory. A ``text`` block right after a block is its output, word for word. Lines of a
-``bash`` block that start with ``pip`` or ``git clone`` need a network and are not run; targets of ``make``
-must exist. A comment ``<!-- not run: reason -->`` before a block exempts it. ``cal.npz`` and ``test.npz``, a
-user's own files, are there from the start.
+run in the same directory. A ``text`` block right after a block is its output, word for word; numbers in it
+may differ in the last digit. Lines of a ``bash`` block that start with ``pip`` or ``git`` need a network
+and are not run; targets of ``make`` must exist. A comment ``<!-- not run: reason -->`` before a block
+exempts it. ``cal.npz`` and ``test.npz``, a user's own files, are there from the start.
 
 To rewrite the outputs after a change: ``HCAL_UPDATE_DOCS=1 pytest tests/test_docs.py``; then read the diff.
 """
@@ -15,20 +15,20 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from helpers import synthetic, wait_for_release
-from warm_process import warm_folder
+from helpers import PENDING, ROOT, synthetic
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+DECISIONS = ROOT / "docs" / "decisions"
 FENCE = re.compile(
     r"(?P<exempt><!-- not run: [^\n]+ -->\s*\n)?"
     r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^ *```\s*?$"
@@ -37,7 +37,8 @@ FENCE = re.compile(
 )
 RUN = {"python", "bash"}
 #: Languages that show something without being a program.
-SHOWN = {"text", "toml", "yaml", "json", "bibtex", "cff"}
+SHOWN = {"text", "toml", "yaml", "json", "bibtex", "cff", "latex"}
+NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
 @dataclass
@@ -56,9 +57,7 @@ def blocks(text: str) -> list[Block]:
     found = []
     for m in FENCE.finditer(text):
         indent = len(m["indent"])
-        body = "".join(
-            line[indent:] if line.strip() else line for line in m["body"].splitlines(keepends=True)
-        )
+        body = "".join(x[indent:] if x.strip() else x for x in m["body"].splitlines(keepends=True))
         line = text.count("\n", 0, m.start("body")) + 1
         span = m.span("expected") if m["output"] else (-1, -1)
         found.append(Block(m["language"], body, line, m["expected"], span, m["exempt"] is not None))
@@ -73,40 +72,59 @@ def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
     return out.getvalue()
 
 
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with warm_folder(tmp_path_factory.mktemp("bin")) as folder:
-        yield folder
+def run_bash(block: Block, folder: Path) -> str:
+    """Run the lines: ``hcal ...`` in this process, anything with more of a shell in bash."""
+    from hcal.cli.app import app
 
-
-def run_bash(block: Block, folder: Path, *first: Path) -> str:
-    lines = []
-    for line in block.body.splitlines():
+    printed = ""
+    env = {"NO_COLOR": "1", "COLUMNS": "100", "TERM": "dumb", "MPLBACKEND": "Agg"}
+    for line in block.body.replace("\\\n", " ").splitlines():
         target = re.match(r"make ([a-z-]+)", line)
         if target:
             assert re.search(rf"^{target[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
-        elif not re.match(r"(python3? -m )?pip |git clone ", line):
-            lines.append(line)
-    env = dict(os.environ, NO_COLOR="1", COLUMNS="100", TERM="dumb", MPLBACKEND="Agg")
-    env["PATH"] = os.pathsep.join(map(str, [*first, Path(sys.executable).parent, env["PATH"]]))
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"line {block.line}: exit {done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
+        elif re.match(r"(python3? -m )?pip |git |\s*(#|$)", line):
+            continue
+        elif line.startswith("hcal ") and not re.search(
+            r"[|<>&$;]|(?<!['\w])\*", re.sub(r"'[^']*'", "", line)
+        ):
+            done = CliRunner().invoke(app, shlex.split(line, comments=True)[1:], env=env)
+            assert done.exit_code == 0, f"line {block.line}: {line}: exit {done.exit_code}\n{done.output}"
+            printed += done.stdout
+        else:
+            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+            shell = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", line],
+                cwd=folder,
+                env={**os.environ, **env, "PATH": path},
+                capture_output=True,
+                text=True,
+            )
+            assert shell.returncode == 0, (
+                f"line {block.line}: {line}: exit {shell.returncode}\n{shell.stderr}"
+            )
+            printed += shell.stdout
+    return printed
 
 
 def tidy(output: str) -> str:
     return "\n".join(line.rstrip() for line in output.strip("\n").splitlines())
 
 
+def is_same(printed: str, expected: str) -> bool:
+    """Compare word for word; a decimal number may differ by one in the last digit that the page shows."""
+    if NUMBER.sub("#", printed) != NUMBER.sub("#", expected):
+        return False
+    for ours, page in zip(NUMBER.findall(printed), NUMBER.findall(expected), strict=True):
+        digits = len(page.partition(".")[2].partition("e")[0])
+        scale = 10.0 ** int(page.partition("e")[2] or 0)
+        if abs(float(ours) - float(page)) > 1.01 * 10.0**-digits * scale:
+            return False
+    return True
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_code_runs_and_prints_what_the_page_says(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: Path
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
@@ -117,36 +135,75 @@ def test_code_runs_and_prints_what_the_page_says(
     namespace: dict[str, object] = {"__name__": "__main__"}
     changes = []
     for block in blocks(text):
-        assert block.language in RUN | SHOWN, (
-            f"{page.name}:{block.line}: language {block.language!r} is not run"
-        )
+        assert block.language in RUN | SHOWN, f"{page.name}:{block.line}: {block.language!r} is not run"
         if block.exempt or block.language not in RUN:
             continue
-        printed = tidy(
-            run_python(block, page, namespace)
-            if block.language == "python"
-            else run_bash(block, tmp_path, warm)
-        )
-        if block.expected is None:
-            continue
-        if os.environ.get("HCAL_UPDATE_DOCS"):
+        is_python = block.language == "python"
+        printed = tidy(run_python(block, page, namespace) if is_python else run_bash(block, tmp_path))
+        if block.expected is not None and os.environ.get("HCAL_UPDATE_DOCS"):
             changes.append((block.span, printed + "\n"))
-        else:
-            assert printed == tidy(block.expected), f"{page.name}:{block.line} prints something else"
+        elif block.expected is not None and not is_same(printed, tidy(block.expected)):
+            pytest.fail(f"{page.name}:{block.line} prints\n{printed}\nand says\n{block.expected}")
     for (start, end), new in reversed(changes):
         text = text[:start] + new + text[end:]
     if changes:
         page.write_text(text, encoding="utf-8")
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+@PENDING
+def test_links_lead_somewhere_and_every_page_is_in_the_navigation() -> None:
     broken = []
-    for page in PAGES:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]:
         prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", prose):
             if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
-    assert not broken
+    assert broken == []
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.name != "README.md"}
+    named = set(re.findall(r": (\S+\.md)$", listed, re.MULTILINE))
+    assert named == pages
+
+
+@PENDING
+def test_pages_are_short_and_decisions_few() -> None:
+    long = {}
+    for page in PAGES:
+        words = len(page.read_text(encoding="utf-8").split())
+        if words > 1500:
+            long[page.name] = words
+    assert long == {}
+    texts = [p.read_text(encoding="utf-8") for p in sorted(DECISIONS.glob("*.md"))]
+    assert len(texts) <= 30
+    assert all(len(text.strip().splitlines()) <= 12 for text in texts)
+    assert [int(text.split()[1]) for text in texts] == list(range(1, len(texts) + 1))
+
+
+#: Words of earlier versions that a reader could not know.
+PRIVATE = re.compile(
+    r"\bjudg(e|es|ed|ing)\b|\blift(s|ed|ing)?\b|\bcrews?\b|\bwish(es)?\b|\bstanding\b|\bstory\b|\bstand-ins?\b"
+    r"|\bthe opening\b|\bchang\w* (of )?sides?\b|where \w+ scores lie|\brooms?\b|\bhouse\b|\b(a|the) watch\b",
+    re.IGNORECASE,
+)
+
+
+@PENDING
+def test_no_page_uses_private_words() -> None:
+    found = []
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            found += [f"{page.name}:{number}: {m[0]}" for m in PRIVATE.finditer(line)]
+    assert found == []
+
+
+@PENDING
+def test_the_map_of_the_code_names_what_exists() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "hcal"
+    for path in set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text)):
+        assert (package / path).exists() or (ROOT / path).exists(), path
+    folders = {p.name for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert folders <= {name[:-1] for name in re.findall(r"`([a-z]+/)`", text)}
 
 
 def test_the_checker_itself_sees_blocks_outputs_and_exemptions() -> None:
@@ -157,38 +214,8 @@ def test_the_checker_itself_sees_blocks_outputs_and_exemptions() -> None:
     assert run_python(first, Path("p"), {}) == "1\n"
     with pytest.raises(AssertionError, match="exit 1"):
         run_bash(second, Path("."))
-
-
-def test_method_cards_say_what_the_code_does() -> None:
-    import hcal
-    from hcal.calibrators import get_calibrator
-
-    page = (ROOT / "docs" / "method-cards.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| [^|]+ \| `(\w+)` \| (.+?) \|$", page, re.MULTILINE))
-    for name in rows:
-        method = get_calibrator(name)
-        facts = (method().preserves or "nothing", method.weighted, hasattr(method, "_graph"))
-        expected = f"{facts[0]} | {'yes' if facts[1] else 'no'} | {'yes' if facts[2] else 'no'}"
-        assert rows[name] == expected, name
-        assert f"## `{name}`: {method.title}" in page
-    wait_for_release(set(hcal.list_calibrators()) - set(rows), "a card in docs/method-cards.md")
-
-
-def test_every_page_is_in_the_navigation() -> None:
-    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    pages = (p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.name != "README.md")
-    missing = [page for page in pages if f": {page}\n" not in listed]
-    assert missing == [], "decisions: run python tools/navigation.py; other pages: mkdocs.yml"
-
-
-def test_the_map_of_the_code_names_files_that_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    package = ROOT / "src" / "hcal"
-    walks = text[text.index("## A walk") :]
-    for path in set(re.findall(r"`([a-z_]+/[a-z_/]*\.py)`", walks)):
-        assert (package / path).is_file(), path
-    for room, files in re.findall(r"^\| `([a-z]+/)` \|[^|]*\| (.*) \|$", text, re.MULTILINE):
-        for name in re.findall(r"`([\w/]+\.py)`", files):
-            assert (package / room / name).is_file(), room + name
-    rooms = {p.name for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
-    assert rooms == {room[:-1] for room in re.findall(r"^\| `([a-z]+/)`", text, re.MULTILINE)}
+    assert is_same("ECE 0.021 of 3", "ECE 0.020 of 3")
+    assert not is_same("ECE 0.022 of 3", "ECE 0.020 of 3")
+    assert not is_same("ECE 0.020 of 4", "ECE 0.020 of 3")
+    assert PRIVATE.search("It changes side")
+    assert not PRIVATE.search("`hcal watch` says so; `Shoulder lifter`")

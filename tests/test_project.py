@@ -1,4 +1,4 @@
-"""The project itself: version, light import, types, what the README says, what the package ships."""
+"""The project itself: version, light imports, how far a prediction travels, what the README says."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import hcal
-from benchmarks.readme import ROWS
 from hcal.cli.app import app
-from helpers import ROOT
+from helpers import PENDING, ROOT, synthetic
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-HEAVY = ("torch", "sklearn", "scipy", "matplotlib", "pandas", "polars", "pyarrow", "numba", "onnx", "rich")
+HEAVY = {"torch", "sklearn", "scipy", "matplotlib", "pandas", "polars", "pyarrow", "numba", "onnx", "rich"}
+CONTRACT = [
+    "PooledCalibrator", "HCalibrator", "make_calibrator", "list_calibrators", "list_metrics",
+    "evaluate", "metrics", "HCalibrationLoss", "compare", "clinical", "cross_fit",
+    "MultilabelCalibrator", "reliability", "certify", "Certificate", "Monitor", "report", "register",
+    "register_metric", "export", "export_onnx", "integrations", "save", "load",
+]  # fmt: skip
 
 
 def test_the_version_is_said_once() -> None:
-    assert hcal.__version__ == version("hcal")
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.\w+)?", hcal.__version__)
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## (\S+)", changes, re.MULTILINE)[1] == hcal.__version__  # type: ignore[index]
 
 
 def _loaded(code: str) -> set[str]:
@@ -35,30 +40,23 @@ def _loaded(code: str) -> set[str]:
     return set(got.stdout.split())
 
 
-def test_import_is_light() -> None:
+def test_imports_are_light() -> None:
     assert _loaded("import hcal").isdisjoint(HEAVY)
+    assert _loaded("import hcal.cli.app").isdisjoint(HEAVY - {"rich"})
+    if hasattr(hcal, "PooledCalibrator"):
+        assert _loaded("import hcal; hcal.PooledCalibrator").isdisjoint({"pandas", "pyarrow", "torch"})
 
 
-def test_the_command_line_starts_without_the_heavy_libraries() -> None:
-    light = _loaded("import hcal.cli.app")
-    assert light.isdisjoint(set(HEAVY) - {"rich"})
-
-
-def test_every_public_name_is_there_and_every_lazy_name_is_public() -> None:
+def test_every_public_name_is_there() -> None:
     for name in hcal.__all__:
         assert getattr(hcal, name) is not None
-    assert set(hcal.__all__) <= set(dir(hcal))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         hcal.nonsense  # type: ignore[attr-defined]
 
 
-def test_the_contract_names_exist() -> None:
-    contract = (
-        "HCalibrator make_calibrator list_calibrators list_metrics evaluate metrics HCalibrationLoss compare "
-        "reliability export_onnx integrations save load certify Certificate Monitor"
-    )
-    for name in contract.split():
-        assert name in hcal.__all__, name
+@pytest.mark.skipif(not hasattr(hcal, "PooledCalibrator"), reason="before the core of 0.3")
+def test_the_names_of_the_contract_exist() -> None:
+    assert [name for name in CONTRACT if name not in hcal.__all__] == []
 
 
 def test_the_package_ships_its_types_and_its_page() -> None:
@@ -67,108 +65,99 @@ def test_the_package_ships_its_types_and_its_page() -> None:
         assert files("hcal.reporting").joinpath(name).is_file()
 
 
-def test_no_path_of_a_machine_and_no_loose_end_is_in_the_package() -> None:
-    for path in (ROOT / "src").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        assert not re.search(r"/home/|/root/|/work/|C:\\\\", text), path
-        assert "TODO" not in text, path
+def test_no_path_of_a_machine_and_no_loose_end_is_in_the_project() -> None:
+    for folder in ("src", "studies", "benchmarks", "examples", "tools"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"/home/|/root/|/work/|C:\\\\", text), path
+            assert "TODO" not in text, path
 
 
-def test_pins_cover_what_the_project_asks_for() -> None:
-    pinned = {
-        re.split(r"==", line)[0].lower().replace("_", "-")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line and not line.startswith("#")
-    }
-    asked = list(PROJECT["project"]["dependencies"])
-    for extra, wanted in PROJECT["project"]["optional-dependencies"].items():
-        asked += [] if extra == "all" else wanted
-    names = {re.split(r"[\[<>=! ]", want)[0].lower().replace("_", "-") for want in asked}
-    assert names <= pinned, f"not in constraints.txt: {sorted(names - pinned)}"
+# -- how far a call travels -------------------------------------------------------------------------
 
 
-# -- the README: numbers, commands and code are run -------------------------------------------------
+def walk(call: object) -> tuple[set[str], set[tuple[str, str]]]:
+    """Return the files of the package that a call passes through, and the functions."""
+    root, seen = str(ROOT / "src" / "hcal"), set()
+
+    def note(frame: object, event: str, _: object) -> None:
+        code = frame.f_code  # type: ignore[attr-defined]
+        if event == "call" and code.co_filename.startswith(root):
+            seen.add((code.co_filename, code.co_qualname))
+
+    sys.setprofile(note)
+    try:
+        call()  # type: ignore[operator]
+    finally:
+        sys.setprofile(None)
+    functions = {(f, n) for f, n in seen if not n.endswith((">", "__init__"))}
+    return {f for f, _ in seen}, functions
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    out = tmp_path_factory.mktemp("demo") / "hcal-demo"
-    result = CliRunner().invoke(app, ["demo", "-o", str(out), "--json"])
-    assert result.exit_code == 0, result.output
-    found: dict[str, dict[str, float]] = json.loads(result.stdout)
-    return found
+@pytest.mark.skipif(not hasattr(hcal, "PooledCalibrator"), reason="before the core of 0.3")
+def test_a_prediction_of_the_default_is_a_short_walk() -> None:
+    for k in (2, 5):
+        logits, y = synthetic(300, k)
+        cal = hcal.PooledCalibrator().fit(logits, y)
+        cal.predict_proba(logits)
+        where, functions = walk(lambda cal=cal, logits=logits: cal.predict_proba(logits))
+        assert len(where) <= 6, sorted(where)
+        assert len(functions) <= 15, sorted(functions)
 
 
-# Another processor sums in another order, and 300 steps of training carry that on: seeds and processors moved
-# the default's numbers by up to 0.025. The demo prints its own; this only keeps the README from going stale.
+# -- the README -------------------------------------------------------------------------------------
+
+#: Row of the README's table -> key of `hcal demo --json`.
+ROWS = {
+    "accuracy": "accuracy",
+    "mean confidence": "mean_confidence",
+    "ECE (`ece_ew`)": "ece_ew",
+    "NLL": "nll",
+    "Brier": "brier",
+}
+#: How much the demo's numbers move between processors and BLAS libraries, with a margin: 300 steps of
+#: training carry the last bit on. The demo prints its own numbers; this keeps the README from going stale.
 SLACK = 0.03
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_the_demo_numbers_of_the_readme(row: str, demo: dict[str, dict[str, float]]) -> None:
-    line = next(line for line in README.splitlines() if line.startswith(f"| {row} |"))
-    before, after = (float(cell) for cell in line.strip("| ").split("|")[1:])
-    assert before == pytest.approx(demo["before"][ROWS[row]], abs=SLACK)
-    assert after == pytest.approx(demo["after"][ROWS[row]], abs=SLACK)
+def test_the_demo_numbers_of_the_readme(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["demo", "-o", str(tmp_path / "demo"), "--json"])
+    assert result.exit_code == 0, result.output
+    demo = json.loads(result.stdout)
+    for row, key in ROWS.items():
+        line = next(line for line in README.splitlines() if line.startswith(f"| {row} |"))
+        before, after = (float(cell) for cell in line.strip("| ").split("|")[1:])
+        assert before == pytest.approx(demo["before"][key], abs=SLACK), row
+        assert after == pytest.approx(demo["after"][key], abs=SLACK), row
+    said = re.search(r"right ([\d.]+)\s?% of the time but claims ([\d.]+)\s?%", README)
+    assert said
+    assert float(said[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
+    assert float(said[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
 
 
-def test_the_demo_sentence_of_the_readme(demo: dict[str, dict[str, float]]) -> None:
-    match = re.search(r"right ([\d.]+)% of the time but says ([\d.]+)%", README)
-    assert match
-    assert float(match[1]) / 100 == pytest.approx(demo["before"]["accuracy"], abs=SLACK)
-    assert float(match[2]) / 100 == pytest.approx(demo["before"]["mean_confidence"], abs=SLACK)
-    from hcal.cli.demo import CAL_ROWS
-
-    assert f"learns from {CAL_ROWS:,} other rows" in README
-
-
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-
-
-def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for code in _blocks("python"):
-        exec(compile(code, "README.md", "exec"), {})
-    assert (tmp_path / "model.hcal").exists()
-
-
-def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import numpy as np
-
-    from helpers import synthetic
-
-    monkeypatch.chdir(tmp_path)
-    for name, seed in (("cal", 0), ("test", 1), ("new", 2)):
-        logits, y = synthetic(seed=seed)
-        np.savez(f"{name}.npz", logits=logits, y=y)
-    commands = re.findall(r"^(hcal (?:fit|report).*?)\s*(?:#.*)?$", README, re.MULTILINE)
-    commands += re.findall(r"`(hcal (?:apply|evaluate) [^`]*)`", README)
-    assert len(commands) == 5
-    Path("scores").mkdir()
-    np.savez("scores/part.npz", logits=logits, y=y)
-    for command in commands:
-        result = CliRunner().invoke(app, command.split()[1:])
-        assert result.exit_code == 0, f"{command}: {result.output}"
-    assert (tmp_path / "report.html").exists()
-    assert (tmp_path / "probs.npz").exists()
-
-
-def test_the_names_of_the_readme_exist() -> None:
+@PENDING
+def test_names_targets_and_extras_of_the_readme_exist() -> None:
     for dotted in set(re.findall(r"`(hcal(?:\.\w+)+)\(", README)):
-        if dotted.startswith("hcal.integrations."):
-            module, name = dotted.rsplit(".", 1)
-            assert hasattr(__import__(module, fromlist=[name]), name), dotted
-        else:
-            assert hasattr(hcal, dotted.split(".")[1]), dotted
-
-
-def test_the_links_of_the_readme_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("http") or (ROOT / target).exists(), target
-
-
-def test_the_make_targets_of_the_readme_exist() -> None:
+        module, name = dotted.rsplit(".", 1)
+        assert hasattr(__import__(module, fromlist=[name]), name), dotted
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    named = set(
+        re.findall(r"^\| `(\w+)` \| .*$", README.split("extra | brings")[-1].split("\n\n")[0], re.MULTILINE)
+    )
+    assert named == set(extras) - {"test", "test-all", "docs"}
+
+
+def test_the_network_of_the_demo_is_real_over_confident_and_repeatable() -> None:
+    from hcal.cli.demo import train_digits
+
+    digits = train_digits(0)
+    probs = hcal.softmax(digits.logits_test)
+    accuracy = hcal.metrics.accuracy(probs, digits.y_test)
+    assert 0.75 < accuracy < 0.9
+    assert probs.max(axis=1).mean() - accuracy > 0.05
+    np.testing.assert_array_equal(train_digits(0).logits_test, digits.logits_test)

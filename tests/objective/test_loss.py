@@ -232,7 +232,7 @@ def test_the_old_name_of_the_pooled_family_stays_readable():
 
 @pytest.fixture
 def second_guess():
-    """A family of a stranger's, as docs/howto/add-an-event-family.md says: one class, one line."""
+    """A family of a stranger's: one class, one line."""
     from hcal.objective.events import FAMILIES, row_index
 
     @register_family

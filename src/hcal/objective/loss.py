@@ -34,7 +34,7 @@ class HCalibrationLoss(torch.nn.Module):
         2: max(|T| − ε, 0)², no root.
     events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
         ``"pooled"`` (once called ``"atomic"``) sorts the events of all classes together; any other family is
-        averaged over its members. See docs/howto/add-an-event-family.md.
+        averaged over its members.
     iterations : int
         Lloyd iterations of the k-means.
     check : bool
