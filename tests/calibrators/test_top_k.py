@@ -12,7 +12,7 @@ import pytest
 import hcal
 from hcal import TopK
 from hcal.calibrators.top_k import methods_of_top_k
-from hcal.io.responses import top_tokens
+from hcal.io.language_models import top_tokens
 from hcal.metrics import METRICS
 from hcal.metrics.sample import Sample
 from helpers import synthetic

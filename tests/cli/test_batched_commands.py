@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import hcal
 from hcal.calibrators.batched import apply_batches
 from hcal.cli.app import app
-from hcal.io import Columns, batches, read_data
+from hcal.io import Request, batches, read
 from hcal.evaluation import batched
 from hcal.passes import Processes, WorkerDiedError
 from helpers import synthetic
@@ -74,7 +74,7 @@ def test_apply_by_blocks_writes_what_apply_writes(folder: Path, tmp_path: Path, 
     if type_ == ".csv":
         assert one.read_bytes() == other.read_bytes()
         return
-    a, b = (read_data(path, kind="probs") for path in (one, other))
+    a, b = (read(path, Request(input="probs")) for path in (one, other))
     assert a.values.dtype == b.values.dtype
     np.testing.assert_array_equal(a.values, b.values)
     if a.y is not None:
@@ -129,7 +129,7 @@ def test_certify_by_blocks_and_never_on_rows_of_the_fit(folder: Path, tmp_path: 
     named = ("certify", folder / "whole.npz", "--classes", "ant,bee,cat,dog")
     by_blocks, whole = (json.loads(run(*named, "--json", *more)) for more in (("--batch-rows", 500), ()))
     assert by_blocks["classes"]["names"] == whole["classes"]["names"] == ["ant", "bee", "cat", "dog"]
-    rows = batches(folder / "whole.npz", rows=500, classes=["ant", "bee", "cat", "dog"])
+    rows = batches(folder / "whole.npz", Request(classes=("ant", "bee", "cat", "dog")), rows=500)
     proven = batched.evaluate_batches(rows, metrics=["nll"], ci=0.95).result.certificate
     assert proven is not None
     assert proven.classes is not None
@@ -169,7 +169,7 @@ def test_workers_change_nothing_even_killed(
 ) -> None:
     """Apply to a folder and evaluate, with two processes of which one is killed in the middle."""
     calibrator = hcal.load(folder / "m.hcal")
-    source = batches(folder / "parts", rows=200, columns=Columns(id="key"))
+    source = batches(folder / "parts", Request(id="key"), rows=200)
     monkeypatch.setattr(batched, "SAMPLE_ROWS", 500)
     metrics = ["nll", "ks", "dece"]
     killed: list[int] = []

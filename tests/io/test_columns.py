@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcal.io import Columns, OtherColumnError, UnknownKindError, UnnamedClassesError, read_data, write_probs
+from hcal.io import OtherColumnError, UnknownKindError, UnnamedClassesError, write_probs
+from shim import Columns, read_data
 
 LOGITS = np.array([[0.5, 1.5, -0.25], [2.5, 0.5, 0.125], [-1.5, 0.25, 3.5]])
 NAMES = ("cat", "dog", "eel")

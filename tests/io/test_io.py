@@ -12,6 +12,7 @@ import pytest
 
 import hcal
 from hcal import io as readers
+from shim import read_data
 from hcal.calibrators import files
 from hcal.io import model_file, pickles
 from hcal.io.atomic import atomic_path
@@ -147,7 +148,7 @@ Y = np.array([1, 0, 1])
 def test_probabilities_written_are_probabilities_read(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"p{suffix}"
     readers.write_probs(path, PROBS, Y)
-    data = readers.read_data(path)
+    data = read_data(path)
     assert data.kind == "probs"
     assert data.part == ""
     np.testing.assert_array_equal(data.values, PROBS)
@@ -158,18 +159,18 @@ def test_npy_holds_one_array_and_must_be_told_what(tmp_path: Path) -> None:
     readers.write_probs(tmp_path / "p.npy", PROBS, Y)
     np.save(tmp_path / "y.npy", Y)
     with pytest.raises(ValueError, match="does not say what its numbers are"):
-        readers.read_data(tmp_path / "p.npy")
-    data = readers.read_data(tmp_path / "p.npy", kind="probs", labels=tmp_path / "y.npy")
+        read_data(tmp_path / "p.npy")
+    data = read_data(tmp_path / "p.npy", kind="probs", labels=tmp_path / "y.npy")
     np.testing.assert_array_equal(data.values, PROBS)
     np.testing.assert_array_equal(data.labels(), Y)
     with pytest.raises(ValueError, match="has no labels"):
-        readers.read_data(tmp_path / "p.npy", kind="probs").labels()
+        read_data(tmp_path / "p.npy", kind="probs").labels()
 
 
 def test_task_files_have_two_parts(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
     np.savez(path, logits_cal=PROBS, y_cal=Y, logits_test=PROBS[:2], y_test=Y[:2, None])
-    cal, test = (readers.read_data(path, part=part) for part in ("cal", "test"))
+    cal, test = (read_data(path, part=part) for part in ("cal", "test"))
     assert (cal.part, len(cal.values), test.part, len(test.values)) == ("cal", 3, "test", 2)
     assert test.labels().shape == (2,)
 
@@ -178,32 +179,32 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     path = tmp_path / "half.npz"
     np.savez(path, logits_test=PROBS, y_test=Y)
     with pytest.raises(ValueError, match=r"half.npz has no logits, probs or log_probs .* calibration part"):
-        readers.read_data(path, part="cal")
+        read_data(path, part="cal")
 
 
 def test_two_kinds_in_one_file_need_a_choice(tmp_path: Path) -> None:
     path = tmp_path / "both.npz"
     np.savez(path, logits=np.log(PROBS), probs=PROBS, y=Y)
     with pytest.raises(ValueError, match="holds logits and probs: choose one"):
-        readers.read_data(path)
-    assert readers.read_data(path, kind="probs").kind == "probs"
+        read_data(path)
+    assert read_data(path, kind="probs").kind == "probs"
 
 
 def test_a_wrong_kind_lists_what_there_is(tmp_path: Path) -> None:
     path = tmp_path / "p.npz"
     np.savez(path, probs=PROBS, y=Y)
     with pytest.raises(ValueError, match=r"has no logits .* it holds: probs, y"):
-        readers.read_data(path, kind="logits")
+        read_data(path, kind="logits")
     with pytest.raises(ValueError, match="must be one of"):
-        readers.read_data(path, kind="scores")
+        read_data(path, kind="scores")
 
 
 def test_free_column_names_are_classes_in_order_once_the_kind_is_said(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('"cat","dog",y\n0.25,0.75,1\n0.5,0.5,0\n')
     with pytest.raises(ValueError, match="does not say"):
-        readers.read_data(path)
-    data = readers.read_data(path, kind="probs")
+        read_data(path)
+    data = read_data(path, kind="probs")
     np.testing.assert_array_equal(data.values, PROBS[:2])
     np.testing.assert_array_equal(data.labels(), Y[:2])
 
@@ -213,16 +214,16 @@ def test_columns_are_ordered_by_number_not_by_place(tmp_path: Path) -> None:
     path.write_text("y,logits_10,logits_9," + ",".join(f"logits_{k}" for k in range(9)) + "\n")
     with path.open("a") as f:
         f.write("3," + ",".join(str(v) for v in (10, 9, *range(9))) + "\n")
-    np.testing.assert_array_equal(readers.read_data(path).values, [np.arange(11.0)])
+    np.testing.assert_array_equal(read_data(path).values, [np.arange(11.0)])
     path.write_text("y,logits_0,logits_2\n0,1,2\n")
     with pytest.raises(ValueError, match="have gaps"):
-        readers.read_data(path)
+        read_data(path)
 
 
 def test_a_headless_csv_is_a_matrix(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("0.25,0.75\n0.5,0.5\n")
-    np.testing.assert_array_equal(readers.read_data(path, kind="probs").values, PROBS[:2])
+    np.testing.assert_array_equal(read_data(path, kind="probs").values, PROBS[:2])
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_a_broken_csv_says_where(tmp_path: Path, text: str, message: str) -> Non
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        readers.read_data(path)
+        read_data(path)
 
 
 def test_parquet_may_hold_a_column_of_lists(tmp_path: Path) -> None:
@@ -242,10 +243,10 @@ def test_parquet_may_hold_a_column_of_lists(tmp_path: Path) -> None:
 
     path = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"probs": PROBS.tolist(), "y": Y, "id": ["a", "b", "c"]}), path)
-    np.testing.assert_array_equal(readers.read_data(path).values, PROBS)
+    np.testing.assert_array_equal(read_data(path).values, PROBS)
     parquet.write_table(pa.table({"probs_0": [0.5, None], "probs_1": [0.5, 0.5]}), path)
     with pytest.raises(ValueError, match="'probs_0' has 1 missing"):
-        readers.read_data(path)
+        read_data(path)
 
 
 def test_bfloat16_safetensors_are_read(tmp_path: Path) -> None:
@@ -254,14 +255,14 @@ def test_bfloat16_safetensors_are_read(tmp_path: Path) -> None:
 
     path = tmp_path / "t.safetensors"
     save_file({"probs": torch.from_numpy(PROBS).bfloat16(), "y": torch.from_numpy(Y)}, path)
-    np.testing.assert_array_equal(readers.read_data(path).values.astype(np.float64), PROBS)
+    np.testing.assert_array_equal(read_data(path).values.astype(np.float64), PROBS)
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.parquet", "a.safetensors", "a.p"])
 def test_garbage_in_any_format_is_a_value_error_that_names_the_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x00garbage" * 20)
     with pytest.raises(ValueError, match=name):
-        readers.read_data(tmp_path / name, kind="probs")
+        read_data(tmp_path / name, kind="probs")
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy"])
@@ -270,15 +271,15 @@ def test_object_arrays_are_never_unpickled(tmp_path: Path, name: str) -> None:
         held = np.array([{}], dtype=object)
         np.savez(f, logits=held) if name.endswith("z") else np.save(f, held)
     with pytest.raises(ValueError, match="never unpickled"):
-        readers.read_data(tmp_path / name, kind="logits")
+        read_data(tmp_path / name, kind="logits")
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
-        readers.read_data(tmp_path / "a.npz")
+        read_data(tmp_path / "a.npz")
     (tmp_path / "d.npz").mkdir()
     with pytest.raises(ValueError, match="is a directory"):
-        readers.read_data(tmp_path / "d.npz")
+        read_data(tmp_path / "d.npz")
     with pytest.raises(FileNotFoundError, match="no such directory"):
         readers.write_probs(tmp_path / "no" / "p.npz", PROBS)
     with pytest.raises(ValueError, match=r"cannot write p\.doc"):
@@ -294,7 +295,7 @@ TASK = ((PROBS.astype(np.float32), Y[:, None]), (np.asfortranarray(PROBS), Y.ast
 def test_benchmark_pickles_of_every_protocol(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "task.p"
     path.write_bytes(pickle.dumps(TASK, protocol=protocol))
-    cal, test = (readers.read_data(path, part=part) for part in ("cal", "test"))
+    cal, test = (read_data(path, part=part) for part in ("cal", "test"))
     assert cal.values.dtype == np.float32
     np.testing.assert_array_equal(cal.values, TASK[0][0])
     np.testing.assert_array_equal(test.values, PROBS)
@@ -306,18 +307,18 @@ def test_a_pickle_of_python_2_and_old_numpy(tmp_path: Path) -> None:
     path = tmp_path / "old.p"
     text = pickle.dumps((np.float32([[1, 2]]), np.int64([1])), protocol=2)
     path.write_bytes(text.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
-    np.testing.assert_array_equal(readers.read_data(path).values, [[1, 2]])
+    np.testing.assert_array_equal(read_data(path).values, [[1, 2]])
 
 
 def test_dicts_pairs_and_bare_arrays(tmp_path: Path) -> None:
     path = tmp_path / "a.p"
     path.write_bytes(pickle.dumps({"probs": PROBS, "y": Y}))
-    assert readers.read_data(path).kind == "probs"
+    assert read_data(path).kind == "probs"
     path.write_bytes(pickle.dumps(PROBS))
-    assert readers.read_data(path, kind="probs").values.shape == (3, 2)
+    assert read_data(path, kind="probs").values.shape == (3, 2)
     path.write_bytes(pickle.dumps([1, 2, 3]))
     with pytest.raises(ValueError, match="expected"):
-        readers.read_data(path)
+        read_data(path)
 
 
 class _Evil:

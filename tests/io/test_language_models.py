@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.cli.app import app
-from hcal.io import read_data
+from shim import read_data
 from hcal.integrations.multiple_choice import option_scores, read_lm_eval, read_stated
 from lm_eval_files import write_samples
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcal.io import read_arrays, read_data
+from hcal.io import read_arrays
+from shim import read_data
 from hcal.io.limits import check_bytes, max_bytes, open_regular
 
 PROBS = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])

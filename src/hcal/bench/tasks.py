@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.bench.synthetic import KINDS, parse_synthetic
-from hcal.io import Part, read_arrays, read_data, read_names
+from hcal.io import Part, Request, read, read_arrays, read_names
 from hcal.extras import load_extra
 from hcal.numerics import IntArray
 
@@ -185,7 +185,7 @@ def _load_npz(name: str, location: str) -> Task:
     kind = _kind(set(read_names(path)))
     if kind is None:
         raise ValueError(f"{location} holds no logits_*, log_probs_* or probs_* for both parts")
-    cal, test = (read_data(path, part=part, kind=kind) for part in PARTS)
+    cal, test = (read(path, Request(input=kind), part=part) for part in PARTS)
     parts = [inputs.check_logits(data.values, input=kind)[0] for data in (cal, test)]
     return _task(name, parts[0], cal.labels(), parts[1], test.labels())
 

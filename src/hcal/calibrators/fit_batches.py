@@ -18,7 +18,7 @@ from hcal.calibrators.params import refuse_types
 from hcal.calibrators.registry import get_calibrator, list_calibrators
 from hcal.calibrators.row_order import arrange
 from hcal.calibrators.survey import PieceReader, RowPiece, Survey, checked_batch, open_piece
-from hcal.io.batching import Batches
+from hcal.io.blocks import Batches
 from hcal.io.class_names import check_classes
 from hcal.io.row_sample import RowSample, SampledRows
 from hcal.metrics.streaming import StreamingMetrics

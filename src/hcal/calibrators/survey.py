@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.calibrators.calibration_rows import RowSketch
 from hcal.calibrators.floor import apply_floor, floor_of, least_believed
-from hcal.io.batching import Batch, read_piece, rows_from
-from hcal.io.pieces import Piece
+from hcal.io.blocks import Batch, read_piece, rows_from
+from hcal.io.reading import Piece
 from hcal.io.row_sample import RowSample, SampledRows
 from hcal.numerics import Float64, FloatArray, IntArray, bounded
 

@@ -14,8 +14,8 @@ from hcal.calibrators.calibration_rows import KEY, SeenRows, checked_rows
 from hcal.certificates.result import Certificate
 from hcal.certificates.run import refuse_share
 from hcal.certificates.streaming import CertificateStream
-from hcal.io.batching import Batches, read_piece, rows_from
-from hcal.io.pieces import Piece
+from hcal.io.blocks import Batches, read_piece, rows_from
+from hcal.io.reading import Piece
 from hcal.io.probabilities import to_probs
 from hcal.numerics import IntArray
 from hcal.passes import Driver, add_up

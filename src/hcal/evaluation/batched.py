@@ -19,8 +19,8 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.calibration_rows import KEY, SeenRows, checked_rows
 from hcal.certificates.streaming import CertificateStream
-from hcal.io.batching import Batch, Batches, read_piece, rows_from
-from hcal.io.pieces import Piece
+from hcal.io.blocks import Batch, Batches, read_piece, rows_from
+from hcal.io.reading import Piece
 from hcal.io.probabilities import to_probs
 from hcal.evaluation.collapse import collapse_reasons
 from hcal.evaluation.result import Difference, Evaluation, Result

@@ -20,7 +20,7 @@ from hcal.calibrators.fit_batches import fit_batches
 from hcal.certificates.result import Certificate
 from hcal.certificates.run import TOLERANCE
 from hcal.certificates.streaming import CertificateStream
-from hcal.io.batching import Batch
+from hcal.io.blocks import Batch
 from hcal.io.class_names import check_classes
 from hcal.io.probabilities import to_probs
 from hcal.inputs import InputKind

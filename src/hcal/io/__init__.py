@@ -7,10 +7,11 @@ Reading. A :class:`Request` says what a file calls its columns and what its numb
     data = read("task.npz", part="cal")          # a file that says what it holds needs no request
     data = read("new.csv", Request().for_model(header["request"]), keep=True)   # as the model was fitted
 
-``read`` takes one file, several, a folder or a pattern: ``.npz .npy .safetensors .csv .jsonl .parquet .feather
-.pt`` and numpy pickles ``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the columns
-into a model's order, ``data.beside`` are the other columns (``keep=True``), ``data.columns`` their names.
-``Request(unlabelled="drop")`` leaves out rows without a label; ``data.dropped`` and ``data.notes`` say how many.
+``read`` takes one file, several, a folder or a pattern: ``.npz .npy .safetensors .csv .jsonl .parquet
+.feather .pt`` and numpy pickles ``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the
+columns into a model's order, ``data.beside`` are the other columns (``keep=True``), ``data.columns`` what the
+file calls label, id, group and weight. ``Request(unlabelled="drop")`` leaves out rows without a label;
+``data.dropped`` and ``data.notes`` say how many.
 
 By blocks. The same rows some at a time, for files that memory does not hold:
 
@@ -20,7 +21,7 @@ By blocks. The same rows some at a time, for files that memory does not hold:
     read_blocks(piece)                                  # (number of the first row, DataFile) as it was read
 
 Writing. ``write_probs(path, probs, y, ids=, kept=, classes=, names=)`` or, block by block,
-``with write_blocks(path, n_rows, ...) as write: write(probs, y, ids=, kept=)``. ``can_write(path)`` raises early.
+``with write_blocks(path, n_rows, ...) as write: write(probs, y, ids=, kept=)``. ``can_write`` raises early.
 ``atomic_path`` and ``atomic_folder`` make any output appear whole or not at all; ``ended_by_sigterm`` lets a
 command end by SIGTERM without a temporary file left.
 
@@ -31,8 +32,9 @@ header and arrays and nothing of methods; ``check_info`` checks what a header te
 Language models. ``.jsonl`` files of lm-evaluation-harness, responses with ``top_logprobs`` and stated
 confidences are read by ``read`` too; :mod:`hcal.io.language_models` has their parts.
 
-Errors are ValueError or OSError with one line. Those that an option of a command can help with have classes:
-MissingLabelsError, UnlabelledError, OtherColumnError, UnknownKindError, UnnamedClassesError, NeedsBlocksError.
+Errors are ValueError or OSError with one line. Those that an option of a command can help with have a class:
+MissingLabelsError, UnlabelledError, OtherColumnError, UnknownKindError, UnnamedClassesError and
+NeedsBlocksError.
 """
 
 from __future__ import annotations

@@ -191,9 +191,7 @@ class Batches:
         return read(list(self.paths), self._asked.request, part=self._asked.part, order=self._asked.order)
 
 
-def _cut(
-    path: Path, reading: Reading, size: int, first: int, origin: int
-) -> tuple[list[Piece], int]:
+def _cut(path: Path, reading: Reading, size: int, first: int, origin: int) -> tuple[list[Piece], int]:
     """Return the pieces of a file, about ``size`` rows each, and how many rows the file has."""
     with open_rows(path) as rows, explained(path.name):
         plan = plan_for(rows, reading)
@@ -263,7 +261,9 @@ class ArrayBatches(Batches):
     def _data(self, block: Any) -> DataFile:
         pair = block if isinstance(block, tuple) and len(block) == 2 else (block, None)
         y = None if pair[1] is None else inputs.to_numpy(pair[1], "y")[0]
-        return DataFile(Path("iterator"), self.kind, inputs.to_numpy(pair[0], self.kind)[0], y, "", self.classes)
+        return DataFile(
+            Path("iterator"), self.kind, inputs.to_numpy(pair[0], self.kind)[0], y, "", self.classes
+        )
 
 
 def batches(

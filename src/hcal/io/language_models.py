@@ -134,7 +134,12 @@ def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
         found = read_lm_eval(list(paths), score=request.option_score or "sum")
     else:
         found = read_responses(list(paths))
-    fields: dict[str, Any] = {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "questions": True}
+    fields: dict[str, Any] = {
+        "kind": "log_probs",
+        "values": found.log_probs(),
+        "y": found.y,
+        "questions": True,
+    }
     if found.ids:
         name = "doc_id" if kind == "samples" else "custom_id"
         fields |= {"ids": np.array(found.ids), "columns": {"id": name}}
@@ -437,7 +442,9 @@ def option_scores(response: Any, options: Sequence[str]) -> Float64:
             rest = 1 - float(np.exp(np.array(values)).sum())
             floor = min(min(values), np.log(rest) if rest > 0 else min(values))
             return np.array([np.logaddexp.reduce(own) if own else floor for own in found])
-    raise ValueError(f"no option of {list(options)} is among the reported tokens{f': {seen[:5]}' if seen else ''}")
+    raise ValueError(
+        f"no option of {list(options)} is among the reported tokens{f': {seen[:5]}' if seen else ''}"
+    )
 
 
 def top_tokens(responses: Iterable[Any], vocabulary: Mapping[str, int], *, position: int = 0) -> TopK:
@@ -551,8 +558,8 @@ def read_stated(
     ----------
     records : iterable of mappings
         Each with ``confidence`` (a number, or a text such as "85%", "95,5 %", "9/10", "8 out of 10" or
-        "very likely") and either ``correct`` (true or false, yes or no) or ``answer`` and ``target``, which are
-        compared by :func:`normal_answer`.
+        "very likely") and either ``correct`` (true or false, yes or no) or ``answer`` and ``target``,
+        which are compared by :func:`normal_answer`.
     unit : {"fraction", "percent"}
         Whether a plain number goes up to 1 or to 100. A per cent sign needs neither.
     ranges : {"error", "middle"}
@@ -600,7 +607,9 @@ def read_stated(
 
 _N: Final = r"(?<![\w.,])(\d+(?:[.,]\d+)?|\.\d+)"
 _PERCENT: Final = r"\s*(%|per ?cent\b)"
-_RANGE: Final = re.compile(rf"{_N}(?:{_PERCENT})?\s*(?:-|–|—|to|bis)\s*(\d+(?:[.,]\d+)?|\.\d+)(?:{_PERCENT})?", re.I)
+_RANGE: Final = re.compile(
+    rf"{_N}(?:{_PERCENT})?\s*(?:-|–|—|to|bis)\s*(\d+(?:[.,]\d+)?|\.\d+)(?:{_PERCENT})?", re.I
+)
 _RATIO: Final = re.compile(rf"{_N}\s*(?:/|out of|of)\s*(\d+(?:[.,]\d+)?)", re.I)
 _NUMBER: Final = re.compile(rf"{_N}(?:{_PERCENT})?", re.I)
 
@@ -625,7 +634,9 @@ def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping
     if numbers:  # "of 3 sources, confidence 0.8": the last number is the confidence
         return _share(_float(numbers[-1][0]), whole, said, where)
     plain = normal_answer(said)
-    told = [name for name in sorted(words, key=len, reverse=True) if re.search(rf"\b{re.escape(name)}\b", plain)]
+    told = [
+        name for name in sorted(words, key=len, reverse=True) if re.search(rf"\b{re.escape(name)}\b", plain)
+    ]
     if not told or re.search(r"\bnot\b", plain):
         return None
     return float(words[told[0]])
@@ -663,7 +674,9 @@ _RIGHT: Final = {"1": 1, "true": 1, "yes": 1, "correct": 1, "right": 1,
 def _is_right(record: Mapping[str, Any], where: str) -> int:
     if "correct" in record:
         value = record["correct"]
-        said = str(int(value)) if isinstance(value, bool | np.bool_ | int | float) and value in (0, 1) else value
+        said = (
+            str(int(value)) if isinstance(value, bool | np.bool_ | int | float) and value in (0, 1) else value
+        )
         if isinstance(said, str) and normal_answer(said) in _RIGHT:
             return _RIGHT[normal_answer(said)]
         raise ValueError(f"{where}: 'correct' must be true or false, got {one_line(repr(value), 60)}")

@@ -17,6 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from hcal.text import printable
+
 #: The environment variable that sets how many bytes the arrays of one file may take.
 VARIABLE: Final = "HCAL_MAX_BYTES"
 #: Without it: this share of the machine's memory (or of the process's own limit, where that is less) …
@@ -187,7 +189,7 @@ def one_line(text: object, length: int = 240) -> str:
     240
     """
     cut = " ".join(str(text)[: 16 * length].split())
-    cut = "".join(c if c.isprintable() else "?" for c in cut)
+    cut = printable(cut)
     return cut if len(cut) <= length else cut[: length - 1] + "…"
 
 
@@ -215,4 +217,6 @@ def explained(name: str) -> Iterator[None]:
         kind = type(error) if own else ValueError
         text = "not enough memory" if isinstance(error, MemoryError) else one_line(error)
         text = text or type(error).__name__
-        raise kind(text if text.startswith(name) else f"cannot read {name}: {text}") from None
+        if not text.startswith(name):
+            text = f"{name}{text[2:]}" if text.startswith("it ") else f"cannot read {name}: {text}"
+        raise kind(text) from None

@@ -247,7 +247,10 @@ INFO: Final[Mapping[str, Declaration]] = {
     "warnings": ("a list of texts", lambda value, _: _is_list(value, _is_text)),
     "absent_classes": ("numbers of classes", lambda v, k: _is_list(v, lambda i: _is_count(i) and i < k)),
     "fitted_on": ("an object with the rows and the file", _is_origin),
-    "batches": ("an object with its words", lambda v, _: isinstance(v, dict) and _is_text(v.get("words", ""))),
+    "batches": (
+        "an object with its words",
+        lambda v, _: isinstance(v, dict) and _is_text(v.get("words", "")),
+    ),
 }
 
 

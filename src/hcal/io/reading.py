@@ -1,8 +1,8 @@
 """Scores and labels from files, in the formats that people have.
 
 A file *says* what it holds (the key ``logits``, ``probs`` or ``log_probs``); where it cannot (a bare
-``.npy`` matrix, a table with free column names) the caller must. Nothing is guessed from the numbers. There is
-one reader a format, and it reads blocks of rows: a whole file is one block.
+``.npy`` matrix, a table with free column names) the caller must. Nothing is guessed from the numbers. One
+reader a format reads blocks of rows: a whole file is one block.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class DataFile:
             raise MissingLabelsError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}")
         if self.y.ndim == 2:
             raise ValueError(
-                f"{self.path.name}: the labels are a matrix of shape {self.y.shape}, as for several labels a row: "
-                "use hcal.MultilabelCalibrator, or give one label a row"
+                f"{self.path.name}: the labels are a matrix of shape {self.y.shape}, as for several "
+                "labels a row: use hcal.MultilabelCalibrator, or give one label a row"
             )
         return np.asarray(encode(self.y, self.classes))
 
@@ -129,8 +129,9 @@ class DataFile:
             return self
         if self.values.ndim == 1:
             raise ValueError(
-                f"{self.path.name}: the one score a row is that of class {self.classes[1]!r} here and of class "
-                f"{classes[1]!r} in the model: name the classes in the model's order, {classes[0]},{classes[1]}"
+                f"{self.path.name}: the one score a row is that of class {self.classes[1]!r} here and of "
+                f"class {classes[1]!r} in the model: name the classes as the model does, "
+                f"{classes[0]},{classes[1]}"
             )
         # Numbers count the columns of the file; names do not care.
         y = None if self.y is None else np.array(self.classes)[self.labels()]
@@ -147,7 +148,7 @@ class DataFile:
 class Reading:
     """How rows are read, whichever file they are in; the last three say what the first rows have."""
 
-    request: Request = Request()
+    request: Request
     part: Part = "test"
     keep: bool = False
     order: tuple[ClassName, ...] | None = None
@@ -292,7 +293,8 @@ def _scores(plan: Plan, reading: Reading, columns: list[NDArray[Any]]) -> NDArra
             values = values / 100
         elif values.size and 1.5 < values.max() <= 100 and values.min() >= 0:
             raise ValueError(
-                f"its probs go up to {values.max():.4g}: if they are per cent, say unit='percent' (--unit percent)"
+                f"its probs go up to {values.max():.4g}: if they are per cent, say unit='percent' "
+                "(--unit percent)"
             )
     return values
 
@@ -322,8 +324,8 @@ def _drop_unlabelled(data: DataFile, request: Request, row: int) -> DataFile:
             return data
         name = data.columns.get("label", "y")
         raise UnlabelledError(
-            f"{data.path.name}: {missing.sum():,} rows have no label in {one_line(repr(name), 60)}, first row "
-            f"{row + int(np.argmax(missing)):,}: unlabelled='drop' (--unlabelled drop) leaves them out"
+            f"{data.path.name}: {missing.sum():,} rows have no label in {one_line(repr(name), 60)}, first "
+            f"row {row + int(np.argmax(missing)):,}: unlabelled='drop' (--unlabelled drop) leaves them out"
         )
     return replace(data.rows(~missing), dropped=int(missing.sum()))
 
@@ -337,7 +339,9 @@ def _labels(path: Path | None, start: int, stop: int) -> NDArray[Any] | None:
         if stop > rows.count([name]):
             raise ValueError(f"{path.name} has {rows.count([name]):,} labels, and there are more rows")
         cut = (0, 0) if not rows.cuts else rows.cuts[0]
-        found = [text_column(b[name]) for b in rows.blocks([name], [name], cut, start, stop, max(stop - start, 1))]
+        found = [
+            text_column(b[name]) for b in rows.blocks([name], [name], cut, start, stop, max(stop - start, 1))
+        ]
     y = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
@@ -464,6 +468,18 @@ def read_names(path: str | Path) -> list[str]:
         return list(rows.names)
 
 
+def declared_bytes(path: Any, request: Request) -> int:
+    """Return the bytes that the wanted arrays of files take, as far as they tell without being read."""
+    total = 0
+    for each in files_of(path) or ():
+        if each.suffix.lower() not in (".npy", ".npz", ".safetensors", ".parquet"):
+            total += each.stat().st_size
+            continue
+        with open_rows(each) as rows, explained(each.name):
+            total += rows.n_bytes(plan_for(rows, Reading(request)).columns)
+    return total
+
+
 def checksum(path: str | Path) -> str:
     """Return the SHA-256 of a file, to name the data behind a result.
 
@@ -510,7 +526,7 @@ def is_many(path: Path) -> bool:
 
 
 def _named(path: Path) -> list[Path]:
-    if not is_many(path) or path.suffix.lower() in TYPES and path.is_dir():
+    if not is_many(path) or (path.suffix.lower() in TYPES and path.is_dir()):
         return [path]
     if path.is_dir():
         files = sorted(_inside(path))
@@ -518,7 +534,11 @@ def _named(path: Path) -> list[Path]:
         found = (Path(name) for name in sorted(glob(str(path), recursive=True)))
         files = [p for p in found if p.suffix.lower() in TYPES and not p.is_dir()]
     if not files:
-        words = f"{path} holds no file of a known type" if path.is_dir() else f"no file of a known type matches {path}"
+        words = (
+            f"{path} holds no file of a known type"
+            if path.is_dir()
+            else f"no file of a known type matches {path}"
+        )
         raise FileNotFoundError(f"{words}: {', '.join(TYPES)}")
     return files
 

@@ -121,7 +121,9 @@ class Request:
             default = {"unit": "fraction", "option_score": "sum"}.get(name)
             if ours is not None and ours != (theirs or default or ours):
                 what = name.replace("_", " ")
-                raise ValueError(f"the model was fitted with {what} {theirs or default}, so {ours} cannot be right")
+                raise ValueError(
+                    f"the model was fitted with {what} {theirs or default}, so {ours} cannot be right"
+                )
         filled = {n: getattr(model, n) for n in _REMEMBERED if getattr(self, n) is None}
         lacking = {role for role in ROLES if getattr(self, role) is None and getattr(model, role) is not None}
         return replace(self, **filled, optional=self.optional | lacking)
@@ -135,5 +137,3 @@ class Request:
     def plain(self) -> bool:
         """Whether nothing was said about columns."""
         return self.scores is None and self.labels is None and not self.roles
-
-

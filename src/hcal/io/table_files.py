@@ -1,7 +1,7 @@
 """Files of columns, read some rows at a time: ``.csv`` and ``.jsonl`` by lines, Arrow's by record batches.
 
-A row of a text file is a line. A reader offers the names of its columns, where the file may be cut, and blocks
-of rows; whoever wants all of it asks for one block.
+A row of a text file is a line. A reader offers the names of its columns, where the file may be cut, and
+blocks of rows; whoever wants all of it asks for one block.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class CsvRows(TextRows):
             raise ValueError("it is empty")
         if any("\n" in cell for cell in head):
             raise ValueError("a column name with a line break")
-        if len(head) == 1 and len(line.split(";")) > 1:
+        if any(";" in cell for cell in head):
             raise ValueError("its cells are separated by semicolons: save it with commas, and decimal points")
         if len(line.encode()) >= _LONGEST_LINE:
             raise ValueError(f"its first line is longer than {_LONGEST_LINE // 2**20} MB")
@@ -200,7 +200,7 @@ class CsvRows(TextRows):
 
 
 class JsonRows(TextRows):
-    """Rows of a file with a JSON object a line, all with the keys of the first; lists are rows of a matrix."""
+    """Rows of a file with a JSON object a line, all with the keys of the first; a list is a matrix's row."""
 
     index: tuple[str, ...] = ()
 
@@ -298,7 +298,7 @@ class ArrowRows:
     def blocks(
         self, columns: Sequence[str], texts: Collection[str], cut: Cut, start: int, stop: int, size: int
     ) -> Iterator[dict[str, Any]]:
-        """Yield rows ``start`` to ``stop`` − 1, at most ``size`` at once; ``cut`` is a group that has the first."""
+        """Yield rows ``start`` to ``stop`` − 1, at most ``size`` at once, from the group of ``cut`` on."""
         pa = load_extra("reading this file", "pyarrow", "frames")
         for name in columns:
             self._check_type(name, text=name in texts)

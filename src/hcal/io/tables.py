@@ -1,7 +1,7 @@
 """Which columns of a table, or arrays of a file, play which part: said by the caller or by their names.
 
-A column is a score because its name says so (``logits_0``), because the caller chose it, or because the caller
-said that all free columns are scores. Then a column that looks like something else (an index, an ``id``, a
+A column is a score because its name says so (``logits_0``), because the caller chose it, or because the
+caller said that all free columns are scores. Then a column that looks like something else (an index, an ``id``, a
 ``label``) is refused by name. Nothing is guessed from the numbers.
 """
 
@@ -92,7 +92,9 @@ class Plan:
         return list(dict.fromkeys([*self.scores, *self.roles.values()]))
 
 
-def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool, index: Iterable[str] = ()) -> Plan:
+def plan_of(
+    names: Sequence[str], request: Request, part: Part, *, table: bool, index: Iterable[str] = ()
+) -> Plan:
     """Decide which columns, or arrays, are what.
 
     ``index`` are columns that the file itself calls an index.
@@ -114,7 +116,12 @@ def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool, 
     else:
         scores, kind, suffix = _score_array(free, request, part)
         bare = False
-    if "label" not in roles and request.labels is None and f"y{suffix}" in free and f"y{suffix}" not in scores:
+    if (
+        "label" not in roles
+        and request.labels is None
+        and f"y{suffix}" in free
+        and f"y{suffix}" not in scores
+    ):
         roles["label"] = f"y{suffix}"
     if bare:
         scores = [n for n in scores if n not in roles.values()]
@@ -157,7 +164,9 @@ def _score_columns(names: Sequence[str], request: Request) -> tuple[list[str], I
     free = [n for n in names if n != "y"]
     other = next((k for k in INPUT_KINDS if _columns_of(k, names)), None)
     if other is not None or not free:
-        raise ValueError(f"it has no {request.input or 'logits, probs or log_probs'}; it holds: {listed_names(names)}")
+        raise ValueError(
+            f"it has no {request.input or 'logits, probs or log_probs'}; it holds: {listed_names(names)}"
+        )
     if request.input is None:
         raise UnknownKindError("it does not say what its numbers are")
     return free, request.input, True
@@ -177,7 +186,9 @@ def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
             first = found[numbers.index(number)]
             raise ValueError(f"the columns {first!r} and {found[a]!r} have the same number")
     if numbers and sorted(numbers) not in (list(range(len(found))), list(range(1, len(found) + 1))):
-        raise ValueError(f"the columns {kind}_0, {kind}_1, … have gaps: found {one_line(sorted(numbers), 80)}")
+        raise ValueError(
+            f"the columns {kind}_0, {kind}_1, … have gaps: found {one_line(sorted(numbers), 80)}"
+        )
     return [name for _, name in sorted(zip(numbers, found, strict=True))]
 
 
@@ -206,7 +217,8 @@ def _score_array(names: Sequence[str], request: Request, part: Part) -> tuple[li
     what = request.input or "logits, probs or log_probs"
     role = "calibration" if part == "cal" else "test"
     raise ValueError(
-        f"it has no {what} (nor a {role} part of that name with _{part}); it holds: {listed_names(sorted(names))}"
+        f"it has no {what} (nor a {role} part of that name with _{part}); "
+        f"it holds: {listed_names(sorted(names))}"
     )
 
 
@@ -300,7 +312,9 @@ def typed(cells: Sequence[Any], *, text: bool = False, ids: bool = False) -> NDA
     >>> typed(["0017", "2"], ids=True), typed(["1", None]), typed([True, False])
     (array(['0017', '2'], dtype='<U4'), array([ 1., nan]), array([1, 0]))
     """
-    texts = ["" if c is None or c != c else str(int(c)) if isinstance(c, bool) else str(c).strip() for c in cells]
+    texts = [
+        "" if c is None or c != c else str(int(c)) if isinstance(c, bool) else str(c).strip() for c in cells
+    ]
     known = [t for t in texts if t not in MISSING]
     if text or not known:
         return np.array(texts, dtype=np.str_)

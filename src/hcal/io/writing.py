@@ -82,7 +82,9 @@ class _Arrow(_Writer):
         from pyarrow import ipc, parquet
 
         schema = self._table(arrays).schema
-        self.writer = (parquet.ParquetWriter if suffix == ".parquet" else ipc.new_file)(str(self.path), schema)
+        self.writer = (parquet.ParquetWriter if suffix == ".parquet" else ipc.new_file)(
+            str(self.path), schema
+        )
 
     def _table(self, arrays: Arrays) -> Any:
         return self.arrow.table({n: a.tolist() if a.dtype == object else a for n, a in arrays.items()})
@@ -145,7 +147,11 @@ class _Npz(_Writer):
 
 
 def _write_header(file: Any, probs: NDArray[Any], n_rows: int) -> None:
-    told = {"descr": npy.dtype_to_descr(probs.dtype), "fortran_order": False, "shape": (n_rows, *probs.shape[1:])}
+    told = {
+        "descr": npy.dtype_to_descr(probs.dtype),
+        "fortran_order": False,
+        "shape": (n_rows, *probs.shape[1:]),
+    }
     npy.write_array_header_2_0(file, told)
 
 
@@ -159,7 +165,9 @@ class _Safetensors(_Writer):
         self.parts: dict[str, list[NDArray[Any]]] = {n: [] for n in arrays if n != CLASSES}
         text = next((n for n in self.parts if arrays[n].dtype.kind not in "biuf"), None)
         if text is not None:
-            raise ValueError(f".safetensors holds numbers, and {text!r} is text: write .npz, .csv or .parquet")
+            raise ValueError(
+                f".safetensors holds numbers, and {text!r} is text: write .npz, .csv or .parquet"
+            )
 
     def add(self, arrays: Arrays) -> None:
         for name, parts in self.parts.items():
@@ -170,7 +178,9 @@ class _Safetensors(_Writer):
 
         if self.begun:
             # Written by Python: the library's own writer reports a full disk as an error of the format.
-            self.path.write_bytes(save({n: np.ascontiguousarray(np.concatenate(p)) for n, p in self.parts.items()}))
+            self.path.write_bytes(
+                save({n: np.ascontiguousarray(np.concatenate(p)) for n, p in self.parts.items()})
+            )
 
 
 _WRITERS: Final[dict[str, Callable[[Path, int], _Writer]]] = {
@@ -205,7 +215,8 @@ def write_probs(path: str | Path, probs: NDArray[Any], y: Any = None, **beside: 
     Parameters
     ----------
     path : path-like
-        ``.npz .npy .csv .parquet .feather .jsonl`` or ``.safetensors``; ``.npy`` holds the probabilities only.
+        ``.npz .npy .csv .parquet .feather .jsonl`` or ``.safetensors``; ``.npy`` holds the
+        probabilities only.
     probs : array of shape (N, K)
     y : array of shape (N,), optional
     **beside
@@ -265,13 +276,17 @@ def write_blocks(
     with atomic_path(path) as temporary:
         writer = _WRITERS[Path(path).suffix.lower()](temporary, n_rows)
 
-        def write(probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None) -> None:
+        def write(
+            probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None
+        ) -> None:
             nonlocal written
             arrays: Arrays = {} if ids is None else {called["id"]: np.asarray(ids)}
             arrays |= {n: np.asarray(a) for n, a in (kept or {}).items()}
             if writer.table:
                 labels = range(probs.shape[1]) if classes is None else classes
-                arrays |= {f"{_PROBS}_{name}": np.ascontiguousarray(probs[:, k]) for k, name in enumerate(labels)}
+                arrays |= {
+                    f"{_PROBS}_{name}": np.ascontiguousarray(probs[:, k]) for k, name in enumerate(labels)
+                }
             else:
                 arrays[_PROBS] = probs
             if y is not None:
