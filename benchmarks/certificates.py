@@ -32,7 +32,7 @@ import numpy as np  # noqa: E402
 
 import hcal  # noqa: E402
 from hcal.certificates import certify_event  # noqa: E402
-from hcal.certificates.paper import markov_reach  # noqa: E402
+from hcal.certificates.bounds import markov_reach  # noqa: E402
 from studies.worlds import WORLDS, draw_labels, holds, smooth_error, truth_table  # noqa: E402
 
 RESULTS = ROOT / "results" / "certificates.csv"

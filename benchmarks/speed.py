@@ -35,7 +35,7 @@ import hcal
 from hcal.cli.warm import warm_kernels
 from hcal.integrations.torch import CalibrationHead
 from hcal.maps import build_map
-from hcal.objective.kernels import loss_and_grad
+from hcal.objective.engines import loss_and_grad
 from hcal.runtime.buffers import reused_buffers
 from hcal.runtime.jit import compiled
 from hcal.numerics import log_softmax, softmax

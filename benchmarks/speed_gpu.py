@@ -202,7 +202,7 @@ def evaluations() -> None:
     """``hcal.evaluate`` of CUDA tensors: all of it, and what each metric and interval costs."""
     import hcal
     from hcal.certificates import certify
-    from hcal.evaluation.standing import vector_test
+    from hcal.evaluation.assessment import vector_test
     from hcal.metrics.registry import METRICS
     from hcal.metrics.resampling import intervals
     from hcal.metrics.sample import Sample

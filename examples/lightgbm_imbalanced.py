@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
 
-from hcal.integrations.sklearn import HCalibratedClassifier, Scorer
+from hcal.integrations.sklearn import CalibratedClassifier, Scorer
 
 try:
     from lightgbm import LGBMClassifier
@@ -33,7 +33,7 @@ def main() -> dict[str, dict[str, float]]:
     booster.fit(X_train, y_train)
     models = {
         "plain": booster,
-        "calibrated": HCalibratedClassifier(booster, method="platt", cv="prefit").fit(X_cal, y_cal),
+        "calibrated": CalibratedClassifier(booster, method="platt", cv="prefit").fit(X_cal, y_cal),
     }
     result = {}
     print(f"share of fraud: {np.mean(y_test == 'fraud'):.3f}")

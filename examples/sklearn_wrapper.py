@@ -10,7 +10,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import GaussianNB
 
 import hcal
-from hcal.integrations.sklearn import HCalibratedClassifier
+from hcal.integrations.sklearn import CalibratedClassifier
 
 
 def main() -> dict[str, float]:
@@ -19,7 +19,7 @@ def main() -> dict[str, float]:
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
     models = {
         "plain": GaussianNB().fit(X_train, y_train),
-        "calibrated": HCalibratedClassifier(GaussianNB(), method="ts", cv=5).fit(X_train, y_train),
+        "calibrated": CalibratedClassifier(GaussianNB(), method="ts", cv=5).fit(X_train, y_train),
     }
     result = {name: hcal.metrics.ece_ew(m.predict_proba(X_test), y_test) for name, m in models.items()}
     print("  ".join(f"ECE {name} {value:.4f}" for name, value in result.items()))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcal.bench.synthetic import parse_synthetic
-from hcal.maps.base import Init
+from hcal.maps.module import Init
 from hcal.maps.presets import PAPER_MAPS
 from hcal.solvers.monitors import SELECTORS
 from studies.central_losses import CONSTANTS, OBJECTIVES, SCORES, new_objective

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from hcal.evaluation.collapse import collapse_reasons
+from hcal.evaluation import collapse_reasons
 from hcal.numerics import Float64
 from studies.central_experiment import TABULAR
 from studies.paired import PairedInterval, paired_over_tasks

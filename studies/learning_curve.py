@@ -165,7 +165,7 @@ def by_task(rows: Sequence[Row]) -> list[str]:
 def figure(rows: Sequence[Row]) -> str:
     """Return the curves as an SVG: a thin line a task, a thick one for the median of all."""
     found = ratios(rows)
-    frame = svg.Frame(54, 14, 480, 260, x_range=(np.log(25), np.log(6000)), y_range=(-0.4, 0.2))
+    frame = svg.Frame(54, 14, 480, 260, across=svg.Axis(np.log(25), np.log(6000)), upward=svg.Axis(-0.4, 0.2))
     parts = []
     for level in (0.7, 0.8, 0.9, 1.0, 1.1, 1.2):
         y = frame.y(float(np.log(level)))
@@ -195,7 +195,7 @@ def figure(rows: Sequence[Row]) -> str:
 def _curve(frame: svg.Frame, values: dict[int, float], name: str) -> str:
     bound = np.clip(np.log(list(values.values())), *frame.y_range)
     points = zip((frame.x(float(np.log(n))) for n in values), map(frame.y, bound.tolist()), strict=True)
-    return svg.polyline(list(points), name)
+    return svg.path(list(points), name)
 
 
 def page(args: argparse.Namespace) -> None:

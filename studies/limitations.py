@@ -1,6 +1,6 @@
 """The paper's ten limitations of earlier methods, each with a demonstration of a second or so.
 
-``python -m studies.limitations`` runs them and writes their table into ``docs/theory.md``; a test runs them
+``python -m studies.limitations`` runs them and writes their table into ``studies/theory.md``; a test runs them
 again and compares. Each says what was measured, whether or not it speaks for the paper.
 """
 
@@ -21,7 +21,7 @@ from hcal.metrics import dkde_ce, ece_ew, hce, ks, mmce
 from studies.theory import World, conditional_error
 
 Array = NDArray[np.float64]
-PAGE: Final = Path(__file__).parents[1] / "docs" / "theory.md"
+PAGE: Final = Path(__file__).parents[1] / "studies" / "theory.md"
 MARKS: Final = ("<!-- limitations: begin -->", "<!-- limitations: end -->")
 POOLED_MARKS: Final = ("<!-- pooled: begin -->", "<!-- pooled: end -->")
 

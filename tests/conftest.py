@@ -14,12 +14,6 @@ import pytest
 
 from helpers import GOLDEN, fit_quietly, quick, synthetic
 
-if find_spec("hcal.bench.catalog") is not None:  # until the benchmark has moved to studies/
-    from bench_results import results
-
-    __all__ = ["results"]
-
-
 #: What `make test` may lack: extras, and packages that only `make test-all` installs.
 OPTIONAL = {
     *(
@@ -87,15 +81,6 @@ def _no_method_stays_registered() -> Iterator[None]:
     if registry is not None:
         registry._registered.clear()
         registry._registered.update(known)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _kernels_at_once() -> None:
-    """Until the default of 0.2 is gone: none of its answers comes from numpy while a kernel is compiled."""
-    if find_spec("numba") is not None and find_spec("hcal.calibrators.h.fused") is not None:
-        from hcal.calibrators.h import fused
-
-        fused.PATIENCE = 0
 
 
 @pytest.fixture

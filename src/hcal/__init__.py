@@ -17,16 +17,19 @@ from typing import TYPE_CHECKING, Any
 from hcal._version import __version__
 
 if TYPE_CHECKING:
-    from hcal import bench, integrations, maps, metrics, objective
+    from hcal import integrations, maps, metrics, objective
     from hcal.calibrators import list_calibrators, make_calibrator, register
     from hcal.calibrators.base import CalibrationWarning
     from hcal.calibrators.files import load, save
-    from hcal.calibrators.fit_batches import fit_batches
+    from hcal.calibrators.batches import fit_batches
     from hcal.calibrators.h import HCalibrator
+    from hcal.calibrators.multilabel import MultilabelCalibrator
+    from hcal.calibrators.pool import PooledCalibrator
     from hcal.certificates import Certificate, Monitor, certify
-    from hcal.io.top_k import TopK
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
+    from hcal.evaluation.crossfit import cross_fit
+    from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
     from hcal.metrics import list_metrics
     from hcal.objective.loss import HCalibrationLoss
@@ -35,10 +38,11 @@ if TYPE_CHECKING:
 
 # name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
 _LAZY = {
+    "PooledCalibrator": "hcal.calibrators.pool",
     "HCalibrator": "hcal.calibrators.h",
+    "MultilabelCalibrator": "hcal.calibrators.multilabel",
     "HCalibrationLoss": "hcal.objective.loss",
     "CalibrationWarning": "hcal.calibrators.base",
-    "TopK": "hcal.io.top_k",
     "make_calibrator": "hcal.calibrators",
     "list_calibrators": "hcal.calibrators",
     "register": "hcal.calibrators",
@@ -47,17 +51,18 @@ _LAZY = {
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
     "compare": "hcal.evaluation.comparison",
+    "cross_fit": "hcal.evaluation.crossfit",
     "evaluate": "hcal.evaluation",
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
-    "fit_batches": "hcal.calibrators.fit_batches",
+    "fit_batches": "hcal.calibrators.batches",
     "save": "hcal.calibrators.files",
     "load": "hcal.calibrators.files",
+    "export": "hcal.integrations.export",
     "export_onnx": "hcal.integrations.onnx",
     "report": "hcal.reporting",
     "softmax": "hcal.numerics",
     # submodules
-    "bench": "",
     "calibrators": "",
     "certificates": "",
     "integrations": "",
@@ -74,12 +79,14 @@ __all__ = [
     "HCalibrationLoss",
     "HCalibrator",
     "Monitor",
-    "TopK",
+    "MultilabelCalibrator",
+    "PooledCalibrator",
     "__version__",
-    "bench",
     "certify",
     "compare",
+    "cross_fit",
     "evaluate",
+    "export",
     "export_onnx",
     "fit_batches",
     "integrations",

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.log_rows import LogRows, row_sums
-from hcal.numerics import FloatArray, IntArray, looks_like_probs
-from hcal.runtime.ragged import is_ragged, pad_options
+from hcal.numerics import FloatArray, IntArray, bounded, is_ragged, looks_like_probs, pad_options, row_blocks
+from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
 INPUT_KINDS: tuple[str, ...] = ("logits", "probs", "log_probs")
@@ -58,6 +57,16 @@ def _tensor_values(x: Any, what: str) -> NDArray[Any]:
         raise ValueError(f"{what} is a tensor {where} without values to read: {reason}") from None
 
 
+def is_on_accelerator(x: Any) -> bool:
+    """Return whether scores are a tensor on a device that computes for itself: they are predicted there.
+
+    >>> is_on_accelerator([[0.0, 1.0]])
+    False
+    """
+    kind = getattr(getattr(x, "device", None), "type", "cpu")
+    return _library(x) == "torch" and kind not in ("cpu", "meta")
+
+
 def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     """Convert an array of numpy, torch, pandas or polars, or nested lists, to numpy and remember its origin.
 
@@ -85,23 +94,8 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     return array, Origin("numpy", array.dtype)
 
 
-def restore(
-    array: FloatArray,
-    origin: Origin,
-    *,
-    scores: FloatArray | LogRows | None = None,
-    keep: Literal["order", "accuracy"] | None = None,
-) -> Any:
-    """Give a float result back in the library, device and float width of the input.
-
-    Parameters
-    ----------
-    array : array of shape (N, K)
-    origin : Origin
-    scores : array of shape (N, K), optional
-        What ``array`` was made of: needed to ``keep`` something of it.
-    keep : {"order", "accuracy"}, optional
-        What half floats must not lose by rounding; wider ones keep it before they come here.
+def restore(array: FloatArray, origin: Origin) -> Any:
+    """Give a float result (N, K) back in the library, device and float width of the input.
 
     Examples
     --------
@@ -112,8 +106,6 @@ def restore(
         import torch
 
         dtype = origin.dtype if origin.dtype.is_floating_point else torch.float64
-        if _is_half(origin) and scores is not None:
-            return _narrow(array, scores, dtype, keep).to(origin.device)
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=origin.device, dtype=dtype)
     columns = origin.columns
     names = columns if columns is not None and len(columns) == array.shape[1] else None
@@ -125,25 +117,8 @@ def restore(
         import polars as pl
 
         return pl.DataFrame(array, schema=names or [str(k) for k in range(array.shape[1])])
-    if _is_half(origin) and scores is not None:
-        import torch
-
-        return _narrow(array, scores, torch.float16, keep).numpy()
     dtype = origin.dtype if np.issubdtype(origin.dtype, np.floating) else np.dtype(np.float64)
     return array.astype(dtype, copy=False)
-
-
-def _is_half(origin: Origin) -> bool:
-    return origin.dtype.itemsize == 2 and str(origin.dtype).endswith("float16")
-
-
-def _narrow(array: FloatArray, scores: FloatArray | LogRows, dtype: Any, keep: Any) -> Any:
-    import torch
-
-    from hcal.runtime.halves import narrow
-
-    wide, given = (torch.from_numpy(np.ascontiguousarray(a)) for a in (array, scores[:]))
-    return narrow(wide, given, dtype, keep)
 
 
 def _as_float(array: NDArray[Any], what: str) -> FloatArray:
@@ -165,7 +140,7 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
     if x.ndim != 2:
         raise ValueError(
             f"{what} must have shape (N, K), or (N,) for a binary score; got {x.ndim} dimensions {x.shape}. "
-            "Multi-label outputs are not supported: calibrate each label as a binary problem."
+            "Outputs (N, K, H, W) of segmentation: see hcal.integrations.dense."
         )
     if x.shape[0] == 0:
         raise ValueError(f"{what} is empty: shape {x.shape}")
@@ -175,13 +150,12 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
         raise ValueError(f"{what} has {x.shape[1]} classes, but the calibrator was fitted on {n_classes}")
 
 
-def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
-    # One cheap reduction decides for nearly every input, and a sum that overflows only sends us on; the mask
-    # is built only to name the place.
+def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> FloatArray:
+    # One cheap reduction decides for nearly every input; the masks are built only to name the place.
     with np.errstate(over="ignore", invalid="ignore"):
-        total = np.add.reduce(x, axis=None) if x.size else 0.0
-    if np.isfinite(total):
-        return
+        total = np.vdot(x, x)
+    if total < 1e30:
+        return x
     if np.isnan(x).any():
         raise ValueError(f"{what} contains NaN, first at {_first(np.isnan(x))}")
     bad = np.isposinf(x) if allow_minus_inf else np.isinf(x)
@@ -190,6 +164,7 @@ def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
     nothing = np.asarray(np.isneginf(x).all(axis=1))
     if nothing.any():
         raise ValueError(f"{what}: a row is -inf everywhere ({_first(nothing)})")
+    return x if allow_minus_inf else bounded(x)
 
 
 def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
@@ -232,7 +207,7 @@ def _check_distributions(x: FloatArray, what: str) -> FloatArray | None:
 
     A row is judged by itself: it gets the same bits alone and among others.
     """
-    sums, lowest = row_sums(x)
+    sums, lowest = _row_sums(x), float(x.min())
     tolerance = 1e-3 if x.dtype == np.float32 else 1e-4
     off = np.abs(sums - 1)
     if not (lowest >= 0 and off.max() <= tolerance):
@@ -248,6 +223,16 @@ def _check_distributions(x: FloatArray, what: str) -> FloatArray | None:
     return None if (divisors == 1).all() else divisors
 
 
+def _row_sums(x: FloatArray, *, exponential: bool = False) -> FloatArray:
+    """Return the sums of rows, or of their exponentials, in float64; a block at a time stays in the cache."""
+    sums = np.empty(len(x))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for rows in row_blocks(x.shape, 1 << 16):
+            block = np.exp(x[rows]) if exponential else x[rows]
+            np.sum(block, axis=1, dtype=np.float64, out=sums[rows])
+    return sums
+
+
 def check_kind(input: InputKind) -> None:
     """Raise where that is no kind of scores."""
     if input not in INPUT_KINDS:
@@ -257,7 +242,7 @@ def check_kind(input: InputKind) -> None:
 def check_logits(
     logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
 ) -> tuple[FloatArray, Origin]:
-    """Check scores of any declared kind and return them as logits, finite or −inf.
+    """Check scores of any declared kind and return them as finite logits.
 
     Parameters
     ----------
@@ -278,19 +263,19 @@ def check_logits(
     array([[0., 0.],
            [0., 2.]])
     """
-    rows, origin = check_scores(logits, input=input, n_classes=n_classes)
-    return (rows[:] if isinstance(rows, LogRows) else rows), origin
+    scores, origin = check_scores(logits, input=input, n_classes=n_classes)
+    return to_logits(scores, input), origin
 
 
 def check_scores(
     logits: Any, *, input: InputKind = "logits", n_classes: int | None = None
-) -> tuple[FloatArray | LogRows, Origin]:
-    """Return what :func:`check_logits` does, of probabilities as rows whose logarithms are yet to be taken.
+) -> tuple[FloatArray, Origin]:
+    """Check scores as :func:`check_logits` does, and return them as they are: of the kind ``input``.
 
     Examples
     --------
-    >>> check_scores([[0.5, 0.5]], input="probs")[0][:].round(3)
-    array([[-0.693, -0.693]])
+    >>> check_scores([[0.5, 0.5]], input="probs")[0]
+    array([[0.5, 0.5]])
     """
     check_kind(input)
     array, origin = to_numpy(logits, input)
@@ -300,15 +285,31 @@ def check_scores(
             x = _columns_of_binary(x, input)
     _check_shape(x, input, n_classes)
     if input == "probs":
-        return LogRows(x, _check_distributions(x, input), array if array.ndim == 2 else None), origin
-    _check_finite(x, input, allow_minus_inf=input == "log_probs")
+        divisors = _check_distributions(x, input)
+        return (x if divisors is None else x / divisors[:, None]), origin
+    x = _check_finite(x, input, allow_minus_inf=input == "log_probs")
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
         _refuse_probs(x if array.ndim == 2 else x[:, 1])
     if input == "log_probs":
         _check_log_probs(x)
-        x = _finite_floor(x)
     return x, origin
+
+
+def to_logits(scores: Array, kind: str) -> Array:
+    """Return scores (N, K) of a kind as logits; an impossible class gets a finite logit below all others.
+
+    >>> to_logits(np.array([[0.0, 1.0]]), "probs").round(1)
+    array([[-708.4,    0. ]])
+    """
+    if kind == "logits":
+        return scores
+    xp = namespace(scores)
+    least = xp.tiny(scores)
+    if kind == "probs":
+        return xp.log(xp.maximum(scores, least))
+    lowest = xp.minimum(xp.row_min(xp.where(scores < -1e38, 0.0, scores)), float(np.log(least)))
+    return xp.maximum(scores, lowest)
 
 
 def _refuse_probs(x: FloatArray) -> None:
@@ -322,17 +323,8 @@ def _refuse_probs(x: FloatArray) -> None:
         )
 
 
-def _finite_floor(x: FloatArray) -> FloatArray:
-    """Replace −inf (probability 0) by a finite value below every other, so that order is kept."""
-    zero = np.isneginf(x)
-    if not zero.any():
-        return x
-    smallest = float(np.log(np.finfo(x.dtype).smallest_subnormal))
-    return np.where(zero, x.dtype.type(min(smallest, float(x[~zero].min()))), x)
-
-
 def _check_log_probs(x: FloatArray) -> None:
-    sums, _ = row_sums(x, of=np.exp)
+    sums = _row_sums(x, exponential=True)
     off = np.abs(sums - 1) > 1e-3
     if off.any():
         row = int(np.argmax(off))
@@ -353,9 +345,11 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     labels, _ = to_numpy(y, "y")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if labels.ndim == 2 and labels.shape == (n_rows, n_classes):
+    if labels.ndim == 2 and len(labels) == n_rows and np.isin(labels, (0, 1)).all():
+        if (labels.sum(axis=1) == 1).all():
+            raise ValueError("y is one-hot: pass one integer label a row, y.argmax(axis=1)")
         raise ValueError(
-            "y looks one-hot or multi-label; pass integer labels of shape (N,), e.g. y.argmax(axis=1)"
+            "y has several labels a row (an indicator matrix): use hcal.MultilabelCalibrator, one column a label"
         )
     if labels.ndim != 1:
         raise ValueError(f"y must have shape (N,), got {labels.shape}")
@@ -395,3 +389,19 @@ def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
     if weight.sum() == 0:
         raise ValueError("sample_weight is zero everywhere")
     return weight
+
+
+def check_groups(groups: Any, n_rows: int) -> IntArray | None:
+    """Check group labels (N,), text or numbers, one a row; return them as 0..G−1, None stays None.
+
+    Examples
+    --------
+    >>> check_groups(["a", "b", "a"], 3)
+    array([0, 1, 0])
+    """
+    if groups is None:
+        return None
+    labels, _ = to_numpy(groups, "groups")
+    if labels.shape != (n_rows,):
+        raise ValueError(f"groups must have shape ({n_rows},), got {labels.shape}")
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)

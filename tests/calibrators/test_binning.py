@@ -16,7 +16,7 @@ from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._one_vs_rest import default_floor
 from hcal.calibrators._score_average import bic_scores, elbow_weights
 from hcal.calibrators.imax import maximise_information, seed_centres
-from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators.iso import pool_equal
 from helpers import synthetic
 
 

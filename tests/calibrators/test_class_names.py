@@ -139,13 +139,13 @@ def test_sentences_of_fits_by_blocks_say_the_users_names(names: tuple[str | int,
 def test_sentences_behind_a_classifier_say_its_labels() -> None:
     from sklearn.linear_model import LogisticRegression
 
-    from hcal.integrations.sklearn import HCalibratedClassifier
+    from hcal.integrations.sklearn import CalibratedClassifier
 
     z, y = _biased()
     told = np.array(["ham", "spam"])[y]
     model = LogisticRegression().fit(z, np.where(z[:, 1] > 2, "spam", "ham"))
-    wrapped = HCalibratedClassifier(model, cv="prefit").fit(z, told)
+    wrapped = CalibratedClassifier(model, cv="prefit").fit(z, told)
     assert "class spam is now the likelier" in wrapped.calibrator_.info_["notes"][0]
     empty = np.where(told == "ham", "", "spam")  # a label that no model file can hold
     model = LogisticRegression().fit(z, empty)
-    assert set(HCalibratedClassifier(model, cv="prefit").fit(z, empty).predict(z)) == {"", "spam"}
+    assert set(CalibratedClassifier(model, cv="prefit").fit(z, empty).predict(z)) == {"", "spam"}

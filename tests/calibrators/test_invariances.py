@@ -241,15 +241,3 @@ def test_usual_weights_are_met_in_silence(recwarn: pytest.WarningsRecorder) -> N
     logits, y, _ = TASKS["network"]
     hcal.make_calibrator("ts").fit(logits, y, sample_weight=np.arange(len(y)) % 4)
     assert not [w for w in recwarn if "counts rows" in str(w.message)]
-
-
-def test_every_seed_is_called_random_state_and_reaches_a_benchmark() -> None:
-    from hcal.bench.methods import benchmark_methods
-
-    for method in benchmark_methods().values():
-        params = method._signature()
-        assert "seed" not in params
-        if method.seeded and not method.group:
-            assert method.build(5).random_state == 5
-    seeded = {name for name, method in benchmark_methods().items() if method.seeded}
-    assert {"h", "imax", "lece", "ts_lece", "dec", "diag", "dir", "ms", "gp"} <= seeded

@@ -2,7 +2,7 @@
 
 One row a method. ``reference`` is the published value, or the independent re-computation ("check") where
 the published one is known not to follow from the method's definition; the row says so. The parameters are
-those of the publication where they differ from ours (docs/methods.md lists the differences).
+those of the publication where they differ from ours (studies/published-settings.md lists the differences).
 """
 
 from __future__ import annotations

@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from hcal.certificates.bounds import bennett, check_level, kl, kl_interval, kl_upper, largest_variance
-from hcal.certificates.gain import certify_gain, lower_mean
-from hcal.certificates.paper import large_deviation_reach, markov_reach
+from hcal.certificates.bounds import (
+    bennett,
+    certify_gain,
+    check_level,
+    kl,
+    kl_interval,
+    kl_upper,
+    large_deviation_reach,
+    largest_variance,
+    lower_mean,
+    markov_reach,
+)
 
 
 @given(st.floats(0, 0.9999), st.floats(1e-7, 15))

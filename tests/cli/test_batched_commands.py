@@ -21,7 +21,7 @@ import hcal
 from hcal.calibrators.batched import apply_batches
 from hcal.cli.app import app
 from hcal.io import Request, batches, read
-from hcal.evaluation import batched
+from hcal.evaluation import blocks as batched
 from hcal.passes import Processes, WorkerDiedError
 from helpers import synthetic
 
@@ -88,10 +88,12 @@ def test_apply_to_a_folder_in_the_order_of_its_files(folder: Path, tmp_path: Pat
     whole = hcal.load(folder / "m.hcal").predict_proba(np.load(folder / "whole.npz")["logits"])
     found = np.load(tmp_path / "o.npz")
     np.testing.assert_array_equal(found["probs"], whole.astype(found["probs"].dtype))
-    np.testing.assert_array_equal(found["id"], [f"r{i}" for i in range(N)])
+    np.testing.assert_array_equal(found["key"], [f"r{i}" for i in range(N)])
     assert len(pd.read_csv(tmp_path / "two.csv")) == N - N // 3
-    message = fails("apply", folder / "m.hcal", folder / "parts", "-o", tmp_path / "o.safetensors")
-    assert "block by block" in message
+    # 3 files in, 3 files of the same names out.
+    done = run("apply", folder / "m.hcal", folder / "parts", "-o", tmp_path / "out", "--json")
+    assert json.loads(done)["parts"] == len(list((folder / "parts").iterdir()))
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {p.name for p in (folder / "parts").iterdir()}
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     assert "exists" in fails("apply", folder / "m.hcal", folder / "parts", "-o", tmp_path / "full")

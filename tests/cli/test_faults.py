@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from command_line import assert_one_line, folder, prepared_folder, run, start
-from hcal.bench.store import Cell, Key, Store
+from command_line import assert_one_line, folder, prepared_folder, run
 
 __all__ = ["folder", "prepared_folder"]
 
@@ -57,17 +56,6 @@ def test_a_model_is_no_output_of_apply(folder: Path, monkeypatch: pytest.MonkeyP
     (folder / "model.hcal").rename("model.npz")
     result = run("apply", "model.npz", "task.npz", "-o", "model.npz")
     assert_one_line(result.stderr, "is also an input")
-
-
-@pytest.mark.parametrize("command", ["table", "export"])
-def test_bench_outputs_are_never_inputs(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.chdir(folder)
-    _store(folder / "r.csv")
-    before = (folder / "r.csv").read_bytes()
-    result = run("bench", command, "r.csv", "-o", "./r.csv")
-    assert result.exit_code == 1
-    assert_one_line(result.stderr, "is also an input")
-    assert (folder / "r.csv").read_bytes() == before
 
 
 # -- names are no markup ----------------------------------------------------------------------------
@@ -127,88 +115,3 @@ def test_errors_of_the_world_areassert_one_line(
     assert result.exit_code == 1
     assert_one_line(result.stderr, message)
     assert len(result.stderr) < 700
-
-
-def _store(path: Path) -> None:
-    with Store(path) as store:
-        for method in ("uncal", "a[b]|c_{d}$\\<i>"):
-            store.append(
-                Cell(
-                    Key("task [x]|{y}$\\<b>", method, 0),
-                    {"nll": 1.0},
-                    {"nll": 0.5},
-                    {"status": {"status": "ok"}},
-                )
-            )
-
-
-def test_a_second_writer_is_told_so(folder: Path) -> None:
-    path = folder / "r.csv"
-    with Store(path):
-        result = run("bench", "run", "--tasks", folder / "task.npz", "--methods", "uncal", "--out", path)
-    assert result.exit_code == 1
-    assert_one_line(result.stderr, f"another benchmark run is writing {path}")
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_results_that_are_none(folder: Path, suffix: str) -> None:
-    path = folder / f"r{suffix}"
-    path.write_bytes(b"PAR1 something else\nentirely")
-    result = run("bench", "table", path)
-    assert result.exit_code == 1
-    assert_one_line(result.stderr, f"r{suffix} is not a results file")
-
-
-# -- bench table ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("format", "task", "method"),
-    [
-        ("markdown", r"task \[x]\|{y}$\\&lt;b>", r"a\[b]\|c_{d}$\\&lt;i>"),
-        (
-            "latex",
-            r"task [x]|\{y\}\$\textbackslash{}\textless{}b\textgreater{}",
-            r"a[b]|c\_\{d\}\$\textbackslash{}",
-        ),
-        ("html", "task [x]|{y}$\\&lt;b&gt;", "a[b]|c_{d}$\\&lt;i&gt;"),
-        ("terminal", "task [x]|{y}$\\<b>", "a[b]|c_{d}$\\<i>"),
-    ],
-)
-def test_tables_escape_what_they_are_given(folder: Path, format: str, task: str, method: str) -> None:
-    _store(folder / "r.csv")
-    result = run("bench", "table", folder / "r.csv", "--metric", "nll", "--format", format)
-    assert result.exit_code == 0, result.output
-    assert task in result.stdout
-    assert method in result.stdout
-
-
-def test_a_table_is_written_whole_in_utf8_in_any_locale(folder: Path) -> None:
-    _store(folder / "r.csv")
-    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for arguments in (
-        ("bench", "table", "r.csv", "-o", "t.md"),
-        ("evaluate", "task.npz", "--metrics", "nll"),
-    ):
-        process = start(folder, *arguments, env=env)
-        _, err = process.communicate()
-        assert (process.returncode, err) == (0, "")
-    assert "¹" in (folder / "t.md").read_text(encoding="utf-8")
-    process = start(folder, "evaluate", "task.npz", "--metrics", "nll", "--json", env=env)
-    assert '"nll"' in process.communicate()[0]
-
-
-def test_a_table_that_fails_leaves_the_old_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _store(folder / "r.csv")
-    (folder / "t.md").write_text("old")
-    real = Path.write_text
-
-    def full(self: Path, text: str, **options: object) -> int:
-        real(self, text[:10], **options)  # type: ignore[arg-type]
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    result = run("bench", "table", folder / "r.csv", "-o", folder / "t.md")
-    assert result.exit_code == 1
-    assert_one_line(result.stderr, "error: No space left on device")
-    assert (folder / "t.md").read_text() == "old"

@@ -289,7 +289,7 @@ def test_a_text_file_that_is_named_npz(tmp_path: Path) -> None:
     path.write_text("logits_0,logits_1,y\n0.5,1.5,1\n")
     result = run("fit", path, "-o", tmp_path / "m.hcal")
     assert result.stderr == (
-        "error: cannot read a.npz: it is no .npz archive: it is text; if it is a table, rename it to .csv\n"
+        "error: a.npz is no .npz archive: it is text; if it is a table, rename it to .csv\n"
     )
 
 

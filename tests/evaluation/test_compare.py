@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import pytest
 import hcal
 from hcal.calibrators import CalibrationWarning
 from hcal.calibrators.ts import TemperatureScaling
-from hcal.evaluation.comparison_table import Comparison, MethodResult
+from hcal.evaluation.comparison import ResultsFile, Work, aggregate, run_cell
+from hcal.evaluation.comparison_table import Cell, Comparison, holm
 from helpers import synthetic
 
 
@@ -24,17 +26,16 @@ def task() -> tuple[np.ndarray, ...]:
 class Broken(TemperatureScaling):
     """A method that fails."""
 
-    def _fit(self, logits, y, sample_weight):
+    def _fit(self, *rows):
         raise RuntimeError("cannot [do] this")
 
 
 class Timid(TemperatureScaling):
     """A method that collapses to near-uniform rows, and says a warning."""
 
-    def _fit(self, logits, y, sample_weight):
+    def _fit(self, *rows):
         warnings.warn("ts: too timid", CalibrationWarning, stacklevel=1)
-        fitted = super()._fit(logits, y, sample_weight)
-        return type(fitted)({"beta": np.array(1e-3)})
+        return self._found(1e-3, True, "")
 
 
 def test_scores_are_those_of_the_methods(task: tuple[np.ndarray, ...]) -> None:
@@ -73,9 +74,7 @@ def test_collapse_is_flagged_and_never_the_best() -> None:
 
 
 def test_table_of_collapsed_rows_still_prints() -> None:
-    row = MethodResult(
-        "a", "a", {"nll": 9.0, "accuracy": 0.9, "mean_confidence": 0.1}, collapse=("near uniform",)
-    )
+    row = Cell("t", "a", "a", {"nll": 9.0, "accuracy": 0.9, "mean_confidence": 0.1}, 10)
     assert "collapsed" in str(Comparison([row], ["nll"]))
 
 
@@ -107,8 +106,8 @@ def test_probs_in_place_of_logits(task: tuple[np.ndarray, ...]) -> None:
 
 def test_warns_when_rows_coincide(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_test, y_test = task
-    with pytest.warns(UserWarning, match="3 of 503 test rows also stand in the calibration set"):
-        hcal.compare(z, y, np.r_[z_test, z[:3]], np.r_[y_test, y[:3]], methods=["ts"])
+    with pytest.warns(UserWarning, match="of the 560 rows were used to fit"):
+        hcal.compare(z, y, np.r_[z_test, z[:60]], np.r_[y_test, y[:60]], methods=["ts"])
 
 
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
@@ -132,10 +131,82 @@ def test_grouped_folds_keep_copies_together() -> None:
 
 def test_processes_give_the_same_numbers(task: tuple[np.ndarray, ...]) -> None:
     methods = {"bad": ("hb", {"bins": 0}), "hb": "hb", "iso": "iso"}
-    alone, together = (hcal.compare(*task, methods=methods, n_jobs=n) for n in (1, 2))
+    alone, together = (hcal.compare(*task, methods=methods, n_jobs=n, resamples=20) for n in (1, 2))
     assert [r.label for r in together] == [r.label for r in alone]
     assert [dict(r.scores) for r in together] == [dict(r.scores) for r in alone]
     assert together.errors == alone.errors == {"bad": "ValueError: bins must be a positive integer, got 0"}
+
+
+def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ...]) -> None:
+    table = hcal.compare(*task, methods={"a": "ts", "b": "ts", "hb": "hb"}, resamples=60)
+    found = table.differences("nll")
+    # Two copies of a method differ by nothing, and are in bold together; hb is told apart.
+    assert found["a"].change == found["b"].change == 0.0
+    assert table.ties("nll") == {"a", "b"}
+    assert found["uncal"].p_value < 0.01
+    assert found["uncal"].low < found["uncal"].change < found["uncal"].high
+    # The interval is that of an independent paired bootstrap, within its own noise.
+    z, y, z_test, y_test = task
+    p = hcal.make_calibrator("ts").fit(z, y).predict_proba(z_test)
+    rows = np.log(p[np.arange(500), y_test]) - np.log(hcal.softmax(z_test)[np.arange(500), y_test])
+    assert found["uncal"].high - found["uncal"].change == pytest.approx(
+        1.96 * rows.std() / np.sqrt(500), rel=0.35
+    )
+    assert table["a"]["phi"] == pytest.approx(rows.mean())
+    assert holm({"a": 0.5, "b": 0.001, "c": 0.02}) == {"b": 0.003, "c": 0.04, "a": 0.5}
+
+
+def test_several_tasks_files_and_formats(task: tuple[np.ndarray, ...], tmp_path: Path) -> None:
+    other = *synthetic(300, 3, seed=2), *synthetic(400, 3, seed=3)
+    file = tmp_path / "other.npz"
+    np.savez(file, **dict(zip(("logits_cal", "y_cal", "logits_test", "y_test"), other, strict=True)))
+    table = hcal.compare(tasks={"one": task, "two": file}, methods=["ts", "hb"], resamples=20)
+    one, two = hcal.compare(*task, methods=["ts"]), hcal.compare(*other, methods=["ts"])
+    assert table["ts"]["nll"] == pytest.approx((one["ts"]["nll"] + two["ts"]["nll"]) / 2)
+    assert table.task("two")["ts"]["nll"] == pytest.approx(two["ts"]["nll"])
+    assert table.win_rate("nll")["ts"] == 1.0
+    assert table.best("phi") == "ts"
+    assert "means over 2 tasks" in str(table)
+    assert "\\textbf{" in table.to_latex()
+    assert r"ece\_ew" in table.to_latex()
+    assert table.to_markdown().startswith("| method | ece_ew |")
+    assert "one,ts,nll," in table.to_csv()
+    failing = hcal.compare(
+        tasks={"one": task, "two": other}, methods={"five": ("venn_abers", {}), "ts": "ts"}, resamples=0
+    )
+    assert failing["ts"]
+    with pytest.raises(ValueError, match="tasks take the place of arrays"):
+        hcal.compare(*task, tasks=[file])
+
+
+def test_a_results_file_is_gone_on_from(task: tuple[np.ndarray, ...], tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    first = hcal.compare(*task, methods=["ts"], results=path, resamples=20)
+    size = path.stat().st_size
+    with path.open("a") as file:
+        file.write('"a line that a crash cut off')
+    again = hcal.compare(*task, methods=["ts", "hb"], results=path, resamples=20)
+    assert [dict(r.scores) for r in again][:2] == [dict(r.scores) for r in first]
+    assert path.stat().st_size > size
+    assert len(ResultsFile(path).read()) == 3
+    unchanged = path.read_bytes()
+    last = hcal.compare(*task, methods=["hb", "ts"], results=path, resamples=20)
+    assert path.read_bytes() == unchanged
+    assert last.differences("nll")["ts"] == again.differences("nll")["ts"]
+    # Other rows, metrics or parameters are other cells.
+    hcal.compare(*task, methods={"ts": "ts", "hb": ("hb", {"bins": 7})}, results=path, resamples=20)
+    assert len(ResultsFile(path).read()) == 4
+    path.write_text("x,y\n1,2\n")
+    with pytest.raises(ValueError, match="is not a results file"):
+        hcal.compare(*task, methods=["ts"], results=path)
+
+
+def test_cells_can_be_run_and_brought_together_by_hand(task: tuple[np.ndarray, ...]) -> None:
+    from hcal.evaluation.comparison import Task
+
+    rows = Task.from_arrays("mine", *task)
+    cells = [run_cell(Work("mine", rows, n, hcal.make_calibrator(n), ("ks",))) for n in ("uncal", "ts")]
+    assert aggregate(cells, ["ks"])["ts"] == hcal.compare(*task, methods=["ts"], metrics=["ks"])["ts"]
 
 
 def test_progress_bar_goes_to_standard_error(

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 import hcal
-from hcal.evaluation.diagram import consistency_band
+from hcal.evaluation.curves import consistency_band
 from hcal.numerics import softmax
 from helpers import synthetic
 

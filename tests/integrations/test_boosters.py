@@ -20,8 +20,8 @@ from sklearn.svm import SVC
 
 import hcal
 from hcal.integrations.sklearn import (
+    CalibratedClassifier,
     CalibrationDisplay,
-    HCalibratedClassifier,
     Scorer,
     raw_margins,
     score_function,
@@ -64,7 +64,7 @@ def test_margins_are_the_logits_behind_the_probabilities(make, n_classes: int) -
 
 def test_the_wrapper_finds_the_margins_of_catboost() -> None:
     model = catboost_classifier().fit(X[:500], NAMES[:500])
-    wrapped = HCalibratedClassifier(model, method="ts", cv="prefit").fit(X[500:], NAMES[500:])
+    wrapped = CalibratedClassifier(model, method="ts", cv="prefit").fit(X[500:], NAMES[500:])
     assert wrapped._response(wrapped.estimator_) == "margins"
     expected = wrapped.calibrator_.predict_proba(raw_margins(model, X))
     np.testing.assert_allclose(wrapped.predict_proba(X), expected, rtol=1e-12)
@@ -80,7 +80,7 @@ def test_the_wrapper_finds_the_margins_of_lightgbm(wrap: str) -> None:
         model.fit(X[:500], NAMES[:500])
     options = {} if wrap == "cross-validated" else {"cv": "prefit"}
     given = FrozenEstimator(model) if wrap == "frozen" else model
-    wrapped = HCalibratedClassifier(given, method="ts", **options).fit(X[500:], NAMES[500:])
+    wrapped = CalibratedClassifier(given, method="ts", **options).fit(X[500:], NAMES[500:])
     assert wrapped._response(wrapped.estimator_) == "margins"
     assert wrapped.calibrator_.input == "logits"
     inner = wrapped.estimator_

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -19,12 +16,6 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from hcal.bench.cell import run_job
-from hcal.bench.methods import resolve_methods
-from hcal.bench.run import Plan
-from hcal.bench.run import run as run_plan
-from hcal.bench.store import read_results
-from hcal.bench.tasks import find_tasks
 from hcal.calibrators.batched import apply_batches
 from hcal.certificates.streaming import CertificateStream
 from hcal.cli.app import app
@@ -59,9 +50,7 @@ def client() -> Iterator[Any]:
     with dask.config.set(options):
         from distributed.utils import get_mp_context
 
-        get_mp_context().set_forkserver_preload(
-            ["hcal.integrations.dask", "hcal.bench.cell", "hcal.certificates._compiled"]
-        )
+        get_mp_context().set_forkserver_preload(["hcal.integrations.dask"])
         with (
             distributed.LocalCluster(
                 n_workers=4, threads_per_worker=1, dashboard_address=":0", memory_limit=0
@@ -238,37 +227,4 @@ def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: P
     begun.close()
 
 
-# -- the benchmark -------------------------------------------------------------------------------------------
-
 TASKS = [f"synthetic:temperature-k3-n300-s{i}" for i in range(3)]
-
-
-@pytest.mark.slow
-def test_a_sweep_whose_client_is_killed_goes_on(client: Any, tmp_path: Path) -> None:
-    address, path = client.scheduler.address, tmp_path / "r.csv"
-    command = ["-m", "hcal", "bench", "run", "--tasks", ",".join(TASKS), "-o", str(path), "--methods", "ts"]
-    child = subprocess.Popen([sys.executable, *command, "--metrics", "nll", "--scheduler", address])
-    deadline = time.monotonic() + 300  # a loaded machine takes its time to start a process
-    while time.monotonic() < deadline and (not path.exists() or len(read_results(path).cells) < 2):
-        time.sleep(0.01)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    survived = set(read_results(path).cells)
-    assert survived
-    plan = Plan(find_tasks(TASKS)[0], resolve_methods("ts"), ("nll",), scheduler=address)
-    seen: list[int] = []
-    continued = run_plan(plan, path, lambda done, *_: seen.append(done))
-    assert seen[0] == len(survived)
-    assert len(continued.good) == 6
-    for job in plan.all_jobs():
-        [cell] = run_job(job)
-        stored = continued.good[cell.key].post["nll"]
-        assert cell.post["nll"] == pytest.approx(stored, rel=1e-9)  # the file holds ten digits
-
-
-@pytest.mark.slow
-def test_a_cell_that_takes_too_long_is_given_up(client: Any, tmp_path: Path) -> None:
-    plan = Plan(find_tasks(TASKS[:1])[0], resolve_methods("ts"), ("nll",), scheduler=client.scheduler.address)
-    late = run_plan(replace(plan, timeout_s=0.0), tmp_path / "late.csv")
-    assert "longer than 0 s" in late.failures()[0].error
-    assert len(run_plan(replace(plan, retry_failed=True), tmp_path / "late.csv").good) == 2

@@ -223,12 +223,9 @@ def test_hce_without_debias_is_the_brier_score_in_windows_of_one_pair() -> None:
     assert 0 < raw**2 < metrics.brier(p, y) / 3
 
 
-@pytest.mark.parametrize("old", ["canonical", "atomic"])
-def test_old_names_of_pooled_events_work_and_warn(old: str) -> None:
+def test_atomic_is_the_old_name_of_pooled_events() -> None:
     p, y = draw(100, 3, 12)
-    with pytest.warns(FutureWarning, match="is called 'pooled' now"):
-        found = metrics.hce(p, y, events=old)  # type: ignore[arg-type]
-    assert found == metrics.hce_pooled(p, y) != metrics.hce(p, y)
+    assert metrics.hce(p, y, events="atomic") == metrics.hce_pooled(p, y) != metrics.hce(p, y)
 
 
 def test_two_classes_are_one() -> None:

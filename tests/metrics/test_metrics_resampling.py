@@ -169,7 +169,7 @@ def test_bad_options_of_the_test_are_named(options: dict[str, object], message: 
 
 
 def test_spread_of_the_dirichlet_error_leaves_groups_out() -> None:
-    from hcal.metrics.dirichlet import dkde_spread
+    from hcal.metrics.canonical import dkde_spread
 
     p, y = draw(90, 4, 7)
     group = np.random.default_rng(3).permutation(90) % 6

@@ -68,7 +68,7 @@ def test_only_what_the_metrics_need_is_added_up() -> None:
     rng = np.random.default_rng(0)
     p, y = rng.dirichlet([1, 1, 1], 50), rng.integers(0, 3, 50)
     every = StreamingMetrics(3).update(p, y)
-    assert set(StreamingMetrics(3, ["nll"]).state["sums"]) == {"n", "sums"}
+    assert set(StreamingMetrics(3, ["nll"]).state["sums"]) == {"n", "scores"}
     for name, value in every.compute().items():
         alone = StreamingMetrics(3, [name]).update(p, y)
         assert alone.compute() == {name: value}
@@ -81,7 +81,7 @@ def test_memory_does_not_grow_and_errors_are_named() -> None:
     sizes = set()
     for seed in range(3):
         s.update(*draw(200, 3, seed))
-        sizes.add(sum(x.nbytes for x in s._state.values()))
+        sizes.add(sum(x.nbytes for x in s._sums.values()))
     assert len(sizes) == 1
     assert set(s.compute()) == {"nll", "ks"}
     with pytest.raises(ValueError, match="'mmce' cannot be streamed; those that can are ece_ew"):

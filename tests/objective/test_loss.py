@@ -1,6 +1,9 @@
-"""The loss: its value and gradient against the plain formula, and what must leave it unchanged."""
+"""The h loss: its definition, every engine held to it, and what must leave it unchanged."""
 
 from __future__ import annotations
+
+import os
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -9,16 +12,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hcal
-from hcal.objective.definition import families_loss, sliding_means
-from hcal.objective.engines import evaluate_loss
-from hcal.objective.events import Events, Family, PooledEvents, family_of, register_family
-from hcal.objective.kernels import loss_and_grad
-from hcal.objective.settings import ObjectiveSettings
-from hcal.objective.weights import window_weights
-from hcal.runtime.jit import compiled
 from hcal.numerics import softmax
+from hcal.objective import definition, engines, loss_and_grad
+from hcal.objective.definition import (
+    ObjectiveSettings,
+    kmeans_ranges,
+    one_family,
+    sliding_means,
+    window_weights,
+)
+from hcal.objective.engines import evaluate_loss
+from hcal.objective.events import (
+    FAMILIES,
+    Events,
+    Family,
+    PooledEvents,
+    family_of,
+    register_family,
+    row_index,
+)
+from hcal.objective.loss import check_tensors, families_loss
+from hcal.objective.published import PublishedLoss
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":  # read when the kernels are first imported, which nothing else does without a GPU
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 EVENTS = ["pooled", "top-label", "class-wise", 1, [[0, 1], [2]]]
+NAN = float("nan")
 
 
 def problem(n=300, k=5, seed=0, dtype=np.float64):
@@ -38,57 +59,177 @@ def plain(probs, y, *, window, epsilon, norm, weighting, clusters=15):
     return 1e5 * (torch.from_numpy(window_weights(centroids.numpy(), clusters)) * error).sum()
 
 
-@pytest.mark.parametrize("window", [1, 20, 200])
-@pytest.mark.parametrize("norm", [1, 2])
-@pytest.mark.parametrize("weighting", ["kmeans", "uniform"])
-@pytest.mark.parametrize("epsilon", [1e-20, 0.05])
-def test_equals_autograd_on_the_plain_formula(window, norm, weighting, epsilon):
+def test_windows_of_the_definition():
+    assert sliding_means([1.0, 3.0], 10).tolist() == [2.0]  # fewer values than the window
+    # values near 1e-12 beside a million near 1: float32 prefix sums would return 0
+    q = np.concatenate([np.full(1000, 1e-12), np.ones(100_000)])
+    assert sliding_means(q, 200)[0] == pytest.approx(1e-12, rel=1e-9)
+
+
+def lloyd_by_hand(x, clusters, iterations):
+    centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
+    for _ in range(iterations):
+        nearest = np.abs(x[:, None] - centres).argmin(1)
+        centres = np.array(
+            [x[nearest == c].mean() if (nearest == c).any() else centres[c] for c in range(clusters)]
+        )
+    return centres, np.abs(x[:, None] - centres).argmin(1)
+
+
+def test_kmeans_is_lloyd_from_quantiles():
+    x = np.sort(np.random.default_rng(1).random(500) ** 4)
+    for iterations in (1, 25, 400):
+        centres, edges = kmeans_ranges(x, 15, iterations)
+        by_hand, nearest = lloyd_by_hand(x, 15, iterations)
+        assert centres == pytest.approx(by_hand)
+        assert np.diff(edges).tolist() == np.bincount(nearest, minlength=15).tolist()
+    assert (
+        kmeans_ranges(x, 15, 10**6)[1].tolist() == kmeans_ranges(x, 15, 400)[1].tolist()
+    )  # it ends by itself
+    one, given = kmeans_ranges(x, 3, 2), kmeans_ranges(x, 3, 1, centres=kmeans_ranges(x, 3, 1)[0])
+    assert one[0] == pytest.approx(given[0])
+
+
+def test_an_empty_cluster_counts_zero():
+    w = window_weights(np.zeros(4), clusters=3)
+    assert w == pytest.approx(np.full(4, 1 / 12))
+
+
+def test_equals_autograd_on_the_plain_formula():
     p, y = problem()
-    probs = torch.tensor(p, requires_grad=True)
-    keywords = {"window": window, "norm": norm, "weighting": weighting, "epsilon": epsilon}
-    expected = plain(probs, torch.tensor(y), **keywords)
-    expected.backward()
-    loss, grad = loss_and_grad(p, y, **keywords)
-    assert loss == pytest.approx(expected.item(), rel=1e-12)
-    np.testing.assert_allclose(grad, probs.grad.numpy(), rtol=1e-9, atol=1e-9 * np.abs(grad).max())
+    for window in (1, 20, 200):
+        for norm, weighting, epsilon in ((1, "kmeans", 1e-20), (2, "kmeans", 0.05), (1, "uniform", 0.05)):
+            probs = torch.tensor(p, requires_grad=True)
+            keywords = {"window": window, "norm": norm, "weighting": weighting, "epsilon": epsilon}
+            expected = plain(probs, torch.tensor(y), **keywords)
+            expected.backward()
+            loss, grad = loss_and_grad(p, y, **keywords)
+            assert loss == pytest.approx(expected.item(), rel=1e-12)
+            np.testing.assert_allclose(grad, probs.grad.numpy(), rtol=1e-9, atol=1e-9 * np.abs(grad).max())
 
 
-@pytest.mark.parametrize("events", EVENTS)
-def test_gradient_equals_finite_differences(events):
+def test_gradient_equals_finite_differences():
     """Along a random direction; uniform weights, because k-means weights move but carry no gradient."""
     p, y = problem(200, 4)
     direction = np.random.default_rng(1).normal(size=p.shape) * p
-    keywords = {"window": 10, "norm": 2, "weighting": "uniform", "events": events, "epsilon": 0.0}
-    _, grad = loss_and_grad(p, y, **keywords)
-    h = 1e-7
-    ahead, behind = (loss_and_grad(p + s * h * direction, y, **keywords)[0] for s in (1, -1))
-    assert (grad * direction).sum() == pytest.approx((ahead - behind) / (2 * h), rel=1e-4)
+    for events in EVENTS:
+        keywords = {"window": 10, "norm": 2, "weighting": "uniform", "events": events, "epsilon": 0.0}
+        _, grad = loss_and_grad(p, y, **keywords)
+        h = 1e-7
+        ahead, behind = (loss_and_grad(p + s * h * direction, y, **keywords)[0] for s in (1, -1))
+        assert (grad * direction).sum() == pytest.approx((ahead - behind) / (2 * h), rel=1e-4), events
 
 
-@pytest.mark.parametrize("events", EVENTS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [3, 300])
-def test_every_family_on_every_runtime_is_the_definition(events, dtype, n, monkeypatch):
-    p, y = problem(n, 4, dtype=dtype)
-    p[: n // 3] = p[0]  # ties
-    p[-1] = [0, 0, 0, 1]
-    s, family = ObjectiveSettings(window=20), family_of(events)
+def tied(kind, n, width):
+    """Probabilities and marks of the pooled events of n rows, with ties of a kind."""
+    rng = np.random.default_rng(n)
+    probs = softmax(rng.normal(0, 2.5, (n, 4))).astype(width)
+    y = (probs.cumsum(1) > rng.random((n, 1))).argmax(1)
+    shape = {
+        "none": lambda p: p,
+        "3 digits": lambda p: np.round(p, 3),
+        "1 digit": lambda p: np.round(p, 1),
+        "copies": lambda p: p[np.arange(n) // 5],
+        "zeros": lambda p: np.where(p < 0.2, p * -0.0, p),
+        "all equal": lambda p: np.full_like(p, 0.25),
+    }[kind]
+    marks = np.zeros((n, 4), dtype=bool)
+    marks[np.arange(n), y] = True
+    return np.ascontiguousarray(shape(probs).astype(width).reshape(-1)), marks.reshape(-1)
+
+
+def by_arrays(engine):
+    def run(p, marks, s):
+        loss, grad = engine(p[None], marks[None], s, True)
+        return loss, grad[0]
+
+    return run
+
+
+def by_tensors(engine):
+    def run(p, marks, s):
+        loss, grad = engine(*(torch.from_numpy(v)[None].to(DEVICE) for v in (p, marks)), s, True)
+        return loss.item(), grad[0].cpu().numpy()
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["numba", "torch", "triton"])
+def test_every_engine_is_the_definition(name):
+    """More than one block of 1024 ranks, a part of one, fewer events than a window, and one row."""
+    if name != "torch" and find_spec(name) is None:
+        pytest.skip(f"needs {name}")
+    if name == "numba":
+        from hcal.objective import _numba
+
+        engine = by_arrays(_numba.families_loss)
+    elif name == "triton":
+        from hcal.objective import _triton
+
+        engine = by_tensors(_triton.families_loss)
+    else:
+        engine = by_tensors(families_loss)
+    widths = ("float32",) if name == "triton" else ("float32", "float64")
+    for kind in ("none", "3 digits", "1 digit", "copies", "zeros", "all equal"):
+        for n, weighting, norm in (
+            (700, "kmeans", 1),
+            (60, "uniform", 2),
+            (5, "kmeans", 1),
+            (1, "kmeans", 2),
+        ):
+            for width in widths:
+                p, marks = tied(kind, n, width)
+                # few iterations: the interpreter takes a tenth of a second for each
+                s = ObjectiveSettings(window=40, weighting=weighting, norm=norm, clusters=5, iterations=3)
+                want_loss, want = one_family(p, marks, s)
+                loss, grad = engine(p, marks, s)
+                # float64 inside, summed in another order
+                assert loss == pytest.approx(want_loss, rel=1e-9, abs=1e-12 * s.scale)
+                rounding = 3e-7 if width == "float32" else 1e-9
+                np.testing.assert_allclose(
+                    grad, want, rtol=rounding, atol=rounding * np.abs(want).max() + 1e-9
+                )
+                moved = np.random.default_rng(0).permutation(len(p))
+                moved_loss, moved_grad = engine(p[moved], marks[moved], s)
+                assert moved_loss == loss
+                np.testing.assert_array_equal(moved_grad, grad[moved])
+
+
+def test_many_events_and_threads():
+    """The radix sort and the parts of several threads, on more events than one thread takes."""
+    p, y = problem(60_000, 4, dtype=np.float32)
+    loss, grad = loss_and_grad(p, y)
+    family = family_of("pooled")
     found = family.gather(p, y)
-    expected, slope = families_loss(found.q, found.marks, s)
-    expected_grad = family.scatter(slope, p, found)
-    for engine in (True, False):
-        monkeypatch.setattr("hcal.objective.engines.compiled", lambda engine=engine: engine and compiled())
-        for inputs in ((p, y), (torch.from_numpy(p), torch.from_numpy(y))):
-            loss, grad = evaluate_loss(*inputs, s, family, need_grad=True)
-            assert float(loss) == pytest.approx(expected, rel=1e-6 if dtype == np.float32 else 1e-9)
-            np.testing.assert_allclose(
-                grad, expected_grad, rtol=1e-5, atol=1e-6 * np.abs(expected_grad).max()
-            )
-            assert evaluate_loss(*inputs, s, family, need_grad=False)[1] is None
+    want, slope = definition.families_loss(found.q, found.marks, ObjectiveSettings())
+    assert loss == pytest.approx(want, rel=1e-9)
+    np.testing.assert_allclose(grad.ravel(), slope[0], rtol=1e-5, atol=1e-6 * np.abs(slope).max())
 
 
-def test_families_are_the_definition():
-    """A family of subsets is the mean over its members of the one-event loss."""
+def test_every_family_with_and_without_the_kernels(monkeypatch):
+    """Deleting the kernel files leaves everything working: engines fall back on the definition and on torch."""
+    kernel = engines.has_kernel
+    for there in (True, False):
+        monkeypatch.setattr(engines, "has_kernel", lambda name, there=there: there and kernel(name))
+        for events in EVENTS:
+            for n, dtype in ((3, np.float64), (300, np.float32)):
+                p, y = problem(n, 4, dtype=dtype)
+                p[: n // 3] = p[0]  # ties
+                p[-1] = [0, 0, 0, 1]
+                s, family = ObjectiveSettings(window=20), family_of(events)
+                found = family.gather(p, y)
+                want, slope = definition.families_loss(found.q, found.marks, s)
+                want_grad = family.scatter(slope, p, found)
+                for inputs in ((p, y), (torch.from_numpy(p), torch.from_numpy(y))):
+                    loss, grad = evaluate_loss(*inputs, s, family, need_grad=True)
+                    assert float(loss) == pytest.approx(want, rel=1e-6 if dtype == np.float32 else 1e-9)
+                    np.testing.assert_allclose(
+                        grad, want_grad, rtol=1e-5, atol=1e-6 * np.abs(want_grad).max()
+                    )
+                    assert evaluate_loss(*inputs, s, family, need_grad=False)[1] is None
+
+
+def test_families_are_means_of_one_event_losses():
     p, y = problem()
     subsets = [[0, 1], [2], [1, 3, 4]]
     expected = []
@@ -108,12 +249,11 @@ def test_the_brier_case():
     onehot = np.eye(p.shape[1])[y]
     loss, grad = loss_and_grad(p, y, window=1, epsilon=0, norm=2, weighting="uniform", scale=1)
     assert loss == pytest.approx(np.mean((p - onehot) ** 2), rel=1e-13)
-    # without numba a window is a difference of prefix sums: their last digit, 1e-16 of a sum of up to 1
-    tiny = 1e-18 if compiled() else 1e-16
-    np.testing.assert_allclose(grad, 2 * (p - onehot) / p.size, rtol=1e-12, atol=tiny)
+    # in the definition a window is a difference of prefix sums: their last digit, 1e-16 of a sum of up to 1
+    np.testing.assert_allclose(grad, 2 * (p - onehot) / p.size, rtol=1e-12, atol=1e-16)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.integers(1, 30),
     st.integers(2, 5),
@@ -141,48 +281,41 @@ def test_rows_and_classes_may_be_permuted(n, k, window, seed, events):
     )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("n", "k"), [(1, 2), (5, 2), (60, 3)])
-def test_degenerate_sizes(n, k, dtype):
+def test_degenerate_sizes():
     """Fewer events than the window, two classes, one class in the labels: one window of everything."""
-    p, _ = problem(n, k, dtype=dtype)
-    y = np.zeros(n, dtype=np.int64)
-    loss, grad = loss_and_grad(p, y, window=200, weighting="uniform")
-    if n * k <= 200:  # all rows sum to 1, so the one window has mean(q) = mean(o) = 1/k
-        assert loss == pytest.approx(0, abs=1e5 * 1e-6)
-    assert np.isfinite(grad).all()
-    top, _ = loss_and_grad(p, y, window=200, weighting="uniform", events="top-label")
-    assert top == pytest.approx(1e5 * abs(p.max(1).mean() - (p.argmax(1) == 0).mean()), rel=1e-5)
-
-
-def test_perfect_predictions_have_no_loss_and_no_gradient():
+    for dtype in (np.float32, np.float64):
+        for n, k in ((1, 2), (5, 2), (60, 3)):
+            p, _ = problem(n, k, dtype=dtype)
+            y = np.zeros(n, dtype=np.int64)
+            loss, grad = loss_and_grad(p, y, window=200, weighting="uniform")
+            if n * k <= 200:  # all rows sum to 1, so the one window has mean(q) = mean(o) = 1/k
+                assert loss == pytest.approx(0, abs=1e5 * 1e-6)
+            assert np.isfinite(grad).all()
+            top, _ = loss_and_grad(p, y, window=200, weighting="uniform", events="top-label")
+            assert top == pytest.approx(1e5 * abs(p.max(1).mean() - (p.argmax(1) == 0).mean()), rel=1e-5)
     p = np.eye(3)[[0, 1, 2, 0] * 100]
     loss, grad = loss_and_grad(p, p.argmax(1), window=10)
     assert loss == 0
     assert not grad.any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_module_backward(dtype):
+def test_module_backward():
     p, y = problem()
-    logits = torch.tensor(np.log(p), dtype=dtype, requires_grad=True)
     module = hcal.HCalibrationLoss(window=20)
-    loss = module(logits.softmax(1), torch.tensor(y))
-    (3 * loss).backward()
-    assert loss.dtype == dtype
-    value, grad = loss_and_grad(p, y, window=20)
-    expected = 3 * p * (grad - (p * grad).sum(1, keepdims=True))
-    assert loss.item() == pytest.approx(value, rel=1e-5)
-    scale = np.abs(expected).max()
-    # float32 softmax may swap near-ties of the sort: a few windows differ by one event
-    assert np.abs(logits.grad.numpy() - expected).max() < (1e-9 if dtype == torch.float64 else 2e-2) * scale
-
-
-def test_module_half_precision_and_no_grad():
-    p, y = problem()
-    loss = hcal.HCalibrationLoss()(torch.tensor(p).to(torch.bfloat16), torch.tensor(y))
-    assert loss.dtype == torch.bfloat16
-    assert not loss.requires_grad
+    for dtype in (torch.float32, torch.float64):
+        logits = torch.tensor(np.log(p), dtype=dtype, requires_grad=True)
+        loss = module(logits.softmax(1), torch.tensor(y))
+        (3 * loss).backward()
+        assert loss.dtype == dtype
+        value, grad = loss_and_grad(p, y, window=20)
+        expected = 3 * p * (grad - (p * grad).sum(1, keepdims=True))
+        assert loss.item() == pytest.approx(value, rel=1e-5)
+        # float32 softmax may swap near-ties of the sort: a few windows differ by one event
+        reach = (1e-9 if dtype == torch.float64 else 2e-2) * np.abs(expected).max()
+        assert np.abs(logits.grad.numpy() - expected).max() < reach
+    half = hcal.HCalibrationLoss()(torch.tensor(p).to(torch.bfloat16), torch.tensor(y))
+    assert half.dtype == torch.bfloat16
+    assert not half.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -205,21 +338,68 @@ def test_bad_settings_are_named(keywords, message):
         hcal.HCalibrationLoss(**keywords)
 
 
-def test_bad_input_is_named():
+#: Probabilities, labels, and what is said of them.
+BAD = {
+    "a label to ignore": ([[0.5, 0.5]] * 2, [0, -100], "y must lie in 0..1; its labels range from -100 to 0"),
+    "a label too large": ([[0.5, 0.5]] * 2, [7, 1], "y must lie in 0..1; its labels range from 1 to 7"),
+    "NaN": ([[0.5, 0.5], [NAN, NAN]], [0, 1], r"probs must lie in \[0, 1\]; they range from nan to nan"),
+    "logits": ([[0.5, 0.5], [-2.0, 3.0]], [0, 1], r"probs must lie in \[0, 1\]; they range from -2 to 3"),
+    "infinite": ([[0.5, 0.5], [float("inf"), 0.0]], [0, 1], "range from 0 to inf"),
+    "fractional labels": ([[0.5, 0.5]] * 2, [0.0, 1.5], "y must hold integers"),
+    "nothing": (np.zeros((0, 2)), np.zeros(0, dtype=np.int64), "empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_by_every_engine(case, monkeypatch):
+    probs, y, message = BAD[case]
+    kernel = engines.has_kernel
+    for there in (True, False):
+        monkeypatch.setattr(engines, "has_kernel", lambda name, there=there: there and kernel(name))
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            tensors = (
+                torch.tensor(np.asarray(probs), dtype=dtype, device=DEVICE),
+                torch.tensor(y, device=DEVICE),
+            )
+            for loss in (hcal.HCalibrationLoss(window=2), PublishedLoss(window=2)):
+                with pytest.raises(ValueError, match=message):
+                    loss(*tensors)
+
+
+def test_bad_arrays_are_named():
     p, y = problem()
-    module = hcal.HCalibrationLoss(events=7)
+    for arguments, message in (
+        ((p * 3, y), r"\[0, 1\]"),
+        ((p, y + 5), "y must lie"),
+        ((p.astype(np.float16), y), "float32 or float64"),
+        ((p, y[:5]), "probs must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            loss_and_grad(*arguments)
     with pytest.raises(ValueError, match="class 7"):
-        module(torch.tensor(p), torch.tensor(y))
-    with pytest.raises(ValueError, match="probs must be"):
-        module(torch.tensor(p), torch.tensor(y[:5]))
-    with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        loss_and_grad(p * 3, y)
-    with pytest.raises(ValueError, match="y must lie"):
-        loss_and_grad(p, y + 5)
-    with pytest.raises(ValueError, match="float32 or float64"):
-        loss_and_grad(p.astype(np.float16), y)
-    with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        loss_and_grad(np.where(p > 0.9, np.nan, p), y)
+        loss_and_grad(p, y, events=7)
+    # on the CPU there is no unchecked way into the kernels
+    with pytest.raises(ValueError, match=r"they range from 0.5 to 3e\+09"):
+        hcal.HCalibrationLoss(check=False)(torch.tensor([[0.5, 3e9]]), torch.tensor([0]))
+
+
+def test_on_a_device_one_answer_is_read_back(monkeypatch):
+    """The branch of a GPU, on tensors that only say that they are elsewhere: one transfer of four numbers."""
+
+    class Elsewhere(torch.Tensor):
+        device = torch.device("xpu")
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+    read = []
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda t: read.append(t.numel()) or tolist(t))
+    for other in ("item", "__bool__", "__int__", "__float__", "cpu", "numpy"):
+        monkeypatch.setattr(torch.Tensor, other, lambda t, other=other: pytest.fail(f"waits in {other}"))
+    for case in ("a label to ignore", "NaN", "logits"):
+        probs, y, message = BAD[case]
+        with pytest.raises(ValueError, match=message):
+            check_tensors(torch.tensor(probs).as_subclass(Elsewhere), torch.tensor(y).as_subclass(Elsewhere))
+    assert read == [4, 4, 4]
 
 
 def test_the_old_name_of_the_pooled_family_stays_readable():
@@ -230,10 +410,8 @@ def test_the_old_name_of_the_pooled_family_stays_readable():
         register_family(type("Atomic", (PooledEvents,), {"name": "atomic"}))
 
 
-@pytest.fixture
-def second_guess():
-    """A family of a stranger's: one class, one line."""
-    from hcal.objective.events import FAMILIES, row_index
+def test_a_new_family_is_one_class():
+    """It works by name on arrays and in the module, and its gradient is the definition's."""
 
     @register_family
     class SecondGuess(Family):
@@ -248,37 +426,18 @@ def second_guess():
             out[row_index(probs), events.index] = gradient[0]
             return out
 
-    yield SecondGuess
-    del FAMILIES["second-guess"]
-
-
-def test_a_new_family_is_one_class(second_guess):
-    """It works by name in the arrays, the module and the objective, and its gradient is the definition's."""
-    from hcal.objective.h import h
-
-    p, y = problem(200, 4)
-    keywords = {"window": 10, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "events": "second-guess"}
-    loss, grad = loss_and_grad(p, y, **keywords)
-    second = np.sort(p, axis=1)[:, -2]
-    hit = p.argsort(1)[:, -2] == y
-    expected, slope = families_loss(
-        second[None], hit[None], ObjectiveSettings(10, 0.0, weighting="uniform", norm=2)
-    )
-    assert loss == pytest.approx(expected)
-    assert grad.sum(1) == pytest.approx(slope[0])
-    probs = torch.tensor(p, requires_grad=True)
-    value = hcal.HCalibrationLoss(**keywords)(probs, torch.tensor(y))
-    value.backward()
-    assert value.item() == pytest.approx(loss)
-    np.testing.assert_allclose(probs.grad, grad, rtol=1e-9)
-    by_objective = h(**keywords).value_and_grad(np.log(p), y, np.full(len(y), 1 / len(y)))
-    assert by_objective[0] == pytest.approx(loss)
-    np.testing.assert_allclose(by_objective[1], grad * p, rtol=1e-9)
-
-
-def test_the_objective_refuses_unequal_weights():
-    from hcal.objective.h import h
-
-    p, y = problem()
-    with pytest.raises(ValueError, match="equal weights"):
-        h().value_and_grad(np.log(p), y, np.arange(1.0, len(y) + 1))
+    try:
+        p, y = problem(200, 4)
+        keywords = {"window": 10, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "events": "second-guess"}
+        loss, grad = loss_and_grad(p, y, **keywords)
+        second, hit = np.sort(p, axis=1)[:, -2], p.argsort(1)[:, -2] == y
+        want, slope = one_family(second, hit, ObjectiveSettings(10, 0.0, weighting="uniform", norm=2))
+        assert loss == pytest.approx(want)
+        assert grad.sum(1) == pytest.approx(slope)
+        probs = torch.tensor(p, requires_grad=True)
+        value = hcal.HCalibrationLoss(**keywords)(probs, torch.tensor(y))
+        value.backward()
+        assert value.item() == pytest.approx(loss)
+        np.testing.assert_allclose(probs.grad, grad, rtol=1e-9)
+    finally:
+        del FAMILIES["second-guess"]

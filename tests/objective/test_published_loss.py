@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hcal
-from hcal.objective.sampled_kmeans import sampled_kmeans
+from hcal.objective.published import sampled_kmeans
 from helpers import DATA
 
 SETS = ("synthetic_600x7", "resnet110_c10_test_first1000", "resnet110_c10_val_5000")

@@ -1,72 +1,77 @@
 """The contract that every calibrator keeps.
 
-A method is one file in this folder with one subclass of :class:`Calibrator`. It writes two functions:
-``_fit`` learns a dictionary of arrays (the *state*) and ``_predict`` is a pure function of that state
-and of logits. Input checks, array libraries, warnings, before/after scores, files and preservation of
-the argmax live here, once.
+A method is one file in this folder with one subclass of :class:`Calibrator`. It writes one function: ``_fit`` learns
+a :class:`hcal.maps.base.Map` from checked logits and labels. Input checks, array libraries, warnings, scores before
+and after, class frequencies and the promise of the argmax live here and in :mod:`hcal.maps.prediction`, once.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
 
-from hcal import inputs
-from hcal.calibrators import calibration_rows, prior
-from hcal.calibrators.argmax import keep_argmax
-from hcal.calibrators.fitted import Fitted, State
-from hcal.calibrators.floor import FLOOR_SPEC, apply_floor, learn_floor
-from hcal.calibrators.on_device import predict_on_device, rows_on_device, score_on_device, top_on_device
-from hcal.calibrators.params import refuse_types
-from hcal.calibrators.row_order import arrange
-from hcal.calibrators.state import Field, StateSpec, check_state, choose_spec
-from hcal.io.class_names import ClassName, encode, names_of_fit
-from hcal.io.provenance import fingerprint
-from hcal.io.top_k import TopK
+from hcal import inputs, leakage
+from hcal.calibrators import prior
+from hcal.calibrators.parameters import refuse_types
+from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
+from hcal.maps.base import Map
+from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
 from hcal.metrics.summary import Scores, score_probs
-from hcal.runtime.device_rows import DeviceRows, Logits
-from hcal.runtime.log_rows import LogRows
-from hcal.numerics import FloatArray, IntArray, bounded, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["PRIOR", "CalibrationWarning", "Calibrator", "Fitted", "Preserves", "State"]
+__all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
 Preserves = Literal["order", "accuracy"] | None
 
-#: Where a state holds ln of new over old class frequencies; absent where they are those of the fit.
-PRIOR = "prior_log_ratio"
-#: Beyond e^±700 a ratio of frequencies is 0 or infinite.
-PRIOR_SPEC = StateSpec(
-    (Field(PRIOR, "ln of new over old class frequencies", ("K",), -np.inf, 700.0, optional=True),)
-)
-# Rows are predicted in blocks of about this many events, so memory stays bounded at any N.
-_BLOCK_EVENTS = 4_000_000
-#: What ``info_`` says of predictions that other class frequencies change.
-_OF_SIDES = {"notes", "changed_sides", "crossing"}
+#: Rows are predicted in blocks of about this many scores, so memory stays bounded at any N.
+_BLOCK_SCORES = 4_000_000
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
 _FAR = 5.0
+#: What ``info_`` says of predictions, untrue once the class frequencies change.
+_OF_PREDICTIONS = {"notes", "changed_predictions", "threshold"}
 
 
 class CalibrationWarning(UserWarning):
     """A fit did not converge, left the calibration set worse than before, or got weights of an odd sum."""
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """What ``_fit`` returns.
+
+    Attributes
+    ----------
+    map : Map
+        All that prediction needs; its fields go into the saved file.
+    converged : bool
+    message : str
+        What happened, in words; shown when ``converged`` is false.
+    info : dict
+        JSON-able facts for the user: chosen hyperparameters, iterations, notes.
+    preserves : {"order", "accuracy", None, "as declared"}
+        What this fit promises, where that is not what the class declares.
+    """
+
+    map: Map
+    converged: bool = True
+    message: str = ""
+    info: dict[str, Any] = field(default_factory=dict)
+    preserves: Preserves | Literal["as declared"] = "as declared"
+
+
 class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Base of every calibrator: ``fit(logits, y)``, then ``predict_proba(logits)``.
 
-    Subclasses set ``name``, ``title`` and ``preserves`` and write ``_fit`` and ``_predict``. The constructor
-    only stores its arguments (scikit-learn's rule), all of them keyword-only, ``input`` among them.
-    A method that can run in PyTorch and ONNX also writes ``_graph(ops, x)``: the same map in
-    :mod:`hcal.runtime.ops`.
+    Subclasses set ``name``, ``title``, ``preserves`` and ``map_types`` and write ``_fit``. The constructor only
+    stores its arguments (scikit-learn's rule), all of them keyword-only, ``input`` among them.
 
     Parameters
     ----------
@@ -75,91 +80,99 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     Attributes
     ----------
+    map_ : Map
+        What was learned: an object of arrays that turns logits into log-probabilities.
     n_classes_ : int
     classes_ : array of shape (K,)
     converged_ : bool
     scores_ : dict
         ``{"before": {...}, "after": {...}}`` on the calibration set.
     info_ : dict
-    state_ : dict of arrays
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     preserves: Preserves = None
-    #: Whether ``_fit`` uses ``sample_weight``; if not, a weight is refused rather than ignored.
+    #: The maps that a fit may learn, parts included: a file may name no other.
+    map_types: ClassVar[tuple[type[Map], ...]] = ()
+    #: Names such as ``h:class_wise``: what follows the colon, and the parameters that it stands for.
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    #: Whether ``_fit`` uses weights; if not, ``sample_weight`` is refused rather than ignored.
     weighted: ClassVar[bool] = False
-    #: Methods that work row by row may take float32 as it is; all others compute in float64.
-    native_float32: ClassVar[bool] = False
-    #: What the state holds, declared once; several where it depends on parameters. Files are checked by it.
-    state_specs: ClassVar[tuple[StateSpec, ...]] = ()
-    #: Ranges of the numeric parameters that prediction uses: a file cannot ask for more.
-    limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    #: Whether probabilities below all that the calibration set shows are drawn up to a floor (``floor.py``).
+    #: Whether ``_fit`` deals rows into folds: then it takes ``groups``, and a group stays in one fold.
+    grouped: ClassVar[bool] = False
+    #: Whether probabilities below all that the calibration set shows are raised to a floor.
     floored: ClassVar[bool] = True
+    #: Ranges of the numeric parameters that a model file may hold.
+    limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     input: inputs.InputKind
-    state_: State
+    map_: Map
+    prediction_: Prediction
     n_classes_: int
     class_names_: tuple[ClassName, ...] | None = None
     converged_: bool
     info_: dict[str, Any]
     scores_: dict[str, Scores]
+    fitted_on_: dict[str, NDArray[Any]]
 
     def __init__(self, *, input: inputs.InputKind = "logits") -> None:
         self.input = input
 
     @abstractmethod
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: NDArray[np.float64] | None) -> Fitted:
-        """Learn the state from checked float64 logits (N, K) and labels (N,)."""
-
-    @abstractmethod
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        """Return probabilities (N, K) from checked logits (N, K) and ``self.state_``."""
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        """Learn from finite float64 logits (N, K), labels (N,), and weights and groups (N,) or None."""
 
     # -- public -----------------------------------------------------------------------------------
 
-    def fit(self, logits: Any, y: Any, sample_weight: Any = None, *, classes: Any = None) -> Self:
+    def fit(
+        self, logits: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, classes: Any = None
+    ) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows.
 
         Parameters
         ----------
-        logits : array-like of shape (N, K), or (N,) for a binary score, or TopK
+        logits : array-like of shape (N, K), or (N,) for a binary score
             Logits, probabilities or log-probabilities, as the parameter ``input`` says.
         y : array-like of shape (N,)
             Integer labels 0..K−1, or the names that ``classes`` lists.
         sample_weight : array-like of shape (N,), optional
             Counts rows: an integer weight equals repetition.
+        groups : array-like of shape (N,), optional
+            Rows of one group depend on each other: methods that hold rows out keep a group together.
         classes : sequence of K str or int, optional
             Names of the classes in the order of the columns; ``predict`` then answers with them. A DataFrame
             whose columns are named as the labels needs none.
         """
         self._forget()
         refuse_types(self)
-        if isinstance(logits, TopK):
-            from hcal.calibrators.top_k import fit_top_k
-
-            return fit_top_k(self, logits, y, sample_weight)
-        x, columns = self._enter(logits)
-        names = names_of_fit(classes, y, columns, x.shape[1])
+        x, origin = inputs.check_logits(logits, input=self.input)
+        names = names_of_fit(classes, y, origin.columns, x.shape[1])
         labels = inputs.check_labels(encode(y, names), *x.shape)
         weight = self._check_weight(sample_weight, len(x))
-        self._warn_of_weight(weight)
-        rows, given = fingerprint(x), (x, labels)
-        near = x if isinstance(x, DeviceRows) else bounded(x)
-        x, labels, weight = arrange(near, labels, weight, merge=self.weighted)
+        members = inputs.check_groups(groups, len(x))
+        fitted_on = leakage.fingerprint(x)
+        x, labels, weight, members = by_content(x, labels, weight, members)
         floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
-        fitted = self._fit(self._working(apply_floor(x, floor)), labels, weight)
-        if floor is not None:
-            fitted.state["input_floor"] = floor
+        inner = x.astype(np.float64, copy=False)
+        fitted = self._fit(
+            inner if floor is None else raise_to_floor(inner, floor),
+            labels,
+            weight,
+            members if self.grouped else None,
+        )
         mass = np.bincount(labels, weights=weight, minlength=x.shape[1])
-        fitted.info["class_frequencies"] = (mass / mass.sum()).tolist()
-        fitted = fitted.named(names)
-        self._remember(fitted, x.shape[1], names)
-        self.info_ = {**self.info_, "fitted_on": rows}
+        fitted = named(
+            replace(fitted, info=fitted.info | {"class_frequencies": (mass / mass.sum()).tolist()}), names
+        )
+        self._remember(fitted, x.shape[1], names, floor=floor)
+        self.fitted_on_ = fitted_on
         try:
-            self._score_fit(x, labels, weight)
-            calibration_rows.remember(self, *given)
+            before, after = softmax(x), self._predict_blocks(to_kind(x, self.input))
+            self.scores_ = {
+                "before": score_probs(before, labels, weight),
+                "after": score_probs(after, labels, weight),
+            }
         except BaseException:
             self._forget()
             raise
@@ -178,14 +191,12 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         array of shape (N, K)
         """
         self._check_fitted()
-        if isinstance(logits, TopK):
-            from hcal.calibrators.top_k import predict_top_k
+        if inputs.is_on_accelerator(logits):
+            from hcal.integrations.torch import predict_on_device
 
-            return predict_top_k(self, logits)
-        if (there := predict_on_device(self, logits)) is not None:
-            return there
-        x, origin = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
-        return inputs.restore(self._predict_blocks(x), origin, scores=x, keep=self.preserves)
+            return predict_on_device(self, logits)
+        scores, origin = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
+        return inputs.restore(self._predict_blocks(scores), origin)
 
     def predict(self, logits: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by its name where the fit was given names.
@@ -199,12 +210,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         array of shape (N,)
         """
         self._check_fitted()
-        if isinstance(logits, TopK):
-            return np.asarray(self.predict_proba(logits).top()[0])
-        if (top := top_on_device(self, logits)) is None:
-            x, _ = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
-            top = np.asarray(self._predict_blocks(x).argmax(axis=1), dtype=np.int64)
-        return top if self.class_names_ is None else self.classes_[top]
+        scores, _ = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
+        top = self._predict_blocks(scores).argmax(axis=1)
+        named: NDArray[Any] = self.classes_[top]
+        return named
 
     def score(self, logits: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the negative NLL: accuracy cannot tell calibrators apart, a proper score can.
@@ -239,9 +248,10 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         >>> cal.with_prior([0.5, 0.5]).predict_proba([[0.0, 2.0]]).round(2)
         array([[0.5, 0.5]])
         """
-        old = self._old_frequencies()
+        self._check_fitted()
+        old = np.asarray(self.info_["class_frequencies"])
         new = prior.check_frequencies(frequencies, old.size)
-        return self._shifted(new, prior.log_ratio(new, old, self.class_names_))
+        return self._with_prior(new, prior.log_ratio(new, old, self.class_names_))
 
     def with_prior_from(self, scores: Any) -> Self:
         """Return this calibrator for the class frequencies of unlabelled rows, learned by EM.
@@ -260,28 +270,13 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         Calibrator
             As from :meth:`with_prior`; ``info_["prior"]`` holds the frequencies found.
         """
-        old = self._old_frequencies()
-        x, _ = inputs.check_scores(scores, input=self.input, n_classes=self.n_classes_)
-        probs = self._shifted(old, np.zeros(len(old)))._predict_blocks(x).astype(np.float64)
+        self._check_fitted()
+        old = np.asarray(self.info_["class_frequencies"])
+        checked, _ = inputs.check_scores(scores, input=self.input, n_classes=self.n_classes_)
+        probs = self._with_prior(old, None)._predict_blocks(checked).astype(np.float64)
         new = prior.estimate_frequencies(probs, old)
         # Of a class that the calibration set lacks nothing can be learned: it keeps what it gets.
-        return self._shifted(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
-
-    def _old_frequencies(self) -> NDArray[np.float64]:
-        self._check_fitted()
-        if "class_frequencies" not in self.info_:
-            raise ValueError("this calibrator was saved before 0.2, without class frequencies: fit again")
-        return np.asarray(self.info_["class_frequencies"])
-
-    def _shifted(self, new: NDArray[np.float64], ratio: NDArray[np.float64]) -> Self:
-        """Return a fitted copy whose probabilities are multiplied by e^ratio, whatever this one's are."""
-        other: Self = clone(self)
-        info = {key: told for key, told in self.info_.items() if key not in _OF_SIDES}
-        info["prior"] = new.tolist()
-        fitted = Fitted({**self.state_, PRIOR: ratio}, self.converged_, "", info)
-        other._remember(fitted, self.n_classes_, self.class_names_)
-        other.scores_ = self.scores_
-        return other
+        return self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -291,69 +286,66 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     # -- machinery --------------------------------------------------------------------------------
 
-    def _enter(self, logits: Any) -> tuple[Any, Any]:
-        """Return the checked logits of a fit, here or where the method can fit them, and names of columns."""
-        if (there := rows_on_device(self, logits)) is not None:
-            return there, None
-        x, origin = inputs.check_logits(logits, input=self.input)
-        return x, origin.columns
-
-    def _fits_on_device(self, n_rows: int, n_classes: int) -> bool:
-        """Return whether ``_fit`` takes so many rows as :class:`hcal.runtime.device_rows.DeviceRows`."""
-        return False
-
-    def _predict_on_cuda(self, logits: Tensor, *, check: bool = True) -> Tensor | None:
-        """Return probabilities of a tensor by a kernel of the method's own, where there is one for it."""
-        return None
-
-    def _working(self, x: FloatArray) -> FloatArray:
-        return x if self.native_float32 else x.astype(np.float64, copy=False)
-
-    def _predict_into(self, x: FloatArray, out: FloatArray) -> None:
-        """Write the probabilities of a block into ``out``, with the argmax kept where that is promised."""
-        out[...] = self._predict(self._working(bounded(x)))
-        if self.preserves is not None:
-            keep_argmax(out, x)
-
-    def _predict_blocks(self, x: FloatArray | LogRows) -> FloatArray:
-        rows = max(1, _BLOCK_EVENTS // x.shape[1])
-        out = np.empty(x.shape, dtype=x.dtype)
-        floor = self.state_.get("input_floor")  # files from before 0.2 have none
-        for start in range(0, len(x), rows):
-            self._predict_into(apply_floor(x[start : start + rows], floor), out[start : start + rows])
-        if PRIOR in self.state_:
-            prior.shift(out, self.state_[PRIOR])
+    def _predict_blocks(self, scores: FloatArray) -> FloatArray:
+        """Return the probabilities (N, K) of checked scores, in blocks of rows."""
+        out = np.empty(scores.shape, dtype=scores.dtype)
+        wide = scores.dtype if self.map_.float32_safe else np.float64
+        for rows in row_blocks(scores.shape, _BLOCK_SCORES // self.map_.expansion()):
+            x = inputs.to_logits(scores[rows], self.input)
+            probs = self.prediction_.of_logits(x.astype(wide, copy=False))
+            out[rows] = probs if probs.dtype == out.dtype else self.prediction_.narrowed(probs, x)
         return out
 
-    def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[np.float64] | None:
+    def _check_weight(self, sample_weight: Any, n_rows: int) -> Float64 | None:
         weight = inputs.check_weight(sample_weight, n_rows)
-        if weight is not None and not self.weighted:
+        if weight is None:
+            return None
+        if not self.weighted:
             raise ValueError(f"{self.name!r} does not support sample_weight")
-        return weight
-
-    def _warn_of_weight(self, weight: NDArray[np.float64] | None) -> None:
-        if weight is not None:
-            self._warn_of_total(float(weight.sum()), int(np.count_nonzero(weight)))
-
-    def _warn_of_total(self, total: float, rows: int) -> None:
-        """Say so where the weights of rows, those of weight 0 left out, sum to far more or less than rows."""
+        total, rows = float(weight.sum()), int(np.count_nonzero(weight))
         if not rows / _FAR <= total <= rows * _FAR:
             warnings.warn(
-                f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 "
-                "is the row twice), so the fit takes the data for that many: pass "
+                f"{self.name}: sample_weight sums to {total:.4g} over {rows} rows; a weight counts rows (2 is the "
+                "row twice), so the fit takes the data for that many: pass "
                 "sample_weight * (len(sample_weight) / sample_weight.sum()) if only their ratios matter",
                 CalibrationWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
+        return weight
 
-    def _remember(self, fitted: Fitted, n_classes: int, names: tuple[ClassName, ...] | None = None) -> None:
-        self.state_ = fitted.state
-        if PRIOR in fitted.state and not isinstance(getattr(type(self), "preserves", None), property):
+    def _remember(
+        self,
+        fitted: Fitted,
+        n_classes: int,
+        names: tuple[ClassName, ...] | None,
+        *,
+        floor: Float64 | None = None,
+        log_prior: Float64 | None = None,
+    ) -> None:
+        """Take over what a fit learned or a file holds."""
+        if fitted.preserves != "as declared":
+            self.preserves = fitted.preserves
+        if log_prior is not None:
             self.preserves = None
+        self.map_ = fitted.map
+        self.prediction_ = Prediction(
+            map=fitted.map, kind=self.input, preserves=self.preserves, floor=floor, prior=log_prior
+        )
         self.n_classes_ = n_classes
         self.class_names_ = names
         self.converged_ = fitted.converged
         self.info_ = fitted.info
+
+    def _with_prior(self, new: Float64, log_ratio: Float64 | None) -> Self:
+        """Return a fitted copy whose probabilities are multiplied by e^log_ratio, whatever this one's are."""
+        other: Self = clone(self)
+        info = {key: told for key, told in self.info_.items() if key not in _OF_PREDICTIONS}
+        fitted = Fitted(self.map_, self.converged_, "", info | {"prior": new.tolist()}, self.preserves)
+        other._remember(
+            fitted, self.n_classes_, self.class_names_, floor=self.prediction_.floor, log_prior=log_ratio
+        )
+        other.scores_, other.fitted_on_ = self.scores_, self.fitted_on_
+        return other
 
     def _forget(self) -> None:
         """Drop everything learned, so that a failed fit leaves no half-fitted object that predicts."""
@@ -362,22 +354,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
             delattr(self, name)
 
     def _check_fitted(self) -> None:
-        if "state_" not in vars(self):
+        if "map_" not in vars(self):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(logits, y) first")
-
-    def _check_state(self) -> None:
-        """Raise a ValueError that names the array which is not as the method declares it."""
-        spec = choose_spec(self.state_specs, self.get_params(deep=False), set(self.state_))
-        check_state(spec + FLOOR_SPEC + PRIOR_SPEC, self.state_, self.n_classes_)
-
-    def _score_fit(self, x: Logits, y: IntArray, weight: NDArray[np.float64] | None) -> None:
-        if isinstance(x, DeviceRows):
-            self.scores_ = score_on_device(self, x, y, weight)
-            return
-        self.scores_ = {
-            "before": score_probs(softmax(x), y, weight),
-            "after": score_probs(self._predict_blocks(x), y, weight),
-        }
 
     def _warn(self, fitted: Fitted) -> None:
         if not fitted.converged:
@@ -393,5 +371,37 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 stacklevel=3,
             )
 
-    def __iter__(self) -> Iterator[Any]:  # a calibrator is not a sequence; without this, np.asarray would try
-        raise TypeError(f"{type(self).__name__} is not iterable")
+
+def named(fitted: Fitted, names: tuple[ClassName, ...] | None) -> Fitted:
+    """Return the same, with the user's names of the classes in every sentence."""
+    told = {
+        key: [with_names(words, names) for words in fitted.info[key]] for key in {"notes"} & set(fitted.info)
+    }
+    return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)
+
+
+def to_kind(logits: FloatArray, kind: str) -> FloatArray:
+    """Return logits (N, K) as scores of a kind that :func:`hcal.inputs.to_logits` takes back."""
+    return np.exp(logits) if kind == "probs" else logits
+
+
+def by_content(
+    x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None
+) -> tuple[FloatArray, IntArray, Float64 | None, IntArray | None]:
+    """Return the rows that have weight, in an order that depends on what they say and not on how they came.
+
+    Rows are sorted by how far the label, and then the other classes, lie below the top score. A constant added to
+    a row and the numbers of the classes do not matter.
+
+    >>> x, y = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]]), np.array([1, 0, 0])
+    >>> by_content(x, y, None, None)[1], by_content(x[::-1], y[::-1], None, None)[1]
+    (array([0, 1, 0]), array([0, 1, 0]))
+    """
+    top = x.max(axis=1)
+    gaps = (top - x[np.arange(len(y)), y], top - x.min(axis=1), top - x.mean(axis=1))
+    unit = float(np.median(gaps[1])) * 2.0**-30 or 1.0  # rounding moves a gap by far less than this grid
+    order = np.lexsort((x[:, 0], y, *(np.rint(gap / unit) for gap in gaps[::-1])))
+    if weight is not None:
+        order = order[weight[order] > 0]
+    own_weight = None if weight is None else weight[order]
+    return x[order], y[order], own_weight, None if groups is None else groups[order]

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hcal.calibrators._shared import (
+from hcal.calibrators._scaling import (
     EPS,
-    PRESENT,
-    PRESENT_SIZE,
-    keep_absent,
+    PresentMap,
+    only_present,
     places_among,
     present_classes,
-    probs_and_rest,
+    present_field,
 )
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, StateSpec
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps import scaling
-from hcal.objective import proper
-from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
-from hcal.solvers.fit_map import fit_map
-from hcal.solvers.methods import Lbfgs
+from hcal.maps.base import array, map_type
+from hcal.numerics import Float64, IntArray
+from hcal.solvers.families import ClassLinear
+from hcal.solvers.nll import fit_nll
+from hcal.solvers.rows import array_rows
+from hcal.xp import Array, namespace
+
+
+@map_type
+class BetaMap(PresentMap):
+    """softmax of a ln p − b ln(1 − p) + c over the classes that had rows."""
+
+    present: Array = present_field()
+    a: Array = array("slope of ln p", "C", low=0)
+    b: Array = array("slope of −ln(1 − p)", "C", low=0)
+    c: Array = array("offset", "C")
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        own, rest = _features(x, self.present)
+        scores = own * self.a + rest * self.b + self.c
+        return only_present(namespace(x).log_softmax(scores), x, self.present)
 
 
 @parameters
@@ -53,64 +65,35 @@ class BetaCalibration(Calibrator):
     name = "beta"
     title = "Beta calibration"
     weighted = True
-    state_specs = (
-        StateSpec(
-            (
-                PRESENT,
-                Field("a", "slope of ln p", ("C",), low=0),
-                Field("b", "slope of −ln(1 − p)", ("C",), low=0),
-                Field("c", "offset", ("C",)),
-            ),
-            PRESENT_SIZE,
-        ),
-    )
+    map_types = (BetaMap,)
 
     max_iterations: int = 200
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        present = present_classes(y, sample_weight, logits.shape[1])
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        present = present_classes(y, weight, x.shape[1])
         k = len(present)
-        x = _features(logits, present)
-        solver = Lbfgs(
+        features = np.hstack(_features(x, present))
+        solved = fit_nll(
+            ClassLinear(k, inputs=2),
+            array_rows(features, places_among(present, y), weight),
             bounds=[(0.0, None)] * (2 * k) + [(None, None)] * k,
             max_iterations=self.max_iterations,
             tolerance=1e-6,
-            gain=1e-7 if x.size > 10**6 else 1e-12,
-        )
-        solved = fit_map(
-            scaling.beta(k), proper.log_loss(), solver, x, places_among(present, y), sample_weight
+            gain=1e-7 if features.size > 10**6 else 1e-12,
         )
         a, b, c = np.split(solved.theta, 3)
-        state = {"a": a, "b": b, "c": c, "present": present}
-        return Fitted(state, solved.converged, solved.message, {"iterations": solved.iterations})
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        present = self.state_["present"]
-        x = _features(logits, present)
-        k = len(present)
-        scores = x[:, :k] * self.state_["a"] + x[:, k:] * self.state_["b"] + self.state_["c"]
-        return keep_absent(softmax(scores), logits, present)
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        present, k = self.state_["present"], self.n_classes_
-        probs, rest = probs_and_rest(ops, x)
-        a, b = (ops.const(self.state_[name]) for name in "ab")
-        own, rest = (ops.log(ops.clip(ops.columns(v, present, k), EPS, 1 - EPS)) for v in (probs, rest))
-        return ops.keep_absent(ops.softmax(own * a - rest * b + ops.const(self.state_["c"])), x, present, k)
+        found = BetaMap(present=present, a=a, b=b, c=c)
+        return Fitted(found, solved.converged, solved.message, {"iterations": solved.iterations})
 
 
-def _features(logits: FloatArray, present: IntArray) -> Float64:
-    """Return (ln p, −ln(1 − p)) of the present classes side by side, p and 1 − p clipped to [eps, 1 − eps].
+def _features(x: Array, present: Array) -> tuple[Array, Array]:
+    """Return (ln p, −ln(1 − p)) of the present classes, p and 1 − p clipped to [eps, 1 − eps].
 
     1 − p of the top class is summed from the others: subtracting would leave no digit near p = 1.
     """
-    p = np.asarray(softmax(logits.astype(np.float64, copy=False)), dtype=np.float64)
-    rest, at, top = 1 - p, np.arange(len(p)), logits.argmax(axis=1)
-    largest = p[at, top]
-    p[at, top] = 0
-    rest[at, top] = p.sum(axis=1)
-    p[at, top] = largest
-    both = np.log(np.clip(np.hstack([p[:, present], rest[:, present]]), EPS, 1 - EPS))
-    both[:, len(present) :] *= -1
-    return both
+    xp = namespace(x)
+    p, top = xp.softmax(x), xp.argmax(x)
+    rest = xp.put_along(1 - p, top, xp.row_sum(xp.replaced(p, top, 0.0)))
+    own, rest = (xp.log(xp.clip(v[..., present], EPS, 1 - EPS)) for v in (p, rest))
+    return own, -rest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, line
-from hcal.calibrators.isotonic import isotonic_points
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve
+from hcal.calibrators.iso import isotonic_points
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
 
@@ -34,7 +34,7 @@ class CenteredIsotonicRegression(CurvePerClass):
     name = "cir"
     title = "Centered isotonic regression"
     weighted = True
-    look_up = line
+    shape = "line"
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         return _centered

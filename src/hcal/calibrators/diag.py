@@ -4,47 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hcal.calibrators._normal_form import MARK, MARKED, ranked_units, to_predict, to_predict_graph
+from hcal.calibrators._scaling import thinned_ranks, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.row_order import WeightedRows, fold_parts
-from hcal.calibrators.state import STEEP, Field, Rule, Sizes, StateArrays, StateSpec
+from hcal.calibrators.folds import deal_folds, fold_sides
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps.lookup import Cells, apply_cells, cells_over
-from hcal.maps.monotone import monotone_net, tabulate
-from hcal.objective import proper
-from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
-from hcal.solvers.fit_map import fit_map, unit_weight
-from hcal.solvers.lbfgs import Solution
-from hcal.solvers.methods import Lbfgs
-from hcal.solvers.selection import Selection, select
+from hcal.maps.base import STEEP, Map, array, map_type
+from hcal.numerics import Float64, IntArray
+from hcal.solvers.families import Cells, MonotoneNet, cells_over
+from hcal.solvers.nll import Selection, fit_nll, mean_nll, select
+from hcal.solvers.optimise import Solution
+from hcal.solvers.rows import array_rows
+from hcal.xp import Array, namespace
 
-
-def _cells(state: StateArrays) -> Cells:
-    return Cells(float(state["low"]), float(state["width"]), len(state["values"]) - 1)
-
-
-def _distinct_edges(state: StateArrays, _: Sizes) -> bool:
-    return bool((np.diff(_cells(state).edges) > 0).all())
-
-
-_TABLE = StateSpec(
-    (
-        Field("unit", "logits are divided by it", low=1e-100, high=STEEP),
-        Field("low", "where the first cell begins"),
-        Field("width", "of a cell", low=1e-50),
-        Field("values", "m at the edges of the cells", ("G+1",), -1e50, 1e50, order="not falling"),
-    ),
-    {"G": ("cells", 1)},
-    (Rule("width", "make the edges of the cells distinct numbers", _distinct_edges),),
-)
 # Iterations without a lower held-out NLL after which a search ends.
 _PATIENCE = 40
+#: Rows to fit on and rows held out.
+Sides = tuple[IntArray, IntArray]
+
+
+@map_type
+class MonotoneTable(Map):
+    """softmax(m(z)) with one increasing, piecewise linear m of all centred logits, straight beyond its ends."""
+
+    unit: Array = array("logits are divided by it", low=1e-100, high=STEEP)
+    knots: Array = array("where m is given", "G", order="increasing")
+    values: Array = array("m there", "G", low=-1e50, high=1e50, order="not falling")
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        scores = polygon(without_mean(x) / self.unit, self.knots, self.values)
+        return namespace(x).log_softmax(scores)
+
+    def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
+        if len(self.knots) < 2 or np.diff(self.knots).min() < 1e-50:
+            raise ValueError("'knots' must be two at least, and 1e-50 apart")
+
+
+def polygon(x: Array, knots: Array, values: Array) -> Array:
+    """Return the piecewise linear function at x, straight beyond its ends; rounding never inverts a pair.
+
+    >>> polygon(np.array([-1.0, 0.5, 3.0]), np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 3.0]))
+    array([-1. ,  0.5,  5. ])
+    """
+    xp, last = namespace(x), knots.shape[0] - 2
+    at = xp.clip(xp.searchsorted(knots, x, right=True) - 1, 0, last)
+    low, high = xp.take(values, at), xp.take(values, at + 1)
+    left = xp.take(knots, at)
+    out = low + (high - low) / (xp.take(knots, at + 1) - left) * (x - left)
+    return xp.where(at < last, xp.minimum(out, high), xp.maximum(out, values[last]))
 
 
 @parameters
@@ -67,7 +80,7 @@ class DiagonalOrderPreserving(Calibrator):
         confident error on new data costs any price.
     folds : int
     random_state : int
-        Of the networks' starts and of the folds.
+        Of the networks' starts.
     max_iterations : int
         Of L-BFGS.
     max_events : int
@@ -87,7 +100,8 @@ class DiagonalOrderPreserving(Calibrator):
     title = "Diagonal intra-order-preserving"
     preserves = "order"
     weighted = True
-    state_specs = (_TABLE + MARKED,)
+    grouped = True
+    map_types = (MonotoneTable,)
 
     hidden: tuple[int, ...] = (2, 10)
     early_stopping: bool = True
@@ -97,73 +111,59 @@ class DiagonalOrderPreserving(Calibrator):
     max_events: int = 2_000_000
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must hold sizes of at least 1, got {self.hidden}")
-        x, y, weight, unit = ranked_units(logits, y, sample_weight, self.max_events)
-        cells = cells_over(x)
-        found = self._select(x, y, weight, cells)
+        if self.folds < 1:
+            raise ValueError(f"folds must be at least 1, got {self.folds}")
+        every = -(-x.size // self.max_events)
+        members = None if groups is None else groups[::every]
+        ranked, own, kept, unit = thinned_ranks(x, y, weight, self.max_events)
+        cells = cells_over(ranked)
+        sides = fold_sides(deal_folds(x[::every], y[::every], self.folds, members))
+        found = self._select(ranked, own, kept, cells, sides)
         size, models = found.chosen, found.models
-        values = np.mean([tabulate(m.theta, size, cells) for m in models], axis=0)
-        state = {
-            "low": np.array(cells.low),
-            "width": np.array(cells.width),
-            "values": values,
-            "unit": np.array(unit),
-        } | MARK
-        info: dict[str, Any] = {"hidden": size, "iterations": [m.iterations for m in models], "rows": len(x)}
-        info["held_out_nll"] = dict(zip(map(str, self.hidden), found.scores, strict=True))
+        values = np.mean([MonotoneNet(size, cells).table(m.theta) for m in models], axis=0)
+        info: dict[str, Any] = {
+            "hidden": size,
+            "iterations": [m.iterations for m in models],
+            "rows": len(ranked),
+            "held_out_nll": dict(zip(map(str, self.hidden), found.scores, strict=True)),
+        }
         failed = [m.message for m in models if not m.converged]
-        return Fitted(state, not failed, failed[0] if failed else "", info)
+        table = MonotoneTable(unit=np.array(unit), knots=cells.edges, values=values)
+        return Fitted(table, not failed, failed[0] if failed else "", info)
 
     def _select(
-        self, x: Float64, y: IntArray, weight: Float64 | None, cells: Cells
+        self, x: Float64, y: IntArray, weight: Float64 | None, cells: Cells, folds: list[Sides]
     ) -> Selection[int, Solution]:
-        nll = proper.log_loss()
+        def part(rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
+            return x[rows], y[rows], None if weight is None else weight[rows]
 
-        def fit(size: int, fold: _Fold, _: Solution | None) -> Solution:
-            part = fold.fit
-            best = _Best(lambda theta: held_out_nll(size, theta, fold.held))
-            solver = Lbfgs(
+        def fit(size: int, sides: Sides, _: Solution | None) -> Solution:
+            fitted, held = sides
+            best = _Best(lambda theta: held_out_nll(size, theta, held))
+            solved = fit_nll(
+                MonotoneNet(size, cells, self.random_state),
+                array_rows(*part(fitted)),
                 max_iterations=self.max_iterations,
                 tolerance=1e-6,
                 gain=1e-9,
-                watch=best.watch if self.early_stopping and fold.held is not fold.fit else None,
+                watch=best.watch if self.early_stopping and held is not fitted else None,
             )
-            family = monotone_net(size, cells, self.random_state)
-            solved = fit_map(family, nll, solver, x[part.rows], y[part.rows], part.weight)
             if best.theta is None:
                 return replace(solved, record=size)
             return Solution(best.theta, solved.value, True, "", solved.iterations, record=size)
 
-        def held_out_nll(size: int, theta: Float64, part: WeightedRows) -> float:
-            probs = softmax(apply_cells(x[part.rows], cells, tabulate(theta, size, cells)))
-            own = np.maximum(probs[np.arange(len(probs)), y[part.rows]], 1e-300)
-            return -float(unit_weight(part.weight, len(own)) @ np.log(own))
+        def held_out_nll(size: int, theta: Float64, rows: IntArray) -> float:
+            scores, labels, own = part(rows)
+            table = MonotoneNet(size, cells).table(theta)
+            return mean_nll(polygon(scores, cells.edges, table), labels, own)
 
-        def score(model: Solution, fold: _Fold) -> float:
-            return held_out_nll(model.record, model.theta, fold.held)
+        def score(model: Solution, sides: Sides) -> float:
+            return held_out_nll(model.record, model.theta, sides[1])
 
-        parts = fold_parts(x, y, weight, self.folds, random_state=self.random_state)
-        folds = [_Fold(*both) for both in parts]
-        return select(self.hidden, [(fold, fold) for fold in folds], fit, score)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        s = self.state_
-        x = to_predict(s, logits) / float(s["unit"])
-        return softmax(apply_cells(x, _cells(s), s["values"]))
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        s = self.state_
-        x = to_predict_graph(s, ops, x, self.n_classes_)
-        return ops.softmax(ops.piecewise(x / float(s["unit"]), _cells(s).edges, s["values"]))
-
-
-class _Fold(NamedTuple):
-    """Early stopping looks at what is held out while it fits."""
-
-    fit: WeightedRows
-    held: WeightedRows
+        return select(self.hidden, [(sides, sides) for sides in folds], fit, score)
 
 
 class _Best:

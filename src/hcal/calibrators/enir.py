@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcal.calibrators._one_vs_rest import Curve, CurvePerClass, FitCurve, columns, step
-from hcal.calibrators._score_average import bic_scores, binary_cross_entropy, elbow_weights
-from hcal.calibrators.isotonic import pool_equal
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, columns, pool_equal
+from hcal.calibrators.bbq import bic_scores, binary_cross_entropy, elbow_weights
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 
 # The path visits up to G models of up to G groups; each model must be scored, so the work is about G²/2.
@@ -41,7 +40,7 @@ class NearIsotonicEnsemble(CurvePerClass):
 
     name = "enir"
     title = "Ensemble of near-isotonic regressions"
-    look_up = step
+    shape = "step"
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         _check_work(probs, y)

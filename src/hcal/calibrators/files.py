@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Mapping
 from typing import Any
 
-from hcal.calibrators.base import Calibrator, Fitted, State
-from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
-from hcal.calibrators.params import check_params
+import numpy as np
+
+from hcal import leakage
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.parameters import check_params
 from hcal.calibrators.registry import get_calibrator, list_calibrators
-from hcal.io.class_names import ClassName, check_classes
-from hcal.io.model_file import read_model, reason, write_model
+from hcal.io.class_names import check_classes
+from hcal.io.model_file import check_info, read_model, reason, write_model
+from hcal.io.request import Request
+from hcal.maps.base import build_map
 
 #: The most classes a file may speak of.
 MOST_CLASSES = 10_000_000
-# Between the name of a member and that of its array, where a model holds models.
-_OF = "."
+#: Calibrators that are made of others: they have ``members_``, ``facts()`` and ``restore(members, facts)``.
+_COMPOSITES = {
+    "multilabel": "hcal.calibrators.multilabel:MultilabelCalibrator",
+    "multiple_choice": "hcal.calibrators.multiple_choice:MultipleChoiceCalibrator",
+}
+#: What stands before the names of arrays: of the map, of the rows of the fit, of the input and the output.
+_MAP, _ROWS, _FLOOR, _PRIOR = "map.", "fitted_on.", "floor", "prior"
 
 
-def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
+def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
     """Write a fitted calibrator to one file: safetensors with a JSON header and a checksum.
 
     Parameters
@@ -36,33 +45,45 @@ def save(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
     >>> bool((load(path).predict_proba([[0.0, 1.0]]) == cal.predict_proba([[0.0, 1.0]])).all())
     True
     """
-    calibrator._check_fitted()
-    calibrator._check_state()  # a state that could not be read again is not written
-    header, arrays = _described(calibrator), dict(calibrator.state_)
-    members: Mapping[str, Calibrator] = getattr(calibrator, "members_", {})
-    if members:  # a model of models: their arrays carry the member's name
-        header["members"] = {key: _described(member) for key, member in members.items()}
-        for key, member in members.items():
-            arrays |= {f"{key}{_OF}{name}": array for name, array in member.state_.items()}
+    if hasattr(calibrator, "members_"):
+        header, arrays = _describe_members(calibrator)
+    elif isinstance(calibrator, Calibrator):
+        header, arrays = describe(calibrator)
+    else:
+        inner = getattr(calibrator, "calibrator_", None)
+        hint = (
+            ": save its calibrator_, and the classifier itself with joblib or skops"
+            if inner is not None
+            else ""
+        )
+        raise TypeError(f"hcal.save takes a fitted calibrator, got {type(calibrator).__name__}{hint}")
+    header["request"] = getattr(calibrator, "request_", None)  # how a command read the rows of the fit
     write_model(path, header, arrays)
 
 
-def _described(calibrator: Calibrator) -> dict[str, Any]:
-    """Return what the header says of a calibrator."""
+def describe(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header and the arrays that a file holds of a fitted calibrator; :func:`rebuild` takes them."""
+    calibrator._check_fitted()
+    whole = calibrator.prediction_
     header = {
         "name": calibrator.name,
         "params": calibrator.get_params(deep=False),
+        "map": calibrator.map_.options(),
+        "preserves": calibrator.preserves,
         "n_classes": calibrator.n_classes_,
+        "classes": None if calibrator.class_names_ is None else list(calibrator.class_names_),
         "converged": calibrator.converged_,
         "info": calibrator.info_,
         "scores": calibrator.scores_,
     }
-    names = getattr(calibrator, "class_names_", None)
-    return header if names is None else {**header, "classes": list(names)}
+    arrays = {f"{_MAP}{name}": array for name, array in calibrator.map_.arrays().items()}
+    arrays |= {f"{_ROWS}{name}": array for name, array in calibrator.fitted_on_.items()}
+    arrays |= {k: v for k, v in ((_FLOOR, whole.floor), (_PRIOR, whole.prior)) if v is not None}
+    return header, arrays
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
-    """Read a calibrator that :func:`save` wrote, in this or any earlier version.
+    """Read a calibrator that :func:`save` wrote, in this or any earlier version from 0.3 on.
 
     The checksum, the header and every array are checked against what the method declares before anything is
     computed: a file either gives a calibrator whose probabilities are probabilities, or is refused with the
@@ -75,77 +96,113 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     ...
     FileNotFoundError: no such file: no such file
     """
-    header, state = read_model(path)
-    name = header.get("name")
-    if isinstance(name, str) and name not in (*list_calibrators(), MultipleChoiceCalibrator.name):
-        raise ValueError(
-            f"{path} holds a model of the method {name[:60]!r}, which is not registered here: import its "
-            "module and call hcal.register(its class) first, or upgrade hcal if the method is newer"
-        )
+    header, arrays = read_model(path)
     try:
-        return _rebuild(header, state)
+        calibrator = _rebuild_members(header, arrays) if "members" in header else rebuild(header, arrays)
+        told = header.get("request")
+        calibrator.request_ = None if told is None else Request.from_json(told).to_json()
+        return calibrator
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a whole hcal model file ({reason(error)})") from None
     except ValueError as error:
         raise ValueError(f"{path} is not a sound hcal model file: {reason(error)}") from None
 
 
-def _rebuild(header: dict[str, Any], state: State) -> Calibrator:
+def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
+    """Return the calibrator that a header and arrays describe, everything checked."""
     _check_header(header)
-    if header["name"] == MultipleChoiceCalibrator.name:
-        questions: Calibrator = _rebuild_questions(header, state)
-        return questions
-    method = get_calibrator(header["name"])
+    name = header["name"]
+    if name not in list_calibrators():
+        raise ValueError(
+            f"it holds the method {name[:60]!r}, which is not registered here: import its module and call "
+            "hcal.register(its class) first, or upgrade hcal if the method is newer"
+        )
+    method = get_calibrator(name)
     calibrator = method(**check_params(method, header["params"]))
-    fitted = Fitted(state, header["converged"], "", header["info"])
-    calibrator._remember(fitted, header["n_classes"], _classes(header))
-    calibrator._check_state()
+    parts = {
+        start: {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+        for start in (_MAP, _ROWS)
+    }
+    known = {_FLOOR, _PRIOR, *(f"{start}{n}" for start, part in parts.items() for n in part)}
+    if unknown := sorted(set(arrays) - known):
+        raise ValueError(f"{unknown[0][:80]!r} is not an array of a model")
+    fitted_map = build_map(method.map_types, header["map"], parts[_MAP])
+    fitted_map.check_fields({"K": header["n_classes"]})
+    names = None if header["classes"] is None else check_classes(header["classes"], header["n_classes"])
+    fitted = Fitted(fitted_map, header["converged"], "", header["info"], header["preserves"])
+    calibrator._remember(
+        fitted, header["n_classes"], names, floor=arrays.get(_FLOOR), log_prior=arrays.get(_PRIOR)
+    )
+    calibrator.prediction_.check_fields({"K": header["n_classes"]})
+    leakage.check_fingerprint(parts[_ROWS])
+    calibrator.fitted_on_ = parts[_ROWS]
     calibrator.scores_ = header["scores"]
     return calibrator
 
 
-def _rebuild_questions(header: dict[str, Any], state: State) -> Any:
-    """Return a model of models; its members are plain ones."""
-    described = header.get("members", {})
-    if type(described) is not dict:
-        raise ValueError(f"'members' is {type(described).__name__}, declared is dict")
+def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and arrays of a calibrator that is made of others: their arrays carry the member's name."""
+    headers: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
+    for key, member in calibrator.members_.items():
+        headers[key], own = describe(member)
+        arrays |= {f"{key}/{name}": array for name, array in own.items()}
+    params = calibrator.get_params(deep=False)
+    return {
+        "name": calibrator.name,
+        "params": params,
+        "members": headers,
+        "facts": calibrator.facts(),
+    }, arrays
+
+
+def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    """Return a calibrator that is made of others, every member checked as a model of its own."""
+    for name, kind in (("name", str), ("params", dict), ("members", dict), ("facts", dict)):
+        if type(header[name]) is not kind:
+            raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind.__name__}")
+    if header["name"] not in _COMPOSITES:
+        raise ValueError(f"it holds {header['name'][:60]!r}, declared is one of {', '.join(_COMPOSITES)}")
+    module, _, name = _COMPOSITES[header["name"]].partition(":")
+    method = getattr(importlib.import_module(module), name)
     members = {}
-    for key, each in described.items():
-        if type(each) is not dict or each.get("name") == MultipleChoiceCalibrator.name:
+    for key, each in header["members"].items():
+        if type(each) is not dict:
             raise ValueError(f"the member {key[:40]!r} is no calibrator")
-        start = f"{key}{_OF}"
-        own = {name.removeprefix(start): a for name, a in state.items() if name.startswith(start)}
-        members[key] = _rebuild(each, own)
-        state = {name: a for name, a in state.items() if not name.startswith(start)}
-    params = check_params(MultipleChoiceCalibrator, header["params"])
-    return MultipleChoiceCalibrator(**params)._restore(state, members, header)
-
-
-def _classes(header: dict[str, Any]) -> tuple[ClassName, ...] | None:
-    """Return the names of the classes; files without them, all early ones, have numbers."""
-    if "classes" not in header:
-        return None
-    if not isinstance(header["classes"], list):
-        raise ValueError("'classes' must be a list of names")
-    return check_classes(header["classes"], header["n_classes"])
+        members[key] = rebuild(
+            each, {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{key}/")}
+        )
+    stray = [n for n in arrays if n.partition("/")[0] not in members]
+    if stray:
+        raise ValueError(f"{stray[0][:80]!r} is not an array of a member")
+    return method(**check_params(method, header["params"])).restore(members, header["facts"])
 
 
 def _check_header(header: dict[str, Any]) -> None:
-    kinds: dict[str, type] = {
-        "name": str,
-        "params": dict,
-        "n_classes": int,
-        "converged": bool,
-        "info": dict,
-        "scores": dict,
+    kinds: dict[str, tuple[type, ...]] = {
+        "name": (str,),
+        "params": (dict,),
+        "map": (dict,),
+        "preserves": (str, type(None)),
+        "n_classes": (int,),
+        "classes": (list, type(None)),
+        "converged": (bool,),
+        "info": (dict,),
+        "scores": (dict,),
     }
     for name, kind in kinds.items():
-        if type(header[name]) is not kind:
-            raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind.__name__}")
+        if type(header[name]) not in kind:
+            raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind[0].__name__}")
+    if header["preserves"] not in ("order", "accuracy", None):
+        raise ValueError(
+            f"'preserves' is {header['preserves'][:40]!r}, declared is 'order', 'accuracy' or null"
+        )
     if not 2 <= header["n_classes"] <= MOST_CLASSES:
         raise ValueError(f"'n_classes' is {header['n_classes']}, declared is 2 to {MOST_CLASSES}")
-    if not isinstance(header["info"].get("fitted_on", {}), dict):
-        raise ValueError("'info.fitted_on' must be an object")
+    check_info(header["info"], header["n_classes"])
+    frequencies = np.asarray(header["info"].get("class_frequencies"), dtype=np.float64)
+    if frequencies.shape != (header["n_classes"],) or not (frequencies >= 0).all():
+        raise ValueError("'info.class_frequencies' must be one number of at least 0 for each class")
     for when in ("before", "after"):
         scores = header["scores"][when]
         if not isinstance(scores, dict) or not all(isinstance(v, int | float) for v in scores.values()):

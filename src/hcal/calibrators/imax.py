@@ -5,18 +5,34 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit, logit
 
+from hcal.calibrators._curves import MOST, default_floor, floor_field, normalised
 from hcal.calibrators._log_odds import log_odds
-from hcal.calibrators._one_vs_rest import FLOOR, MOST, default_floor, normalise
-from hcal.calibrators._shared import EPS, whole_number
+from hcal.calibrators._scaling import EPS
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, StateSpec
+from hcal.calibrators.parameters import parameters, whole_number
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks, softmax
+from hcal.maps.base import ProbabilityMap, array, map_type
+from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
+from hcal.xp import Array, namespace
 
 _ITERATIONS = 200
 # The seeding visits every event some sixty times; beyond this many a seeded sample of them starts it.
 _SEEDING_EVENTS = 2_000_000
+
+
+@map_type
+class SharedBins(ProbabilityMap):
+    """A step function of the one-vs-rest log-odds, the same for all classes, and rows divided by their sum."""
+
+    edges: Array = array("inner edges of the bins, in log-odds", "B-1", order="not falling")
+    values: Array = array("of the bins", "B", low=0, high=MOST)
+    floor: Array = floor_field()
+
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
+        xp = namespace(x)
+        raw = xp.take(self.values, xp.searchsorted(self.edges, log_odds(x), right=True))
+        return normalised(raw, xp.softmax(x), self.floor)
 
 
 @parameters
@@ -44,38 +60,24 @@ class IMaxBinning(Calibrator):
 
     name = "imax"
     title = "I-Max binning"
-    state_specs = (
-        StateSpec(
-            (
-                Field("edges", "inner edges of the bins, in log-odds", ("B-1",), order="not falling"),
-                Field("values", "of the bins", ("B",), 0, MOST),
-                FLOOR,
-            ),
-            {"B": ("bins", 2)},
-        ),
-    )
+    map_types = (SharedBins,)
 
     bins: int = 15
     random_state: int = 755619
     floor: float | None = None
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         bins = whole_number("bins", self.bins, 2)
-        odds = _pooled_log_odds(logits)
-        positives = np.sort(odds.reshape(logits.shape[1], -1)[y, np.arange(len(y))])
+        odds = _pooled_log_odds(x)
+        positives = np.sort(odds.reshape(x.shape[1], -1)[y, np.arange(len(y))])
         # Sorted before the draws: neither the order of rows nor the numbers of classes decide the start.
         odds.sort()
         start = seed_centres(odds, bins, self.random_state)
         edges = maximise_information(odds, start)
         values = _frequencies(odds, positives, edges)
-        floor = default_floor(self.floor, *logits.shape)
-        return Fitted({"edges": edges, "values": values, "floor": floor}, info={"edges": edges.tolist()})
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        edges, values = self.state_["edges"], self.state_["values"]
-        raw = values[np.searchsorted(edges, log_odds(logits), side="right")]
-        return normalise(raw, softmax(logits), float(self.state_["floor"]))
+        found = SharedBins(edges=edges, values=values, floor=default_floor(self.floor, *x.shape))
+        return Fitted(found, info={"edges": edges.tolist()})
 
 
 def _pooled_log_odds(logits: FloatArray) -> Float64:

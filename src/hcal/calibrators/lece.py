@@ -1,4 +1,4 @@
-"""Locally equal calibration errors (Valk & Kull, 2023), alone and after temperature scaling."""
+"""Locally equal calibration errors (Valk & Kull, 2023)."""
 
 from __future__ import annotations
 
@@ -7,32 +7,99 @@ from itertools import product
 
 import numpy as np
 
-from hcal.calibrators._neighbours import Neighbours, subtract_error
-from hcal.calibrators._one_vs_rest import MOST
-from hcal.calibrators._shared import BETA
-from hcal.calibrators.base import Calibrator, Fitted, State
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.row_order import fold_parts
-from hcal.calibrators.state import Field, Rule, StateSpec
+from hcal.calibrators._curves import MOST
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.folds import deal_folds, fold_sides
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.solvers.temperature import solve_temperature
+from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
+from hcal.numerics import Float64, FloatArray, IntArray, one_hot, row_blocks, softmax
+from hcal.xp import Array, namespace
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
 THRESHOLDS = (0.0, 0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.05, 0.1, 1.0)
-_MEMORY = StateSpec(
-    (
-        Field("probs", "calibration rows", ("N", "K"), 0, MOST),
-        Field("y", "their labels", ("N",), 0, "K-1", "int64"),
-        Field("count", "how many of them are neighbours", (), 1, 2**62, "int64"),
-        Field("threshold", "probabilities at or below it stay", (), 0, 1),
-    ),
-    {"N": ("calibration rows, none where threshold is 1", 0)},
-    (Rule("probs", "have rows where threshold is below 1", lambda s, n: n["N"] > 0 or s["threshold"] == 1),),
-)
-_LOG_CLIP = 1e-15
-# All pairs of rows: 25,000 rows of 1000 classes (1.25e12) take five to seven minutes of one core.
+# All pairs of rows, in a product of matrices for the distances and one for the errors of every fraction.
 _MAX_WORK = 1.7e12
+_LOG_CLIP = 1e-15
+_CLIP = 1e-30
+_BLOCK_DISTANCES = 2_000_000  # distances held at once
+_AT_THRESHOLD = 1e-13
+_ROUNDING = 1e-11  # relative; matrix products of other shapes sum in another order
+
+
+@map_type
+class NeighbourErrors(ProbabilityMap):
+    """softmax(βz) less the mean error of its nearest calibration rows in Kullback–Leibler divergence."""
+
+    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
+    probs: Array = array("calibration rows; none where threshold is 1", "N", "K", low=0, high=MOST)
+    labels: Array = array("their labels", "N", low=0, dtype="int64")
+    count: Array = array("how many of them are neighbours", low=1, high=2**62, dtype="int64")
+    threshold: Array = array("probabilities at or below it stay", low=0, high=1)
+
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
+        xp = namespace(x)
+        queries = xp.softmax(self.beta * (x - xp.row_max(x)))
+        if self.probs.shape[0] == 0:
+            return queries
+        distance = distances(queries, self.probs)
+        error = self.probs - xp.one_hot(self.labels, x.shape[-1], self.probs)
+        moved = subtract_error(
+            queries,
+            mean_errors(distance, xp.kth_smallest(distance, self.count), self.count, error),
+            self.threshold,
+        )
+        return moved / xp.row_sum(moved)
+
+    def expansion(self) -> int:
+        """Return how many numbers a score takes on its way."""
+        return max(1, 4 * self.probs.shape[0] // max(1, self.probs.shape[1]))
+
+    def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
+        if len(self.probs) == 0 and self.threshold < 1:
+            raise ValueError("'probs' must have rows where 'threshold' is below 1")
+        if len(self.probs) and self.count > len(self.probs):
+            raise ValueError(f"'count' is {self.count}, declared are at most the {len(self.probs)} rows")
+
+
+def distances(queries: Array, probs: Array) -> Array:
+    """Return KL(q‖p) of queries (M, K) and rows (N, K), less Σ q ln q, which is the same for every p: (M, N)."""
+    xp = namespace(queries)
+    return xp.maximum(queries, _CLIP) @ -xp.log(xp.maximum(probs, _CLIP)).T
+
+
+def mean_errors(distance: Array, limit: Array, count: Array, error: Array) -> Array:
+    """Return the mean error (M, K) of the ``count`` nearest rows, which lie within ``limit`` (M, 1).
+
+    Rows as far away as the last neighbour share what is left, so that no order of rows decides. A distance is
+    a sum of positive terms: rounding is relative to it.
+
+    >>> distance, error = np.array([[1.0, 2.0, 2.0]]), np.array([[0.3], [0.1], [0.5]])
+    >>> mean_errors(distance, np.array([[2.0]]), np.array(2), error)
+    array([[0.3]])
+    """
+    xp = namespace(distance)
+    inside = xp.astype(distance < limit * (1 - _ROUNDING), error)
+    within = xp.astype(distance <= limit * (1 + _ROUNDING), error)
+    tied = within - inside
+    left = (count - xp.row_sum(inside)) / xp.maximum(xp.row_sum(tied), 1.0)
+    return (inside + tied * left) @ error / count
+
+
+def subtract_error(queries: Array, error: Array, threshold: Array | float) -> Array:
+    """Return queries − error, unnormalised; entries at or below the threshold, before or after, stay.
+
+    Shapes: queries, error (M, K) → (M, K).
+
+    >>> subtract_error(np.array([[0.6, 0.3, 0.1]]), np.array([[0.2, 0.3, -0.1]]), 0.1).round(2)
+    array([[0.4, 0.3, 0.1]])
+    """
+    moved = queries - error
+    # Rounding must not decide at the threshold: an error that takes all of p leaves 1e-17 or 0.
+    least = threshold + _AT_THRESHOLD
+    return namespace(queries).where((queries <= least) | (moved <= least), queries, moved)
 
 
 @parameters
@@ -50,8 +117,6 @@ class LocallyEqualErrors(Calibrator):
     threshold : float, optional
         Probabilities at or below it, before or after the subtraction, stay; 1 leaves everything as it is.
     folds : int
-    random_state : int
-        Seed of the folds.
 
     Examples
     --------
@@ -62,53 +127,29 @@ class LocallyEqualErrors(Calibrator):
 
     name = "lece"
     title = "Locally equal calibration errors"
-    state_specs = (_MEMORY,)
+    grouped = True
+    map_types = (NeighbourErrors,)
 
     fraction: float | None = None
     threshold: float | None = None
     folds: int = 10
-    random_state: int = 0
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        choice = _choose(logits, y, self)
-        return Fitted(_memory(logits, y, choice), info=choice.info())
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        return self._learn(x, y, 1.0, groups)
 
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return _shift(softmax(logits), self.state_)
-
-
-class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
-    """Temperature scaling, then :class:`LocallyEqualErrors` on the scaled probabilities.
-
-    Valk, Kull, TMLR 2023. The temperature is fitted once on all calibration rows, not again in each fold.
-
-    Parameters
-    ----------
-    fraction, threshold, folds, random_state, input
-        As in :class:`LocallyEqualErrors`.
-
-    Examples
-    --------
-    >>> cal = TemperatureThenLocallyEqualErrors(fraction=1.0, threshold=0.0)
-    >>> cal.fit([[0.0, 2.0]] * 4, [1, 1, 1, 0]).predict_proba([[0.0, 2.0]]).round(6)
-    array([[0.25, 0.75]])
-    """
-
-    name = "ts_lece"
-    title = "Temperature scaling, then locally equal errors"
-    state_specs = (_MEMORY + StateSpec((BETA,)),)
-
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        solved = solve_temperature(logits, y)
-        scaled = logits * solved.beta
-        choice = _choose(scaled, y, self)
-        state = _memory(scaled, y, choice) | {"beta": np.array(solved.beta)}
-        info = {"temperature": 1 / solved.beta} | choice.info()
-        return Fitted(state, solved.converged, solved.message, info)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return _shift(softmax(logits * self.state_["beta"]), self.state_)
+    def _learn(self, x: Float64, y: IntArray, beta: float, groups: IntArray | None) -> Fitted:
+        """Choose the neighbourhood on softmax(βx) and remember the rows."""
+        choice = _choose(x * beta, y, groups, self)
+        kept = len(y) if choice.threshold < 1 else 0
+        found = NeighbourErrors(
+            beta=np.array(beta),
+            probs=softmax(beta * x[:kept]) if kept else np.empty((0, x.shape[1])),
+            labels=y[:kept],
+            count=np.array(_count(choice.fraction, len(y)), dtype=np.int64),
+            threshold=np.array(choice.threshold),
+        )
+        return Fitted(found, info=dict(vars(choice)))
 
 
 @dataclass(frozen=True)
@@ -117,51 +158,27 @@ class _Choice:
     threshold: float
     held_out_nll: float | None  # None where nothing was chosen
 
-    def info(self) -> dict[str, float | None]:
-        return dict(vars(self))
-
-
-def _memory(logits: FloatArray, y: IntArray, choice: _Choice) -> State:
-    """What prediction needs: the calibration rows, or nothing of them where the choice is the identity."""
-    kept = len(y) if choice.threshold < 1 else 0
-    return {
-        "probs": softmax(logits[:kept]) if kept else np.empty((0, logits.shape[1])),
-        "y": y[:kept],
-        "count": np.array(_count(choice.fraction, len(y)), dtype=np.int64),
-        "threshold": np.array(choice.threshold),
-    }
-
-
-def _shift(probs: FloatArray, state: State) -> Float64:
-    out = np.array(probs, dtype=np.float64)
-    if state["threshold"] < 1:
-        neighbours = Neighbours(state["probs"], state["y"])
-        for rows, errors in neighbours.errors(probs, [int(state["count"])]):
-            out[rows] = subtract_error(probs[rows], errors[0], float(state["threshold"]))
-    out /= out.sum(axis=1, keepdims=True)
-    return out
-
 
 def _count(fraction: float, n_rows: int) -> int:
     return max(1, int(fraction * n_rows))
 
 
-def _choose(logits: FloatArray, y: IntArray, params: LocallyEqualErrors) -> _Choice:
-    """The grid point of lowest mean held-out NLL, the first one on ties (fraction outer)."""
+def _choose(x: Float64, y: IntArray, groups: IntArray | None, params: LocallyEqualErrors) -> _Choice:
+    """Return the grid point of lowest mean held-out NLL, the first one on ties (fraction outer)."""
     fractions = FRACTIONS if params.fraction is None else (_inside(params.fraction, "fraction", open_at=0),)
     thresholds = THRESHOLDS if params.threshold is None else (_inside(params.threshold, "threshold"),)
-    _check_work(logits, params.name)
+    _check_work(x, params.name)
     if len(fractions) == len(thresholds) == 1:
         return _Choice(fractions[0], thresholds[0], None)
     if params.folds < 2:
         raise ValueError(f"folds must be at least 2, got {params.folds}")
-    folds = fold_parts(logits, y, None, params.folds, random_state=params.random_state)
-    if len(folds) == 1:  # one row, or copies of it: nothing to choose on, so nothing moves unless told
+    folds = fold_sides(deal_folds(x, y, params.folds, groups))
+    if len(folds) == 1:  # one row or group: nothing to choose on, so nothing moves unless told
         return _Choice(fractions[-1], thresholds[-1], None)
-    probs = softmax(logits)
+    probs = softmax(x)
     losses = np.zeros((len(fractions), len(thresholds)))
     for fit, held in folds:
-        losses += _held_out_nll(probs, y, fit.rows, held.rows, fractions, thresholds) / len(folds)
+        losses += _held_out_nll(probs, y, fit, held, fractions, thresholds) / len(folds)
     best = int(losses.argmin())
     fraction, threshold = list(product(fractions, thresholds))[best]
     return _Choice(fraction, threshold, float(losses.flat[best]))
@@ -191,15 +208,18 @@ def _held_out_nll(
     fractions: tuple[float, ...],
     thresholds: tuple[float, ...],
 ) -> Float64:
-    """Mean NLL of the held-out rows at every (fraction, threshold), from one search of neighbours."""
-    neighbours = Neighbours(probs[fit], y[fit])
-    queries, labels = probs[held], y[held]
+    """Return the mean NLL of the held-out rows at every (fraction, threshold), from one search of neighbours."""
+    error = probs[fit] - one_hot(y[fit], probs.shape[1])
     counts = [_count(fraction, len(fit)) for fraction in fractions]
     total = np.zeros((len(fractions), len(thresholds)))
-    for rows, errors in neighbours.errors(queries, counts):
-        for j, threshold in enumerate(thresholds):
-            for i, error in enumerate(errors):
-                total[i, j] += _nll_sum(subtract_error(queries[rows], error, threshold), labels[rows])
+    for rows in row_blocks((len(held), len(fit)), _BLOCK_DISTANCES):
+        queries, labels = probs[held[rows]], y[held[rows]]
+        distance = distances(queries, probs[fit])
+        limits = np.partition(distance, [c - 1 for c in counts], axis=1)[:, [c - 1 for c in counts]]
+        for i, count in enumerate(counts):
+            shift = mean_errors(distance, limits[:, i : i + 1], np.array(count), error)
+            for j, threshold in enumerate(thresholds):
+                total[i, j] += _nll_sum(subtract_error(queries, shift, threshold), labels)
     total /= len(held)
     return total
 

@@ -16,17 +16,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from hcal.calibrators import calibration_rows
-from hcal.calibrators.base import CalibrationWarning, Calibrator, Preserves
-from hcal.calibrators.state import SMALL, Field, StateSpec, check_state
-from hcal.io.provenance import fingerprint
+from hcal import leakage
+from hcal.calibrators._scaling import Temperature
+from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.calibrators.registry import make_calibrator
+from hcal.calibrators.ts import TemperatureScaling
 from hcal.inputs import InputKind, to_numpy
+from hcal.maps.prediction import Prediction
 from hcal.metrics.summary import Scores, score_probs
-from hcal.numerics import Float64, FloatArray, IntArray, softmax
-from hcal.runtime.ops import Ops
-from hcal.runtime.ragged import log_softmax_options, pad_options
+from hcal.numerics import Float64, FloatArray, IntArray, log_softmax_options, pad_options, softmax
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 
+#: The member that every number of options without a calibrator of its own falls back to.
+_COMMON = "common"
 Mask = NDArray[np.bool_]
 
 
@@ -67,16 +69,9 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
     title: ClassVar[str] = "Multiple choice"
     #: Options that are not there are −inf, so that no other kind is needed.
     input: ClassVar[InputKind] = "logits"
-    state_spec: ClassVar[StateSpec] = StateSpec((Field("temperature", "divides every score", low=SMALL),))
-
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {"min_questions": (0, 2**53)}
 
-    temperature_: float
-    by_count_: dict[int, Calibrator]
-    n_classes_: int
-    converged_: bool
-    info_: dict[str, Any]
-    scores_: dict[str, Scores]
+    members_: dict[str, Calibrator]
 
     def __init__(self, method: str = "ts", *, min_questions: int = 200) -> None:
         self.method = method
@@ -107,31 +102,29 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         solved = solve_increasing(slope)
         if not solved.converged:
             warnings.warn(f"multiple choice: {solved.message}", CalibrationWarning, stacklevel=2)
-        self.temperature_, self.n_classes_ = 1 / solved.beta, exists.shape[1]
-        self.by_count_ = self._fit_counts(groups)
-        self.converged_ = solved.converged and all(c.converged_ for c in self.by_count_.values())
-        scores = np.where(exists, padded, -np.inf)
-        rows = self.rows(scores)
-        self.info_ = {
-            "temperature": self.temperature_,
+        info = {
+            "temperature": 1 / solved.beta,
             "questions_by_options": {str(z.shape[1]): len(own) for z, own in groups},
-            "fitted_on": fingerprint(rows),
-            calibration_rows.KEY: calibration_rows.sketch(rows, labels)[0],
+            "class_frequencies": (np.bincount(labels, minlength=exists.shape[1]) / len(labels)).tolist(),
         }
-        self.scores_ = {
-            "before": score_probs(self.uncalibrated(scores), labels),
-            "after": score_probs(self.predict_proba(scores), labels),
+        fitted = Fitted(Temperature(beta=np.array(solved.beta)), solved.converged, solved.message, info)
+        common = TemperatureScaling()
+        common._remember(fitted, exists.shape[1], None)
+        known = np.where(exists, padded, -np.inf)
+        common.fitted_on_ = leakage.fingerprint(self.rows(known))
+        self.members_ = {_COMMON: common} | self._fit_counts(groups)
+        common.scores_ = {
+            "before": score_probs(self.uncalibrated(known), labels),
+            "after": score_probs(self.predict_proba(known), labels),
         }
         return self
 
-    def _fit_counts(self, groups: list[tuple[Float64, IntArray]]) -> dict[int, Calibrator]:
+    def _fit_counts(self, groups: list[tuple[Float64, IntArray]]) -> dict[str, Calibrator]:
         """Return a calibrator for every number of options with enough questions."""
-        from hcal.calibrators.registry import make_calibrator
-
         if self.method == "ts":
             return {}
         enough = [(z, own) for z, own in groups if len(own) >= self.min_questions]
-        return {z.shape[1]: make_calibrator(self.method).fit(z, own) for z, own in enough}
+        return {str(z.shape[1]): make_calibrator(self.method).fit(z, own) for z, own in enough}
 
     def uncalibrated(self, scores: Any, mask: Any = None) -> Float64:
         """Return the softmax (N, K) over each question's own options, which the calibrator starts from."""
@@ -170,50 +163,80 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
     # -- as every calibrator -------------------------------------------------------------------------
 
     @property
-    def preserves(self) -> Preserves:
-        """What every method in use preserves."""
-        kept = {"order", *(c.preserves for c in getattr(self, "by_count_", {}).values())}
-        return None if None in kept else ("accuracy" if "accuracy" in kept else "order")
+    def by_count_(self) -> dict[int, Calibrator]:
+        """The calibrator of each number of options, where ``method`` is not ``"ts"``."""
+        return {int(key): member for key, member in self.members_.items() if key != _COMMON}
 
     @property
-    def state_(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the model file, those of ``members_`` apart."""
-        self._check_fitted()
-        return {"temperature": np.array(self.temperature_)}
+    def temperature_(self) -> float:
+        """The common temperature."""
+        return float(1 / self._common().map_.arrays()["beta"])
 
     @property
-    def members_(self) -> dict[str, Calibrator]:
-        """The calibrators within, by the number of options."""
-        return {str(k): calibrator for k, calibrator in self.by_count_.items()}
+    def n_classes_(self) -> int:
+        """The most options that a question had."""
+        return self._common().n_classes_
 
-    def _check_fitted(self) -> None:
-        check_is_fitted(self, "temperature_")
+    @property
+    def converged_(self) -> bool:
+        """Whether all fits within converged."""
+        return all(member.converged_ for member in self.members_.values())
 
-    def _check_state(self) -> None:
-        check_state(self.state_spec, self.state_, self.n_classes_)
+    @property
+    def info_(self) -> dict[str, Any]:
+        """Facts of the fit."""
+        return self._common().info_
 
-    def _restore(self, state: dict[str, NDArray[Any]], members: dict[str, Any], header: Any) -> Self:
-        """Take what a model file holds, checked; :mod:`hcal.calibrators.files` calls it."""
-        check_state(self.state_spec, state, header["n_classes"])
-        for key, member in members.items():
-            if not key.isdecimal() or member.n_classes_ != int(key):
-                raise ValueError(f"the member {key[:40]!r} is not for that number of options")
-        self.temperature_ = float(state["temperature"])
-        self.by_count_ = {int(key): member for key, member in members.items()}
-        self.n_classes_, self.converged_ = header["n_classes"], header["converged"]
-        self.info_, self.scores_ = header["info"], header["scores"]
-        return self
+    @property
+    def scores_(self) -> dict[str, Scores]:
+        """Scores on the calibration questions, ``"before"`` and ``"after"``."""
+        return self._common().scores_
 
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        if self.by_count_:
+    @property
+    def fitted_on_(self) -> dict[str, NDArray[Any]]:
+        """Fingerprints of the questions of the fit."""
+        return self._common().fitted_on_
+
+    @property
+    def prediction_(self) -> Prediction:
+        """The one formula of ``method="ts"``: what is deployed and exported."""
+        if len(self.members_) > 1:
             raise ValueError(
                 f"multiple choice with {self.method!r} has one map a number of options: "
                 'only method="ts" is one graph'
             )
-        return ops.softmax(x * (1 / self.temperature_))
+        return self._common().prediction_
+
+    @property
+    def preserves(self) -> Preserves:
+        """What every method in use preserves."""
+        kept = {"order", *(member.preserves for member in getattr(self, "members_", {}).values())}
+        return None if None in kept else ("accuracy" if "accuracy" in kept else "order")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a model file holds beside the members: nothing."""
+        return {}
+
+    def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
+        """Take over what a model file holds, checked."""
+        common = members.get(_COMMON)
+        if facts or not isinstance(common, TemperatureScaling) or common.input != "logits":
+            raise ValueError(f"the member {_COMMON!r} must be a temperature of logits")
+        for key, member in members.items():
+            if key != _COMMON and (not key.isdecimal() or member.n_classes_ != int(key)):
+                raise ValueError(f"the member {key[:40]!r} is not for that number of options")
+        self.members_ = members
+        return self
+
+    def _common(self) -> Calibrator:
+        self._check_fitted()
+        return self.members_[_COMMON]
+
+    def _check_fitted(self) -> None:
+        check_is_fitted(self, "members_")
 
     def _predict(self, compact: Float64) -> FloatArray:
-        calibrator = self.by_count_.get(compact.shape[1])
+        calibrator = self.members_.get(str(compact.shape[1]))
         if calibrator is None:
             return softmax(compact / self.temperature_)
         probs: FloatArray = calibrator.predict_proba(compact)

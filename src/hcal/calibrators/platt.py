@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
-from hcal.calibrators._logistic import increasing_logistic, platt_targets
-from hcal.calibrators._shared import probs_and_rest
+from hcal.calibrators._log_odds import OddsMap, fit_events, increasing_logistic, log_odds, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, StateSpec
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray
-from hcal.runtime.ops import Ops
+from hcal.maps.base import array, map_type
+from hcal.numerics import Float64, IntArray
+from hcal.xp import Array
+
+
+@map_type
+class AffineOdds(OddsMap):
+    """slope · log-odds + intercept."""
+
+    slope: Array = array("of each event", "E")
+    intercept: Array = array("of each event", "E")
+
+    def curved(self, odds: Array) -> Array:
+        """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
+        return odds * self.slope + self.intercept
 
 
 @parameters
@@ -44,48 +52,18 @@ class PlattScaling(Calibrator):
     name = "platt"
     title = "Platt scaling"
     weighted = True
-    state_specs = (
-        StateSpec((Field("intercept", "of each event", ("E",)), Field("slope", "of each event", ("E",)))),
-    )
+    map_types = (AffineOdds,)
 
     smooth: bool = True
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        found, converged = fit_events(
-            log_odds(logits), y, sample_weight, self._fit_one, identity=np.array([0.0, 1.0])
-        )
-        state = {"intercept": found[:, 0], "slope": found[:, 1]}
-        return Fitted(state, converged, "" if converged else "Newton did not converge")
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        found, converged = fit_events(log_odds(x), y, weight, self._fit_one, identity=np.array([0.0, 1.0]))
+        line = AffineOdds(intercept=found[:, 0], slope=found[:, 1])
+        return Fitted(line, converged, "" if converged else "Newton did not converge")
 
     def _fit_one(self, odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
         target = platt_targets(hit, weight) if self.smooth else hit
         mass = np.ones(len(hit)) if weight is None else weight
         solved = increasing_logistic(np.stack([np.ones_like(odds), odds], axis=1), target, mass)
         return solved.theta, solved.converged
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        odds = events(log_odds(logits))
-        return spread(odds * self.state_["slope"] + self.state_["intercept"], logits)
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        slope, intercept = self.state_["slope"], self.state_["intercept"]
-        if self.n_classes_ == 2:
-            # Half of the log-odds on each side; the slope in the matrix, where no runtime rounds it.
-            sides = ops.matmul(x, ops.const(slope * np.array([[0.5, -0.5], [-0.5, 0.5]])))
-            return ops.softmax(sides + ops.const(intercept * np.array([-0.5, 0.5])))
-        raw = _expit(ops, _graph_odds(ops, x) * ops.const(slope) + ops.const(intercept))
-        return raw / ops.sum(raw)
-
-
-def _graph_odds(ops: Ops, x: Any) -> Any:
-    """Return the log-odds of every class."""
-    probs, rest = probs_and_rest(ops, x)
-    smallest = float(np.finfo(np.float64).tiny)
-    return ops.log(ops.maximum(probs, smallest)) - ops.log(ops.maximum(rest, smallest))
-
-
-def _expit(ops: Ops, x: Any) -> Any:
-    """Return 1/(1 + e^−x), without overflow on either side."""
-    positive = ops.maximum(x, 0.0)
-    return ops.exp(x - positive) / (ops.exp(x - positive) + ops.exp(positive * -1))

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from hcal.io.class_names import ClassName, class_title
-from hcal.numerics import Float64, FloatArray
-from hcal.runtime.ops import Ops
+from hcal.numerics import Float64
 
 _STEPS = 10_000
 
@@ -47,35 +46,6 @@ def log_ratio(new: Float64, old: Float64, names: Sequence[ClassName] | None = No
         )
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(new) - np.log(np.where(old > 0, old, 1.0)))
-
-
-def shift(probs: FloatArray, ratio: Float64) -> None:
-    """Multiply probabilities (N, K) by e^ratio and normalise, in place.
-
-    >>> p = np.array([[0.5, 0.5]])
-    >>> shift(p, np.log([1.0, 3.0]))
-    >>> p
-    array([[0.25, 0.75]])
-    """
-    shifted = probs.astype(np.float64) * np.exp(ratio - ratio.max())
-    total = shifted.sum(axis=1, keepdims=True)
-    # A row whose every class vanished says nothing: it keeps what it had.
-    probs[...] = np.where(total > 0, shifted / np.where(total > 0, total, 1.0), probs)
-
-
-def graph_shift(ops: Ops, probs: Any, ratio: Float64 | None) -> Any:
-    """Return :func:`shift` in the operations of :mod:`hcal.runtime.ops`.
-
-    >>> from hcal.runtime.ops import NumpyOps
-    >>> graph_shift(NumpyOps(), np.array([[0.5, 0.5]]), np.log([1.0, 3.0]))
-    array([[0.25, 0.75]])
-    """
-    if ratio is None:
-        return probs
-    shifted = probs * ops.const(np.exp(ratio - ratio.max()))
-    total = ops.sum(shifted)
-    safe = ops.maximum(total, float(np.finfo(np.float64).tiny))
-    return ops.where(total + probs * 0.0 > ops.const(0.0), shifted / safe, probs)
 
 
 def estimate_frequencies(probs: Float64, old: Float64) -> Float64:

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._log_odds import events, fit_events, log_odds, spread
-from hcal.calibrators._logistic import increasing_logistic, platt_targets
+from hcal.calibrators._log_odds import OddsMap, fit_events, increasing_logistic, log_odds, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.state import Field, Rule, StateSpec
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.maps.base import array, map_type
+from hcal.numerics import Float64, IntArray
+from hcal.xp import Array, namespace
 
 #: The smaller slope is at least this share of the larger: rows that were told apart stay so.
 _LEAST = 1e-3
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+@map_type
+class QuadraticOdds(OddsMap):
+    """A parabola between two log-odds, and its tangents outside."""
+
+    height: Array = array("at the low end", "E")
+    low_slope: Array = array("at the low end", "E")
+    high_slope: Array = array("at the high end", "E")
+    low: Array = array("least log-odds seen", "E")
+    high: Array = array("greatest log-odds seen", "E")
+
+    def curved(self, odds: Array) -> Array:
+        """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
+        rising, falling = _parts(odds, self.low, self.high)
+        return self.height + self.low_slope * falling + self.high_slope * rising
+
+    def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
+        if (self.high < self.low).any():
+            raise ValueError("'high' must not lie below 'low'")
 
 
 class QuadraticScaling(Calibrator):
@@ -38,48 +60,34 @@ class QuadraticScaling(Calibrator):
     name = "quadratic"
     title = "Quadratic scaling"
     weighted = True
-    state_specs = (
-        StateSpec(
-            (
-                Field("height", "at the low end", ("E",)),
-                Field("low_slope", "at the low end", ("E",)),
-                Field("high_slope", "at the high end", ("E",)),
-                Field("low", "least log-odds seen", ("E",)),
-                Field("high", "greatest log-odds seen", ("E",)),
-            ),
-            rules=(Rule("high", "not lie below low", lambda s, _: bool((s["high"] >= s["low"]).all())),),
-        ),
-    )
+    map_types = (QuadraticOdds,)
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         # height 0 at log-odds 0 and slope 1 at both ends: the identity
         identity = np.array([0.0, 1.0, 1.0, 0.0, 0.0])
-        found, converged = fit_events(log_odds(logits), y, sample_weight, _fit_one, identity)
-        state = dict(zip(("height", "low_slope", "high_slope", "low", "high"), found.T, strict=True))
-        return Fitted(state, converged, "" if converged else "Newton did not converge")
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        s = self.state_
-        rising, falling = _parts(events(log_odds(logits)), s["low"], s["high"])
-        return spread(s["height"] + s["low_slope"] * falling + s["high_slope"] * rising, logits)
+        found, converged = fit_events(log_odds(x), y, weight, _fit_one, identity)
+        height, low_slope, high_slope, low, high = found.T
+        curve = QuadraticOdds(height=height, low_slope=low_slope, high_slope=high_slope, low=low, high=high)
+        return Fitted(curve, converged, "" if converged else "Newton did not converge")
 
 
-def _parts(odds: Float64, low: Float64 | float, high: Float64 | float) -> tuple[Float64, Float64]:
+def _parts(odds: Array, low: Array, high: Array) -> tuple[Array, Array]:
     """Return two increasing functions, 0 at ``low``: slope 0 → 1 and slope 1 → 0 over [low, high].
 
     Their sum is odds − low. Below and above they go on straight.
     """
-    width = np.maximum(np.subtract(high, low), np.finfo(np.float64).tiny)
-    inside = np.clip(odds, low, high)
+    xp = namespace(odds)
     # high − low may be 0 (all rows equal): then only the tangents are left.
-    rising = (inside - low) * ((inside - low) / width) / 2 + np.maximum(odds - high, 0)
+    width = xp.maximum(high - low, _TINY)
+    inside = xp.clip(odds, low, high) - low
+    rising = inside * (inside / width) / 2 + xp.maximum(odds - high, 0.0)
     return rising, odds - low - rising
 
 
 def _fit_one(odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
     mass = np.ones(len(hit)) if weight is None else weight
     seen = odds[mass > 0]
-    low, high = float(seen.min()), float(seen.max())
+    low, high = seen.min(), seen.max()
     rising, falling = _parts(odds, low, high)
     design = np.stack([np.ones_like(odds), falling + _LEAST * rising, rising + _LEAST * falling], axis=1)
     solved = increasing_logistic(design, platt_targets(hit, weight), mass)

@@ -1,4 +1,8 @@
-"""The list of methods, and the only one: found in this folder, and those that others register."""
+"""The methods by name: a file of this folder is a method of that name, and others can be registered.
+
+``calibrators/ts.py`` holds ``ts``. A file is imported when its method is asked for. Other packages add methods by
+:func:`register` or by entry points of the group ``hcal.methods``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, TypeGuard, TypeVar
 
 import hcal.calibrators as package
@@ -15,21 +19,25 @@ from hcal.calibrators.base import Calibrator
 _Method = TypeVar("_Method", bound=type[Calibrator])
 #: A name goes into command lines, CSV files and tables.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+#: Files of this folder that hold no method.
+_NO_METHOD = {
+    "base",
+    "batched",
+    "batches",
+    "files",
+    "folds",
+    "multilabel",
+    "multiple_choice",
+    "parameters",
+    "prior",
+    "registry",
+}
 _registered: dict[str, type[Calibrator]] = {}
 
 
-@cache
-def _shipped() -> dict[str, type[Calibrator]]:
-    """Import every module of this package and collect its named calibrators."""
-    found: dict[str, type[Calibrator]] = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name.startswith("_") or module.name in ("base", "registry"):
-            continue
-        loaded = importlib.import_module(f"{package.__name__}.{module.name}")
-        for cls in vars(loaded).values():
-            if _is_method(cls) and f"{cls.__module__}.".startswith(f"{loaded.__name__}."):
-                found[cls.name] = cls
-    return found
+def _shipped() -> list[str]:
+    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return [name for name in names if not name.startswith("_") and name not in _NO_METHOD]
 
 
 def _is_method(cls: object) -> TypeGuard[type[Calibrator]]:
@@ -37,12 +45,12 @@ def _is_method(cls: object) -> TypeGuard[type[Calibrator]]:
     return named and not inspect.isabstract(cls)
 
 
-def _methods() -> dict[str, type[Calibrator]]:
-    return dict(sorted({**_shipped(), **_registered}.items()))
+def _plugins() -> dict[str, Any]:
+    return {each.name: each for each in entry_points(group="hcal.methods")}
 
 
 def register(cls: _Method) -> _Method:
-    """Add a method that is defined elsewhere: it then saves, loads, benchmarks and reports as ours do.
+    """Add a method that is defined elsewhere: it then saves, loads, compares and reports as ours do.
 
     Parameters
     ----------
@@ -71,12 +79,11 @@ def register(cls: _Method) -> _Method:
         )
     if not isinstance(cls.name, str) or not _NAME.fullmatch(cls.name):
         raise ValueError(f"the name of a method is lower-case letters, digits and _, got {cls.name!r}")
-    if cls.name in _shipped() and _shipped()[cls.name] is not cls:
+    if cls.name in _shipped():
         raise ValueError(f"{cls.name!r} is a method of hcal: give yours another name")
-    if not cls.state_specs:
-        raise ValueError(f"{cls.__name__} declares no state_specs: without them its files cannot be checked")
-    if cls.name not in _shipped():
-        _registered[cls.name] = cls
+    if not cls.map_types:
+        raise ValueError(f"{cls.__name__} declares no map_types: without them its files cannot be checked")
+    _registered[cls.name] = cls
     return cls
 
 
@@ -94,17 +101,6 @@ def unregister(name: str) -> None:
         raise ValueError(f"{name!r} was not registered")
 
 
-def is_shipped(cls: type[Calibrator]) -> bool:
-    """Return whether a class is one of hcal's own methods, which every process finds by itself.
-
-    Examples
-    --------
-    >>> is_shipped(get_calibrator("ts"))
-    True
-    """
-    return _shipped().get(cls.name) is cls
-
-
 def list_calibrators() -> list[str]:
     """Return the registry names of all methods.
 
@@ -113,7 +109,7 @@ def list_calibrators() -> list[str]:
     >>> "ts" in list_calibrators()
     True
     """
-    return list(_methods())
+    return sorted({*_shipped(), *_registered, *_plugins()})
 
 
 def get_calibrator(name: str) -> type[Calibrator]:
@@ -124,10 +120,15 @@ def get_calibrator(name: str) -> type[Calibrator]:
     >>> get_calibrator("ts").preserves
     'order'
     """
-    known = _methods()
-    if name not in known:
-        raise ValueError(f"unknown calibrator {name!r}; valid names: {', '.join(known)}")
-    return known[name]
+    if name in _registered:
+        return _registered[name]
+    if name in _shipped():
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        return next(cls for cls in vars(module).values() if _is_method(cls) and cls.name == name)
+    if name in (plugins := _plugins()):
+        found: type[Calibrator] = register(plugins[name].load())
+        return found
+    raise ValueError(f"unknown calibrator {name!r}; valid names: {', '.join(list_calibrators())}")
 
 
 def make_calibrator(name: str, **params: Any) -> Calibrator:
@@ -136,7 +137,7 @@ def make_calibrator(name: str, **params: Any) -> Calibrator:
     Parameters
     ----------
     name : str
-        One of :func:`list_calibrators`.
+        One of :func:`list_calibrators`, or a name and a variant of it, such as ``"h:class_wise"``.
     **params
         Parameters of that method; an unknown one is an error that lists the valid ones.
 
@@ -145,7 +146,12 @@ def make_calibrator(name: str, **params: Any) -> Calibrator:
     >>> make_calibrator("ts", input="probs")
     TemperatureScaling(input='probs')
     """
-    cls = get_calibrator(name)
+    base, _, variant = name.partition(":")
+    cls = get_calibrator(base)
+    if variant and variant not in cls.variants:
+        known = ", ".join(f"{base}:{each}" for each in cls.variants) or "none"
+        raise ValueError(f"{base!r} has no variant {variant!r}; valid variants: {known}")
+    params = {**(cls.variants[variant] if variant else {}), **params}
     valid = [p for p in inspect.signature(cls.__init__).parameters if p != "self"]
     unknown = [p for p in params if p not in valid]
     if unknown:

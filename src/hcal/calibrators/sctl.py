@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._shared import OneTemperature
+from hcal.calibrators._scaling import OneTemperature
 from hcal.calibrators.base import Fitted
-from hcal.objective.class_weighted import class_weights
 from hcal.numerics import Float64, FloatArray, IntArray
-from hcal.solvers.fit_map import unit_weight
+from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
 
 # Published: where α, β start, and the first step of the solver whose second evaluation fits them.
@@ -35,10 +34,10 @@ class ScaledClassLosses(OneTemperature):
     name = "sctl"
     title = "Scaling of class-wise training losses"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        start = solve_temperature(logits, y, sample_weight)
-        by_class = _ClassLosses(logits, y, unit_weight(sample_weight, len(y)))
-        alpha, beta = _fit_shape(by_class, logits.shape[1])
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        start = solve_temperature(x, y, weight)
+        by_class = _ClassLosses(x, y, unit_weight(weight, len(y)))
+        alpha, beta = _fit_shape(by_class, x.shape[1])
 
         def slope(inverse_temperature: float) -> float:
             losses, slopes = by_class.at(inverse_temperature)
@@ -92,3 +91,19 @@ def _fit_shape(by_class: _ClassLosses, n_classes: int) -> tuple[float, float]:
     start = [min(_ALPHA, alpha_top), _BETA]
     found = minimize(mismatch, start, method="SLSQP", bounds=[(0.1, alpha_top), (1.5, 2.0)])
     return float(np.clip(found.x[0], 0.1, alpha_top)), float(np.clip(found.x[1], 1.5, 2.0))
+
+
+def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:
+    """Return ω = 1 + β/(1 + e^{−u/α}) − β/2 (C,) of class losses, u their standard scores (sd with K − 1).
+
+    ``losses`` (C,) are the mean NLL of each class that has rows.
+
+    >>> class_weights(np.array([1.0, 1.0]), 1.0, 1.5)
+    array([1., 1.])
+    """
+    spread = losses.std(ddof=1) if len(losses) > 1 else 0.0
+    if spread == 0:
+        return np.ones_like(losses)
+    u = (losses - losses.mean()) / spread
+    weights: Float64 = 1 + beta / (1 + np.exp(-u / alpha)) - beta / 2
+    return weights

@@ -8,23 +8,22 @@ import numpy as np
 from scipy.special import expit
 from sklearn.isotonic import isotonic_regression
 
-from hcal.calibrators._log_odds import events, log_odds, spread
-from hcal.calibrators._logistic import increasing_logistic, logistic, platt_targets
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    Curve,
-    evaluate_curves,
-    fit_curves,
-    offsets_field,
-    ten_digits,
+from hcal import xp
+from hcal.calibrators._curves import Curve, check_curves, fit_curves, pool_equal, read_curves
+from hcal.calibrators._log_odds import (
+    OddsMap,
+    events,
+    increasing_logistic,
+    log_odds,
+    logistic,
+    platt_targets,
 )
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.isotonic import pool_equal
-from hcal.calibrators.state import LARGE32, Field, Rule, Sizes, StateArrays, StateSpec
+from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
-from hcal.maps.lookup import through_knots
-from hcal.numerics import Float64, FloatArray, IntArray, run_starts
+from hcal.maps.base import array, map_type
+from hcal.numerics import Float64, IntArray, run_starts
+from hcal.xp import Array
 
 #: Rows enter the fit as at most so many groups of neighbours: the curve cannot tell more apart.
 _GROUPS = 512
@@ -33,24 +32,35 @@ _KNOTS = 12
 _STEPS = 8
 #: Penalties tried, in units of (range of the log-odds)³ on the mean log-loss.
 _PENALTIES = 10.0 ** np.arange(-8.0, -1.0)
-
-
-def _apart_in_each(state: StateArrays, _: Sizes) -> bool:
-    near = np.flatnonzero(~(np.diff(state["knots"]) >= _CLOSEST)) + 1
-    return bool(np.isin(near, state["offsets"]).all())
-
-
-# Knots nearer than this would make a slope that is not a number.
+#: Knots nearer than this would make a slope that is not a number.
 _CLOSEST = 1e-100
-_CURVES = StateSpec(
-    (
-        offsets_field("event k owns offsets[k] to offsets[k+1]", "E+1"),
-        Field("knots", "log-odds, event after event", ("P",), -LARGE32, LARGE32),
-        Field("values", "calibrated log-odds there", ("P",), -LARGE32, LARGE32),
-    ),
-    {"P": ("points of all curves", 0)},
-    (CURVES.rules[0], Rule("knots", f"rise by at least {_CLOSEST:g} within an event", _apart_in_each)),
-)
+_LARGE = 1e30
+
+
+@map_type
+class OddsCurves(OddsMap):
+    """A polygon of the log-odds of each event, straight beyond its ends."""
+
+    offsets: Array = array(
+        "event k owns points offsets[k] to offsets[k+1]", "E+1", low=0, dtype="int64", order="not falling"
+    )
+    knots: Array = array("log-odds, event after event", "P", low=-_LARGE, high=_LARGE)
+    values: Array = array("calibrated log-odds there", "P", low=-_LARGE, high=_LARGE)
+
+    def curved(self, odds: Array) -> Array:
+        """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
+        return read_curves(odds, self.offsets, self.knots, self.values, "straight on")
+
+    def expansion(self) -> int:
+        """Return how many numbers a score takes on its way."""
+        return 4
+
+    def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
+        check_curves(self.offsets, self.knots)
+        near = np.flatnonzero(~(np.diff(self.knots) >= _CLOSEST)) + 1
+        if not np.isin(near, self.offsets).all():
+            raise ValueError(f"'knots' must rise by at least {_CLOSEST:g} within an event")
 
 
 @parameters
@@ -59,7 +69,8 @@ class SmoothSpline(Calibrator):
 
     λ comes from the approximate leave-one-out log-loss (one Newton step per row left out: no folds, nothing
     random). A spline that falls somewhere is replaced by the nearest increasing curve, so no ranking turns
-    around. A class absent from the calibration rows keeps its log-odds.
+    around. A class absent from the calibration rows keeps its log-odds. A weight counts rows, so weights that are
+    all 7 are seven copies of each row: leaving one of them out costs little, and the curve bends more.
 
     Lucena: Spline-based probability calibration, arXiv 1809.07751, has the idea, with folds and a ridge; the
     penalty on curvature is Green, Silverman: Nonparametric regression and generalized linear models, 1994.
@@ -82,26 +93,23 @@ class SmoothSpline(Calibrator):
     name = "smooth_spline"
     title = "Smoothing spline of the log-odds"
     weighted = True
-    state_specs = (_CURVES,)
+    map_types = (OddsCurves,)
 
     knots: int = _KNOTS
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if self.knots < 2:
             raise ValueError(f"knots must be at least 2, got {self.knots!r}")
         # Beyond e^±1e6 rows say nothing new, and the cube of the range must be a number.
-        odds = np.clip(ten_digits(log_odds(logits)), -1e6, 1e6)
-        if np.count_nonzero(np.bincount(y, weights=sample_weight)) < 2:
+        odds = np.clip(xp.rounded(log_odds(x)), -1e6, 1e6)
+        if np.count_nonzero(np.bincount(y, weights=weight)) < 2:
             y = np.full_like(y, -1)  # one class only: nothing to learn a curve from
         own = y if odds.shape[1] > 2 else y - 1  # the only event of two classes is class 1
         used = events(odds)
         # Labels outside the columns are misses of all of them.
         labels = np.where((own >= 0) & (own < used.shape[1]), own, used.shape[1])
-        return Fitted(fit_curves(used, labels, sample_weight, partial(_fit_curve, self.knots)))
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return spread(evaluate_curves(self.state_, events(log_odds(logits)), _evaluate), logits)
+        return Fitted(OddsCurves(**fit_curves(used, labels, weight, partial(_fit_curve, self.knots))))
 
 
 def _fit_curve(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Curve:
@@ -204,10 +212,3 @@ def _left_out(
     missed = np.logaddexp(0, eta + push * (q - targets[0]))
     right = np.logaddexp(0, -(eta + push * (q - targets[1])))
     return float(((mass - hits) * missed + hits * right).sum() / mass.sum())
-
-
-def _evaluate(odds: Float64, knots: Float64, values: Float64) -> Float64:
-    """Return the curve, straight beyond its ends; with one knot a constant."""
-    if len(knots) == 1:
-        return np.full_like(odds, values[0])
-    return through_knots(odds, knots, values)

@@ -5,28 +5,42 @@ from __future__ import annotations
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from hcal.calibrators._normal_form import average_ties
-from hcal.calibrators._one_vs_rest import (
-    CURVES,
-    FLOOR,
-    MOST,
-    ROUNDED,
-    ROUNDED_FIELD,
-    columns,
-    default_floor,
-    end_to_end,
-    evaluate_curves,
-    line,
-    normalise,
-    offsets_field,
-    probabilities,
-)
-from hcal.calibrators._shared import whole_number
+from hcal import xp
+from hcal.calibrators._curves import MOST, Curves, columns, default_floor, end_to_end, read_curves
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.declared import parameters
-from hcal.calibrators.state import Field, StateSpec
+from hcal.calibrators.parameters import parameters, whole_number
 from hcal.inputs import InputKind
-from hcal.numerics import Float64, FloatArray, IntArray, run_starts
+from hcal.maps.base import array, map_type
+from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
+from hcal.xp import Array, namespace
+
+
+@map_type
+class RankCurves(Curves):
+    """A curve per rank: of the largest probability, of the second largest, and so on."""
+
+    knots: Array = array("calibration scores, rank after rank", "P", low=0, high=MOST)
+    values: Array = array("recalibrated scores, cut to [0, 1] in use", "P")
+
+    def raw(self, probs: Array) -> Array:
+        """Return the curves at the probabilities, before rows are divided by their sum."""
+        xp = namespace(probs)
+        scores, order = xp.sort_rows(probs)
+        curved = xp.clip(read_curves(scores, self.offsets, self.knots, self.values, self.shape), 0.0, 1.0)
+        return xp.put_along(0 * probs, order, mean_of_ties(curved, scores))
+
+
+def mean_of_ties(values: Array, keys: Array) -> Array:
+    """Give classes of equal key the mean of their values; keys (N, K) are sorted along rows.
+
+    >>> mean_of_ties(np.array([[0.5, 0.3, 0.2]]), np.array([[2.0, 1.0, 1.0]]))
+    array([[0.5 , 0.25, 0.25]])
+    """
+    xp = namespace(values)
+    changes = xp.concat([keys[..., :1] < keys[..., :1], keys[..., 1:] != keys[..., :-1]])
+    run = xp.floor_index(xp.cumsum(xp.astype(changes, values)))
+    sizes = xp.sum_by(0 * values + 1, run)
+    return xp.take_along(xp.sum_by(values, run) / xp.maximum(sizes, 1.0), run)
 
 
 @parameters
@@ -35,7 +49,7 @@ class SplineCalibration(Calibrator):
 
     Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley: Calibration of neural networks using splines,
     ICLR 2021. The original treats ranks 1 and 2; the comparison extends it to all K ranks and normalises.
-    The state holds the calibration scores of every rank, about twice the calibration set.
+    The map holds the calibration scores of every rank, about twice the calibration set.
 
     Parameters
     ----------
@@ -53,27 +67,15 @@ class SplineCalibration(Calibrator):
 
     name = "spline"
     title = "Spline calibration"
-    state_specs = (
-        StateSpec(
-            (
-                offsets_field("rank r owns offsets[r] to offsets[r+1]", order="increasing"),
-                Field("knots", "calibration scores, rank after rank", ("P",), 0, MOST),
-                Field("values", "recalibrated scores, cut to [0, 1] in use", ("P",)),
-                FLOOR,
-                ROUNDED_FIELD,
-            ),
-            CURVES.sizes,
-            CURVES.rules,
-        ),
-    )
+    map_types = (RankCurves,)
 
     knots: int = 6
     floor: float | None = None
     input: InputKind = "logits"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         knots = whole_number("knots", self.knots, 2)
-        probs = probabilities(logits)
+        probs = xp.rounded(softmax(x))
         first, ties = _ranks_of_label(probs, y)
         probs.sort(axis=1)
         spline = _CumulativeSpline(len(y), knots)
@@ -81,17 +83,8 @@ class SplineCalibration(Calibrator):
             spline.recalibrate(s, ((first <= r) & (r < first + ties)) / ties)
             for r, s in columns(probs[:, ::-1])
         ]
-        return Fitted(end_to_end(curves) | {"floor": default_floor(self.floor, *logits.shape)} | ROUNDED)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        probs, state = probabilities(logits, self.state_), self.state_
-        order = np.argsort(-probs, axis=1, kind="stable")
-        scores = np.take_along_axis(probs, order, axis=1)
-        ranked = np.clip(evaluate_curves(state, scores, line), 0.0, 1.0)
-        average_ties(ranked, scores)
-        raw = np.empty_like(ranked)
-        np.put_along_axis(raw, order, ranked, axis=1)
-        return normalise(raw, probs, float(state["floor"]))
+        floor = default_floor(self.floor, *x.shape)
+        return Fitted(RankCurves(shape="line", floor=floor, **end_to_end(curves)))
 
 
 def _ranks_of_label(probs: FloatArray, y: IntArray) -> tuple[IntArray, IntArray]:
@@ -118,9 +111,9 @@ class _CumulativeSpline:
         """Return the distinct scores of one rank, ascending, and their recalibrated values."""
         order = np.argsort(score, kind="stable")
         score = score[order]
-        gap = np.cumsum(hit[order] - score) / len(score)
-        value = score + self.slope @ (self.solve @ gap)
-        # Equal scores get one value, their mean: otherwise the order of rows would decide.
+        # Rows of equal score share their hits, and get one value: otherwise the order of rows would decide.
         first = run_starts(score)
-        mean = np.add.reduceat(value, first) / np.diff(first, append=len(score))
-        return score[first], mean
+        size = np.diff(first, append=len(score))
+        hits = np.repeat(np.add.reduceat(hit[order], first) / size, size)
+        value = score + self.slope @ (self.solve @ (np.cumsum(hits - score) / len(score)))
+        return score[first], np.add.reduceat(value, first) / size

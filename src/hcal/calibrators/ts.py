@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hcal.calibrators._shared import OneTemperature
+from hcal.calibrators._scaling import OneTemperature
 from hcal.calibrators.base import Fitted
-from hcal.numerics import Float64, FloatArray, IntArray, grouped_softmax
-from hcal.solvers.rows import FitRows, array_rows
-from hcal.solvers.temperature import Temperature, temperature_of
+from hcal.numerics import Float64, IntArray
+from hcal.solvers.temperature import solve_temperature
 
 
 class TemperatureScaling(OneTemperature):
@@ -24,19 +23,6 @@ class TemperatureScaling(OneTemperature):
     name = "ts"
     title = "Temperature scaling"
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        return self._fit_rows(array_rows(logits, y, sample_weight))
-
-    def _fit_rows(self, rows: FitRows) -> Fitted:
-        return self._solved(temperature_of(rows))
-
-    def _fit_grouped(
-        self, scores: Float64, log_sizes: Float64, y: IntArray, weight: Float64 | None, n_classes: int
-    ) -> Fitted:
-        return self._solved(temperature_of(array_rows(scores, y, weight), log_sizes))
-
-    def _solved(self, solved: Temperature) -> Fitted:
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        solved = solve_temperature(x, y, weight)
         return self._found(solved.beta, solved.converged, solved.message, evaluations=solved.evaluations)
-
-    def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
-        return grouped_softmax(scores * self.state_["beta"], log_sizes)

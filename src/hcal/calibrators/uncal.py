@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
+from hcal.calibrators._scaling import Temperature
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.state import StateSpec
-from hcal.numerics import Float64, FloatArray, IntArray, grouped_softmax, softmax
-from hcal.runtime.ops import Ops
-from hcal.solvers.rows import FitRows
+from hcal.numerics import Float64, IntArray
 
 
 class Uncalibrated(Calibrator):
@@ -24,25 +22,8 @@ class Uncalibrated(Calibrator):
     title = "Uncalibrated"
     preserves = "order"
     weighted = True
-    state_specs = (StateSpec(),)
+    map_types = (Temperature,)
     floored = False  # "before" is what the classifier said
 
-    def _fit(self, logits: FloatArray, y: IntArray, sample_weight: Float64 | None) -> Fitted:
-        return Fitted({})
-
-    def _fit_rows(self, rows: FitRows) -> Fitted:
-        return Fitted({})
-
-    def _fit_grouped(
-        self, scores: Float64, log_sizes: Float64, y: IntArray, weight: Float64 | None, n_classes: int
-    ) -> Fitted:
-        return Fitted({})
-
-    def _predict_grouped(self, scores: Float64, log_sizes: Float64) -> Float64:
-        return grouped_softmax(scores, log_sizes)
-
-    def _predict(self, logits: FloatArray) -> FloatArray:
-        return softmax(logits)
-
-    def _graph(self, ops: Ops, x: Any) -> Any:
-        return ops.softmax(x)
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        return Fitted(Temperature(beta=np.array(1.0)))

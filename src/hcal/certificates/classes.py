@@ -1,22 +1,21 @@
-"""Every class at once: the certificate of one class, K times, each with its share of the failure."""
+"""Every class, and every group of rows, at once: each is one event with its share of the failure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hcal import inputs
 from hcal.certificates.event import EventCertificate, Refutation, certify_event
-from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins, table_of_rows
+from hcal.certificates.table import EventTable
 from hcal.io.class_names import class_title
-from hcal.metrics.sample import BLOCK, Data, Vector
-from hcal.runtime.jit import compiled
-from hcal.numerics import FloatArray, IntArray
+from hcal.numerics import Float64 as Vector
+from hcal.numerics import IntArray
+from hcal.text import printable
 
-#: Up to this many probabilities every class is sorted exactly; beyond it fine bins stand in.
-EXACT_ENTRIES = 1 << 25
 #: Classes, those furthest off, whose full certificates are kept.
 KEPT = 16
 
@@ -41,8 +40,8 @@ class ClassCertificates:
         How far off some window is proven to be.
     exact_refuted : array of shape (C,)
     needed : int or None
-        Rows that would certify the class furthest from its tolerance within it; 0 where all are certified
-        already, None where no number of rows would.
+        Rows that would prove the class furthest from its tolerance to be within it; 0 where all are, None
+        where it takes more than a million.
     refutations : dict of Refutation
         By class, for those with one.
     kept : dict of EventCertificate
@@ -67,7 +66,7 @@ class ClassCertificates:
 
     def title(self, k: int) -> str:
         """Return what sentences call a class: by its name, or by its number."""
-        return class_title(k, self.names)
+        return printable(class_title(k, self.names))
 
     @property
     def worst(self) -> int:
@@ -131,102 +130,96 @@ def certify_classes(
     refutations: dict[int, Refutation] = {}
     hardest: tuple[float, float, EventCertificate | None] = (0.0, 0.0, None)
     for k, table in zip(classes.tolist(), tables, strict=True):
-        found = certify_event(class_title(k, names), table, failure=failure / len(classes), assume=assume)
-        base = float(table.prefix[1][-1] / table.n)
-        limit = float(class_tolerance(np.array(base), tolerance))
+        found = certify_event(
+            printable(class_title(k, names)), table, failure=failure / len(classes), assume=assume
+        )
+        limit = float(class_tolerance(np.array(found.observed), tolerance))
         hardest = max(hardest, (found.smooth / limit, limit, found), key=lambda h: h[0])
-        rows.append((base, float(table.prefix[0][-1] / table.n), *found.overall, found.smooth,
-                     found.band.reach, found.at_least, found.exact_refuted))  # fmt: skip
+        rows.append((found.observed, found.stated, *found.overall, found.smooth, found.band.reach,
+                     found.at_least, found.exact_refuted))  # fmt: skip
         if found.refutation is not None:
             refutations[k] = found.refutation
         kept[k] = found
         if len(kept) > KEPT:
             del kept[min(kept, key=lambda j: (kept[j].at_least, kept[j].smooth))]
     frequency, stated, low, high, smooth, reach, at_least, refuted = np.asarray(rows, dtype=np.float64).T
+    ratio, limit, worst = hardest
+    needed = 0 if ratio <= 1 or worst is None else worst.rows_needed(limit)
     return ClassCertificates(
         classes, frequency, stated, low, high, smooth, reach, at_least, refuted, refutations, kept,
-        _needed(*hardest), names,
+        needed, names,
     )  # fmt: skip
 
 
-def certify_columns(
-    data: Data,
-    classes: IntArray,
-    failure: float,
-    *,
-    tolerance: float,
-    assume: str | None,
-    names: Sequence[str | int] | None,
-) -> ClassCertificates:
-    """Certify every class of a sample, or the one of two, where the predictions are."""
-    if data.tensor is None or len(classes) < data.k or data.n * data.k > EXACT_ENTRIES:
-        tables = class_tables(data, classes)
-        return certify_classes(tables, classes, failure, tolerance=tolerance, assume=assume, names=names)
-    from hcal.certificates.device import class_columns
-
-    def full(k: int) -> EventCertificate:
-        table = table_of_rows(data.column(k), data.y == k)
-        return certify_event(class_title(k, names), table, failure=failure / len(classes), assume=assume)
-
-    columns, refutations = class_columns(data, failure / len(classes), full)
-    frequency, stated, low, high, smooth, reach, at_least, refuted = columns
-    limit = class_tolerance(frequency, tolerance)
-    ratio = smooth / limit
-    hardest = int(ratio.argmax())
-    furthest = np.lexsort((classes, smooth, at_least))[-KEPT:]
-    return ClassCertificates(
-        classes, frequency, stated, low, high, smooth, reach, at_least, refuted, refutations,
-        {int(k): full(int(k)) for k in np.sort(furthest)},
-        _needed(float(ratio[hardest]), float(limit[hardest]), full(hardest)), names,
-    )  # fmt: skip
+# -- groups of rows --------------------------------------------------------------------------------
 
 
-def _needed(ratio: float, limit: float, found: EventCertificate | None) -> int | None:
-    return 0 if ratio <= 1 or found is None else found.rows_needed(limit)
+@dataclass(frozen=True)
+class GroupCertificate:
+    """What is proven about one group of rows."""
+
+    name: str
+    certificate: EventCertificate
+
+    @property
+    def stated(self) -> float:
+        """Mean claim."""
+        return self.certificate.stated
+
+    @property
+    def observed(self) -> float:
+        """Frequency of the event."""
+        return self.certificate.observed
+
+    @property
+    def proven(self) -> str:
+        """Over, under, or empty: the direction in which the group as a whole is proven to be off."""
+        low, high = self.certificate.overall
+        return "over" if low > 0 else ("under" if high < 0 else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, ready for JSON."""
+        low, high = self.certificate.overall
+        return {"group": self.name, "rows": self.certificate.n, "stated": self.stated,
+                "observed": self.observed, "gap_low": low, "gap_high": high, "proven": self.proven,
+                "at_least": self.certificate.at_least, "smooth_at_most": self.certificate.smooth}  # fmt: skip
 
 
-def class_tables(data: Data, classes: IntArray) -> Iterable[EventTable]:
-    """Yield the table of every class: exact where the sample is small, in fine bins where it is large."""
-    if data.n * len(classes) <= EXACT_ENTRIES:
-        for k in classes.tolist():
-            yield table_of_rows(data.column(k), data.y == k)
-        return
-    cells = ClassBins(data.k)
-    start = 0
-    for block in data.row_blocks():
-        cells.add(block, data.y[start : start + len(block)])
-        start += len(block)
-    for k in classes.tolist():
-        yield cells.table(k)
+def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
+    """Return the names of the groups, of any kind that can be told apart, and the number of each row's (N,).
+
+    >>> group_names(["b", "a", "b"], 3)
+    (['a', 'b'], array([1, 0, 1]))
+    """
+    values, _ = inputs.to_numpy(groups, "groups")
+    if values.shape != (n,):
+        raise ValueError(f"groups must have shape ({n},), one group a row; got {values.shape}")
+    missing = np.array([v is None or v != v for v in values.tolist()])
+    if missing.any():
+        raise ValueError(f"groups has a missing value at row {int(missing.argmax())}")
+    names, which = np.unique(values.astype(str), return_inverse=True)
+    return [str(name) for name in names], which.reshape(-1)
 
 
-class ClassBins:
-    """Counts, claims and marks of every class in the stream's fine bins; adds up over parts and machines."""
+def certify_groups(tables: Mapping[str, EventTable], failure: float) -> tuple[GroupCertificate, ...]:
+    """Certify every group from its table, worst first: proven gaps before possible ones.
 
-    def __init__(self, n_classes: int) -> None:
-        self.counted = np.zeros((n_classes, BINS, 2))  # rows, and sums of their claims
-        self.happened = np.zeros((n_classes, BINS))
+    ``failure`` is for all groups together.
 
-    def add(self, probs: FloatArray, y: IntArray) -> None:
-        """Add rows; a block of rows at a time keeps memory bounded."""
-        k = len(self.counted)
-        step = max(1, BLOCK // k)
-        for i in range(0, len(probs), step):
-            self._count(np.ascontiguousarray(probs[i : i + step]))
-        own = bin_of(probs[np.arange(len(y)), y])
-        np.add.at(self.happened, (y, own), 1.0)
+    >>> from hcal.certificates.table import table_of_rows
+    >>> p, tenth = np.full(500, 0.9), np.arange(500) % 10
+    >>> tables = {"good": table_of_rows(p, tenth > 0), "bad": table_of_rows(p, tenth > 4)}
+    >>> found = certify_groups(tables, 0.05)
+    >>> [(g.name, g.proven) for g in found]
+    [('bad', 'over'), ('good', '')]
+    """
+    found = [
+        GroupCertificate(name, certify_event(printable(name), table, failure=failure / len(tables)))
+        for name, table in tables.items()
+    ]
 
-    def _count(self, block: FloatArray) -> None:
-        if compiled():
-            from hcal.certificates._compiled import accumulate
+    def badness(g: GroupCertificate) -> tuple[float, float, float]:
+        low, high = g.certificate.overall
+        return max(low, -high, 0.0), g.certificate.at_least, max(abs(low), abs(high))
 
-            accumulate(self.counted, block)
-            return
-        for k, column in enumerate(np.ascontiguousarray(block.T)):
-            which = bin_of(column)
-            self.counted[k, :, 0] += np.bincount(which, minlength=BINS)
-            self.counted[k, :, 1] += np.bincount(which, weights=column, minlength=BINS)
-
-    def table(self, k: int) -> EventTable:
-        """Return the table of one class."""
-        return table_of_bins(self.counted[k, :, 0], self.counted[k, :, 1], self.happened[k])
+    return tuple(sorted(found, key=badness, reverse=True))

@@ -7,12 +7,26 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
-from hcal.certificates.curve import Band, find_band
-from hcal.certificates.monotone import MonotoneBand, monotone_band
-from hcal.certificates.table import EventTable
-from hcal.certificates.windows import Windows, deepest_level, discrete_values, find_windows
+from hcal.certificates.table import EventTable, table_of_rows
+from hcal.certificates.windows import (
+    Band,
+    MonotoneBand,
+    Windows,
+    deepest_level,
+    discrete_values,
+    find_band,
+    find_windows,
+    monotone_band,
+)
+from hcal.numerics import Float64
+
+#: More points of probability than this are far off.
+FAR = 0.05
+#: Nobody is told to collect more rows than this.
+PRACTICAL_ROWS = 1_000_000
 
 _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 
@@ -97,6 +111,56 @@ class EventCertificate:
         return self.band.smooth
 
     @property
+    def stated(self) -> float:
+        """Mean claim."""
+        return float(self.table.prefix[0][-1] / self.table.n)
+
+    @property
+    def observed(self) -> float:
+        """How often the event happened."""
+        return float(self.table.prefix[1][-1] / self.table.n)
+
+    @property
+    def bound(self) -> float:
+        """Proven: the smooth calibration error is at most this.
+
+        The error averaged over rows, where errors of opposite sign cancel only between nearly equal claims.
+        """
+        return self.band.smooth
+
+    @property
+    def estimate(self) -> float:
+        """Estimated, not proven: mean absolute difference of claim and truth, less what noise adds.
+
+        The gaps of up to sixteen windows of equal mass (or of single values) are taken as normal, with a mean
+        and a variance that are estimated from them (empirical Bayes).
+        """
+        share, mean, spread = self._posterior
+        folded = spread * np.sqrt(2 / np.pi) * np.exp(-((mean / spread) ** 2) / 2)
+        return float(share @ (folded + mean * (1 - 2 * ndtr(-mean / spread))))
+
+    @property
+    def share_far(self) -> float:
+        """Estimated share of rows whose claim is off by more than 5 points."""
+        share, mean, spread = self._posterior
+        return float(share @ (ndtr((mean - FAR) / spread) + ndtr((-mean - FAR) / spread)))
+
+    @cached_property
+    def _posterior(self) -> tuple[Float64, Float64, Float64]:
+        """Share of the rows, mean and standard deviation of the gap of each window."""
+        w = self.windows
+        level = -1 if discrete_values(self.table) else min(max(w.levels), 4)
+        here = (w.level == level) & (w.aligned > 0)
+        rows, gap = w.rows[here], (w.stated - w.observed)[here]
+        rate = (w.observed[here] * rows + 0.5) / (rows + 1)
+        noise = rate * (1 - rate) / rows
+        share = rows / rows.sum()
+        middle = float(share @ gap)
+        signal = max(float(share @ ((gap - middle) ** 2 - noise)), 1e-12)
+        shrunk = signal / (signal + noise)
+        return share, middle + (gap - middle) * shrunk, np.sqrt(noise * shrunk)
+
+    @property
     def overall(self) -> tuple[float, float]:
         """Interval of mean claim − mean truth over all rows."""
         return float(self.band.low[-1]), float(self.band.high[-1])
@@ -132,14 +196,14 @@ class EventCertificate:
         return float(self.windows.at_most[single] @ self.windows.rows[single] / self.table.n)
 
     def rows_needed(self, bound: float) -> int | None:
-        """Return about how many rows would certify a smooth error of at most ``bound``.
+        """Return about how many rows would prove a smooth error of at most ``bound``.
 
         It takes the predictor to be exactly calibrated and its claims to be spread as they are here; a
         predictor that is really off needs more, and one that is off by more than ``bound`` never gets there.
 
         Returns
         -------
-        int, or None beyond 10¹²
+        int, or None where it takes more than a million rows
 
         Examples
         --------
@@ -150,7 +214,7 @@ class EventCertificate:
         """
         if not bound > 0:
             raise ValueError(f"bound must be positive, got {bound!r}")
-        low, high = 1.0, 1e12
+        low, high = 1.0, float(PRACTICAL_ROWS)
         if self._typical(high) > bound:
             return None
         while high / low > 1.01:
@@ -182,7 +246,11 @@ class EventCertificate:
             "event": self.name,
             "rows": self.n,
             "failure": self.failure,
+            "stated": self.stated,
+            "observed": self.observed,
             "overall": list(self.overall),
+            "estimate": self.estimate,
+            "share_far": self.share_far,
             "smooth_at_most": self.smooth,
             "curve_reach": self.band.reach,
             "at_most": {part_name(level): x for level, x in self.at_most.items()},
@@ -235,8 +303,6 @@ def certify_event(
         Half of it goes to the windows, half to the curve.
     assume : {"monotone"}, optional
     """
-    from hcal.certificates.table import table_of_rows
-
     table = p if isinstance(p, EventTable) else table_of_rows(np.asarray(p), np.asarray(c))
     windows = find_windows(table, failure / 2)
     band = find_band(table, windows, failure / 2)

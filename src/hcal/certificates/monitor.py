@@ -20,8 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
-from hcal.certificates.gamblers import Gamblers, log_average, log_mean
+from hcal.certificates.bets import (
+    FAMILIES,
+    Gamblers,
+    log_average,
+    log_mean,
+    log_payoffs,
+    log_vector_payoffs,
+)
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
 from hcal.numerics import Float64
 

@@ -10,15 +10,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hcal.certificates import sentences
-from hcal.certificates.classes import ClassCertificates
+from hcal.certificates.bounds import Gain, large_deviation_reach, markov_reach
+from hcal.certificates.classes import ClassCertificates, GroupCertificate, class_tolerance
 from hcal.certificates.event import EventCertificate, part_name
-from hcal.certificates.gain import Gain
-from hcal.certificates.groups import GroupCertificate
-from hcal.certificates.paper import large_deviation_reach, markov_reach
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
+
+    from hcal.leakage import Overlap
+
+#: What counts as close enough: five points of probability.
+TOLERANCE = 0.05
+#: First line of a certificate of probabilities, which do not tell where they come from.
+ASSUMED = "Assumed: none of these rows was used to fit the predictor, and rows are independent of each other."
+REFUSED = (
+    "the ECE of a continuous predictor, the error at a single prediction and the error of the whole vector: "
+    "each prediction is seen once, so no number of rows bounds them without assumptions (Gupta, Podkopaev "
+    'and Ramdas, 2020); assume="monotone" gives a bound on the first',
+)
+NLL_REFUSED = "a gain in NLL: it has no upper limit, so one unseen row could outweigh all others"
+
+
+def found_rows(overlap: Overlap | None) -> str:
+    """Return the first line of a certificate of a calibrator: what is known of the rows it was fitted on."""
+    if overlap is None:
+        return ASSUMED
+    told = overlap.sentence or "None of these rows was used to fit the calibrator."
+    return f"{told} Assumed: rows are independent of each other."
 
 
 @dataclass(frozen=True)
@@ -40,7 +59,9 @@ class Certificate:
     groups : tuple of GroupCertificate
         Worst first.
     tolerance : float
-        What counts as close enough where sentences speak of rows needed.
+        What counts as close enough; see :attr:`limit`.
+    basis : str
+        Where the rows come from, as far as it is known, and what is assumed: the first sentence.
     refused : tuple of str
         What cannot be certified, and why.
     notes : tuple of str
@@ -63,7 +84,8 @@ class Certificate:
     classes: ClassCertificates | None = None
     gain: Gain | None = None
     groups: tuple[GroupCertificate, ...] = ()
-    tolerance: float = 0.05
+    tolerance: float = TOLERANCE
+    basis: str = ASSUMED
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
@@ -71,6 +93,35 @@ class Certificate:
     def top(self) -> EventCertificate | None:
         """The certificate of the top label, where it was asked for."""
         return self.events.get("top label")
+
+    @property
+    def headline(self) -> EventCertificate:
+        """The event that is spoken of first: P(positive) of two classes, else the top label."""
+        if self.classes is not None and (self.k == 2 or not self.events):
+            return next(iter(self.classes.kept.values()))
+        return self.top or next(iter(self.events.values()))
+
+    @property
+    def limit(self) -> float:
+        """Tolerance of the headline: of two classes that of the positive one, 1.9 points at 4 % positives."""
+        if self.k > 2:
+            return self.tolerance
+        return float(class_tolerance(np.array(self.headline.observed), self.tolerance))
+
+    @property
+    def estimate(self) -> float:
+        """Estimated mean absolute difference of probability and truth, less what noise adds; not a proof."""
+        return self.headline.estimate
+
+    @property
+    def bound(self) -> float:
+        """Proven: the headline's smooth calibration error is at most this."""
+        return self.headline.bound
+
+    @property
+    def share_far(self) -> float:
+        """Estimated share of rows whose probability is off by more than 5 points; not a proof."""
+        return self.headline.share_far
 
     @property
     def smooth(self) -> float:
@@ -91,11 +142,11 @@ class Certificate:
         return some or (self.classes is not None and bool(self.classes.exact_refuted.any()))
 
     def rows_needed(self, bound: float) -> int | None:
-        """Return about how many rows would certify every event's smooth error to be at most ``bound``.
+        """Return about how many rows would prove every event's smooth error to be at most ``bound``.
 
         Returns
         -------
-        int, or None where it is out of reach
+        int, or None where it takes more than a million rows
         """
         every = [*self.events.values(), *([] if self.classes is None else self.classes.kept.values())]
         found = [e.rows_needed(bound) for e in every]
@@ -115,6 +166,11 @@ class Certificate:
             "n": self.n,
             "k": self.k,
             "sentences": self.sentences,
+            "headline": self.headline.name,
+            "estimate": self.estimate,
+            "bound": self.bound,
+            "share_far": self.share_far,
+            "tolerance": self.limit,
             "smooth_at_most": self.smooth,
             "at_least": self.at_least,
             "exactly_calibrated_refuted": self.refuted,
@@ -202,3 +258,77 @@ class Certificate:
         titles = "".join(f"<th>{html.escape(c)}</th>" for c in head)
         rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in body)
         return f"<div>{told}<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>"
+
+
+@dataclass(frozen=True)
+class OutOfFoldCertificate:
+    """What is proven about the out-of-fold predictions of a method.
+
+    Every row's probability comes from a fit without the row's fold. The statements are averages over folds of
+    what is proven about each fold's fit; they are about fits on a part of the rows, not on all of them.
+
+    Attributes
+    ----------
+    level : float
+    folds : tuple of Certificate
+        Of every fold's predictions, each with its share of the failure.
+    pooled : Certificate
+        Of all out-of-fold predictions as if they came from one predictor. Only its estimates are used: it is
+        no proof, because predictions of one fold depend on the labels of the others.
+    """
+
+    level: float
+    folds: tuple[Certificate, ...]
+    pooled: Certificate
+
+    @property
+    def n(self) -> int:
+        """Rows."""
+        return self.pooled.n
+
+    @property
+    def overall(self) -> tuple[float, float]:
+        """Interval of mean probability − true rate."""
+        low, high = np.array([f.headline.overall for f in self.folds]).T
+        return self._mean(low), self._mean(high)
+
+    @property
+    def bound(self) -> float:
+        """Proven: the smooth calibration error of the out-of-fold predictions is at most this."""
+        return self._mean([f.bound for f in self.folds])
+
+    @property
+    def estimate(self) -> float:
+        """Estimated mean absolute difference of probability and truth; not a proof."""
+        return self.pooled.estimate
+
+    @property
+    def share_far(self) -> float:
+        """Estimated share of rows whose probability is off by more than 5 points; not a proof."""
+        return self.pooled.share_far
+
+    @property
+    def refuted(self) -> bool:
+        """Whether some fold's fit is proven not to be exactly calibrated."""
+        return any(f.refuted for f in self.folds)
+
+    def _mean(self, values: Any) -> float:
+        return float(np.average(values, weights=[f.n for f in self.folds]))
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is proven, in plain words."""
+        return sentences.out_of_fold_sentences(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers."""
+        return {
+            "level": self.level, "n": self.n, "k": self.pooled.k, "sentences": self.sentences,
+            "overall": list(self.overall), "estimate": self.estimate, "bound": self.bound,
+            "share_far": self.share_far, "refuted": self.refuted, "folds": [f.to_dict() for f in self.folds],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    __repr__ = __str__

@@ -20,7 +20,7 @@ from hcal.io.top_k import TopK
 from hcal.metrics.sample import Sample, Vector
 from hcal.metrics.scores import brier_rows
 from hcal.numerics import IntArray, softmax
-from hcal.runtime.ragged import is_ragged, pad_options
+from hcal.numerics import is_ragged, pad_options
 
 #: What counts as close enough: five points of probability.
 TOLERANCE = 0.05

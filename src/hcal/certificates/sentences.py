@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hcal.certificates.classes import class_tolerance
 from hcal.certificates.event import EventCertificate, Refutation, part_name
+from hcal.text import printable
 
 if TYPE_CHECKING:
-    from hcal.certificates.classes import ClassCertificates
-    from hcal.certificates.gain import Gain
-    from hcal.certificates.groups import GroupCertificate
-    from hcal.certificates.result import Certificate
+    from hcal.certificates.bounds import Gain
+    from hcal.certificates.classes import ClassCertificates, GroupCertificate
+    from hcal.certificates.result import Certificate, OutOfFoldCertificate
 
 _SHOWN = 8
 
@@ -42,35 +43,64 @@ def share(value: float) -> str:
     return f"{100 * value:.1f} %" if value >= 0.001 or value == 0 else f"{100 * value:.2g} %"
 
 
+def _small(value: float) -> str:
+    return points(value) if value >= 0.0005 else "less than 0.1 points"
+
+
+def rows_words(needed: int | None) -> str:
+    """Say how many rows would tell.
+
+    >>> rows_words(12000), rows_words(None)
+    ('about 12,000 rows', 'more rows than is practical')
+    """
+    return "more rows than is practical" if needed is None else f"about {needed:,} rows"
+
+
 def all_sentences(certificate: Certificate) -> list[str]:
     """Return the sentences of a certificate, the most important first."""
     c = certificate
     lines = [
-        f"{c.n:,} rows, {c.k} classes. All of this holds at once with probability {share(c.level)}, if these "
-        "rows are independent of each other and were not used to make the predictor."
+        c.basis,
+        f"{c.n:,} rows, {c.k} classes. All statements hold together with probability {100 * c.level:g} %.",
     ]
-    for event in c.events.values():
-        lines += event_sentences(event, c.tolerance)
-    if c.classes is not None:
-        lines += class_sentences(c.classes, c.n)
+    for event in _spoken_of(c):
+        limit = c.limit if event is c.headline else c.tolerance
+        lines += event_sentences(event, limit, _name(c, event))
+    if c.classes is not None and c.k > 2:
+        lines += class_sentences(c.classes, c.tolerance)
     if c.gain is not None:
         lines.append(gain_sentence(c.gain))
     if c.groups:
         lines += group_sentences(c.groups)
-    return [*lines, *(f"Refused: {r}." for r in c.refused), *c.notes]
+    return [*lines, *(f"Not certified: {r}." for r in c.refused), *c.notes]
 
 
-def event_sentences(event: EventCertificate, tolerance: float) -> list[str]:
-    """Return what is proven about one event."""
+def _spoken_of(certificate: Certificate) -> list[EventCertificate]:
+    """Return the events in the order of sentences: the headline first; of two classes no top label."""
+    c = certificate
+    others = [e for e in c.events.values() if e is not c.headline and not (c.k == 2 and e is c.top)]
+    return [c.headline, *others]
+
+
+def _name(certificate: Certificate, event: EventCertificate) -> str:
+    """Return what a sentence calls an event: of two classes P(name)."""
+    if certificate.k == 2 and certificate.classes is not None and event is certificate.headline:
+        names, k = certificate.classes.names, int(certificate.classes.classes[0])
+        return f"P({f'class {k}' if names is None else printable(names[k])})"
+    return capital(event.name)
+
+
+def event_sentences(event: EventCertificate, limit: float, title: str) -> list[str]:
+    """Return what is estimated and proven about one event; ``limit`` is its tolerance."""
     low, high = event.overall
-    stated = event.table.prefix[0][-1] / event.table.n
-    title = capital(event.name)
+    stated = event.stated
     lines = [
-        f"{title}: {share(stated)} is stated on average; the truth lies between "
-        f"{share(max(stated - high, 0.0))} and {share(min(stated - low, 1.0))}.",
-        part_sentence(event, tolerance),
-        f"{title}: the smooth calibration error is at most {points(event.smooth)}; any range of "
-        f"probabilities, wherever its ends, adds at most {points(2 * event.band.reach)} of sampling error.",
+        f"{title}: stated {share(stated)} on average, observed {share(event.observed)}; the true rate lies "
+        f"between {share(max(stated - high, 0.0))} and {share(min(stated - low, 1.0))}.",
+        f"{title}: estimated {_small(event.estimate)} off on average, at most {points(event.bound)} proven "
+        f"(tolerance {points(limit)}); an estimated {share(event.share_far)} of rows are off by more than "
+        "5 points.",
+        part_sentence(event, limit),
         refutation_sentence(event),
     ]
     if event.discrete_error is not None:
@@ -80,13 +110,32 @@ def event_sentences(event: EventCertificate, tolerance: float) -> list[str]:
         )
     if event.assumed is not None:
         lines.append(assumed_sentence(event))
-    if event.at_least > tolerance:
-        lines.append(f"{title}: a bound of {points(tolerance)} is out of reach, with any number of rows.")
-    elif event.smooth > tolerance:
-        needed = event.rows_needed(tolerance)
-        many = "no number of rows" if needed is None else f"about {needed:,} rows"
-        lines.append(f"{title}: a calibrated predictor would need {many} for a bound of {points(tolerance)}.")
+    if event.at_least > limit:
+        lines.append(f"{title}: no number of rows would prove a bound of {points(limit)}.")
+    elif event.bound > limit:
+        many = capital(rows_words(event.rows_needed(limit)))
+        lines.append(f"{many} would be needed to prove {points(limit)} for a calibrated predictor.")
     return [line for line in lines if line]
+
+
+def out_of_fold_sentences(found: OutOfFoldCertificate) -> list[str]:
+    """Return the sentences of an out-of-fold certificate."""
+    main, folds = found.pooled.headline, len(found.folds)
+    low, high = found.overall
+    title = _name(found.pooled, main)
+    wrong = sum(f.refuted for f in found.folds)
+    return [
+        f"Out-of-fold: every row's probability comes from a fit without its fold ({folds} folds). The "
+        f"statements are about these fits on {100 - 100 / folds:.0f} % of the rows, not about one calibrator "
+        "fitted on all of them. Assumed: rows are independent of each other.",
+        f"{found.n:,} rows, {found.pooled.k} classes. All statements hold together with probability "
+        f"{100 * found.level:g} %.",
+        f"{title}: stated {share(main.stated)} on average, observed {share(main.observed)}; the true rate "
+        f"lies between {share(max(main.stated - high, 0.0))} and {share(min(main.stated - low, 1.0))}.",
+        f"{title}: estimated {_small(found.estimate)} off on average, at most {points(found.bound)} proven; "
+        f"an estimated {share(found.share_far)} of rows are off by more than 5 points.",
+        f"{wrong} of {folds} fits are proven to be off." if wrong else "No fit is proven to be off.",
+    ]
 
 
 def part_sentence(event: EventCertificate, tolerance: float) -> str:
@@ -94,21 +143,18 @@ def part_sentence(event: EventCertificate, tolerance: float) -> str:
     within = [level for level, bound in event.at_most.items() if level and bound <= tolerance]
     level = max(within) if within else min(1, max(event.at_most))
     if not level:
-        return f"Overall it is off by at most {points(event.at_most[0])}."
-    return f"No {part_name(level)} of your predictions is off by more than {points(event.at_most[level])}."
+        return f"Over all rows the average is off by at most {points(event.at_most[0])}."
+    bound = points(event.at_most[level])
+    return f"No {part_name(level)} of the predictions is off by more than {bound} on average."
 
 
 def refutation_sentence(event: EventCertificate) -> str:
-    """Return what is refuted, or that nothing is."""
-    found = event.refutation
-    if found is None:
-        if event.band.refutes:
-            return (
-                "Refuted: exact calibration (by the cumulative curve; no single window is proven to be off)."
-            )
-        return "Nothing is refuted: every window may be exactly right."
-    words = _window(found, event.name)
-    return f"Refuted: calibration to within h is false for every h below {found.at_least:.4f}: {words}."
+    """Return what is proven to be off, or that nothing is."""
+    if event.refutation is not None:
+        return f"Proven to be off: {_window(event.refutation, event.name)}."
+    if event.band.refutes:
+        return "Proven not to be exactly calibrated, by the curve; no single window is proven to be off."
+    return "No window of neighbouring predictions is proven to be off."
 
 
 def _window(found: Refutation, event: str) -> str:
@@ -120,7 +166,8 @@ def _window(found: Refutation, event: str) -> str:
         too = f"stated too {'high' if found.direction == 'over' else 'low'}"
     return (
         f"the {found.rows:,} rows with probabilities from {low:.3g} to {high:.3g} state "
-        f"{share(found.stated)}, the truth is {side} {share(end)} ({too})"
+        f"{share(found.stated)} on average, and the true rate is {side} {share(end)} ({too} by at least "
+        f"{points(found.at_least)})"
     )
 
 
@@ -130,38 +177,38 @@ def assumed_sentence(event: EventCertificate) -> str:
     if found is None:
         return ""
     if found.contradicted:
-        return "The assumption that the truth never falls as the probability rises is itself refuted here."
+        return (
+            "The assumption that the true rate never falls as the probability rises is refuted by these rows."
+        )
     return (
-        "If the truth never falls as the probability rises (an assumption), the whole curve lies in its "
-        f"band, and the ECE is at most {points(found.error)}."
+        "If the true rate never falls as the probability rises (an assumption), the ECE is at most "
+        f"{points(found.error)}."
     )
 
 
-def class_sentences(classes: ClassCertificates, n: int) -> list[str]:
-    """Return the worst class, the mean, and the classes that are proven wrong."""
-    if len(classes.classes) == 1:
-        lines = [
-            f"{_title(classes, int(classes.classes[0]))} (the positive one, "
-            f"{share(float(classes.frequency[0]))} of rows): its smooth "
-            f"calibration error is at most {points(float(classes.smooth[0]))}."
-        ]
+def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
+    """Return how many classes are within their tolerance, the largest bound, and those proven wrong."""
+    within = int((classes.smooth <= class_tolerance(classes.frequency, tolerance)).sum())
+    many = len(classes.classes)
+    if within == many:
+        told = f"All {many} classes are proven to be within their tolerance."
+    elif within:
+        told = f"{within} of {many} classes are proven to be within their tolerance."
+    elif len(classes.refutations) == many:
+        told = f"None of the {many} classes could be certified."
     else:
-        lines = [
-            f"Every class: no smooth calibration error exceeds {points(float(classes.smooth.max()))} "
-            f"({classes.title(classes.worst)}); the mean bound is {points(float(classes.smooth.mean()))}."
-        ]
+        told = f"None of the {many} classes could be certified: too few rows."
+    lines = [
+        f"{told} No smooth calibration error exceeds {points(float(classes.smooth.max()))} "
+        f"({classes.title(classes.worst)}); the mean bound is {points(float(classes.smooth.mean()))}."
+    ]
     wrong = sorted(classes.refutations, key=lambda k: -classes.refutations[k].at_least)
     if not wrong:
-        return [*lines, "No class is proven wrong."] if len(classes.classes) > 1 else lines
+        return [*lines, "No class is proven wrong."]
     named = ", ".join(f"{classes.title(k)} ({_direction(classes.refutations[k])})" for k in wrong[:_SHOWN])
     more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-    lines.append(f"Proven wrong: {named}{more}.")
-    lines.append(f"{_title(classes, wrong[0])}: {_window(classes.refutations[wrong[0]], 'class')}.")
-    return lines
-
-
-def _title(classes: ClassCertificates, k: int) -> str:
-    return capital(classes.title(k))
+    first = f"{capital(classes.title(wrong[0]))}: {_window(classes.refutations[wrong[0]], 'class')}."
+    return [*lines, f"Proven wrong: {named}{more}.", first]
 
 
 def _direction(found: Refutation) -> str:
@@ -192,7 +239,7 @@ def group_sentences(groups: tuple[GroupCertificate, ...]) -> list[str]:
     for g in wrong[:_SHOWN]:
         low, high = g.certificate.overall
         lines.append(
-            f"Group {g.name} ({g.certificate.n:,} rows) is {g.proven}-confident by at least "
+            f"Group {printable(g.name)} ({g.certificate.n:,} rows) is {g.proven}-confident by at least "
             f"{points(max(low, -high))}: it states {share(g.stated)} and {share(g.observed)} happened."
         )
     more = len(wrong) - _SHOWN
@@ -202,19 +249,19 @@ def group_sentences(groups: tuple[GroupCertificate, ...]) -> list[str]:
 def table(certificate: Certificate) -> list[list[str]]:
     """Return the table of a certificate, its first row the heads."""
     rows = [["event", "rows", "off by at least", "off by at most", "smooth error at most", "rows for 0.01"]]
-    for event in certificate.events.values():
+    for event in _spoken_of(certificate):
         for level, bound in event.at_most.items():
             here = event.windows.level == level
             least = float(event.windows.at_least[here].max())
             cells = ["", ""]
             if level == 0:
                 needed = event.rows_needed(0.01)
-                cells = [f"{event.smooth:.4f}", "never" if needed is None else f"{needed:,}"]
-            name = event.name if level == 0 else f"  each {part_name(level)}"
+                cells = [f"{event.smooth:.4f}", "over 1,000,000" if needed is None else f"{needed:,}"]
+            name = _name(certificate, event) if level == 0 else f"  each {part_name(level)}"
             mean = float(event.windows.rows[here].mean())
             rows.append([name, f"{mean:,.0f}", f"{least:.4f}", f"{bound:.4f}", *cells])
     c = certificate.classes
-    if c is not None:
+    if c is not None and certificate.k > 2:
         order = sorted(range(len(c.classes)), key=lambda i: (-c.at_least[i], -c.smooth[i]))
         for i in order[:_SHOWN]:
             most = max(abs(c.low[i]), abs(c.high[i]))
@@ -224,6 +271,6 @@ def table(certificate: Certificate) -> list[list[str]]:
             rows.append([f"  … {len(order) - _SHOWN} more classes", "", "", "", "", ""])
     for g in certificate.groups:
         low, high = g.certificate.overall
-        rows.append([f"group {g.name}", f"{g.certificate.n:,}", f"{max(low, -high, 0.0):.4f}",
+        rows.append([f"group {printable(g.name)}", f"{g.certificate.n:,}", f"{max(low, -high, 0.0):.4f}",
                      f"{max(abs(low), abs(high)):.4f}", f"{g.certificate.smooth:.4f}", ""])  # fmt: skip
     return rows

@@ -1,4 +1,4 @@
-"""Certificates of data that do not fit in memory: update by parts, merge across machines, then certify.
+"""Certificates of data that do not fit in memory: update by blocks, merge across machines, then certify.
 
 Memory is O(bins·K), whatever N. The windows and the curve are taken at the edges of fine fixed bins (64 to a
 power of two, towards 0 and towards 1), which no label can move: what is certified is as valid as from the
@@ -7,33 +7,42 @@ rows, and as tight to within the width of a bin.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from hcal import inputs
+from hcal import inputs, leakage
 from hcal.certificates.bounds import check_level
-from hcal.certificates.classes import ClassBins, certify_classes
+from hcal.certificates.classes import certify_classes, certify_groups, group_names
 from hcal.certificates.event import certify_event
-from hcal.certificates.groups import GroupCertificate, group_names, worst_first
-from hcal.certificates.result import Certificate
-from hcal.certificates.run import REFUSED, TOLERANCE
-from hcal.certificates.table import BINS, bin_of, table_of_bins
+from hcal.certificates.result import ASSUMED, REFUSED, TOLERANCE, Certificate, found_rows
+from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins
 from hcal.io.class_names import check_classes
-from hcal.metrics.sample import Vector
-from hcal.numerics import FloatArray, IntArray
+from hcal.numerics import Float64, IntArray
+
+if TYPE_CHECKING:
+    from hcal.calibrators.base import Calibrator
+    from hcal.io.blocks import Batches
+    from hcal.io.reading import Piece
+    from hcal.passes import Driver
 
 _GAIN = "a gain over a baseline: its bound needs the rows one after the other"
+_BLOCK = 1 << 22  # probabilities that are put into bins at a time
 
 
 class CertificateStream:
-    """Accumulate what a certificate needs.
+    """Accumulate what a certificate needs: a partial result (:mod:`hcal.partial`).
 
     Parameters
     ----------
     n_classes : int
     positive : int
         The class that is certified where there are two.
+    fitted_on : dict of arrays, optional
+        Fingerprint of the rows that the predictor was fitted on, which are refused; the logits of every block
+        are then passed to :meth:`update`.
 
     Examples
     --------
@@ -44,75 +53,101 @@ class CertificateStream:
     False
     """
 
-    def __init__(self, n_classes: int, *, positive: int = 1) -> None:
+    def __init__(
+        self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None
+    ) -> None:
         if not isinstance(n_classes, int | np.integer) or n_classes < 2:
             raise ValueError(f"n_classes must be an integer of at least 2, got {n_classes!r}")
         self.n_classes, self.positive, self.n = int(n_classes), int(positive), 0
+        self.fitted_on = fitted_on
+        # Each (…, 3, BINS): rows, sums of their claims, and how often the event happened.
+        self._classes = np.zeros((self.n_classes, 3, BINS))
         self._top = np.zeros((3, BINS))
-        self._groups: dict[str, Vector] = {}
-        self._classes = ClassBins(self.n_classes)
+        self._groups: dict[str, Float64] = {}
+        self._rows: leakage.Fingerprint | None = None
 
-    def update(self, probs: Any, y: Any, groups: Any = None) -> Self:
-        """Add a part of the data.
+    def update(self, probs: Any, y: Any, groups: Any = None, *, logits: Any = None) -> Self:
+        """Add a block of rows.
 
         Parameters
         ----------
         probs : array-like of shape (N, K)
         y : array-like of shape (N,)
         groups : array-like of shape (N,), optional
+        logits : array of shape (N, K), optional
+            What the predictor was given, to be compared with ``fitted_on``.
         """
-        p, _ = inputs.check_probs(probs)
+        p = inputs.check_probs(probs)[0]
         labels = inputs.check_labels(y, *p.shape)
         if p.shape[1] != self.n_classes:
             raise ValueError(
                 f"probs has {p.shape[1]} classes, this certificate was made for {self.n_classes}"
             )
-        top = p.argmax(axis=1).astype(np.int64)
+        top = p.argmax(axis=1)
         conf = p[np.arange(len(p)), top]
         self._top += _cells(conf, top == labels)
-        self._classes.add(p, labels)
+        step = max(1, _BLOCK // self.n_classes)
+        for start in range(0, len(p), step):
+            self._add_classes(p[start : start + step], labels[start : start + step])
         if groups is not None:
-            self._add_groups(p, conf, top == labels, labels, groups)
+            binary = self.n_classes == 2
+            claims = p[:, self.positive] if binary else conf
+            marks = labels == self.positive if binary else top == labels
+            names, which = group_names(groups, len(p))
+            for g, name in enumerate(names):
+                self._add_group(name, _cells(claims[which == g], marks[which == g]))
+        if logits is not None and self.fitted_on is not None:
+            self._add_rows(leakage.fingerprint(logits))
         self.n += len(p)
         return self
 
-    def _add_groups(self, p: FloatArray, conf: FloatArray, hit: Any, y: IntArray, groups: Any) -> None:
-        claims, marks = (conf, hit) if self.n_classes > 2 else (p[:, self.positive], y == self.positive)
-        names, which = group_names(groups, len(p))
-        for g, name in enumerate(names):
-            cells = _cells(claims[which == g], marks[which == g])
-            self._groups[name] = self._groups.get(name, 0) + cells
+    def _add_classes(self, p: Any, y: IntArray) -> None:
+        cell = np.arange(self.n_classes, dtype=np.int64) * BINS + bin_of(p)
+        size, shape = self.n_classes * BINS, (self.n_classes, BINS)
+        self._classes[:, 0] += np.bincount(cell.ravel(), minlength=size).reshape(shape)
+        self._classes[:, 1] += np.bincount(cell.ravel(), weights=p.ravel(), minlength=size).reshape(shape)
+        np.add.at(self._classes[:, 2].reshape(shape), (y, bin_of(p[np.arange(len(y)), y])), 1.0)
+
+    def _add_group(self, name: str, cells: Float64) -> None:
+        self._groups[name] = self._groups.get(name, 0) + cells
+
+    def _add_rows(self, rows: leakage.Fingerprint | None) -> None:
+        if rows is not None:
+            self._rows = rows if self._rows is None else leakage.merge_fingerprints(self._rows, rows)
 
     def merge(self, other: CertificateStream) -> Self:
         """Add what another accumulator has seen; in any order, the sum is the same."""
         if (self.n_classes, self.positive) != (other.n_classes, other.positive):
             raise ValueError("only accumulators of the same classes can be merged")
         self._top += other._top
-        self._classes.counted += other._classes.counted
-        self._classes.happened += other._classes.happened
+        self._classes += other._classes
         for name, cells in other._groups.items():
-            self._groups[name] = self._groups.get(name, 0) + cells
+            self._add_group(name, cells)
+        self._add_rows(other._rows)
         self.n += other.n
         return self
 
     @property
     def state(self) -> dict[str, Any]:
         """All sums as arrays by name, to be saved or sent; :meth:`from_state` takes them back."""
-        arrays = {"top": self._top, "counted": self._classes.counted, "happened": self._classes.happened}
-        arrays |= {f"group {name}": cells for name, cells in self._groups.items()}
-        return {"n_classes": self.n_classes, "positive": self.positive, "n": self.n, "arrays": arrays}
+        return {
+            "n_classes": self.n_classes, "positive": self.positive, "n": self.n, "top": self._top,
+            "classes": self._classes, "groups": dict(self._groups), "rows": self._rows,
+            "fitted_on": self.fitted_on,
+        }  # fmt: skip
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> CertificateStream:
         """Return the accumulator whose :attr:`state` this is."""
-        made = cls(state["n_classes"], positive=state["positive"])
-        made.n = int(state["n"])
-        arrays = dict(state["arrays"])
-        made._top = np.array(arrays.pop("top"))
-        made._classes.counted = np.array(arrays.pop("counted"))
-        made._classes.happened = np.array(arrays.pop("happened"))
-        made._groups = {name.removeprefix("group "): np.array(cells) for name, cells in arrays.items()}
+        made = cls(state["n_classes"], positive=state["positive"], fitted_on=state["fitted_on"])
+        made.n, made._rows = int(state["n"]), state["rows"]
+        made._top, made._classes = np.array(state["top"]), np.array(state["classes"])
+        made._groups = {name: np.array(cells) for name, cells in state["groups"].items()}
         return made
+
+    def class_table(self, k: int) -> EventTable:
+        """Return the table of one class."""
+        return table_of_bins(*self._classes[k])
 
     def certify(
         self,
@@ -135,25 +170,34 @@ class CertificateStream:
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")
         names = None if classes is None else check_classes(classes, self.n_classes)
+        basis = ASSUMED
+        if self.fitted_on is not None and self._rows is not None:
+            basis = found_rows(leakage.refuse_rows_of_the_fit(self.fitted_on, self._rows))
         share = check_level(level) / (2 + bool(self._groups))
         chosen = np.arange(self.n_classes) if self.n_classes > 2 else np.array([self.positive])
-        tables = (self._classes.table(k) for k in chosen.tolist())
-        each = share / max(len(self._groups), 1)
-        grouped = [
-            GroupCertificate(name, certify_event(name, table_of_bins(*cells), failure=each))
-            for name, cells in self._groups.items()
-        ]
-        top = certify_event("top label", table_of_bins(*self._top), failure=share, assume=assume)
+        groups = {name: table_of_bins(*cells) for name, cells in self._groups.items()}
         return Certificate(
             level=float(level),
             n=self.n,
             k=self.n_classes,
-            events={"top label": top},
-            classes=certify_classes(tables, chosen, share, tolerance=tolerance, assume=assume, names=names),
-            groups=worst_first(grouped),
+            events={
+                "top label": certify_event(
+                    "top label", table_of_bins(*self._top), failure=share, assume=assume
+                )
+            },
+            classes=certify_classes(
+                map(self.class_table, chosen.tolist()),
+                chosen,
+                share,
+                tolerance=tolerance,
+                assume=assume,
+                names=names,
+            ),
+            groups=certify_groups(groups, share),
             tolerance=tolerance,
+            basis=basis,
             refused=(*REFUSED, _GAIN),
-            notes=("From a stream: windows and curve at the edges of fine bins.",),
+            notes=("From blocks of rows: windows and curve at the edges of fine bins.",),
         )
 
     def result(self) -> Certificate:
@@ -161,8 +205,66 @@ class CertificateStream:
         return self.certify()
 
 
-def _cells(p: FloatArray, c: Any) -> Vector:
+def _cells(p: Any, c: Any) -> Float64:
     """Rows, claims and marks in the fine bins, shape (3, BINS)."""
     which = bin_of(p)
     weights = (None, p.astype(np.float64), np.asarray(c, dtype=np.float64))
     return np.stack([np.bincount(which, weights=w, minlength=BINS).astype(np.float64) for w in weights])
+
+
+def certify_batches(
+    source: Batches,
+    calibrator: Calibrator | None = None,
+    *,
+    level: float = 0.95,
+    assume: str | None = None,
+    positive: int = 1,
+    driver: Driver | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Certificate:
+    """Certify a source's probabilities, or what a calibrator makes of them, in one pass over its rows.
+
+    Parameters
+    ----------
+    source : Batches
+        Of files, with labels.
+    calibrator : Calibrator, optional
+        Its own rows are refused.
+    level, assume, positive
+        As for :func:`hcal.certify`.
+    driver, advance
+        As for :func:`hcal.calibrators.batched.apply_batches`.
+
+    Examples
+    --------
+    >>> import tempfile, hcal
+    >>> path = f"{tempfile.mkdtemp()}/a.npz"
+    >>> np.savez(path, probs=[[0.2, 0.8]] * 100, y=[1] * 80 + [0] * 20)
+    >>> certify_batches(hcal.io.batches(path, rows=30)).refuted
+    False
+    """
+    from hcal.passes import add_up
+
+    source.check_labels()
+    fitted_on = getattr(calibrator, "fitted_on_", None)
+    empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
+    function = partial(_certify_piece, empty, calibrator)
+    whole = add_up(function, source.pieces(), empty, driver=driver, advance=advance, size=len)
+    return whole.certify(level=level, assume=assume, classes=source.classes)
+
+
+def _certify_piece(
+    empty: Callable[[], CertificateStream], calibrator: Calibrator | None, piece: Piece
+) -> CertificateStream:
+    from hcal.io.blocks import read_piece, rows_from
+    from hcal.io.probabilities import to_probs
+
+    part = empty()
+    for batch in read_piece(piece):
+        with rows_from(batch.start):
+            if calibrator is None:
+                part.update(to_probs(batch.scores, batch.kind), batch.y, batch.groups)
+                continue
+            x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+            part.update(calibrator.predict_proba(batch.scores), batch.y, batch.groups, logits=x)
+    return part

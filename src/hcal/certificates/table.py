@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.sample import Vector
+from hcal.numerics import Float64 as Vector
 from hcal.numerics import prefix_sums, run_starts
 
 #: Bins of a stream: each power of two below ½, and its mirror image above, has this many.

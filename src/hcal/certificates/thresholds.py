@@ -9,7 +9,7 @@ import numpy as np
 
 from hcal.certificates.bounds import kl_interval
 from hcal.certificates.table import EventTable
-from hcal.metrics.sample import Vector
+from hcal.numerics import Float64 as Vector
 
 #: Confidences that people set thresholds at.
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)

@@ -1,14 +1,22 @@
-"""Windows of neighbours at every resolution, each with an interval of its true gap; all hold at once."""
+"""What is proven about one event from its table: windows, the cumulative curve, and a monotone band.
+
+*Windows* of neighbours at every resolution, each with an interval of its true gap; all hold at once. *The
+curve* G(t) = (1/n) Σ_{p ≤ t} (p − q) with a band that holds at every t at once. *The band of q(p)* if the
+truth does not fall as the claim rises: q at or below a window's first claim is at most the window's mean, and
+q at or above its last claim at least that, so simultaneous intervals of window means become a simultaneous
+band of the curve at no further cost (the idea of Dimitriadis et al., Biometrika 2023, with our windows).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from hcal.certificates.bounds import kl_interval, largest_variance
+from hcal.certificates.bounds import bennett, kl_interval, largest_variance
 from hcal.certificates.table import EventTable
-from hcal.metrics.sample import Vector
+from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray
 
 #: The finest windows hold about this many rows (the paper's M).
@@ -17,10 +25,7 @@ SMALLEST = 200
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one event at all resolutions, level by level, aligned ones before shifted ones.
-
-    Or of many classes: then all but ``level`` and ``aligned`` have one row a class.
-    """
+    """Windows of one event at all resolutions, level by level, aligned ones before shifted ones."""
 
     #: (W,): 0 for all rows, 1 for halves, 2 for quarters, …; −1 for single values of a discrete predictor.
     level: IntArray
@@ -33,11 +38,6 @@ class Windows:
     observed: Vector
     low: Vector  # (W,): interval of the true mean probability of the window's rows
     high: Vector
-
-    def of_class(self, i: int) -> Windows:
-        """Return the windows of one of many classes."""
-        rows = (self.first, self.last, self.rows, self.stated, self.observed, self.low, self.high)
-        return Windows(self.level, self.aligned, *(x[i] for x in rows))
 
     @property
     def gap_low(self) -> Vector:
@@ -127,11 +127,101 @@ def _level(table: EventTable, level: int) -> tuple[IntArray, IntArray, Vector]:
     return first[full], last[full], aligned[full]
 
 
-def variance_bound(windows: Windows) -> Vector:
-    """Return an upper bound on Σ q(1 − q) that holds whenever the windows' intervals do; one a class.
+def variance_bound(windows: Windows) -> float:
+    """Return an upper bound on Σ q(1 − q) that holds whenever the windows' intervals do.
 
     In each window Σ q(1 − q) ≤ m·q̄(1 − q̄) (Jensen): every level's partition gives a bound; the least counts.
     """
     each = windows.rows * largest_variance(windows.low, windows.high) * windows.aligned
-    levels = (each[..., windows.level == level].sum(axis=-1) for level in np.unique(windows.level))
-    return np.asarray(np.min(list(levels), axis=0))
+    return min(float(each[windows.level == level].sum()) for level in np.unique(windows.level))
+
+
+@dataclass(frozen=True)
+class Band:
+    """The estimated curve and its band."""
+
+    at: Vector  # (G,): the claims t where the curve changes
+    estimate: Vector  # (G,): Ĝ(t), with marks in place of true probabilities
+    low: Vector  # (G,): band of G(t)
+    high: Vector
+    reach: float  # s: the estimate is off by at most this, at every t
+    smooth: float  # upper bound on the smooth calibration error
+
+    @property
+    def refutes(self) -> bool:
+        """Whether exact calibration (G = 0 everywhere) is refuted."""
+        return bool((self.low > 1e-12).any() or (self.high < -1e-12).any())
+
+
+def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
+    """Return the curve with its band, valid where the windows are, but for the probability of failure.
+
+    The intervals of the windows bound the variance, and the curve's end.
+
+    >>> from hcal.certificates.table import table_of_rows
+    >>> table = table_of_rows(np.linspace(0.5, 1, 400), np.ones(400))
+    >>> round(find_band(table, find_windows(table, 0.025), 0.025).reach, 3)
+    0.02
+    """
+    n = table.n
+    reach = float(bennett(variance_bound(windows), float(np.log(2 / failure)))) / n
+    estimate = table.gaps[1:] / n
+    # 0 ≤ q ≤ 1 bounds the curve too: between −Σ(1 − p) and Σ p of the rows so far.
+    claimed = table.prefix[0][1:]
+    low = np.maximum(estimate - reach, (claimed - table.ends[1:]) / n)
+    high = np.minimum(estimate + reach, claimed / n)
+    whole = int(np.flatnonzero(windows.level == 0)[0])
+    low[-1] = max(low[-1], float(windows.gap_low[whole]))
+    high[-1] = min(high[-1], float(windows.gap_high[whole]))
+    return Band(table.high, estimate, low, high, reach, _smooth(table, low, high))
+
+
+def _smooth(table: EventTable, low: Vector, high: Vector) -> float:
+    """Bound sup |mean w(p)(q − p)| over 1-Lipschitz |w| ≤ 1.
+
+    Summation by parts: at most |G(1)| + ∫|G(t)|dt, where G is 0 before the first claim and constant between
+    claims. In a bin w may vary by half the bin's width around its middle.
+    """
+    most = np.maximum(np.abs(low), np.abs(high))
+    middle = (table.low + table.high) / 2
+    within = float(((table.high - table.low) / 2) @ table.count) / table.n
+    return float(min(most[-1] + np.diff(middle) @ most[:-1] + within, 1.0))
+
+
+@dataclass(frozen=True)
+class MonotoneBand:
+    """A band of q(p) that holds if q never falls."""
+
+    at: Vector  # (G,): claims
+    low: Vector  # (G,)
+    high: Vector
+    error: float  # the ECE is at most this, if the assumption holds
+    contradicted: bool  # whether the data refute the assumption itself: the band crosses
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the band at up to 200 claims as plain lists."""
+        keep = np.unique(np.linspace(0, len(self.at) - 1, 200).astype(int))
+        lists = {name: getattr(self, name)[keep].tolist() for name in ("at", "low", "high")}
+        return lists | {"ece_at_most": self.error, "contradicted": self.contradicted}
+
+
+def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
+    """Return the band of a non-falling q(p) from simultaneous window intervals.
+
+    >>> from hcal.certificates.table import table_of_rows
+    >>> p = np.repeat([0.2, 0.8], 500)
+    >>> table = table_of_rows(p, np.arange(1000) % 5 < np.where(p < 0.5, 1, 4))
+    >>> band = monotone_band(table, find_windows(table, 0.025))
+    >>> bool((band.low < [0.2, 0.8]).all() and (band.high > [0.2, 0.8]).all())
+    True
+    """
+    groups = len(table.count)
+    high, low = np.ones(groups + 1), np.zeros(groups + 1)
+    np.minimum.at(high, windows.first, windows.high)
+    np.maximum.at(low, windows.last - 1, windows.low)
+    high = np.minimum.accumulate(high[:groups][::-1])[::-1]
+    low = np.maximum.accumulate(low[:groups])
+    # Inside a bin the claim may be anywhere: judge it at the worse end.
+    far = np.maximum(np.maximum(high - table.low, table.high - low), 0.0)
+    error = float(np.minimum(far, 1.0) @ table.count / table.n)
+    return MonotoneBand((table.low + table.high) / 2, low, high, error, bool((low > high + 1e-12).any()))

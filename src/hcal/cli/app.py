@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hcal._version import __version__
-from hcal.cli import bench, commands, console, warm
+from hcal.cli import commands, console, warm
 from hcal.cli.commands import BY_BLOCKS, OUTPUT, Shown, reading
 from hcal.cli.files import Ask, calibrator_and_data, check_output, parse_params, shape_of
 from hcal.cli.options import InputOpt, LabelOpt, MethodOpt, ModelOpt, ScoresOpt, names_of
@@ -259,4 +259,3 @@ def demo(
 
 
 command("hcal warm")(warm.warm)
-app.add_typer(bench.app, name="bench")

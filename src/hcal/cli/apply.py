@@ -86,7 +86,7 @@ def _sample(source: Batches) -> Any:
     """Return the scores of a sample of rows, for class frequencies that are estimated."""
     import numpy as np
 
-    from hcal.evaluation.batched import numbers_between, sample_numbers
+    from hcal.evaluation.blocks import numbers_between, sample_numbers
 
     rows = sample_numbers(source.n_rows or 0, source.n_classes)
     found = []

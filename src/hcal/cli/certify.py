@@ -11,8 +11,8 @@ import hcal
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import load
-from hcal.certificates import Certificate, Monitor, refuse_scores_of_the_fit
-from hcal.certificates.batched import certify_batches
+from hcal.certificates import Certificate, Monitor
+from hcal.certificates.streaming import certify_batches
 from hcal.cli import console
 from hcal.cli.evaluate import TIMES, own_probs, text_names
 from hcal.cli.files import Ask, calibrator_and_data, shape_of
@@ -46,11 +46,7 @@ def certify_file(
     told = learned_from(calibrator, data.values) + same_file(calibrator, data)
     if told:
         raise ValueError(f"no certificate: {told[0]}")
-    refuse_scores_of_the_fit(calibrator, data.values, y)
-    probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-    return hcal.certify(
-        probs, y, baseline=raw, calibrator=calibrator, scores=data.values, out_of_fold=True, **options
-    )
+    return hcal.certify(calibrator, data.values, y, baseline=raw, **options)
 
 
 def run_certify(

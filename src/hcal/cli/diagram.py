@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from rich.text import Text
 
-from hcal.evaluation.diagram import ReliabilityCurve
+from hcal.evaluation.curves import ReliabilityCurve
 
 
 def draw_text(curve: ReliabilityCurve, *, title: str = "", width: int = 40) -> Text:

@@ -19,7 +19,7 @@ from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import same_file
 from hcal.cli.scale import Scale, describe, open_batches
 from hcal.evaluation import Evaluation, learned_from
-from hcal.evaluation.batched import BatchedEvaluation, evaluate_batches
+from hcal.evaluation.blocks import BatchedEvaluation, evaluate_batches
 from hcal.io import Batches, DataFile
 from hcal.io.probabilities import to_probs
 from hcal.numerics import FloatArray, IntArray
@@ -70,8 +70,8 @@ class Measured:
             }
             if self.before.ci is not None:
                 found["before_intervals"] = _intervals(self.before)
-        if self.result.standing is not None:
-            found["standing"] = self.result.standing.to_dict()
+        if self.result.assessment is not None:
+            found["assessment"] = self.result.assessment.to_dict()
         if self.streamed is not None:
             found |= {"how": self.streamed.how, "sample_rows": self.streamed.sample_rows}
         found |= {"accuracy": self.result.accuracy, "mean_confidence": self.result.mean_confidence}
@@ -179,8 +179,8 @@ def show(measured: Measured, *, draw: bool) -> None:
         out.print(f"\n{measured.argmax_changed:,} of {result.n:,} predictions changed their class")
     if result.groups:
         out.print("\n" + "\n".join(group_sentences(result.groups)), markup=False)
-    if result.standing is not None:
-        out.print("\n" + "\n".join(result.standing.sentences), markup=False)
+    if result.assessment is not None:
+        out.print("\n" + "\n".join(result.assessment.sentences), markup=False)
     if measured.streamed is not None and measured.streamed.sentences:
         out.print("\n" + "\n".join(measured.streamed.sentences), markup=False)
     for warning in result.warnings:

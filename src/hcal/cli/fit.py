@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from hcal.calibrators.base import Calibrator
+from hcal.calibrators.batches import fit_batches
 from hcal.calibrators.files import save
-from hcal.calibrators.fit_batches import fit_batches
 from hcal.cli import console, opening
 from hcal.cli.files import Ask, shape_of
 from hcal.cli.report import origin
@@ -77,7 +77,7 @@ def run_fit(
         done = FitDone(calibrator, output, data, shape_of(data), len(data.values), warn_of_few_rows(data))
         with console.fitting(calibrator, f"fitting {calibrator.name} on {done.what}", quiet=quiet):
             opening.fit_on(calibrator, data)
-        calibrator.info_["fitted_on"] |= origin(data)
+        calibrator.info_["fitted_on"] = origin(data)
     save(done.calibrator, output)
     return done
 
@@ -95,7 +95,7 @@ def _fit_blocks(
         console.fitting(calibrator, f"fitting {calibrator.name} on {what}", quiet=quiet),
     ):
         fit_batches(calibrator, source, run=driver)
-    calibrator.info_["fitted_on"] |= {"file": source.name, "part": source.part}
+    calibrator.info_["fitted_on"] = {"file": source.name, "part": source.part}
     return FitDone(calibrator, output, source.first, what, source.n_rows or 0, [])
 
 

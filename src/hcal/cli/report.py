@@ -10,8 +10,7 @@ from hcal.calibrators.base import Calibrator
 from hcal.cli import console
 from hcal.io import DataFile
 from hcal.io.limits import open_regular
-from hcal.reporting import Source, measure_report, write_page
-from hcal.reporting.verdict import ReportVerdict, judge_report
+from hcal.reporting import ReportVerdict, Source, judge_report, measure_report, write_page
 
 
 def write(
@@ -48,7 +47,7 @@ def write(
 def to_dict(verdict: ReportVerdict, page: Path) -> dict[str, Any]:
     """Return what the page says, JSON-able."""
     return {
-        "report": str(page), "grade": verdict.grade, "headline": verdict.headline,
+        "report": str(page), "grade": verdict.grade, "headline": verdict.headline, "chips": verdict.chips,
         "sentences": verdict.sentences, "alarms": verdict.alarms,
     }  # fmt: skip
 
@@ -96,7 +95,7 @@ def same_file(calibrator: Calibrator | None, data: DataFile) -> list[str]:
     Newer ones know their rows (:func:`hcal.evaluation.learned_from`), in whatever file they come.
     """
     fitted_on = {} if calibrator is None else calibrator.info_.get("fitted_on", {})
-    if "rows_sha256" in fitted_on or "sha256" not in fitted_on:
+    if getattr(calibrator, "fitted_on_", None) is not None or "sha256" not in fitted_on:
         return []
     same = fitted_on["sha256"] == data.checksum() and fitted_on.get("part") == data.part
     return ["these are the rows that the calibrator learned from: judge it on others"] if same else []

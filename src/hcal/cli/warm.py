@@ -119,18 +119,8 @@ def _maps() -> None:
         build_map(name, x)(x).sum().backward()
 
 
-def _certificates() -> None:
-    import hcal
-    from hcal.certificates import CertificateStream
-
-    for dtype in ("float32", "float64"):
-        scores, y = _rows(dtype)
-        CertificateStream(4).update(hcal.softmax(scores), y)
-
-
 _PARTS: dict[str, Callable[[], None]] = {
     "prediction": _prediction,
     "objective": _objective,
     "maps": _maps,
-    "certificates": _certificates,
 }

@@ -6,25 +6,24 @@ its name, and would hide the function.
 
 from __future__ import annotations
 
-from hcal.evaluation.coincidence import coincidence, coinciding_rows, learned_from
-from hcal.evaluation.collapse import collapse_reasons
-from hcal.evaluation.diagram import Reliability, ReliabilityCurve, reliability
-from hcal.evaluation.result import Difference, Evaluation, Result
-from hcal.evaluation.run import evaluate
-from hcal.evaluation.standing import Standing, Statement
+from hcal.evaluation.assessment import Assessment, Statement, collapse_reasons
+from hcal.evaluation.curves import ReliabilityCurve
+from hcal.evaluation.diagram import Reliability, reliability
+from hcal.evaluation.evaluator import evaluate, fit_overlap, learned_from
+from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 
 __all__ = [
+    "Assessment",
     "Difference",
     "Evaluation",
+    "PositiveRate",
     "Reliability",
     "ReliabilityCurve",
     "Result",
-    "Standing",
     "Statement",
-    "coincidence",
-    "coinciding_rows",
     "collapse_reasons",
     "evaluate",
+    "fit_overlap",
     "learned_from",
     "reliability",
 ]

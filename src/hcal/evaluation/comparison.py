@@ -1,45 +1,103 @@
-"""Methods × metrics on one task: fit on the calibration part, measure on the test part (or out of fold).
+"""``hcal.compare``: tasks × methods × metrics, every cell fitted and measured once, then brought together.
 
-The module is not named ``compare`` so that ``hcal.compare`` is the function whatever is imported first.
+A *cell* is one method on one task. :func:`run_cell` fits and measures it, :func:`aggregate` makes the table.
+Finished cells can be kept in a results file, which a later call goes on from. The module is not named
+``compare`` so that ``hcal.compare`` is the function, whatever is imported first.
 """
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import json
+import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from sklearn.base import clone
 
-from hcal import inputs
+from hcal import inputs, leakage
+from hcal._version import __version__
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
+from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.io.class_names import check_classes, encode
 from hcal.io.folds import Fold, kfold
-from hcal.evaluation import coincidence
-from hcal.evaluation.comparison_table import Comparison, MethodResult
 from hcal.metrics import Sample, get_metric, list_metrics
+from hcal.metrics.resampling import measure, replicates, resample_blocks
 from hcal.numerics import FloatArray, IntArray
 
 #: Shown unless the user names others: one top-label error with and one without chance removed, one
-#: class-wise error, and the two proper scores that a class-wise error must never be read without.
-DEFAULT_METRICS = ("ece_ew", "dece", "cwece_a", "nll", "brier", "accuracy")
+#: class-wise error, and the proper scores that a class-wise error must never be read without.
+DEFAULT_METRICS: Final = ("ece_ew", "dece", "cwece_a", "nll", "brier", "accuracy")
+#: Resampled test sets behind the intervals of differences.
+RESAMPLES: Final = 200
 # Processes cost seconds to start; below this many events one process is faster.
 _PARALLEL_EVENTS = 200_000
 
-Methods = str | Iterable[str | Calibrator] | Mapping[str, "str | Calibrator | tuple[str, Mapping[str, Any]]"]
+Method = str | Calibrator | tuple[str, Mapping[str, Any]]
+Methods = str | Iterable[str | Calibrator] | Mapping[str, Method]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows to fit on and rows to measure on, checked; with ``folds`` the same rows are both."""
+
+    name: str
+    cal: FloatArray
+    cal_y: IntArray
+    test: FloatArray
+    test_y: IntArray
+    kind: inputs.InputKind = "logits"
+    folds: list[Fold] | None = None
+
+    @classmethod
+    def from_arrays(
+        cls, name: str, cal: Any, cal_y: Any, test: Any, test_y: Any, input: inputs.InputKind = "logits"
+    ) -> Task:
+        """Return a task of arrays, checked; warn where rows of the two parts coincide."""
+        fit, _ = inputs.check_logits(cal, input=input)
+        scores, _ = inputs.check_logits(test, input=input, n_classes=fit.shape[1])
+        y = inputs.check_labels(cal_y, *fit.shape), inputs.check_labels(test_y, *scores.shape)
+        if text := leakage.coincidence(fit, scores):
+            warnings.warn(text, UserWarning, stacklevel=4)
+        return cls(name, fit, y[0], scores, y[1], "logits" if input == "logits" else "log_probs")
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Task:
+        """Return the task of a file with a calibration and a test part."""
+        from hcal.io import Request, read
+
+        cal = read(Path(path), part="cal")
+        test = read(Path(path), Request(input=cal.kind), part="test")
+        parts = cal.values, cal.labels(), test.values, test.labels()
+        return cls.from_arrays(Path(path).stem, *parts, input=cal.kind)
+
+    @property
+    def fingerprint(self) -> str:
+        """What the task's rows are recognised by in a results file."""
+        digest = hashlib.sha256(repr((self.kind, self.cal.shape, self.test.shape)).encode())
+        for array in (self.cal, self.cal_y, self.test, self.test_y, *(f[1] for f in self.folds or ())):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+Source = Task | str | os.PathLike[str]
 
 
 def compare(
-    cal_logits: Any,
-    cal_y: Any,
+    cal_logits: Any = None,
+    cal_y: Any = None,
     test_logits: Any = None,
     test_y: Any = None,
     *,
+    tasks: Mapping[str, Any] | Sequence[str | os.PathLike[str]] | None = None,
     methods: Methods | None = None,
     metrics: str | Sequence[str] | None = None,
     input: inputs.InputKind = "logits",
@@ -47,11 +105,14 @@ def compare(
     stratify: bool = False,
     groups: Any = None,
     random_state: int = 0,
+    resamples: int = RESAMPLES,
+    results: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
+    scheduler: Any = None,
     progress: bool | None = None,
     classes: Any = None,
 ) -> Comparison:
-    """Fit methods on calibration rows and measure them on test rows.
+    """Fit methods on calibration rows and compare them on test rows, of one task or of several.
 
     Parameters
     ----------
@@ -60,6 +121,8 @@ def compare(
     test_logits : array-like of shape (M, K), optional
         Without a test part give ``folds``: every row is then predicted by a fit that did not see it.
     test_y : array-like of shape (M,), optional
+    tasks : mapping of names to (cal_logits, cal_y, test_logits, test_y) or to files; or a list of files
+        Instead of arrays. A file has a calibration and a test part.
     methods : names, calibrators, or mapping of labels to either, optional
         ``{"hb 30": ("hb", {"bins": 30})}`` names a variant. All registered methods unless given;
         ``"uncal"`` is put first so that every table shows the state before.
@@ -72,9 +135,16 @@ def compare(
         Rows of one group never stand on both sides of a fold.
     random_state : int
         Seed of the folds.
+    resamples : int
+        Resampled test sets, the same for every method, behind the intervals of differences; 0 for none.
+    results : path-like, optional
+        A csv file to which every finished cell is appended. Cells that it already holds, of this version,
+        these rows and these settings, are not run again.
     n_jobs : int, optional
         Processes, each with its share of the cores; −1 for all cores. Unless given: all when there is
         enough to do, else this process alone. Times are wall-clock: for comparable ones use 1.
+    scheduler : address or dask.distributed.Client, optional
+        Run the cells on a Dask cluster instead.
     progress : bool, optional
         Show a bar on standard error; unless given, only in a terminal.
     classes : sequence of K str or int, optional
@@ -83,7 +153,8 @@ def compare(
     Returns
     -------
     Comparison
-        A table that prints well; ``to_frame()``, ``to_dict()``.
+        A table that prints well; ``sorted(metric)``, ``differences(metric)``, ``to_latex()``,
+        ``to_markdown()``, ``to_csv()``, ``to_frame()``, ``to_dict()``, ``plot()``.
 
     Examples
     --------
@@ -97,31 +168,36 @@ def compare(
     >>> table["ts"]["nll"] < table["uncal"]["nll"]
     True
     """
-    chosen = _named(methods, input)
     names = _metric_names(metrics)
-    if classes is not None:
-        known = check_classes(classes, len(classes))
-        cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
-    task = _task(cal_logits, cal_y, test_logits, test_y, input, folds, stratify, groups, random_state)
-    jobs = _n_jobs(n_jobs, len(chosen), task.fit.size)
-    results: dict[str, MethodResult] = {}
-    with _bar(progress, len(chosen)) as advance:
-        for result in _run_all(chosen, task, names, jobs):
-            results[result.label] = result
-            advance(result.label)
-    ordered = [results.get(label, _died(label, cal.name)) for label, cal in chosen.items()]
-    return Comparison([r.judged(ordered[0], task.fit.shape[1]) for r in ordered], names)
+    chosen = named_methods(methods, input)
+    if tasks is not None and (cal_logits is not None or folds is not None or groups is not None):
+        raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
+    sources: dict[str, Source]
+    if tasks is not None:
+        sources = _sources(tasks, input)
+    else:
+        if classes is not None:
+            known = check_classes(classes, len(classes))
+            cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
+        parts = (cal_logits, cal_y, test_logits, test_y)
+        sources = {"task": _task(*parts, input, folds, stratify, groups, random_state)}
+    work = [
+        Work(name, source, label, cal, tuple(names), resamples)
+        for name, source in sources.items()
+        for label, cal in chosen.items()
+    ]
+    return aggregate(_run(work, results, n_jobs, scheduler, progress), names)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Checked arrays and the pairs of (rows to fit on, rows to predict); None for all and all."""
-
-    fit: FloatArray
-    fit_y: IntArray
-    test: FloatArray
-    test_y: IntArray
-    folds: list[Fold] | None = None
+def _sources(tasks: Any, input: inputs.InputKind) -> dict[str, Source]:
+    if not isinstance(tasks, Mapping):
+        tasks = {Path(path).stem: path for path in tasks}
+    if not tasks:
+        raise ValueError("tasks is empty: name at least one file or four arrays")
+    return {
+        name: Task.from_arrays(name, *t, input=input) if isinstance(t, tuple | list) else t
+        for name, t in tasks.items()
+    }
 
 
 def _task(
@@ -134,28 +210,28 @@ def _task(
     stratify: bool,
     groups: Any,
     random_state: int,
-) -> _Task:
-    fit, _ = inputs.check_logits(cal_logits, input=input)
-    fit_y = inputs.check_labels(cal_y, *fit.shape)
+) -> Task:
     if (test_logits is None) != (test_y is None):
         raise ValueError("test_logits and test_y belong together: give both, or neither and folds")
     if test_logits is None:
         if folds is None:
             raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
-        labels = fit_y if stratify else None
+        fit, _ = inputs.check_logits(cal_logits, input=input)
+        y = inputs.check_labels(cal_y, *fit.shape)
+        labels = y if stratify else None
         parts = kfold(len(fit), folds, random_state=random_state, stratify=labels, groups=groups)
-        return _Task(fit, fit_y, fit, fit_y, parts)
+        return Task("task", fit, y, fit, y, "logits" if input == "logits" else "log_probs", parts)
     if folds is not None or groups is not None:
         raise ValueError("folds and groups divide the calibration part; with a test part leave them out")
-    test, _ = inputs.check_logits(test_logits, input=input, n_classes=fit.shape[1])
-    labels = inputs.check_labels(test_y, *test.shape)
-    if text := coincidence(fit, test):
-        warnings.warn(text, UserWarning, stacklevel=3)
-    return _Task(fit, fit_y, test, labels)
+    return Task.from_arrays("task", cal_logits, cal_y, test_logits, test_y, input)
 
 
-def _named(methods: Methods | None, input: inputs.InputKind) -> dict[str, Calibrator]:
-    """Return labels and unfitted calibrators, ``uncal`` first."""
+def named_methods(methods: Methods | None, input: inputs.InputKind = "logits") -> dict[str, Calibrator]:
+    """Return labels and unfitted calibrators, ``uncal`` first.
+
+    >>> list(named_methods({"hb 30": ("hb", {"bins": 30})}))
+    ['uncal', 'hb 30']
+    """
     if methods is None:
         methods = list_calibrators()
     if isinstance(methods, str):
@@ -193,61 +269,67 @@ def _metric_names(metrics: str | Sequence[str] | None) -> list[str]:
     return [get_metric(name).name for name in names]
 
 
-def _n_jobs(n_jobs: int | None, n_methods: int, n_events: int) -> int:
-    from joblib import cpu_count, effective_n_jobs
-
-    if n_jobs is None:
-        n_jobs = cpu_count() if n_events >= _PARALLEL_EVENTS else 1
-    return max(1, min(int(effective_n_jobs(n_jobs)), n_methods))
+# -- one cell -------------------------------------------------------------------------------------
 
 
-def _run_all(
-    methods: Mapping[str, Calibrator], task: _Task, metrics: list[str], jobs: int
-) -> Iterator[MethodResult]:
-    if jobs == 1:
-        yield from (run_one(label, cal, task, metrics) for label, cal in methods.items())
-        return
-    from joblib import Parallel, cpu_count, delayed, parallel_config
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
+@dataclass(frozen=True)
+class Work:
+    """What one cell needs: a task (or the file that holds it), a method with its label, what to measure."""
 
-    # Every process gets its share of the cores; without this, each would start a thread on all of them.
-    with parallel_config("loky", inner_max_num_threads=max(1, cpu_count() // jobs)):
-        work = (delayed(run_one)(label, cal, task, metrics) for label, cal in methods.items())
-        try:
-            yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(work)
-        except TerminatedWorkerError:
-            return  # what has no result is reported as died
+    name: str
+    task: Source
+    label: str
+    calibrator: Calibrator
+    metrics: tuple[str, ...]
+    resamples: int = 0
 
-
-def _died(label: str, name: str) -> MethodResult:
-    return MethodResult(
-        label, name, error="its worker process died, perhaps out of memory; try it alone with n_jobs=1"
-    )
+    def key(self, fingerprint: str) -> str:
+        """What the cell is recognised by: version, rows, method with its parameters, settings."""
+        params = sorted(self.calibrator.get_params(deep=False).items())
+        told = (__version__, fingerprint, self.calibrator.name, params, self.metrics, self.resamples)
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:24]
 
 
-def run_one(label: str, calibrator: Calibrator, task: _Task, metrics: list[str]) -> MethodResult:
-    """Fit, predict and measure one method; whatever goes wrong is recorded, not raised."""
+def run_cell(work: Work) -> Cell:
+    """Fit, predict and measure one method on one task; whatever goes wrong is recorded, not raised.
+
+    Examples
+    --------
+    >>> z, y = np.eye(2)[[0, 1] * 50], np.array([0, 1] * 50)
+    >>> task = Task.from_arrays("toy", z, y, 2 * z, y)
+    >>> cell = run_cell(Work("toy", task, "ts", make_calibrator("ts"), ("brier",)))
+    >>> cell.error, cell.scores["accuracy"]
+    ('', 1.0)
+    """
+    cell = Cell(work.name, work.label, work.calibrator.name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            probs, fit_s, predict_s = _predictions(calibrator, task)
-            scores = _measure(probs, task.test_y, metrics)
+            task = work.task if isinstance(work.task, Task) else Task.from_file(work.task)
+            probs, fit_s, predict_s = _predictions(work.calibrator, task)
+            sample = Sample(probs, task.test_y)
+            needed = dict.fromkeys([*work.metrics, "nll", "brier", "accuracy"])
+            scores = measure(sample, needed)[0]
+            scores["mean_confidence"] = float(sample.data.conf.mean())
+            drawn = paired_replicates(sample, list(needed), work.resamples)
         except Exception as error:
-            return MethodResult(label, calibrator.name, error=f"{type(error).__name__}: {error}")
+            return replace(cell, error=f"{type(error).__name__}: {error}")
     said = tuple(dict.fromkeys(str(w.message) for w in caught))
-    return MethodResult(label, calibrator.name, scores, fit_s, predict_s, said)
+    k = int(task.test.shape[1])
+    return replace(
+        cell, scores=scores, n_classes=k, fit_s=fit_s, predict_s=predict_s, warnings=said, drawn=drawn
+    )
 
 
-def _predictions(calibrator: Calibrator, task: _Task) -> tuple[FloatArray, float, float]:
+def _predictions(calibrator: Calibrator, task: Task) -> tuple[FloatArray, float, float]:
     everything: Any = [(slice(None), slice(None))]
     out = np.empty(task.test.shape, dtype=task.test.dtype)
     fit_s = predict_s = 0.0
     for rows, held in task.folds or everything:
         # The input was checked and turned into logits once; a method that was told probs sees their logs.
-        kind = "logits" if calibrator.input == "logits" else "log_probs"
-        cal = clone(calibrator).set_params(input=kind)
+        cal = clone(calibrator).set_params(input=task.kind)
         start = time.perf_counter()
-        cal.fit(task.fit[rows], task.fit_y[rows])
+        cal.fit(task.cal[rows], task.cal_y[rows])
         fitted = time.perf_counter()
         out[held] = cal.predict_proba(task.test[held])
         fit_s += fitted - start
@@ -255,17 +337,144 @@ def _predictions(calibrator: Calibrator, task: _Task) -> tuple[FloatArray, float
     return out, fit_s, predict_s
 
 
-def _measure(probs: FloatArray, y: IntArray, metrics: list[str]) -> dict[str, float]:
-    """The metrics asked for, and those that tell a collapsed predictor."""
-    sample = Sample(probs, y)
-    needed = dict.fromkeys([*metrics, "nll", "brier", "accuracy"])
-    scores = {name: float(get_metric(name).function(sample)) for name in needed}
-    scores["mean_confidence"] = float(sample.data.conf.mean())
-    return scores
+def paired_replicates(sample: Sample, metrics: Sequence[str], resamples: int) -> dict[str, list[float]]:
+    """Return every metric under resampled test rows; replicate b draws the same rows for every method.
+
+    A metric that costs a pass over all pairs has first-order replicates: each row's share of the statistic
+    is computed once and resampled.
+
+    >>> paired_replicates(Sample([[0.2, 0.8], [0.7, 0.3]], [1, 1]), ["accuracy"], 2)["accuracy"]
+    [0.5, 0.5]
+    """
+    if not resamples:
+        return {}
+    rng = np.random.default_rng(sample.n)
+    share = np.full(sample.n, 1 / sample.n)
+    drawn = (rng.multinomial(sample.n, share, size) for size in resample_blocks(resamples, sample.n))
+    parts = [replicates(sample, metrics, w.astype(np.float64), first_order=True) for w in drawn]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in metrics}
+    return {name: [float(f"{v:.8g}") for v in values] for name, values in joined.items()}
+
+
+def aggregate(cells: Iterable[Cell], metrics: Sequence[str] | None = None) -> Comparison:
+    """Return the table of finished cells; those of ``uncal`` tell what every task was like before.
+
+    Examples
+    --------
+    >>> cells = [Cell("a", "ts", "ts", {"nll": 0.2}), Cell("b", "ts", "ts", {"nll": 0.4})]
+    >>> round(aggregate(cells, ["nll"])["ts"]["nll"], 3)
+    0.3
+    """
+    return Comparison(list(cells), list(DEFAULT_METRICS if metrics is None else metrics))
+
+
+# -- all cells ------------------------------------------------------------------------------------
+
+
+def _run(
+    work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None
+) -> list[Cell]:
+    store = None if path is None else ResultsFile(path)
+    done: dict[tuple[str, str], Cell] = {}
+    keys: dict[tuple[str, str], str] = {}
+    if store is not None:
+        prints = {w.name: _fingerprint(w.task) for w in work}
+        keys = {(w.name, w.label): w.key(prints[w.name]) for w in work}
+        known = store.read()
+        done = {at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known}
+    left = [w for w in work if (w.name, w.label) not in done]
+    with _bar(progress, len(left)) as advance:
+        for cell in _cells(left, n_jobs, scheduler):
+            at = (cell.task, cell.label)
+            done[at] = cell
+            if store is not None and not cell.error:
+                store.append(keys[at], cell)
+            advance(cell.label)
+    died = "its worker process died, perhaps out of memory; try it alone with n_jobs=1"
+    return [done.get((w.name, w.label), Cell(w.name, w.label, w.calibrator.name, error=died)) for w in work]
+
+
+def _fingerprint(task: Source) -> str:
+    if isinstance(task, Task):
+        return task.fingerprint
+    with Path(task).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:
+    """Run cells here, in processes, or on a cluster; in whatever order they end."""
+    if scheduler is not None:
+        from hcal.integrations.dask import Driver
+
+        with Driver(scheduler) as driver:
+            yield from driver(run_cell, work)
+        return
+    from joblib import Parallel, cpu_count, delayed, effective_n_jobs, parallel_config
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    if n_jobs is None:
+        size = sum(w.task.cal.size if isinstance(w.task, Task) else _PARALLEL_EVENTS for w in work)
+        n_jobs = cpu_count() if size >= _PARALLEL_EVENTS * len(work) else 1
+    jobs = max(1, min(int(effective_n_jobs(n_jobs)), len(work)))
+    if jobs == 1:
+        yield from map(run_cell, work)
+        return
+    # Every process gets its share of the cores; without this, each would start a thread on all of them.
+    with parallel_config("loky", inner_max_num_threads=max(1, cpu_count() // jobs)):
+        try:
+            yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
+                delayed(run_cell)(w) for w in work
+            )
+        except TerminatedWorkerError:
+            return  # what has no result is reported as died
+
+
+class ResultsFile:
+    """Finished cells in a csv file: one line a cell, only ever appended to.
+
+    A line that a crash cut off is dropped when the file is next read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> store = ResultsFile(Path(tempfile.mkdtemp()) / "results.csv")
+    >>> store.append("key", Cell("toy", "ts", "ts", {"nll": 0.2}))
+    >>> store.read()["key"].scores
+    {'nll': 0.2}
+    """
+
+    COLUMNS: Final = ("key", "hcal", "task", "method", "cell")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def read(self) -> dict[str, Cell]:
+        """Return the cells by their keys; a broken last line is cut off."""
+        if not self.path.exists():
+            return {}
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(self.path, len(whole))
+        csv.field_size_limit(2**31 - 1)
+        rows = csv.reader(whole.decode("utf-8").splitlines())
+        if tuple(next(rows, self.COLUMNS)) != self.COLUMNS:
+            raise ValueError(f"{self.path.name} is not a results file of hcal.compare: choose another name")
+        return {key: Cell.from_dict(json.loads(cell)) for key, _, _, _, cell in rows}
+
+    def append(self, key: str, cell: Cell) -> None:
+        """Add a finished cell."""
+        new = not self.path.exists() or self.path.stat().st_size == 0
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if new:
+                writer.writerow(self.COLUMNS)
+            told = json.dumps(asdict(cell), separators=(",", ":"))
+            writer.writerow([key, __version__, cell.task, cell.label, told])
 
 
 @contextmanager
-def _bar(progress: bool | None, total: int) -> Iterator[Any]:
+def _bar(progress: bool | None, total: int) -> Iterator[Callable[[str], None]]:
     if progress is None:
         progress = sys.stderr.isatty()
     if not progress:

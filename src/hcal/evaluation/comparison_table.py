@@ -1,31 +1,44 @@
-"""The table that :func:`hcal.compare` returns."""
+"""The table that :func:`hcal.compare` returns: means over tasks, paired differences, text in four formats."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from hcal.evaluation.collapse import collapse_reasons
-from hcal.metrics import get_metric
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from hcal.evaluation.assessment import collapse_reasons
 from hcal.extras import load_extra
+from hcal.metrics import get_metric
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
     from rich.console import Group
 
+#: Methods whose corrected p-value is at least this are tied with the best.
+TIED: Final = 0.05
+#: Post-hoc improvement of a proper score, by the name of its column.
+PHI: Final = {"phi": "nll", "phi_brier": "brier"}
+
 
 @dataclass(frozen=True)
-class MethodResult:
-    """One row."""
+class Cell:
+    """One method on one task; or, as a row of the table, one method on all tasks."""
 
-    label: str  # what the user calls it, and its registry name
+    task: str
+    label: str  # what the user calls the method, and its registry name
     name: str
     scores: Mapping[str, float] = field(default_factory=dict)  # metrics on the test rows
+    n_classes: int = 0
     fit_s: float = float("nan")  # wall-clock seconds
     predict_s: float = float("nan")
     warnings: tuple[str, ...] = ()  # what fit and predict warned of
+    drawn: Mapping[str, Sequence[float]] = field(default_factory=dict)  # metrics on resampled test rows
     #: Why the predictions count as collapsed (near uniform: class-wise errors look good, the probabilities
     #: are of no use); empty if they do not.
     collapse: tuple[str, ...] = ()
@@ -36,46 +49,112 @@ class MethodResult:
         """Whether there is a reason to call it collapsed."""
         return bool(self.collapse)
 
-    def judged(self, before: MethodResult, n_classes: int) -> MethodResult:
-        """Return the same row with ``collapse`` decided against the uncalibrated one.
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> Self:
+        """Return what ``dataclasses.asdict`` has written."""
+        lists = {name: tuple(told[name]) for name in ("warnings", "collapse")}
+        return cls(**{**told, **lists})
 
-        Examples
-        --------
-        >>> far = MethodResult("a", "a", {"nll": 4.2, "accuracy": 0.75, "mean_confidence": 0.016})
-        >>> far.judged(MethodResult("uncal", "uncal", {"nll": 1.0}), 100).collapsed
+    def against(self, before: Cell) -> Cell:
+        """Return the cell with its collapse and its improvement decided against the uncalibrated one.
+
+        >>> far = Cell("t", "a", "a", {"nll": 4.2, "accuracy": 0.75, "mean_confidence": 0.016}, 100)
+        >>> far.against(Cell("t", "uncal", "uncal", {"nll": 1.0})).collapsed
         True
         """
         if not self.scores:
             return self
-        known = {name: self.scores[name] for name in ("accuracy", "mean_confidence", "nll")}
-        reasons = collapse_reasons(**known, n_classes=n_classes, nll_before=before.scores.get("nll"))
-        return replace(self, collapse=tuple(reasons))
+        gains = {
+            phi: before.scores[name] - self.scores[name]
+            for phi, name in PHI.items()
+            if name in before.scores and name in self.scores
+        }
+        known = {n: self.scores[n] for n in ("accuracy", "mean_confidence", "nll") if n in self.scores}
+        reasons: list[str] = []
+        if len(known) == 3 and self.n_classes:
+            reasons = collapse_reasons(**known, n_classes=self.n_classes, nll_before=before.scores.get("nll"))
+        return replace(self, scores={**self.scores, **gains}, collapse=tuple(reasons))
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """A method against the best by a metric: the difference, its interval, and the test of no difference."""
+
+    change: float
+    low: float
+    high: float
+    p_value: float  # Holm's correction over the methods of the table
+
+    @property
+    def tied(self) -> bool:
+        """Whether the test cannot tell the two apart."""
+        return self.p_value >= TIED
 
 
 class Comparison:
-    """Methods × metrics with times; prints as a table, the best of each column in bold.
+    """Methods × metrics, averaged over tasks; prints as a table, the best of each column in bold.
+
+    ``phi`` is CalArena's post-hoc improvement (arXiv 2605.30188), here of NLL: that of the uncalibrated
+    scores less that of the method, on the same test rows; positive is better. ``phi_brier`` is that of the
+    Brier score.
 
     Parameters
     ----------
-    results : sequence of MethodResult
+    cells : sequence of Cell
+        Each method on each task.
     metrics : sequence of str
         The columns to show.
+    level : float
+        Of the intervals of differences.
 
     Examples
     --------
-    >>> table = Comparison([MethodResult("ts", "ts", {"nll": 0.2}, 0.1, 0.0)], ["nll"])
+    >>> table = Comparison([Cell("toy", "ts", "ts", {"nll": 0.2}, 2, 0.1, 0.0)], ["nll"])
     >>> table.best("nll"), table["ts"]["nll"], table.errors
     ('ts', 0.2, {})
     """
 
-    def __init__(self, results: Sequence[MethodResult], metrics: Sequence[str]) -> None:
-        self.results = list(results)
-        self.metrics = list(metrics)
+    def __init__(self, cells: Sequence[Cell], metrics: Sequence[str], level: float = 0.95) -> None:
+        before = {c.task: c for c in cells if c.label == "uncal"}
+        self.cells = [c.against(before.get(c.task, c)) for c in cells]
+        self.metrics, self.level = list(metrics), level
+        self.tasks = list(dict.fromkeys(c.task for c in cells))
+        labels = dict.fromkeys(c.label for c in cells)
+        self.results = [self._row([c for c in self.cells if c.label == label]) for label in labels]
+
+    def _row(self, cells: list[Cell]) -> Cell:
+        """Bring the cells of one method together; one that failed somewhere has no mean."""
+        if len(self.tasks) == 1:
+            return cells[0]
+        failed = [c for c in cells if c.error]
+        row = Cell("all", cells[0].label, cells[0].name, n_classes=cells[0].n_classes)
+        if failed:
+            told = f"{len(failed)} of {len(cells)} tasks failed, the first is {failed[0].task}"
+            return replace(row, error=f"{told}: {failed[0].error}")
+        names = [n for n in cells[0].scores if all(n in c.scores for c in cells)]
+        drawn = [n for n in cells[0].drawn if all(n in c.drawn for c in cells)]
+        return replace(
+            row,
+            scores={n: float(np.mean([c.scores[n] for c in cells])) for n in names},
+            drawn={n: self._mean_drawn([c.drawn[n] for c in cells]) for n in drawn},
+            fit_s=sum(c.fit_s for c in cells),
+            predict_s=sum(c.predict_s for c in cells),
+            warnings=tuple(dict.fromkeys(f"{c.task}: {w}" for c in cells for w in c.warnings)),
+            collapse=tuple(f"{c.task}: {r}" for c in cells for r in c.collapse),
+        )
+
+    @staticmethod
+    def _mean_drawn(drawn: list[Sequence[float]]) -> list[float]:
+        """Average replicates over tasks that are drawn too, the same ones for every method."""
+        values = np.asarray(drawn)
+        tasks = np.random.default_rng(0).integers(0, len(values), values.shape[::-1])
+        picked = values[tasks, np.arange(values.shape[1])[:, None]]
+        return [float(v) for v in picked.mean(axis=1)]
 
     def __len__(self) -> int:
         return len(self.results)
 
-    def __iter__(self) -> Iterator[MethodResult]:
+    def __iter__(self) -> Iterator[Cell]:
         return iter(self.results)
 
     def __getitem__(self, label: str) -> Mapping[str, float]:
@@ -83,6 +162,12 @@ class Comparison:
             if result.label == label:
                 return result.scores
         raise KeyError(f"{label!r} is not in this table; it has {', '.join(r.label for r in self.results)}")
+
+    def task(self, name: str) -> Comparison:
+        """Return the table of one task."""
+        if name not in self.tasks:
+            raise KeyError(f"{name!r} is not a task of this table; it has {', '.join(self.tasks)}")
+        return Comparison([c for c in self.cells if c.task == name], self.metrics, self.level)
 
     @property
     def errors(self) -> dict[str, str]:
@@ -94,24 +179,74 @@ class Comparison:
         """What each method warned of."""
         return {r.label: r.warnings for r in self.results if r.warnings}
 
+    # -- who is best ------------------------------------------------------------------------------
+
     def best(self, metric: str) -> str:
         """Return the label of the best method by a metric, collapsed ones left out."""
         good = [r for r in self.results if metric in r.scores and not r.collapsed]
         if not good:
             raise ValueError(f"no method has a value of {metric!r}")
-        sign = 1 if get_metric(metric).lower_is_better else -1
+        sign = _sign(metric)
         return min(good, key=lambda r: sign * r.scores[metric]).label
 
     def sorted(self, metric: str) -> Comparison:
         """Return the table from best to worst by a metric; methods without a value of it last."""
-        sign = 1 if get_metric(metric).lower_is_better else -1
+        sign = _sign(metric)
         if not any(metric in r.scores or r.error for r in self.results):
             raise ValueError(f"no method has a value of {metric!r}")
         order = sorted(self.results, key=lambda r: sign * r.scores.get(metric, sign * float("inf")))
-        return Comparison(order, self.metrics)
+        other = Comparison(self.cells, self.metrics, self.level)
+        other.results = order
+        return other
+
+    def differences(self, metric: str) -> dict[str, PairedDifference]:
+        """Return every method's difference to the best by a metric, from rows resampled together.
+
+        The interval is the difference ± z standard deviations of its replicates: the bias that a bootstrap
+        adds to a binned error does not cancel in percentiles. The test asks whether the difference is 0;
+        Holm's correction covers all methods of the table. Of several tasks, tasks are drawn as well as rows.
+
+        Returns
+        -------
+        dict of PairedDifference
+            By label; empty where nothing was resampled.
+        """
+        rows = {r.label: r for r in self.results if metric in r.drawn and not r.collapsed}
+        if not rows:
+            return {}
+        best = rows[self.best(metric)]
+        found: dict[str, tuple[float, float]] = {}
+        for label, r in rows.items():
+            spread = np.asarray(r.drawn[metric]) - np.asarray(best.drawn[metric])
+            found[label] = r.scores[metric] - best.scores[metric], float(spread.std(ddof=1))
+        p = {label: _two_sided(*f) for label, f in found.items() if label != best.label}
+        corrected = holm(p) | {best.label: 1.0}
+        z = float(ndtri((1 + self.level) / 2))
+        return {
+            label: PairedDifference(change, change - z * sd, change + z * sd, corrected[label])
+            for label, (change, sd) in found.items()
+        }
+
+    def ties(self, metric: str) -> set[str]:
+        """Return the best method by a metric and those that a test cannot tell from it."""
+        if not any(metric in r.scores and not r.collapsed for r in self.results):
+            return set()
+        found = self.differences(PHI.get(metric, metric))
+        return {label for label, d in found.items() if d.tied} | {self.best(metric)}
+
+    def win_rate(self, metric: str = "nll") -> dict[str, float]:
+        """Return the share of opponents that are strictly worse, averaged over tasks (CalArena's score)."""
+        sign, rates = _sign(metric), {r.label: [] for r in self.results}  # type: dict[str, list[float]]
+        for task in self.tasks:
+            values = {c.label: sign * c.scores[metric] for c in self.cells if c.task == task and c.scores}
+            for label, value in values.items():
+                rates[label].append(sum(v > value for v in values.values()) / max(len(values) - 1, 1))
+        return {label: float(np.mean(r)) for label, r in rates.items() if r}
+
+    # -- for machines -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return ``{label: {metric: value, "fit_s", "predict_s", "collapsed", "warnings", "error"}}``."""
+        """Return ``{label: {metric: value, …, "fit_s", "predict_s", "collapsed", "warnings", "error"}}``."""
         return {
             r.label: {
                 **r.scores,
@@ -128,34 +263,86 @@ class Comparison:
         """Return a pandas DataFrame: a row a method, a column a metric, then the times and notes."""
         pandas = load_extra("to_frame()", "pandas", "frames")
         frame: pd.DataFrame = pandas.DataFrame.from_dict(self.to_dict(), orient="index")
-        extra = ["mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
+        extra = [*PHI, "mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
+
+    def to_csv(self) -> str:
+        """Return every cell as tidy csv text: task, method, metric, value."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["task", "method", "metric", "value"])
+        for c in self.cells:
+            facts = {**c.scores, "fit_s": c.fit_s, "predict_s": c.predict_s} if c.scores else {}
+            writer.writerows([c.task, c.label, name, f"{value:.10g}"] for name, value in facts.items())
+        return out.getvalue()
+
+    # -- for people -------------------------------------------------------------------------------
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown."""
+        head, rows = self._text(lambda cell: f"**{cell}**")
+        lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+    def to_latex(self) -> str:
+        """Return the table as LaTeX (booktabs); the best of each column and its ties in bold."""
+        head, rows = self._text(lambda cell: f"\\textbf{{{cell}}}")
+        body = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in (head, *rows)]
+        columns = "l" + "r" * (len(head) - 1)
+        middle = "\n".join(body[1:])
+        return (
+            f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{body[0]}\n\\midrule\n{middle}\n"
+            "\\bottomrule\n\\end{tabular}\n"
+        )
 
     def plot(self) -> Figure:
         """Draw a panel a metric with a bar a method; the dotted line is the state before."""
-        from hcal.evaluation.comparison_drawing import draw_comparison
+        from hcal.evaluation.drawing import draw_comparison
 
         return draw_comparison(self.results, self.metrics)
 
     def _columns(self) -> list[str]:
-        return list(dict.fromkeys([*self.metrics, "nll", "brier", "mean_confidence"]))
+        return list(dict.fromkeys([*self.metrics, "nll", "brier", "phi", "mean_confidence"]))
+
+    def _text(self, bold: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
+        """Return the head and the rows of the table as text, with ties emphasised."""
+        columns = self._columns()
+        ties = {m: self.ties(m) for m in columns if m != "mean_confidence"}
+        rows = []
+        for r in self.results:
+            cells = [_number(r.scores.get(c)) for c in columns]
+            marked = [
+                bold(cell) if r.label in ties.get(c, ()) else cell
+                for c, cell in zip(columns, cells, strict=True)
+            ]
+            rows.append([r.label, *marked, _seconds(r.fit_s), _seconds(r.predict_s)])
+        return ["method", *columns, "fit s", "predict s"], rows
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader must know, one line each: failures, collapsed methods, warnings."""
+        return [note for r in self.results for note in _notes(r)]
 
     def __rich__(self) -> Group:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
+        head, rows = self._text(lambda cell: f"[bold]{cell}[/bold]")
         table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("method")
-        columns = self._columns()
-        for name in [*columns, "fit s", "predict s"]:
+        table.add_column(head[0])
+        for name in head[1:]:
             table.add_column(name, justify="right", no_wrap=True)
-        sound = any(r.scores and not r.collapsed for r in self.results)
-        best = {m: self.best(m) for m in self.metrics} if sound else {}
-        for r in self.results:
-            cells = [_cell(r.scores.get(c), bold=best.get(c) == r.label) for c in columns]
-            table.add_row(Text(r.label), *cells, _seconds(r.fit_s), _seconds(r.predict_s))
-        return Group(table, *(Text(note) for r in self.results for note in _notes(r)))
+        for label, *cells in rows:
+            table.add_row(Text(label), *cells)
+        told = (
+            [] if len(self.tasks) == 1 else [f"means over {len(self.tasks)} tasks: {', '.join(self.tasks)}"]
+        )
+        if any(r.drawn for r in self.results):
+            told.append("bold: the best of a column, and what a paired test (Holm, 5 %) cannot tell from it")
+        if any("phi" in r.scores for r in self.results):
+            told.append("phi: post-hoc improvement, NLL before − NLL after; positive is better")
+        return Group(table, *(Text(line) for line in (*told, *self.notes)))
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -172,19 +359,44 @@ class Comparison:
         return str(self.to_frame()._repr_html_())  # type: ignore[operator]
 
 
-def _cell(value: float | None, *, bold: bool) -> str:
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """Return p-values corrected for their number by Holm's step-down rule.
+
+    >>> holm({"a": 0.01, "b": 0.03, "c": 0.04})
+    {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    corrected, largest = {}, 0.0
+    for i, (label, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        largest = max(largest, min((len(p) - i) * value, 1.0))
+        corrected[label] = largest
+    return corrected
+
+
+def _two_sided(change: float, sd: float) -> float:
+    if sd == 0:
+        return 1.0 if change == 0 else 0.0
+    return float(2 * ndtr(-abs(change) / sd))
+
+
+def _sign(metric: str) -> int:
+    return -1 if metric in PHI or not get_metric(metric).lower_is_better else 1
+
+
+def _number(value: float | None) -> str:
     if value is None:
         return "–"
-    text = f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2e}"
-    return f"[bold]{text}[/bold]" if bold else text
+    return f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2e}"
 
 
 def _seconds(value: float) -> str:
     return "–" if value != value else f"{value:.2f}"
 
 
-def _notes(result: MethodResult) -> list[str]:
-    """What the reader must know of a row, one line each."""
+def _latex(cell: str) -> str:
+    return cell.replace("–", "--").replace("_", r"\_").replace("%", r"\%").replace("&", r"\&")
+
+
+def _notes(result: Cell) -> list[str]:
     if result.error:
         return [f"{result.label} failed: {result.error}"]
     said = [f"collapsed: {reason}" for reason in result.collapse]

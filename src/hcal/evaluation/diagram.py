@@ -1,88 +1,32 @@
-"""``hcal.reliability``: reliability diagrams as data, ready to plot.
-
-A diagram shows, bin by bin, how often an event happened against how probable it was said to be. The
-*consistency band* of a bin is where its frequency lies in 95 % of the cases if the predictions are calibrated
-(Bröcker and Smith, 2007): a point outside it is evidence, a point inside it is not. The band is a binomial
-quantile at the bin's mean probability; the exact law, a sum of unequal coins, is never wider.
-
-Two kinds of curve need no bins: ``"corp"`` (isotonic regression, :mod:`hcal.evaluation.corp`) and
-``"smooth"`` (kernel regression, :mod:`hcal.evaluation.smooth`). Their bands come from events drawn with the
-predictions.
-"""
+"""``hcal.reliability``: the reliability diagram of the positive class, the top label or every class."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import bdtrik
 
-from hcal.io.class_names import check_classes, encode
-from hcal.evaluation.corp import (
-    Parts,
-    isotonic_band,
-    isotonic_parts,
-    isotonic_steps,
-    pool_probabilities,
+from hcal.evaluation.curves import (
+    BINNINGS,
+    Binning,
+    ReliabilityCurve,
+    binned_curve,
+    corp_curve,
+    smooth_curve,
 )
-from hcal.evaluation.smooth import smooth_curve
-from hcal.metrics.bins import check_bins
-from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.io.class_names import check_classes, encode
+from hcal.metrics.binned import check_bins
+from hcal.metrics.sample import Vector, as_sample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Binning = Literal["equal-width", "equal-mass", "corp", "smooth"]
-BINNINGS: tuple[str, ...] = get_args(Binning)
-
-
-@dataclass(frozen=True)
-class ReliabilityCurve:
-    """One reliability curve; arrays have shape (bins,), NaN where a bin is empty.
-
-    Attributes
-    ----------
-    title : str
-    edges : array of shape (bins + 1,)
-        Bins (lo, hi]; the first one also takes 0.
-    weight : array
-        Rows (or their weights) in the bin.
-    predicted, observed : array
-        Mean probability, and frequency of the event.
-    low, high : array
-        Consistency band of ``observed``.
-    error : float
-        Σ_b (n_b/N)|predicted − observed|; of a smooth curve, the smooth calibration error.
-    binning : {"equal-width", "equal-mass", "corp", "smooth"}
-    parts : Parts or None
-        Of a CORP curve: the event's Brier score as miscalibration − discrimination + uncertainty.
-    """
-
-    title: str
-    edges: Vector
-    weight: Vector
-    predicted: Vector
-    observed: Vector
-    low: Vector
-    high: Vector
-    error: float
-    binning: Binning = "equal-width"
-    parts: Parts | None = None
-
-    @property
-    def along(self) -> bool:
-        """Whether the band runs along the curve, as there are no bins that somebody chose."""
-        return self.binning in ("corp", "smooth")
-
-    @property
-    def outside(self) -> NDArray[np.bool_]:
-        """Which bins lie outside their consistency band."""
-        with np.errstate(invalid="ignore"):
-            return (self.observed < self.low) | (self.observed > self.high)
+#: Curves of a class-wise diagram that are printed, the worst first; characters from 0 to 1.
+_PRINTED: Final = 5
+_WIDTH: Final = 30
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,15 +49,24 @@ class Reliability:
     def __len__(self) -> int:
         return len(self.curves)
 
-    def __str__(self) -> str:
-        from hcal.evaluation.diagram_text import diagram_text
+    def __getitem__(self, i: int) -> ReliabilityCurve:
+        try:
+            return self.curves[i]
+        except IndexError:
+            one = f"this diagram has one curve, of the {self.curves[0].title}: take [0]"
+            many = f"this diagram has the curves 0..{len(self) - 1}, one a class"
+            more = "; level='class-wise' has one a class" if self.level != "class-wise" else ""
+            raise IndexError(f"{one if len(self) == 1 else many}{more}; got [{i}]") from None
 
-        return diagram_text(self)
+    def __str__(self) -> str:
+        order = np.argsort([-c.error for c in self.curves], kind="stable")[:_PRINTED]
+        parts = [_text(self.curves[i]) for i in order]
+        if len(self) > len(parts):
+            parts.append(f"… and {len(self) - len(parts)} classes with smaller errors")
+        head = f"Reliability of {self.n:,} rows ({self.level}); * outside the {self.ci:.0%} band"
+        return "\n\n".join([head, *parts])
 
     __repr__ = __str__
-
-    def __getitem__(self, i: int) -> ReliabilityCurve:
-        return self.curves[i]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, ready for JSON (None where a bin is empty).
@@ -125,7 +78,7 @@ class Reliability:
         names = ("edges", "weight", "predicted", "observed", "low", "high")
         curves = [
             {"title": c.title, "error": c.error, "binning": c.binning}
-            | {n: _plain(getattr(c, n)) for n in names}
+            | {n: [None if np.isnan(v) else float(v) for v in getattr(c, n)] for n in names}
             | ({} if c.parts is None else {"parts": vars(c.parts)})
             for c in self.curves
         ]
@@ -162,10 +115,6 @@ class Reliability:
         if classes is None:
             classes = np.argsort([-c.error for c in self.curves], kind="stable")[:panels].tolist()
         return draw_panels([self.curves[k] for k in classes], self.ci)
-
-
-def _plain(x: Vector) -> list[float | None]:
-    return [None if np.isnan(v) else float(v) for v in x]
 
 
 def reliability(
@@ -233,8 +182,9 @@ def reliability(
 
     def curve(title: str, p: Vector, event: Vector) -> ReliabilityCurve:
         if binning in ("corp", "smooth"):
-            return (_corp if binning == "corp" else _smooth)(title, p, event, s.w, ci, resamples, rng)
-        return _curve(title, p, event, s, bins, binning, ci)
+            drawn = corp_curve if binning == "corp" else smooth_curve
+            return drawn(title, p, event, s.w, ci, resamples, rng)
+        return binned_curve(title, p, event, s.w, bins=bins, binning=binning, level=ci)
 
     if level == "top-label":
         curves = [curve("top label", s.data.conf, s.data.hit)]
@@ -246,67 +196,20 @@ def reliability(
     return Reliability(tuple(curves), level, ci, s.n)
 
 
-def _corp(
-    title: str, p: Vector, event: Vector, w: Vector, ci: float, resamples: int, rng: np.random.Generator
-) -> ReliabilityCurve:
-    pooled = pool_probabilities(p, event, w)
-    steps = isotonic_steps(pooled)
-    inner = (pooled.p[steps.first[1:]] + pooled.p[steps.first[1:] - 1]) / 2
-    low, high = isotonic_band(pooled, steps.predicted, ci, resamples, rng)
-    gap = steps.weight @ np.abs(steps.predicted - steps.observed) / w.sum()
-    edges = np.concatenate([[0.0], inner, [1.0]])
-    parts = isotonic_parts(pooled)
-    return ReliabilityCurve(
-        title, edges, steps.weight, steps.predicted, steps.observed, low, high, float(gap), "corp", parts
-    )
-
-
-def _smooth(
-    title: str, p: Vector, event: Vector, w: Vector, ci: float, resamples: int, rng: np.random.Generator
-) -> ReliabilityCurve:
-    found = smooth_curve(p, event, w, ci, resamples, rng)
-    edges = np.linspace(0, 1, len(found.weight) + 1)
-    at = np.where(np.isnan(found.observed), np.nan, (edges[1:] + edges[:-1]) / 2)
-    weight = np.where(np.isnan(at), 0.0, found.weight)
-    return ReliabilityCurve(
-        title, edges, weight, at, found.observed, found.low, found.high, found.error, "smooth"
-    )
-
-
-def _curve(
-    title: str, p: Vector, event: Vector, s: Sample, bins: int, binning: Binning, ci: float
-) -> ReliabilityCurve:
-    edges = np.linspace(0, 1, bins + 1)
-    if binning == "equal-mass":
-        edges = np.quantile(p, edges)
-        edges[0], edges[-1] = 0.0, 1.0
-    which = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, bins - 1)
-    w, sum_p, sum_e, square = (
-        np.bincount(which, weights=x, minlength=bins).astype(np.float64, copy=False)
-        for x in (s.w, s.w * p, s.w * event, s.w**2)
-    )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        predicted, observed, size = sum_p / w, sum_e / w, w**2 / square
-    low, high = consistency_band(predicted, size, ci)
-    gap = np.nansum(np.abs(sum_p - sum_e)) / s.total
-    return ReliabilityCurve(title, edges, w, predicted, observed, low, high, float(gap), binning)
-
-
-def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector]:
-    """Return where the frequency of n events of probability p lies with at least the given probability.
-
-    Shapes: p, n, low, high (bins,), NaN where a bin is empty.
-
-    >>> consistency_band(np.array([0.5]), np.array([100.0]), 0.95)
-    (array([0.4]), array([0.6]))
-    """
-    safe = np.clip(np.nan_to_num(p, nan=0.5), 1e-300, 1 - 1e-16)
-    size = np.maximum(np.nan_to_num(n, nan=1.0), 1.0)
-    ends = []
-    for q in ((1 - level) / 2, (1 + level) / 2):
-        # The smallest number of events whose binomial distribution function reaches q.
-        count = np.clip(np.ceil(np.nan_to_num(bdtrik(q, size, safe), nan=0.0) - 1e-9), 0, size)
-        ends.append(np.where(np.isnan(p), np.nan, count / size))
-    # Certain events (p = 0 or 1) have no spread.
-    certain = (p <= 0) | (p >= 1)
-    return np.where(certain, p, ends[0]), np.where(certain, p, ends[1])
+def _text(curve: ReliabilityCurve) -> str:
+    """Every bin with rows as a line: its probability, frequency and band, and a bar with a mark on it."""
+    lines = [
+        f"{curve.title}: error {curve.error:.4f}",
+        f"{'probability':<12} {'stated':>7} {'happened':>9}  {'if calibrated':>14} {'rows':>9}",
+    ]
+    for b in np.flatnonzero(curve.weight > 0):
+        mark = "*" if curve.outside[b] else " "
+        band = f"{curve.low[b]:.3f}–{curve.high[b]:.3f}"
+        length = round(curve.observed[b] * _WIDTH)
+        cells = ["█" if i < length else " " for i in range(_WIDTH + 1)]
+        cells[round(curve.predicted[b] * _WIDTH)] = "│"
+        lines.append(
+            f"{curve.edges[b]:.3f}–{curve.edges[b + 1]:.3f}  {curve.predicted[b]:>7.3f} "
+            f"{curve.observed[b]:>8.3f}{mark}  {band:>14} {curve.weight[b]:>9,.0f}  {''.join(cells).rstrip()}"
+        )
+    return "\n".join(lines)

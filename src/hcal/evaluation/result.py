@@ -9,12 +9,12 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from hcal.certificates import Certificate, GroupCertificate
-from hcal.certificates.sentences import group_sentences
-from hcal.evaluation.standing import Standing
+from hcal.certificates.sentences import group_sentences, share
+from hcal.evaluation.assessment import Assessment, p_words
+from hcal.extras import load_extra
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
-from hcal.extras import load_extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +48,20 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class PositiveRate:
+    """The positive class of two: its name, its mean probability, and how often it came."""
+
+    name: str
+    stated: float
+    observed: float
+
+    @property
+    def words(self) -> str:
+        """Both rates in words."""
+        return f"P({self.name}) stated {share(self.stated)}, observed {share(self.observed)}"
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """All that was measured on one predictor. ``print`` it, show it in a notebook, or take ``to_dict()``.
 
@@ -65,8 +79,10 @@ class Evaluation:
     test, vector_test : CalibrationTest or None
         Of the top label, and of the whole vector.
     certificate : Certificate or None
-    standing : Standing or None
-        What tests and certificate add up to; the report grades by the same object.
+    assessment : Assessment or None
+        What tests and certificate add up to; the report shows the same object.
+    positive : PositiveRate or None
+        Of two classes: the name of the positive one, what is stated of it on average, how often it came.
     differences : dict of Difference
         Against the baseline, if one was given.
 
@@ -92,7 +108,8 @@ class Evaluation:
     differences: dict[str, Difference] = field(default_factory=dict)
     vector_test: CalibrationTest | None = None
     certificate: Certificate | None = None
-    standing: Standing | None = None
+    assessment: Assessment | None = None
+    positive: PositiveRate | None = None
 
     @property
     def collapsed(self) -> bool:
@@ -164,7 +181,8 @@ class Evaluation:
             "ci": self.ci,
             "test": None if self.test is None else vars(self.test),
             "vector_test": None if self.vector_test is None else vars(self.vector_test),
-            "standing": None if self.standing is None else self.standing.to_dict(),
+            "assessment": None if self.assessment is None else self.assessment.to_dict(),
+            "positive": None if self.positive is None else vars(self.positive),
             "groups": [g.to_dict() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
         }
@@ -173,9 +191,12 @@ class Evaluation:
     # -- for people -------------------------------------------------------------------------------
 
     def _headline(self) -> str:
+        stated = f"mean confidence {self.mean_confidence:.4f}"
+        if self.positive is not None:
+            stated = self.positive.words
         return (
-            f"{self.n} rows, {self.k} classes: accuracy {self.accuracy:.4f}, mean confidence "
-            f"{self.mean_confidence:.4f}, sharpness {self.sharpness:.4f}"
+            f"{self.n:,} rows, {self.k} classes: {stated}, accuracy {self.accuracy:.4f}, "
+            f"sharpness {self.sharpness:.4f}"
         )
 
     def _columns(self) -> list[str]:
@@ -210,10 +231,10 @@ class Evaluation:
         if self.test is not None:
             lines.append(
                 f"calibration test ({self.test.statistic}, {self.test.n_resamples} resamplings): "
-                f"p = {self.test.p_value:.3g}"
+                f"{p_words(self.test)}"
             )
-        if self.standing is not None:
-            lines += self.standing.sentences
+        if self.assessment is not None:
+            lines += self.assessment.sentences
         lines += group_sentences(self.groups) if self.groups else []
         return lines + [f"warning: {w}" for w in self.warnings]
 

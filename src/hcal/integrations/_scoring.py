@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.evaluation.diagram import ReliabilityCurve, reliability
+from hcal.evaluation import ReliabilityCurve, reliability
 from hcal.metrics.registry import get_metric
 
 Strategy = Literal["uniform", "quantile", "corp", "smooth"]

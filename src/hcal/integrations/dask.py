@@ -16,17 +16,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hcal.calibrators.base import Calibrator
-from hcal.calibrators.fit_batches import fit_batches
-from hcal.certificates.result import Certificate
-from hcal.certificates.run import TOLERANCE
+from hcal.calibrators.batches import fit_batches
+from hcal.certificates.result import TOLERANCE, Certificate
 from hcal.certificates.streaming import CertificateStream
+from hcal.extras import missing
+from hcal.inputs import InputKind
+from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where
 from hcal.io.blocks import Batch
 from hcal.io.class_names import check_classes
 from hcal.io.probabilities import to_probs
-from hcal.inputs import InputKind
-from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.extras import missing
 from hcal.partial import Partial, merged
 from hcal.passes import WorkerDiedError
 
@@ -222,10 +221,7 @@ def _merge(parts: Iterable[Any], empty: Callable[[], Partial]) -> Any:
 def fit(
     calibrator: Method, scores: Any, y: Any, *, sample_weight: Any = None, classes: Any = None, **options: Any
 ) -> Method:
-    """Fit a calibrator on blocks where they are: sums come back, or the rows of a sample.
-
-    A method that is fitted by sums passes over the blocks many times: ``persist()`` them where the workers
-    can hold them, else each pass makes them anew.
+    """Fit a calibrator on the rows of a sample, drawn where the blocks are.
 
     Parameters
     ----------
@@ -238,7 +234,7 @@ def fit(
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
     **options
-        Of :func:`hcal.fit_batches`: ``exact``, ``sample_rows``, ``random_state``.
+        Of :func:`hcal.fit_batches`: ``sample_rows``, ``n_rows``.
 
     Examples
     --------

@@ -20,7 +20,7 @@ def rows(
     Parameters
     ----------
     logits : array or Tensor of shape (N, K, ...)
-    y : array or Tensor of shape (N, ...)
+    y : array or Tensor of shape (N, ...) or (N, 1, ...)
     ignore_index : int, optional
         The label of pixels to leave out (often 255 or −100).
     pixels : int, optional
@@ -39,6 +39,8 @@ def rows(
     >>> [a.shape for a in rows(z, y, ignore_index=255)]
     [(16, 3), (16,)]
     """
+    if y.ndim == logits.ndim and y.shape[1] == 1:  # masks (N, 1, H, W)
+        y = y[:, 0]
     spatial = tuple(logits.shape[2:])
     if logits.ndim < 2 or tuple(y.shape) != (logits.shape[0], *spatial):
         raise ValueError(
@@ -86,7 +88,7 @@ def fit(
     ----------
     calibrator : Calibrator
     logits : array or Tensor of shape (N, K, ...)
-    y : array or Tensor of shape (N, ...)
+    y : array or Tensor of shape (N, ...) or (N, 1, ...)
     ignore_index, pixels, random_state
         As in :func:`rows`.
 

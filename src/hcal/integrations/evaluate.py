@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from hcal.evaluation import evaluate
+from hcal.extras import missing
 from hcal.inputs import InputKind, to_numpy
 from hcal.metrics.registry import get_metric
-from hcal.extras import missing
 
 __all__ = ["HEADLINE", "compute_metrics", "load"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from hcal.io.language_models import Questions, Stated, option_scores, read_lm_eval, read_stated
-from hcal.runtime.ragged import pad_options
+from hcal.numerics import pad_options
 
 __all__ = [
     "MultipleChoiceCalibrator",

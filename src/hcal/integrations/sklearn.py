@@ -15,7 +15,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import StratifiedGroupKFold, check_cv
 from sklearn.utils import Bunch, _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils._metadata_requests import _routing_enabled
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
@@ -24,14 +24,13 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
 
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
-from hcal.io.class_names import ClassName, check_classes, is_text
-from hcal.inputs import check_weight
-from hcal.integrations._content_folds import content_folds, digests, merge_equal
+from hcal.inputs import check_groups, check_weight
 from hcal.integrations._margins import booster_margins, raw_margins
 from hcal.integrations._scoring import CalibrationDisplay, Scorer, score_function
+from hcal.io.class_names import ClassName, check_classes, is_text
 from hcal.numerics import FloatArray, IntArray
 
-__all__ = ["CalibrationDisplay", "HCalibratedClassifier", "Scorer", "raw_margins", "score_function"]
+__all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins", "score_function"]
 
 Response = Literal["auto", "decision_function", "predict_proba"]
 Split = tuple[IntArray, IntArray]
@@ -42,7 +41,7 @@ _FLOOR = float(np.finfo(np.float32).eps)
 _ZERO = float(np.finfo(np.float64).smallest_subnormal)
 
 
-class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Wrap a classifier so that its ``predict_proba`` can be trusted.
 
     Parameters
@@ -50,19 +49,16 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     estimator : classifier, optional
         Anything with ``decision_function`` or ``predict_proba``; logistic regression if not given. A
         ``FrozenEstimator`` is used as it is, like ``cv="prefit"``.
-    method : str or Calibrator, default "h"
+    method : str or Calibrator, default "pool"
         A registry name (see :func:`hcal.list_calibrators`), or an unfitted calibrator of logits.
     cv : int, "prefit", splitter, iterable or None
-        How held-out scores are made. None means 5 folds. ``"prefit"``: the estimator is fitted already, and
-        the rows given to ``fit`` must be new to it. An integer makes stratified folds by the content of the
-        rows: equal rows share a fold, and neither order nor a weight in place of repetition changes them.
+        How held-out scores are made, as in scikit-learn. None means 5 stratified folds. ``"prefit"``: the
+        estimator is fitted already, and the rows given to ``fit`` must be new to it.
     response : {"auto", "decision_function", "predict_proba"}
         The output to calibrate; ``auto`` prefers raw scores: ``decision_function``, or the margins of
         LightGBM, XGBoost and CatBoost.
     n_jobs : int, optional
         How many folds are fitted at the same time (joblib).
-    random_state : int, default 0
-        Which folds an integer ``cv`` makes.
 
     Attributes
     ----------
@@ -77,7 +73,7 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.naive_bayes import GaussianNB
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = HCalibratedClassifier(GaussianNB(), method="ts").fit(X, y)
+    >>> model = CalibratedClassifier(GaussianNB(), method="ts").fit(X, y)
     >>> model.predict_proba(X[:1]).shape
     (1, 3)
     """
@@ -90,20 +86,18 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self,
         estimator: Any = None,
         *,
-        method: str | Calibrator = "h",
+        method: str | Calibrator = "pool",
         cv: Any = None,
         response: Response = "auto",
         n_jobs: int | None = None,
-        random_state: int = 0,
     ) -> None:
         self.estimator = estimator
         self.method = method
         self.cv = cv
         self.response = response
         self.n_jobs = n_jobs
-        self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, **params: Any) -> Self:
         """Fit the classifier, unless it is fitted already, and its map.
 
         Parameters
@@ -114,13 +108,16 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             Labels of any kind, strings too.
         sample_weight : array-like of shape (N,), optional
             Goes to the map, and to the estimator if it takes weights.
+        groups : array-like of shape (N,), optional
+            Rows of one group depend on each other: a group is held out as a whole.
         **params
             Metadata for the estimator's ``fit`` and the splitter's ``split``, routed as scikit-learn does.
         """
         X, y = self._check_targets(X, y)
         weight = check_weight(sample_weight, len(y))
+        members = check_groups(groups, len(y))
         estimator = self._base()
-        routed = self._route(estimator, weight, params)
+        routed = self._route(estimator, weight, members, params)
         if self._is_prefit(estimator):
             check_is_fitted(estimator)
             self.estimator_ = estimator
@@ -133,10 +130,11 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 raise ValueError(
                     "sample_weight leaves one class only; calibration needs at least two classes"
                 )
-            splits = self._splits(X, y, labels, weight, routed.splitter.split)
+            splits = self._splits(X, y, members, routed.splitter.split)
             models = self._fit_folds(estimator, X, y, splits, routed.estimator.fit)
             self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
-        self.calibrator_ = self._fit_map(X, labels, weight, [test for _, test in splits], models)
+        held_out = [test for _, test in splits]
+        self.calibrator_ = self._fit_map(X, labels, weight, members, held_out, models)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -226,9 +224,10 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f'cv must be an int, "prefit", a splitter, an iterable or None; got {self.cv!r}')
         return isinstance(self.cv, str) or isinstance(estimator, FrozenEstimator)
 
-    def _route(self, estimator: Any, weight: Any, params: dict[str, Any]) -> Bunch:
+    def _route(self, estimator: Any, weight: Any, groups: Any, params: dict[str, Any]) -> Bunch:
         if _routing_enabled():
-            routed = process_routing(self, "fit", sample_weight=weight, **params)
+            asked = {"groups": groups} if hasattr(self.cv, "split") else {}
+            routed = process_routing(self, "fit", sample_weight=weight, **asked, **params)
             routed.setdefault("splitter", Bunch(split={}))
             return routed
         to_fit = dict(params)
@@ -241,22 +240,12 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))
 
-    def _splits(self, X: Any, y: Any, labels: IntArray, weight: Any, params: dict[str, Any]) -> list[Split]:
+    def _splits(self, X: Any, y: Any, groups: IntArray | None, params: dict[str, Any]) -> list[Split]:
+        if groups is None:
+            return list(check_cv(self.cv, y, classifier=True).split(X, y, **params))
         if self.cv is None or isinstance(self.cv, int | np.integer):
-            n_folds = 5 if self.cv is None else int(self.cv)
-            if n_folds < 2:
-                raise ValueError(f"cv must be at least 2 folds, got {n_folds}")
-            counted = None if weight is None else weight > 0
-            fold = content_folds(X, labels, n_folds, random_state=self.random_state, counted=counted)
-            pairs = [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(n_folds)]
-        else:
-            pairs = list(check_cv(self.cv, y, classifier=True).split(X, y, **params))
-        pairs = [(train, test) for train, test in pairs if len(test)]
-        if not pairs:
-            raise ValueError(
-                "no row can be held out: every class has fewer than 2 different rows (n_samples too small)"
-            )
-        return pairs
+            return list(StratifiedGroupKFold(5 if self.cv is None else int(self.cv)).split(X, y, groups))
+        return list(check_cv(self.cv, y, classifier=True).split(X, y, **{"groups": groups, **params}))
 
     def _fit_folds(
         self, estimator: Any, X: Any, y: Any, splits: list[Split], fit_params: dict[str, Any]
@@ -267,22 +256,23 @@ class HCalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return fitted
 
     def _fit_map(
-        self, X: Any, labels: IntArray, weight: Any, held_out: list[IntArray], models: list[Any]
+        self,
+        X: Any,
+        labels: IntArray,
+        weight: Any,
+        groups: IntArray | None,
+        held_out: list[IntArray],
+        models: list[Any],
     ) -> Calibrator:
-        """Fit the calibrator on the held-out scores, equal rows merged into one with their weight."""
+        """Fit the calibrator on the held-out scores."""
         rows = np.concatenate(held_out)
-        fold = np.repeat(np.arange(len(held_out)), [len(test) for test in held_out])
         pairs = zip(models, held_out, strict=True)
         logits = np.concatenate([self._logits(model, _safe_indexing(X, test)) for model, test in pairs])
-        own = None if weight is None else weight[rows]
-        first, mass = merge_equal(digests(X)[rows], fold, labels[rows], own)
         calibrator = self._new_calibrator()
         if self._response(models[0]) == "predict_proba":
             calibrator.set_params(input="log_probs")  # a zero is then a small number, not minus infinity
-        if own is None and not calibrator.weighted:
-            first, mass = np.repeat(first, mass.astype(np.int64)), np.ones(len(rows))
-        z, y = logits[first], labels[rows][first]
-        return calibrator.fit(z, y, None if (mass == 1).all() else mass, classes=self._names())
+        own, members = (None if a is None else a[rows] for a in (weight, groups))
+        return calibrator.fit(logits, labels[rows], own, groups=members, classes=self._names())
 
     def _names(self) -> tuple[ClassName, ...] | None:
         """Return the labels where they are text that a calibrator can carry: its sentences then say them."""

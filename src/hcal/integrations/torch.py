@@ -1,4 +1,4 @@
-"""PyTorch: collect the outputs of a model, and put a fitted calibrator behind it.
+"""PyTorch: put a fitted calibrator behind a model, and collect the outputs of one.
 
 >>> import hcal
 >>> from hcal.integrations.torch import CalibratedModule
@@ -9,6 +9,7 @@ tensor([[0.2500, 0.7500]])
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -18,30 +19,90 @@ import torch
 from torch import Tensor, nn
 
 from hcal.calibrators.base import Calibrator
-from hcal.calibrators.program import is_portable, program
-from hcal.inputs import check_scores
-from hcal.integrations._signature import AsModel
 from hcal.integrations._stored import from_bytes, to_bytes
-from hcal.runtime.halves import HALVES, narrow
-from hcal.runtime.log_rows import LogRows
-from hcal.numerics import FloatArray
-from hcal.runtime.torch_ops import WIDTHS, TorchOps
+from hcal.maps.base import Map
 
 Output = Literal["probs", "log_probs"]
+#: Scores of a block on an accelerator: each operation of the formula makes as many (64 MB of float32).
+_BLOCK_SCORES = 1 << 24
+#: Constants beyond this do not fit a float32 computation.
+_FLOAT32_LIMIT = 1e15
+
+
+class MapModule(nn.Module):
+    """A map as a module: its own formula, with buffers in place of arrays and modules in place of parts.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
+    >>> MapModule(cal.prediction_)(torch.tensor([[0.0, 2.0]]))
+    tensor([[0.2500, 0.7500]])
+    """
+
+    def __init__(self, map: Map, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.formula = type(map)
+        for each in dataclasses.fields(map):  # type: ignore[arg-type]
+            value = getattr(map, each.name)
+            if isinstance(value, Map):
+                self.add_module(each.name, MapModule(value, dtype))
+            elif "array" in each.metadata:
+                self.register_buffer(
+                    each.name, None if value is None else _tensor(value, dtype), persistent=False
+                )
+            else:
+                setattr(self, each.name, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the map computes of scores (N, K)."""
+        out: Tensor = self.formula.__call__(self, x)  # type: ignore[arg-type]
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # a further method of the map: it runs on the buffers of this module
+            found = getattr(super().__getattribute__("formula"), name, None)
+            if not callable(found):
+                raise
+            return found.__get__(self)
+
+
+def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
+    found = torch.as_tensor(np.asarray(value))
+    return found.to(dtype) if found.is_floating_point() else found
+
+
+def fits_float32(map: Map) -> bool:
+    """Return whether a map may be computed in float32: it says so, and no constant is out of reach."""
+    small = (np.abs(a[np.isfinite(a)]).max(initial=0) < _FLOAT32_LIMIT for a in map.arrays().values())
+    return map.float32_safe and all(small)
+
+
+def predict_on_device(calibrator: Calibrator, scores: Tensor) -> Tensor:
+    """Return the probabilities (N, K) of a tensor, computed where it lies; a row with NaN comes out NaN."""
+    k = calibrator.n_classes_
+    if scores.ndim != 2 or scores.shape[1] != k:
+        raise ValueError(
+            f"{calibrator.input} has shape {tuple(scores.shape)}, but the calibrator was fitted on {k} classes"
+        )
+    head = CalibrationHead(calibrator).to(scores.device)
+    with torch.no_grad():
+        blocks = torch.split(scores.detach(), max(1, _BLOCK_SCORES // k))
+        return torch.cat([head(block) for block in blocks]) if len(blocks) > 1 else head(blocks[0])
 
 
 class CalibrationHead(nn.Module):
     """A fitted calibrator as a module: scores (N, K) or (N, K, ...) in, probabilities of the same shape out.
 
-    The graph is float64 inside, whatever ``.half()`` or ``.to(dtype)`` say to the rest of the model: the
-    constants move to a device but are never rounded. Input and output have the dtype of the scores. Without
-    gradients, the kernels of ``predict_proba`` do the same in that width.
+    Input and output have the float width of the scores. Methods that look up steps or multiply large numbers are
+    computed in float64, the others in float32; half floats are computed in float32 and narrowed at the end.
 
     Parameters
     ----------
-    calibrator : Calibrator
-        Fitted. Methods with a graph (see :mod:`hcal.runtime.ops`) run in torch, carry gradients and can be
-        exported with ``torch.export``; the others go through numpy.
+    calibrator : Calibrator, optional
+        Fitted. Without one, the head waits for :meth:`load_state_dict`.
     output : {"probs", "log_probs"}
         ``"log_probs"`` stands in for logits: a softmax of it gives the calibrated probabilities.
 
@@ -53,160 +114,90 @@ class CalibrationHead(nn.Module):
     torch.Size([1, 2, 4, 4])
     """
 
-    def __init__(self, calibrator: Calibrator, output: Output = "probs") -> None:
+    def __init__(self, calibrator: Calibrator | None = None, output: Output = "probs") -> None:
         super().__init__()
-        calibrator._check_fitted()
         if output not in ("probs", "log_probs"):
             raise ValueError(f'output must be "probs" or "log_probs", got {output!r}')
         self.output = output
-        self._become(calibrator)
+        self.calibrator = calibrator
+        if calibrator is not None:
+            self._become(calibrator)
 
     def _become(self, calibrator: Calibrator) -> None:
-        """Take over a calibrator: record the constants of its graph, on the device of those before."""
+        calibrator._check_fitted()
         where = next(self.buffers(), torch.empty(0)).device
-        self._buffers.clear()
         self.calibrator = calibrator
-        self.in_torch = is_portable(calibrator)
-        constants: list[Tensor] = []
-        if self.in_torch:
-            zeros = torch.zeros(1, calibrator.n_classes_, dtype=torch.float64)
-            self._run(TorchOps(constants, torch.float32, recording=True), zeros, torch.float32)
-        self.n_constants = len(constants)
-        for i, constant in enumerate(constants):
-            self.register_buffer(f"c{i}", constant.to(where))
+        self.n_classes, self.one_column = calibrator.n_classes_, calibrator.n_classes_ == 2
+        self.float64 = MapModule(calibrator.prediction_, torch.float64).to(where)
+        narrow = fits_float32(calibrator.map_)
+        self.float32 = MapModule(calibrator.prediction_, torch.float32).to(where) if narrow else None
 
     def forward(self, scores: Tensor) -> Tensor:
         """Return calibrated probabilities (or their logarithms) of scores (N, K, ...), classes on axis 1."""
+        if self.calibrator is None:
+            raise ValueError(
+                "this head has no calibrator yet: give it one, or load a state dict that holds one"
+            )
+        dtype = scores.dtype if scores.is_floating_point() else torch.float64
         rows = self._rows(scores)
-        dtype = rows.dtype if rows.dtype.is_floating_point else torch.float64
-        half = dtype in HALVES
-        wide = torch.float32 if half else dtype  # halves are computed in float32, and narrowed at the end
-        if (there := self._by_device_kernel(rows)) is not None:
-            return there.movedim(-1, 1)
-        plain = self._plain(rows, wide) if self.in_torch else None
-        if plain is not None:
-            probs = self._by_kernels(plain).reshape(rows.shape)
-        elif self.in_torch:
-            ops = TorchOps([getattr(self, f"c{i}") for i in range(self.n_constants)], wide)
-            probs = self._run(ops, rows.to(torch.float64), wide)
-        else:
-            flat = rows.to(wide).reshape(-1, rows.shape[-1])
-            probs = self.calibrator.predict_proba(flat).reshape(rows.shape)
-        if self.output == "log_probs":
-            probs = torch.log(probs.clamp_min(torch.finfo(dtype).tiny))
-        if half:
-            return narrow(probs, rows, dtype, self.calibrator.preserves).movedim(-1, 1)
-        return probs.to(dtype).movedim(-1, 1)
-
-    def _by_device_kernel(self, rows: Tensor) -> Tensor | None:
-        """Return probabilities by the method's own CUDA kernel, where numbers are asked for and nothing else.
-
-        Nothing is read back, so nothing waits for the device: a NaN makes its row NaN, as in the graph.
-        """
-        if rows.device.type == "cpu" or not rows.numel() or self.output != "probs":
-            return None
-        if self.calibrator.input != "logits" or self._is_watched(rows):
-            return None
-        flat = rows.detach().reshape(-1, rows.shape[-1])
-        found = self.calibrator._predict_on_cuda(flat, check=False)
-        return None if found is None else found.reshape(rows.shape)
-
-    @staticmethod
-    def _is_watched(rows: Tensor) -> bool:
-        return (rows.requires_grad and torch.is_grad_enabled()) or is_recorded(rows)
-
-    def _plain(self, rows: Tensor, wide: torch.dtype) -> FloatArray | LogRows | None:
-        """Return logits (M, K) in memory where numbers are asked for and nothing else; None: run the graph.
-
-        No gradient, nobody who records, and nothing in the scores that the door would speak of.
-        """
-        if self._is_watched(rows):
-            return None
-        if rows.device.type != "cpu" or not rows.numel():
-            return None
-        flat: FloatArray = rows.detach().to(wide).reshape(-1, rows.shape[-1]).contiguous().numpy()
-        if self.calibrator.input == "logits":  # a sum that overflows only sends us on
-            with np.errstate(over="ignore", invalid="ignore"):
-                return flat if np.isfinite(np.add.reduce(flat, axis=None)) else None
-        try:
-            return check_scores(flat, input=self.calibrator.input)[0]
-        except ValueError:
-            return None
-
-    def _by_kernels(self, logits: FloatArray | LogRows) -> Tensor:
-        """Return what ``predict_proba`` does: the graph makes a pass over memory an operation."""
-        return torch.from_numpy(self.calibrator._predict_blocks(logits))
-
-    def _run(self, ops: TorchOps, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        eps, smallest = WIDTHS[dtype]
-        probs: Tensor = program(self.calibrator, ops, rows, eps=eps, smallest=smallest)
-        return probs
+        module, wide = self.float64, torch.float64
+        if self.float32 is not None and dtype != torch.float64:
+            module, wide = self.float32, torch.float32
+        with torch.autocast(scores.device.type, enabled=False):
+            probs = module(rows.to(wide))
+            if self.output == "log_probs":
+                probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
+            out: Tensor = probs if dtype == wide else module.narrowed(probs, rows)
+        return out.movedim(-1, 1)
 
     def _rows(self, scores: Tensor) -> Tensor:
         """Return scores with the classes last; a binary score (N,) or (N, 1) becomes two columns."""
-        k = self.calibrator.n_classes_
-        if k == 2 and self.calibrator.input == "logits" and (scores.ndim == 1 or scores.shape[1] == 1):
+        k = self.n_classes
+        if self.one_column and (scores.ndim == 1 or scores.shape[1] == 1):
             positive = scores.reshape(-1)
+            if self.float64.kind == "probs":
+                return torch.stack([1 - positive, positive], dim=-1)
             return torch.stack([torch.zeros_like(positive), positive], dim=-1)
         if scores.ndim < 2 or scores.shape[1] != k:
             raise ValueError(f"scores must have shape (N, {k}) or (N, {k}, ...), got {tuple(scores.shape)}")
         return scores.movedim(1, -1)
 
     def get_extra_state(self) -> Tensor:
-        """Return the calibrator as the bytes of its file: which operations meet the constants is in it."""
-        return torch.frombuffer(bytearray(to_bytes(self.calibrator)), dtype=torch.uint8)
+        """Return the calibrator as the bytes of its file: which formula meets the buffers is in it."""
+        content = b"" if self.calibrator is None else to_bytes(self.calibrator)
+        return (
+            torch.frombuffer(bytearray(content), dtype=torch.uint8)
+            if content
+            else torch.empty(0, dtype=torch.uint8)
+        )
 
     def set_extra_state(self, state: Tensor) -> None:
         """Become the calibrator that a state dict holds."""
         content = state.cpu().numpy().tobytes()
-        if content != to_bytes(self.calibrator):
+        if content and (self.calibrator is None or content != to_bytes(self.calibrator)):
             self._become(from_bytes(content))
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str],
         unexpected: list[str], errors: list[str],
     ) -> None:  # fmt: skip
-        # First the structure, then the constants: those of another fit need not fit into these. Constants
-        # alone would be read by the operations of this fit, without a word.
+        # The file of the calibrator says all: the buffers follow from it.
         structure = state_dict.get(f"{prefix}_extra_state")
-        if structure is None and any(f"{prefix}c{i}" in state_dict for i in range(self.n_constants)):
-            errors.append(
-                f"{prefix or 'head'}: the state dict holds a calibrator's constants but not its structure "
-                "(an older hcal wrote it): make the module from the calibrator's own file and save it again"
-            )
+        if structure is None:
+            missing.append(f"{prefix}_extra_state")
             return
-        if structure is not None:
-            try:
-                self.set_extra_state(structure)
-            except ValueError as error:
-                errors.append(f"{prefix or 'head'}: {error}")
-                return
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        try:
+            self.set_extra_state(structure)
+        except ValueError as error:
+            errors.append(f"{prefix or 'head'}: {error}")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibrationHead:
         # .half() must not round the constants: only the device of what `fn` makes is taken over.
-        for name, buffer in self._buffers.items():
-            if buffer is not None:
-                self._buffers[name] = buffer.to(fn(buffer).device)
+        for module in self.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = buffer.to(fn(buffer).device)
         return self
-
-
-def is_recorded(x: Tensor) -> bool:
-    """Whether operations on a tensor are being traced, compiled, exported, batched or watched.
-
-    Examples
-    --------
-    >>> is_recorded(torch.zeros(1))
-    False
-    """
-    if type(x) is not Tensor or torch._C._get_tracing_state() is not None:
-        return True
-    if torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export():
-        return True
-    # not public, and the only way to ask: vmap and grad of torch.func, and modes such as make_fx
-    wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)
-    modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
-    return bool(wrapped is not None and wrapped(x)) or bool(modes is not None and modes() > 0)
 
 
 class CalibratedModule(nn.Module):
@@ -216,7 +207,7 @@ class CalibratedModule(nn.Module):
     ----------
     model : nn.Module
         Gives scores (N, K) or (N, K, H, W): a tensor, or an object or dict with ``logits``.
-    calibrator : Calibrator
+    calibrator : Calibrator, optional
         Fitted on scores of the same kind.
     output : {"probs", "log_probs"}
 
@@ -229,12 +220,13 @@ class CalibratedModule(nn.Module):
     torch.Size([5, 2])
     """
 
-    def __init__(self, model: nn.Module, calibrator: Calibrator, output: Output = "probs") -> None:
+    def __init__(
+        self, model: nn.Module, calibrator: Calibrator | None = None, output: Output = "probs"
+    ) -> None:
         super().__init__()
         self.model = model
         self.head = CalibrationHead(calibrator, output)
 
-    @AsModel
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return calibrated probabilities of whatever the model takes."""
         calibrated: Tensor = self.head(scores_of(self.model(*args, **kwargs)))

@@ -16,8 +16,8 @@ import torch
 from torch import distributed
 
 from hcal.certificates.monitor import Alarm, Monitor
-from hcal.io.probabilities import to_probs
 from hcal.inputs import InputKind, check_kind
+from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.partial import merged
 

@@ -19,8 +19,8 @@ except ImportError:
 
     raise missing("this integration", "torchmetrics", "torchmetrics") from None
 
-from hcal.io.probabilities import to_probs
 from hcal.inputs import InputKind, check_kind
+from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
 
 __all__ = ["CalibrationMetrics", "CalibrationScore", "attach"]

@@ -22,8 +22,7 @@ import numpy as np
 from hcal.io.limits import check_bytes, one_line, open_regular, size_of
 from hcal.io.request import OPTION_SCORES, OptionScore, Request
 from hcal.io.top_k import TopK
-from hcal.numerics import Float64, IntArray
-from hcal.runtime.ragged import log_softmax_options, pad_options
+from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 
 #: How far below a row's lowest option one lies whose log-likelihood is −inf: it is there, and hopeless.
 _HOPELESS: Final = 1e3

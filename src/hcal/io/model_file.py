@@ -20,9 +20,9 @@ from hcal._version import __version__
 from hcal.io.atomic import atomic_path
 from hcal.io.limits import one_line, open_regular
 
-#: Raised when the layout of a saved calibrator changes; older numbers stay readable for ever.
-#: 2: a checksum, and scalars of shape (), is new; the arrays are those of 1.
-SCHEMA = 2
+#: Raised when the layout of a saved calibrator changes; every number from 3 on stays readable for ever.
+#: 3: the arrays are the fields of a map, the header has the map's options and how the rows were asked for.
+SCHEMA = 3
 Arrays = dict[str, NDArray[Any]]
 #: The most bytes of a file's header: names, parameters, scores and facts of the fit.
 MOST_HEADER = 16_000_000
@@ -123,21 +123,11 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
         raise ValueError(
             f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
         )
-    if schema >= 2 and metadata.get(_CHECKSUM) != digest(metadata[_CONTAINER], arrays):
+    if schema < 3:
+        raise ValueError(f"{path} was written by hcal 0.2 or before: fit again")
+    if metadata.get(_CHECKSUM) != digest(metadata[_CONTAINER], arrays):
         raise ValueError(f"{path} is damaged: its checksum is not that of its content")
-    _refuse_old_default(path, header)
-    return header, arrays if schema >= 2 else _from_schema_1(arrays)
-
-
-def _refuse_old_default(path: str | os.PathLike[str], header: dict[str, Any]) -> None:
-    """Refuse a file of 0.2's default, which was called ``h``: the formula of it is not carried along."""
-    if header.get("name") == "h" and _release(header.get("hcal")) < (0, 3) <= _release(__version__):
-        raise ValueError(f"{path} was written by hcal 0.2, whose default was another: fit again")
-
-
-def _release(version: Any) -> tuple[int, ...]:
-    parts = str(version).split(".")[:2]
-    return tuple(int(part) for part in parts) if all(map(str.isdecimal, parts)) else (0, 0)
+    return header, arrays
 
 
 def reason(error: BaseException) -> str:
@@ -196,17 +186,11 @@ def _parse(text: str) -> dict[str, Any]:
     return header
 
 
-def _from_schema_1(arrays: Arrays) -> Arrays:
-    """Return the arrays as schema 2 has them: early files hold a scalar β as an array of one."""
-    old = arrays.get("beta")
-    return arrays if old is None or old.shape != (1,) else arrays | {"beta": old.reshape(())}
-
-
 # -- what a header tells of the fit -------------------------------------------------------------------
 
 #: The most levels, values and characters of what a fit tells of itself.
 MOST_LEVELS: Final = 8
-MOST_VALUES: Final = 1_000_000
+MOST_VALUES: Final = 300_000
 MOST_CHARACTERS: Final = 10_000
 #: What an entry is said to be, and whether a value is that (given the number of classes).
 Declaration = tuple[str, Callable[[Any, int], bool]]
@@ -288,6 +272,8 @@ def _check_values(info: Any) -> None:
     level, count = [info], 0
     for _ in range(MOST_LEVELS):
         count += len(level)
+        if count > MOST_VALUES:
+            raise ValueError(f"'info' holds more than {MOST_VALUES:,} values")
         for value in level:
             keys = list(value) if isinstance(value, dict) else []
             if not isinstance(value, dict | list | str | int | float | None):
@@ -302,6 +288,4 @@ def _check_values(info: Any) -> None:
         ]
         if not level:
             return
-        if count > MOST_VALUES:
-            raise ValueError(f"'info' holds more than {MOST_VALUES:,} values")
     raise ValueError(f"'info' is nested in more than {MOST_LEVELS} levels")

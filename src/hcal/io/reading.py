@@ -324,10 +324,14 @@ def _drop_unlabelled(data: DataFile, request: Request, row: int) -> DataFile:
             return data
         name = data.columns.get("label", "y")
         raise UnlabelledError(
-            f"{data.path.name}: {missing.sum():,} rows have no label in {one_line(repr(name), 60)}, first "
+            f"{data.path.name}: {_rows_have(int(missing.sum()))} no label in {one_line(repr(name), 60)}, first "
             f"row {row + int(np.argmax(missing)):,}: unlabelled='drop' (--unlabelled drop) leaves them out"
         )
     return replace(data.rows(~missing), dropped=int(missing.sum()))
+
+
+def _rows_have(rows: int) -> str:
+    return "1 row has" if rows == 1 else f"{rows:,} rows have"
 
 
 def _labels(path: Path | None, start: int, stop: int) -> NDArray[Any] | None:
@@ -430,7 +434,8 @@ def read(
 def joined(parts: Sequence[DataFile], paths: Sequence[Path]) -> DataFile:
     """Return rows that were read one after the other as one set."""
     first, dropped = parts[0], sum(part.dropped for part in parts)
-    notes = (f"{dropped:,} rows without a label were dropped",) if dropped else ()
+    words = "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
+    notes = (f"{words} dropped",) if dropped else ()
     more = {"path": paths[0], "more": tuple(paths[1:]), "dropped": dropped, "notes": notes}
     if len(parts) == 1:
         return replace(first, **more)  # type: ignore[arg-type]

@@ -126,6 +126,8 @@ def _cells(name: str, cells: Sequence[Any], first: int, *, text: bool) -> Any:
         if any(c is None or c == "" for c in cells):
             raise ValueError("a missing value")
         found = np.array(cells, dtype=np.float64)
+        if isinstance(cells[0], list) and np.isnan(found).any() and any(None in cell for cell in cells):
+            raise ValueError("a missing value")
     except (ValueError, TypeError):
         raise ValueError(_no_numbers(name, cells, first)) from None
     return found

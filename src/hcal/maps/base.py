@@ -1,79 +1,234 @@
-"""What a trainable map is: a torch module from x = log-softmax(logits) to probabilities, and its arrays."""
+"""What a map is: a frozen object of arrays with one ``__call__`` from scores to log-probabilities.
+
+A fitted calibrator predicts with a map. Its fields are declared where they are named, checked when the object is
+made, and are all that a model file holds. The formula is written once in the operations of :mod:`hcal.xp`, so the
+same ``__call__`` runs on numpy arrays and on torch tensors, under ``torch.compile`` and in an exported ONNX graph.
+
+>>> @map_type
+... class Scaled(Map):
+...     beta: Array = array("inverse temperature 1/T", low=0.0)
+...
+...     def __call__(self, x):
+...         return namespace(x).log_softmax(self.beta * x)
+>>> np.exp(Scaled(beta=np.array(0.5))(np.array([[0.0, 2.0]]))).round(3)
+array([[0.269, 0.731]])
+>>> Scaled(beta=np.array(-1.0))
+Traceback (most recent call last):
+...
+ValueError: 'beta' holds -1, declared are values in [0, 1e+100]
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any, Literal
+import dataclasses
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from hcal.maps.table import table_softmax
+from hcal.xp import Array, namespace
 
-Init = Literal["identity", "published"]
-MapState = dict[str, NDArray[np.float64]]
+#: Bound of most numbers: far beyond any fit, and products of two of them stay finite.
+LARGE = 1e100
+#: Bound of what multiplies logits and is large where they are small.
+STEEP = 1e200
+#: Least value of what is divided by.
+SMALL = 1e-200
+
+_T = TypeVar("_T")
+_SIZE = re.compile(r"([A-Z])([+-]\d+)?")
 
 
-class CalibrationMap(torch.nn.Module):
-    """A strictly increasing map of x, followed by a softmax (or a mixture of such).
+@dataclass(frozen=True)
+class Spec:
+    """The declaration of one array: its meaning, shape in numbers and symbols, range and order."""
 
-    Subclasses write :meth:`forward` and :meth:`export`, or, where the map is a function of one scalar, what a
-    :class:`TableMap` asks for; they know nothing of objectives or solvers.
+    what: str
+    shape: tuple[str | int, ...]
+    low: float
+    high: float
+    dtype: Literal["float64", "int64"]
+    order: Literal["increasing", "not falling"] | None
+    optional: bool
+
+
+def array(
+    what: str,
+    *shape: str | int,
+    low: float = -LARGE,
+    high: float = LARGE,
+    dtype: Literal["float64", "int64"] = "float64",
+    order: Literal["increasing", "not falling"] | None = None,
+    optional: bool = False,
+) -> Any:
+    """Declare an array of a map.
+
+    Parameters
+    ----------
+    what : str
+        Its meaning, in a few words; the page on the file format prints it.
+    *shape : str or int
+        Sizes; a letter stands for a size that all arrays of the map share ("K": classes), "K+1" for one more.
+    low, high : float
+        Every value lies in [low, high].
+    order : {"increasing", "not falling"}, optional
+        Of the values of a one-dimensional array.
+    optional : bool
+        Whether it may be None.
     """
+    spec = Spec(what, shape, low, high, dtype, order, optional)
+    default: Any = None if optional else dataclasses.MISSING
+    return dataclasses.field(default=default, metadata={"array": spec})
+
+
+def option(what: str, choices: tuple[Any, ...], default: Any = dataclasses.MISSING) -> Any:
+    """Declare a field that is one of a few words or numbers, such as how a curve is read."""
+    return dataclasses.field(default=default, metadata={"choices": choices, "what": what})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(array, option))
+def map_type(cls: type[_T]) -> type[_T]:
+    """Make a class a map: a frozen dataclass whose fields are given by name."""
+    return dataclass(frozen=True, kw_only=True, eq=False)(cls)
+
+
+class Map(ABC):
+    """From (N, K) scores to (N, K) log-probabilities; subclasses are decorated with :func:`map_type`."""
+
+    #: Whether float32 scores may be computed in float32; otherwise they are widened to float64.
+    float32_safe: ClassVar[bool] = False
 
     @abstractmethod
-    def forward(self, x: Tensor) -> Tensor:
-        """Return probabilities (N, K) from log-probabilities x (N, K)."""
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of finite logits (N, K)."""
+
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K): the exponential of the map, or a compiled twin of it."""
+        return namespace(x).exp(self(x))
+
+    def expansion(self) -> int:
+        """Return how many numbers a score takes on its way: rows then come in smaller blocks."""
+        return 1
+
+    def check(self) -> None:  # noqa: B027 - most maps have nothing to add
+        """Raise a ValueError where fields do not fit each other in a way that no declaration says."""
+
+    def __post_init__(self) -> None:
+        if all(isinstance(value, np.ndarray) for value in self.arrays().values()):
+            self.check_fields({})
+            self.check()
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays by name; those of a part under ``part.name``."""
+        found: dict[str, Any] = {}
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            if isinstance(value, Map):
+                found |= {f"{each.name}.{name}": part for name, part in value.arrays().items()}
+            elif "array" in each.metadata and value is not None:
+                found[each.name] = value
+        return found
+
+    def options(self) -> dict[str, Any]:
+        """Return what is no array: words, numbers, and the types and options of the parts."""
+        found: dict[str, Any] = {"type": type(self).__name__}
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            if isinstance(value, Map):
+                found[each.name] = value.options()
+            elif "choices" in each.metadata:
+                found[each.name] = value
+        return found
+
+    def check_fields(self, sizes: Mapping[str, int]) -> None:
+        """Raise a ValueError that names the field which is not as declared; ``sizes`` are known, such as K."""
+        known = dict(sizes)
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            if isinstance(value, Map):
+                value.check_fields(sizes)
+            elif not each.metadata:
+                raise ValueError(f"{each.name!r} is no map")
+            elif "array" in each.metadata:
+                _check_array(each.name, value, each.metadata["array"], known)
+            elif "choices" in each.metadata and value not in each.metadata["choices"]:
+                raise ValueError(f"{each.name!r} is {value!r}, declared is one of {each.metadata['choices']}")
+
+
+class ProbabilityMap(Map):
+    """A map whose formula gives probabilities: ``probabilities`` is written, and its logarithm follows."""
 
     @abstractmethod
-    def export(self) -> MapState:
-        """Return all that :func:`hcal.maps.predict_map` needs, as float64 arrays."""
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of finite logits (N, K)."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K); one of 0 counts as the smallest positive number."""
+        xp = namespace(x)
+        return xp.log(xp.maximum(self.probabilities(x), xp.tiny(x)))
 
 
-class TableMap(CalibrationMap):
-    """softmax of a piecewise linear function of x, knots ``step`` apart: see :mod:`hcal.maps.table`."""
-
-    step: float
-
-    @abstractmethod
-    def values(self, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Return V (G + 1,), minus the map at the knots; what is costly may be computed in ``dtype``."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return probabilities (N, K) from log-probabilities x (N, K)."""
-        return table_softmax(x, self.values(x.dtype), self.step)
-
-    def export(self) -> MapState:
-        """Return ``table`` (G + 1,) and ``step``."""
-        return {"table": self.values().detach().cpu().numpy(), "step": np.array(self.step)}
-
-
-def check_init(init: Any) -> Init:
-    """Return ``init`` if it is a known initialisation.
-
-    >>> check_init("identity")
-    'identity'
-    """
-    if init not in ("identity", "published"):
-        raise ValueError(f"init must be 'identity' or 'published', got {init!r}")
-    return init  # type: ignore[no-any-return]
-
-
-def generator(random_state: int) -> torch.Generator:
-    """Return a seeded generator on the CPU: the same start on every device.
-
-    >>> generator(3).initial_seed()
-    3
-    """
-    return torch.Generator().manual_seed(random_state)
+def build_map(
+    types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> Map:
+    """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; ``types`` may occur."""
+    known = {each.__name__: each for each in types}
+    name = options.get("type")
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"the map is of type {str(name)[:60]!r}, declared is one of {', '.join(known)}")
+    fields = {each.name: each for each in dataclasses.fields(known[name])}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for key, value in options.items():
+        if key == "type":
+            continue
+        if isinstance(value, dict):
+            start = f"{key}."
+            own = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
+            arrays = {n: a for n, a in arrays.items() if not n.startswith(start)}
+            value = build_map(types, value, own)
+        given[key] = value
+    given |= arrays
+    if unknown := sorted(set(given) - set(fields)):
+        raise ValueError(f"{unknown[0][:80]!r} is not a field of {name}")
+    needed = [n for n, f in fields.items() if f.default is dataclasses.MISSING and n not in given]
+    if needed:
+        raise ValueError(f"{needed[0]!r} is missing")
+    return known[name](**given)
 
 
-def uniform(bound: float, *shape: int, draw: torch.Generator) -> Tensor:
-    """Return a float64 tensor of U(−bound, bound).
+def _check_array(name: str, value: Any, spec: Spec, sizes: dict[str, int]) -> None:
+    if value is None and spec.optional:
+        return
+    if not isinstance(value, np.ndarray) or value.dtype != spec.dtype:
+        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise ValueError(f"{name!r} has type {kind}, declared is an array of {spec.dtype}")
+    if value.ndim != len(spec.shape) or not all(map(_fits, spec.shape, value.shape, [sizes] * value.ndim)):
+        shape = ", ".join(map(str, spec.shape))
+        raise ValueError(f"{name!r} has shape {value.shape}, declared is ({shape}) with {_in_words(sizes)}")
+    if value.size == 0:
+        return
+    least, most = value.min(), value.max()  # NaN if one is: no comparison holds
+    if not (least >= spec.low and most <= spec.high):
+        bad = "NaN" if np.isnan(least) else f"{least if least < spec.low else most:.6g}"
+        raise ValueError(f"{name!r} holds {bad}, declared are values in [{spec.low:g}, {spec.high:g}]")
+    if spec.order is not None:
+        good = value[1:] > value[:-1] if spec.order == "increasing" else value[1:] >= value[:-1]
+        if not good.all():
+            raise ValueError(f"{name!r} must be {spec.order}, entry {int(np.argmin(good)) + 1} is not")
 
-    >>> bool(uniform(0.5, 3, draw=generator(0)).abs().max() <= 0.5)
-    True
-    """
-    return (torch.rand(*shape, generator=draw, dtype=torch.float64) * 2 - 1) * bound
+
+def _fits(size: str | int, length: int, sizes: dict[str, int]) -> bool:
+    """Return whether an axis is as long as declared; a letter seen for the first time gets its size here."""
+    if isinstance(size, int):
+        return length == size
+    found = _SIZE.fullmatch(size)
+    assert found is not None, f"a size is a number, a letter, or a letter and a number: {size!r}"
+    return length - int(found[2] or 0) == sizes.setdefault(found[1], length - int(found[2] or 0))
+
+
+def _in_words(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{letter} = {size}" for letter, size in sizes.items()) or "no size known yet"

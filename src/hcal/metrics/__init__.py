@@ -12,32 +12,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from hcal.metrics.canonical import skce
+# The order of these modules is that of the metrics in tables.
+# isort: off
+from hcal.metrics.binned import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, mce
+from hcal.metrics.smooth import kde_ece, ks, kuiper, mmce, smece, spiegelhalter, spiegelhalter_p
 from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
-from hcal.metrics.cumulated import kuiper
-from hcal.metrics.decomposition import Decomposition, decompose
-from hcal.metrics.dirichlet import dkde_ce
-from hcal.metrics.expected_brier import spiegelhalter, spiegelhalter_p
-from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics
+from hcal.metrics.windowed import HError, h_error, hce, hce_pooled
+from hcal.metrics.canonical import dkde_ce, skce
+from hcal.metrics.scores import Decomposition, accuracy, brier, decompose, mean_confidence, nll, sharpness
+
+# isort: on
+from hcal.metrics.registry import LEVELS, METRICS, Metric, get_metric, list_metrics, register_metric
 from hcal.metrics.sample import Sample
-from hcal.metrics.scores import accuracy, brier, mean_confidence, nll, sharpness
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.metrics.testing import CalibrationTest, calibration_test
-from hcal.metrics.top_label import (
-    ace,
-    dece,
-    ece_em,
-    ece_ew,
-    ece_r2,
-    ece_s1,
-    ece_s2,
-    kde_ece,
-    ks,
-    mce,
-    mmce,
-    smece,
-)
-from hcal.metrics.windowed import HError, h_error, hce, hce_pooled
 
 __all__ = [
     "LEVELS",
@@ -75,6 +63,7 @@ __all__ = [
     "mean_confidence",
     "mmce",
     "nll",
+    "register_metric",
     "sharpness",
     "skce",
     "smece",
@@ -86,6 +75,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in METRICS:  # a row of the registry is enough: its function is here too
+    if name in METRICS:  # a registered metric is here too
         return METRICS[name].function
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,102 +11,82 @@ from typing import Any
 
 import numpy as np
 
-from hcal.metrics.bins import check_bins
-from hcal.metrics.documented import documented_metric
-from hcal.metrics.kmeans import cluster_columns
-from hcal.metrics.sample import Sample, as_sample, as_value
-from hcal.numerics import Float64
+from hcal.metrics.binned import check_bins
+from hcal.metrics.registry import metric
+from hcal.metrics.sample import Sample, Vector, as_sample
+from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
+
+#: Published: k-means stops when the mean distance to the nearest centre changes by no more.
+_STOP = 1e-5
 
 
 @dataclass(frozen=True)
-class CellSums:
-    """Weight and Σ w·(p − [y = k]) of every (class, bin), each of shape (..., K, bins).
+class Cells:
+    """Weight and Σ w·(p − [y = k]) of every class and bin, each of shape (K, bins)."""
 
-    Arrays, or tensors on the device of the data; before K stands the axis of replicates, if there are many.
-    """
+    weight: Float64
+    gap: Float64
 
-    weight: Any
-    gap: Any
-
-    def errors(self, total: Any, order: float = 1) -> Any:
-        """Return the error of every class, (Σ_b (n_b/N)|gap_b/n_b|^r)^(1/r), shape (..., K)."""
+    def errors(self, total: float, order: float = 1) -> Vector:
+        """Return the error of every class, (Σ_b (n_b/N)|gap_b/n_b|^r)^(1/r), shape (K,)."""
         if order == 1:
-            return abs(self.gap).sum(-1) / total
-        mean = abs(self.gap) / (self.weight + (self.weight == 0))
-        return ((self.weight * mean**order).sum(-1) / total) ** (1 / order)
+            return np.asarray(np.abs(self.gap).sum(axis=1) / total)
+        mean = np.abs(self.gap) / np.where(self.weight == 0, 1.0, self.weight)
+        return np.asarray(((self.weight * mean**order).sum(axis=1) / total) ** (1 / order))
+
+    def kept_errors(self) -> Vector:
+        """Return the error of every class over its listed entries alone, 0 for a class with none."""
+        kept = self.weight.sum(axis=1)
+        return np.asarray(np.abs(self.gap).sum(axis=1) / np.where(kept == 0, 1.0, kept))
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Which entries count, those above a threshold, and where they are cut into bins."""
+def _listed_cells(s: Sample, threshold: float, edges: Float64, *, closed: bool = False) -> Cells:
+    """Return the cells of the entries above a threshold.
 
-    threshold: float
-    edges: Float64  # (bins − 1,) or (K, bins − 1): ascending, for all classes or for each
-    closed: bool = False  # whether a bin holds its lower edge, [lo, hi), rather than its upper, (lo, hi]
-
-    @property
-    def bins(self) -> int:
-        """Bins of a class."""
-        return int(self.edges.shape[-1]) + 1
-
-
-@dataclass(frozen=True)
-class ClassTotals:
-    """What the first bin is the rest of: total weight, and of every class sums over all rows, (..., K)."""
-
-    weight: Any  # (..., 1) or a number
-    claimed: Any  # Σ w·p
-    zeros: Any  # weight of the entries p = 0
-    happened: Any  # weight of the labels; one at p = 0 lies in no bin
+    ``edges`` ascend, (bins − 1,) for all classes or (K, bins − 1) for each; a ``closed`` bin is [lo, hi), an
+    open one (lo, hi].
+    """
+    e, bins = s.data.entries(threshold), edges.shape[-1] + 1
+    if edges.ndim == 1:
+        which = np.searchsorted(edges, e.value, side="right" if closed else "left")
+    else:
+        which = np.zeros_like(e.column)
+        for edge in edges.T:  # at most bins − 1 comparisons, each over all entries at once
+            which += e.value > edge[e.column]
+    flat, w = e.column * bins + which, s.w[e.row]
+    sums = (np.bincount(flat, weights=x, minlength=s.k * bins) for x in (w, w * (e.value - e.mark)))
+    # Of no entries at all, bincount gives integers.
+    return Cells(*(x.astype(np.float64).reshape(s.k, bins) for x in sums))
 
 
-def equal_width_cells(s: Sample, bins: int) -> CellSums:
-    """Return the equal-width cells (lo, hi]; an entry p = 0 lies in no bin."""
+def equal_width_cells(s: Sample, bins: int) -> Cells:
+    """Return the equal-width cells (lo, hi]; an entry p = 0 lies in no bin, nor does a label there."""
     edges = np.linspace(0, 1, check_bins(bins) + 1)
-    cells = sum_cells(s, Cut(float(edges[1]), edges[1:-1]))
-    of = _totals(s)
-    weight = of.weight - cells.weight.sum(-1) - of.zeros
-    gap = of.claimed - of.happened - cells.gap.sum(-1)
-    cells.weight[..., 0] += weight
-    cells.gap[..., 0] += gap * (weight > 0)
+    cells = _listed_cells(s, float(edges[1]), edges[1:-1])
+    happened = np.bincount(s.y, weights=s.w * (s.data.chosen != 0), minlength=s.k)
+    rest = s.total - cells.weight.sum(axis=1) - s.zero_weights
+    cells.gap[:, 0] += (s.column_sums - happened - cells.gap.sum(axis=1)) * (rest > 0)
+    cells.weight[:, 0] += rest
     return cells
 
 
-def _totals(s: Sample) -> ClassTotals:
-    if s.data.tensor is not None:
-        from hcal.metrics.device_cells import totals_on_device
-
-        return totals_on_device(s)
-    happened = np.bincount(s.y, weights=s.w * (s.data.chosen != 0), minlength=s.k)
-    return ClassTotals(s.total, s.column_sums, s.zero_weights, happened)
+def thresholded_cells(s: Sample, bins: int, threshold: float | None = None) -> Cells:
+    """Return the cells [lo, hi) of the entries above the threshold only."""
+    inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
+    return _listed_cells(s, _threshold(s, threshold), inner, closed=True)
 
 
-def sum_cells(s: Sample, cut: Cut) -> CellSums:
-    """Return the sums of the entries of every class and bin."""
-    if s.data.tensor is not None:
-        from hcal.metrics.device_cells import sum_cells_on_device
-
-        return sum_cells_on_device(s, cut)
-    e, bins = s.data.entries(cut.threshold), cut.bins
-    flat = e.column * bins + bin_of_entries(np, cut, cut.edges, e.value, e.column)
-    w = s.w[e.row]
-    # An empty list of entries would give integer counts: hence the float64.
-    weight = np.bincount(flat, weights=w, minlength=s.k * bins).astype(np.float64)
-    gap = np.bincount(flat, weights=w * (e.value - e.mark), minlength=s.k * bins).astype(np.float64)
-    return CellSums(weight.reshape(s.k, bins), gap.reshape(s.k, bins))
+def _threshold(s: Sample, threshold: float | None) -> float:
+    value = 1 / s.k if threshold is None else threshold
+    if not 0 <= value < 1:
+        raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
+    # As the probabilities write it: the 0.1 of float32 is above that of float64, and not above itself.
+    return float(s.data.probs.dtype.type(value))
 
 
-def bin_of_entries(xp: Any, cut: Cut, edges: Any, value: Any, column: Any) -> Any:
-    """Return the bin of every entry, the number of edges below it; ``xp`` is numpy, or torch for tensors."""
-    if edges.ndim == 1:
-        return xp.searchsorted(edges, value, side="right" if cut.closed else "left")
-    which = xp.zeros_like(column)
-    for edge in edges.T:  # at most bins - 1 comparisons, each over all entries at once
-        which += value > edge[column]
-    return which
-
-
-@documented_metric()
+@metric(
+    "class-wise", "CWECE, mean", "ECE of every class's probability, averaged over classes", label="CWECE_a"
+)
 def cwece_a(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
 ) -> float:
@@ -118,10 +98,10 @@ def cwece_a(
     0.25
     """
     s = as_sample(probs, y, sample_weight)
-    return as_value(equal_width_cells(s, bins).errors(_totals(s).weight, order).mean(-1))
+    return float(equal_width_cells(s, bins).errors(s.total, order).mean())
 
 
-@documented_metric()
+@metric("class-wise", "CWECE, sum", "the same with 14 bins, summed over classes", label="CWECE_s")
 def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 14) -> float:
     """Return the class-wise calibration error summed over classes, 14 bins as published.
 
@@ -131,10 +111,11 @@ def cwece_s(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int =
     0.5
     """
     s = as_sample(probs, y, sample_weight)
-    return as_value(equal_width_cells(s, bins).errors(_totals(s).weight).sum(-1))
+    return float(equal_width_cells(s, bins).errors(s.total).sum())
 
 
-@documented_metric()
+@metric("class-wise", "CWECE, r = 2", "root-mean-square gap of every class, averaged over classes",
+        label="CWECE (r=2)")  # fmt: skip
 def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15) -> float:
     """Return the mean over classes of the root-mean-square error over equal-width bins.
 
@@ -146,27 +127,7 @@ def cwece_r2(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int 
     return cwece_a(probs, y, sample_weight=sample_weight, bins=bins, order=2)
 
 
-def _threshold(s: Sample, threshold: float | None) -> float:
-    value = 1 / s.k if threshold is None else threshold
-    if not 0 <= value < 1:
-        raise ValueError(f"threshold must lie in [0, 1), got {threshold!r}")
-    # As the probabilities write it: the 0.1 of float32 is above that of float64, and not above itself.
-    return float(s.data.width.type(value))
-
-
-def thresholded_cells(s: Sample, bins: int, threshold: float | None) -> CellSums:
-    """Return the cells [lo, hi) of the entries above the threshold only."""
-    inner = np.linspace(1 / check_bins(bins), 1 - 1 / bins, bins - 1)
-    return sum_cells(s, Cut(_threshold(s, threshold), inner, closed=True))
-
-
-def kept_errors(cells: CellSums) -> Any:
-    """Return the error of every class over its kept entries, 0 for a class with none, shape (..., K)."""
-    kept = cells.weight.sum(-1)
-    return abs(cells.gap).sum(-1) / (kept + (kept == 0))
-
-
-@documented_metric()
+@metric("class-wise", "tCWECE", "class-wise ECE over the probabilities above 1/K only")
 def tcwece(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, threshold: float | None = None
 ) -> float:
@@ -187,10 +148,12 @@ def tcwece(
     0.125
     """
     s = as_sample(probs, y, sample_weight)
-    return as_value(kept_errors(thresholded_cells(s, bins, threshold)).mean(-1))
+    return float(thresholded_cells(s, bins, threshold).kept_errors().mean())
 
 
-@documented_metric(weights="counts")
+@metric(
+    "class-wise", "tCWECE, k-means", "the same with bins from k-means", label="tCWECE^k", weights="counts"
+)
 def tcwece_k(
     probs: Any,
     y: Any = None,
@@ -221,5 +184,70 @@ def tcwece_k(
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("tcwece_k")
-    edges = cluster_columns(s, check_bins(bins), restarts, random_state)
-    return as_value(kept_errors(sum_cells(s, Cut(_threshold(s, threshold), edges))).mean(-1))
+    if restarts < 1:
+        raise ValueError(f"restarts must be a positive integer, got {restarts!r}")
+    edges = _cluster_edges(s, check_bins(bins), restarts, random_state)
+    return float(_listed_cells(s, _threshold(s, threshold), edges).kept_errors().mean())
+
+
+# -- one-dimensional k-means ------------------------------------------------------------------------
+
+
+def _cluster_edges(s: Sample, clusters: int, restarts: int, random_state: int) -> Float64:
+    """Return the boundaries between the clusters of every class, shape (K, clusters − 1); inf where fewer.
+
+    Those without weights are remembered by the data: all replicates of a bootstrap share them.
+    """
+    key, weight = (clusters, restarts, random_state), None if s.keep_clusters else s.weight
+    if weight is None and key in s.data.cluster_edges:
+        return s.data.cluster_edges[key]
+    total = s.n if weight is None else int(weight.sum())
+    edges = np.empty((s.k, clusters - 1))
+    for k, column in enumerate(s.data.columns()):
+        rng = np.random.default_rng([random_state, k])
+        size = min(clusters, total)
+        starts = np.stack([rng.choice(total, size=size, replace=False) for _ in range(restarts)])
+        centres = _kmeans(column, weight, starts, clusters)
+        edges[k] = (centres[1:] + centres[:-1]) / 2
+    if weight is None:
+        s.data.cluster_edges[key] = edges
+    return edges
+
+
+def _kmeans(x: FloatArray, weight: Vector | None, starts: IntArray, clusters: int) -> Vector:
+    """Return the ascending centres of the best restart, inf for clusters that died.
+
+    On sorted values a cluster is a contiguous range, so a Lloyd iteration of all restarts together costs a
+    few binary searches and prefix-sum differences, whatever N. ``starts`` (restarts, size) are the copies, in
+    ascending order of the values, whose values are the first centres.
+    """
+    if weight is None:
+        values, counts = np.sort(x).astype(np.float64), np.arange(len(x) + 1, dtype=np.float64)
+    else:
+        order = np.argsort(x, kind="stable")
+        values, counts = x[order].astype(np.float64), prefix_sums(weight[order])
+    sums = prefix_sums(np.diff(counts) * values)
+    centres = np.full((len(starts), clusters), np.inf)
+    centres[:, : starts.shape[1]] = np.sort(values[np.searchsorted(counts[1:], starts, side="right")], axis=1)
+    distance, running = np.full(len(starts), np.inf), np.ones(len(starts), dtype=bool)
+    while running.any():
+        moved, found = _lloyd(values, counts, sums, centres[running])
+        done = np.abs(distance[running] - found) <= _STOP
+        centres[running], distance[running] = np.sort(moved, axis=1), found
+        running[np.flatnonzero(running)[done]] = False
+    return np.asarray(centres[np.argmin(distance)])
+
+
+def _lloyd(x: Vector, counts: Vector, sums: Vector, centres: Float64) -> tuple[Float64, Vector]:
+    """Return the means of the clusters (R, C), inf where empty, and the mean distance before the move."""
+    cut = np.searchsorted(x, (centres[:, 1:] + centres[:, :-1]) / 2, side="right")
+    low = np.concatenate([np.zeros_like(cut[:, :1]), cut], axis=1)
+    high = np.concatenate([cut, np.full_like(cut[:, :1], len(x))], axis=1)
+    safe = np.where(np.isfinite(centres), centres, 0.0)
+    middle = np.clip(np.searchsorted(x, safe, side="right"), low, high)
+    below, above = counts[middle] - counts[low], counts[high] - counts[middle]
+    sum_below, sum_above = sums[middle] - sums[low], sums[high] - sums[middle]
+    distance = (safe * (below - above) + sum_above - sum_below).sum(axis=1) / counts[-1]
+    size = below + above
+    means = (sum_below + sum_above) / np.where(size > 0, size, 1.0)
+    return np.where(size > 0, means, np.inf), distance

@@ -1,31 +1,31 @@
-"""The list of metrics, and the only one: whatever else depends on which metric it is stands in its row here.
+"""The one list of metrics: :func:`register_metric` adds ours and yours, entry points those of other packages.
 
-Evaluation, resampling, the tests and the benchmark ask a :class:`Metric` for its level, direction, weights
-and kind of interval; none of them knows a metric by name.
+Evaluation, resampling, comparisons and reports ask a :class:`Metric` for its level, direction, weights and
+kind of interval; none of them knows a metric by name.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import wraps
+from importlib.metadata import entry_points
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from hcal.metrics import (
-    canonical,
-    class_wise,
-    cumulated,
-    dirichlet,
-    expected_brier,
-    scores,
-    top_label,
-    windowed,
-)
-from hcal.metrics.sample import MOST_COPIES, Sample, Vector
+from hcal.metrics.sample import MOST_COPIES, Sample, Vector, as_sample
 
 Level = Literal["top-label", "class-wise", "canonical", "score"]
 LEVELS: tuple[Level, ...] = ("top-label", "class-wise", "canonical", "score")
+F = TypeVar("F", bound=Callable[..., Any])
+#: A name goes into command lines, CSV files and tables.
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+#: Entry points of this group are loaded when metrics are listed, or asked for by a name that is not known.
+ENTRY_POINTS = "hcal.metrics"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class Metric:
     weights : {"any", "counts", "copies"}
         Which ``sample_weight`` it takes: any; whole repetition counts; or counts of up to ``MOST_COPIES`` in
         all, because it looks at every repetition.
+    of_hits : bool
+        Whether it sees labels only as right or wrong: a test may then draw these instead of labels.
+    large : bool
+        Whether it looks at pairs of rows: ``hcal.evaluate`` computes it on ``Sample.subset``.
     rows : callable, optional
         ``(sample) -> array of shape (N,)`` whose weighted mean is the metric.
     shares : callable, optional
@@ -58,9 +62,6 @@ class Metric:
     ends : callable, optional
         ``(sample, value, z) -> (low, high)``: its interval from its own standard error, in place of a
         bootstrap that costs too much.
-    null : callable, optional
-        ``(sample, draws, generator) -> array of shape (draws,)``: its values for calibrated predictions,
-        where that is cheaper than drawing labels.
     """
 
     name: str
@@ -72,15 +73,11 @@ class Metric:
     lower_is_better: bool = True
     kind: Literal["plug-in", "debiased", "score"] = "plug-in"
     weights: Literal["any", "counts", "copies"] = "any"
+    of_hits: bool = False
+    large: bool = False
     rows: Callable[[Sample], Vector] | None = None
     shares: Callable[[Sample], Vector] | None = None
     ends: Callable[[Sample, float, float], tuple[float, float]] | None = None
-    null: Callable[[Sample, int, np.random.Generator], Vector] | None = None
-
-    @property
-    def batched(self) -> bool:
-        """Whether its function takes many replicates at once, where the data are on a device."""
-        return self.ends is None
 
     @property
     def interval(self) -> Literal["bootstrap", "jackknife", "bias-aware"]:
@@ -91,84 +88,164 @@ class Metric:
 
     def takes(self, s: Sample) -> bool:
         """Return whether it has a meaning, and an affordable one, for the scores and weights of a sample."""
-        if not s.data.complete and self.level not in ("top-label", "score"):
+        if not s.data.complete and (self.level not in ("top-label", "score") or not _is_ours(self)):
             return False
         if s.weight is None or self.weights == "any":
             return True
         whole = np.array_equal(s.weight, np.rint(s.weight))
         return whole and (self.weights == "counts" or s.total <= MOST_COPIES)
 
-
-def _top(name: str, label: str, title: str, explain: str, **facts: Any) -> Metric:
-    return Metric(name, "top-label", label, title, explain, getattr(top_label, name), **facts)
-
-
-def _class(name: str, label: str, title: str, explain: str, **facts: Any) -> Metric:
-    return Metric(name, "class-wise", label, title, explain, getattr(class_wise, name), **facts)
+    def standard_error(self, s: Sample) -> float:
+        """Return the first-order standard error from the spread of its ``shares``; NaN where it has none."""
+        if self.shares is None or s.weight is not None or s.n < 2:
+            return float("nan")
+        return float(self.shares(s).std(ddof=1) / np.sqrt(s.n))
 
 
-def _score(name: str, label: str, explain: str, **facts: Any) -> Metric:
-    return Metric(name, "score", label, label, explain, getattr(scores, name), kind="score", **facts)
+METRICS: dict[str, Metric] = {}
+
+_SHARED = """Parameters
+----------
+probs : array-like of shape (N, K)
+y : array-like of shape (N,)
+sample_weight : array-like of shape (N,), optional
+"""
 
 
-METRICS: dict[str, Metric] = {
-    m.name: m
-    for m in (
-        _top("ece_ew", "ECE^ew", "ECE, equal width",
-             "mean gap between confidence and accuracy, 15 equal-width bins"),
-        _top("ece_em", "ECE^em", "ECE, equal mass", "the same with 15 bins of equal size", weights="counts"),
-        _top("ece_r2", "ECE (r=2)", "ECE, r = 2",
-             "root-mean-square gap, 15 equal-width bins: large gaps weigh more"),
-        _top("dece", "dECE", "debiased ECE", "equal-mass ECE less what chance alone adds; may be negative",
-             kind="debiased", weights="counts"),
-        _top("ace", "ACE", "ACE", "mean gap where every non-empty equal-width bin counts the same"),
-        _top("ece_s1", "ECE^s (r=1)", "sweep ECE, r = 1",
-             "ECE with as many equal-mass bins as keep accuracy monotone", weights="copies"),
-        _top("ece_s2", "ECE^s (r=2)", "sweep ECE, r = 2", "the same, root-mean-square", weights="copies"),
-        _top("kde_ece", "KDE-ECE", "KDE-ECE", "ECE with smooth densities in place of bins", weights="counts"),
-        _top("mmce", "MMCE", "MMCE", "kernel distance between confidence and accuracy, no bins"),
-        _top("ks", "KS", "KS error", "largest cumulated gap between confidence and accuracy, no bins",
-             null=top_label.ks_null),
-        _top("mce", "MCE", "MCE", "largest gap of any equal-width bin; noisy where a bin holds few samples"),
-        _top("smece", "smECE", "smooth ECE",
-             "ECE with a smooth kernel in place of bins, of a width that it finds itself"),
-        Metric("kuiper", "top-label", "Kuiper", "Kuiper error",
-               "largest cumulated gap of any interval of confidences, no bins",
-               cumulated.kuiper, null=cumulated.kuiper_null),
-        Metric("spiegelhalter", "top-label", "Spiegelhalter", "Spiegelhalter |Z|",
-               "squared error beyond what the confidences expect, in standard deviations; grows with N",
-               expected_brier.spiegelhalter, weights="counts", null=expected_brier.spiegelhalter_null),
-        _class("cwece_a", "CWECE_a", "CWECE, mean",
-               "ECE of every class's probability, averaged over classes"),
-        _class("cwece_s", "CWECE_s", "CWECE, sum", "the same with 14 bins, summed over classes"),
-        _class("cwece_r2", "CWECE (r=2)", "CWECE, r = 2",
-               "root-mean-square gap of every class, averaged over classes"),
-        _class("tcwece", "tCWECE", "tCWECE", "class-wise ECE over the probabilities above 1/K only"),
-        _class("tcwece_k", "tCWECE^k", "tCWECE, k-means", "the same with bins from k-means",
-               weights="counts"),
-        Metric("hce", "class-wise", "HCE", "h-calibration error, class-wise",
-               "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over "
-               "classes, chance removed; can be negative",
-               windowed.hce, kind="debiased", weights="copies", ends=windowed.hce_ends),
-        Metric("hce_pooled", "class-wise", "HCE pooled", "h-calibration error, pooled",
-               "the same with all classes sorted together, as in the paper: it sees the average class only",
-               windowed.hce_pooled, kind="debiased", weights="copies", ends=windowed.hce_pooled_ends),
-        Metric("skce", "canonical", "SKCE", "SKCE",
-               "squared kernel error of the whole probability vector; unbiased, can be negative",
-               canonical.skce, kind="debiased", weights="counts",
-               shares=canonical.skce_shares, ends=canonical.skce_ends),
-        Metric("dkde_ce", "canonical", "DKDE-CE", "DKDE-CE",
-               "squared distance to the label frequencies among similar predictions",
-               dirichlet.dkde_ce, weights="counts", shares=dirichlet.dkde_rows, ends=dirichlet.dkde_ends),
-        _score("nll", "NLL",
-               "mean −log of the label's probability: rewards calibration and sharpness together",
-               rows=scores.nll_rows),
-        _score("brier", "Brier", "mean squared error of the whole vector: a bounded proper score",
-               rows=scores.brier_rows),
-        _score("accuracy", "accuracy", "share of rows whose most probable class is the label",
-               lower_is_better=False, rows=scores.hit_rows),
-    )
-}  # fmt: skip
+def metric(level: Level, title: str, explain: str, *, label: str = "", **facts: Any) -> Callable[[F], F]:
+    """Register a metric of hcal, and complete its docstring by what all metrics take and return."""
+
+    def add(function: F) -> F:
+        name = function.__name__
+        METRICS[name] = Metric(name, level, label or title, title, explain, function, **facts)
+        function.__doc__ = complete_docstring(function.__doc__ or "", METRICS[name].weights != "any")
+        return function
+
+    return add
+
+
+def complete_docstring(text: str, counts: bool) -> str:
+    """Add what all metrics take, before a metric's own parameters, and that it is a number.
+
+    >>> print(complete_docstring("Return 1.", counts=True).splitlines()[-5])
+        Whole repetition counts.
+    """
+    text, mark, example = inspect.cleandoc(text).partition("Examples\n--------\n")
+    words, _, own = text.partition("Parameters\n----------\n")
+    shared = ("" if words.endswith("\n\n") else "\n\n") + _SHARED
+    shared += "    Whole repetition counts.\n" if counts else ""
+    returns = "" if "Returns\n-------\n" in own else "Returns\n-------\nfloat\n\n"
+    return f"{words}{shared}{own or chr(10)}{returns}{mark}{example}"
+
+
+def register_metric(
+    function: Any = None,
+    *,
+    name: str | None = None,
+    level: Level = "top-label",
+    title: str | None = None,
+    explain: str | None = None,
+    lower_is_better: bool = True,
+    kind: Literal["plug-in", "debiased", "score"] | None = None,
+) -> Any:
+    """Add a metric of your own: ``hcal.evaluate``, ``hcal.compare`` and all commands then know its name.
+
+    Parameters
+    ----------
+    function : callable
+        ``(probs, y)`` or ``(probs, y, *, sample_weight=None)`` to a number. It gets checked arrays: float
+        probabilities (N, K) and integer labels (N,). Without ``sample_weight`` in its signature, whole
+        weights are written out as repeated rows and others are refused.
+    name : str, optional
+        Lower-case letters, digits and _; the function's own name by default. Registering a name again
+        replaces your metric; those of hcal cannot be replaced.
+    level : {"top-label", "class-wise", "canonical", "score"}
+        Where tables show it.
+    title, explain : str, optional
+        What tables call it, and one line of plain words: the first line of the docstring by default.
+    lower_is_better : bool
+    kind : {"plug-in", "debiased", "score"}, optional
+        ``"plug-in"`` (chance alone makes it positive, so its interval allows for that), ``"debiased"`` (it
+        may be negative) or ``"score"`` (nothing of the kind): by default ``"score"`` for that level, else
+        ``"plug-in"``.
+
+    Returns
+    -------
+    callable
+        The function as it was: ``register_metric`` also decorates.
+
+    Examples
+    --------
+    >>> @register_metric(level="score")
+    ... def log_ten(probs, y):
+    ...     "Mean −log₁₀ of the label's probability."
+    ...     return -np.log10(probs[np.arange(len(y)), y]).mean()
+    >>> round(get_metric("log_ten").function([[0.9, 0.1]], [1]), 6)
+    1.0
+    >>> del METRICS["log_ten"]
+    """
+    if function is None:
+        facts = {"name": name, "level": level, "title": title, "explain": explain, "kind": kind}
+        return lambda f: register_metric(f, **facts, lower_is_better=lower_is_better)
+    if not callable(function):
+        raise TypeError(f"register_metric takes a function (probs, y) -> float, got {function!r}")
+    name = str(name or getattr(function, "__name__", ""))
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"the name of a metric is lower-case letters, digits and _, got {name!r}")
+    _check_level(level)
+    if name in LEVELS or (name in METRICS and _is_ours(METRICS[name])):
+        raise ValueError(f"{name!r} is a name of hcal: give your metric another")
+    words = (inspect.getdoc(function) or name).partition("\n")[0].strip().rstrip(".")
+    weighs = "sample_weight" in inspect.signature(function).parameters
+    METRICS[name] = Metric(
+        name, level, title or name, title or name, explain or words, _on_sample(function, name, weighs),
+        lower_is_better, kind or ("score" if level == "score" else "plug-in"), "any" if weighs else "copies",
+    )  # fmt: skip
+    return function
+
+
+def _on_sample(function: Callable[..., Any], name: str, weighs: bool) -> Callable[..., float]:
+    """Return a metric of others as one that checks its input, or takes a sample, as ours do."""
+
+    @wraps(function)
+    def call(probs: Any, y: Any = None, *, sample_weight: Any = None, **options: Any) -> float:
+        s = as_sample(probs, y, sample_weight)
+        if weighs:
+            found = function(s.data.probs, s.y, sample_weight=s.weight, **options)
+        else:
+            s = s.repeated(name)
+            found = function(s.data.probs, s.y, **options)
+        if np.ndim(found) != 0 or not np.isreal(found):
+            raise ValueError(f"metric {name!r} must return one number, got {type(found).__name__}")
+        return float(found)
+
+    return call
+
+
+def _is_ours(metric: Metric) -> bool:
+    return metric.function.__module__.startswith("hcal.")
+
+
+def _load_entry_points(name: str | None = None) -> None:
+    """Register the metrics of other packages: one by its name (an error if it fails), or all (a warning)."""
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.name in METRICS or name not in (None, point.name):
+            continue
+        try:
+            loaded = point.load()
+            if point.name not in METRICS:  # its module may have registered itself
+                register_metric(loaded, name=point.name)
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).partition("\n")[0]
+            text = f"metric {point.name!r} ({point.value}) cannot be loaded: {reason}"
+            if name is not None:
+                raise ValueError(text) from error
+            warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def _check_level(level: Any) -> None:
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(map(repr, LEVELS))}, got {level!r}")
 
 
 def list_metrics(level: Level | None = None) -> list[str]:
@@ -183,9 +260,10 @@ def list_metrics(level: Level | None = None) -> list[str]:
     >>> list_metrics("score")
     ['nll', 'brier', 'accuracy']
     """
-    if level is not None and level not in LEVELS:
-        raise ValueError(f"level must be one of {', '.join(map(repr, LEVELS))}, got {level!r}")
-    return [name for name, m in METRICS.items() if level is None or m.level == level]
+    if level is not None:
+        _check_level(level)
+    _load_entry_points()
+    return [m.name for lv in LEVELS for m in METRICS.values() if m.level == lv and level in (None, lv)]
 
 
 def get_metric(name: str) -> Metric:
@@ -197,5 +275,7 @@ def get_metric(name: str) -> Metric:
     'top-label'
     """
     if name not in METRICS:
-        raise ValueError(f"unknown metric {name!r}; the metrics are {', '.join(METRICS)}")
+        _load_entry_points(name)
+    if name not in METRICS:
+        raise ValueError(f"unknown metric {name!r}; the metrics are {', '.join(list_metrics())}")
     return METRICS[name]

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from hcal.metrics.registry import METRICS
-from hcal.metrics.sample import BLOCK, Sample, Vector, as_array
+from hcal.metrics.sample import BLOCK, Sample, Vector
+from hcal.numerics import Float64, IntArray
 
 BootstrapEnds = Literal["percentile", "bca"]
 
@@ -42,19 +42,31 @@ class Interval:
     chance: float | None = None
 
 
-def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Any:
-    """Draw rows with replacement, as counts times the sample's own weights, shape (B, N).
+def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str]]:
+    """Return every metric, and a note on those that were computed on ``s.subset``, with standard errors.
 
-    An array, or a tensor on the device of the predictions.
+    >>> measure(Sample([[0.2, 0.8]] * 10, [1] * 8 + [0] * 2), ["accuracy", "skce"])[1]
+    []
+    """
+    values, told = {}, []
+    for metric in (METRICS[n] for n in names):
+        of = s.subset if metric.large else s
+        values[metric.name] = metric.function(of)
+        if of is not s:
+            se = metric.standard_error(of)
+            told.append(metric.name if np.isnan(se) else f"{metric.name} (standard error {se:.2g})")
+    if not told:
+        return values, []
+    return values, [f"from {s.subset.n:,} of {s.n:,} rows, a systematic sample: {', '.join(told)}"]
+
+
+def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Float64:
+    """Draw rows with replacement, as counts times the sample's own weights, shape (B, N).
 
     >>> s = Sample([[0.2, 0.8]] * 5, [1] * 5)
     >>> bootstrap_weights(s, 3, np.random.default_rng(0)).sum(axis=1)
     array([5., 5., 5.])
     """
-    if s.data.tensor is not None:
-        from hcal.metrics.device_replicates import drawn_weights
-
-        return drawn_weights(s, n_resamples, rng)
     out = np.empty((n_resamples, s.n))
     rows = np.flatnonzero(s.w > 0)  # a row of weight 0 is no row, and a draw of such rows alone no sample
     for row in out:
@@ -63,53 +75,37 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
 
 
 def replicates(
-    s: Sample, names: Iterable[str], weights: Any, *, first_order: bool = False
+    s: Sample, names: Iterable[str], weights: Float64, *, first_order: bool = False
 ) -> dict[str, Vector]:
     """Return every metric under every row of weights (B, N), each of shape (B,).
 
     ``first_order``: a metric that costs a pass over all pairs may be resampled by its rows' shares, computed
     once.
     """
-    names = list(names)
-    out = {}
-    many = _on_device(s, weights=weights)
-    totals = weights.sum(axis=1)
+    names, out = list(names), {}
     for metric in (METRICS[n] for n in names):
         rows = metric.rows or (metric.shares if first_order else None)
         if rows is not None:
-            out[metric.name] = weights @ rows(s) / totals if many is None else many.means(rows(s))
-        elif many is not None and metric.batched:
-            out[metric.name] = np.asarray(metric.function(many))
+            out[metric.name] = weights @ rows(s) / weights.sum(axis=1)
     rest = [n for n in names if n not in out]
     if rest:
-        weights = as_array(weights)
         table = np.array([[METRICS[n].function(r) for n in rest] for r in _reweighted(s, rest, weights)])
         out.update(zip(rest, table.T, strict=True))
     return {name: out[name] for name in names}
 
 
-def _on_device(s: Sample, **drawn: Any) -> Any:
-    """Return the replicates as one sample of many, where the predictions are on a device; else None."""
-    if s.data.tensor is None:
-        return None
-    from hcal.metrics.device_replicates import Replicates
-
-    return Replicates(s, **drawn)
-
-
-def _reweighted(s: Sample, names: list[str], weights: NDArray[np.float64]) -> Iterator[Sample]:
+def _reweighted(s: Sample, names: list[str], weights: Float64) -> Iterator[Sample]:
     """Yield the sample under each row of weights; column sums of all of them are one matrix product."""
     wide = any(METRICS[n].level == "class-wise" for n in names)
     step = max(1, BLOCK // max(s.n, s.k))
     for i in range(0, len(weights), step):
         block = weights[i : i + step]
-        sums = s.data.column_sums(block) if wide else None
-        zeros = s.data.zero_weights(block) if wide else None
+        sums = (s.data.column_sums(block), s.data.zero_weights(block)) if wide else None
         for b, w in enumerate(block):
             other = s.reweighted(w)
             other.keep_clusters = True
-            if sums is not None and zeros is not None:
-                other.__dict__["column_sums"], other.__dict__["zero_weights"] = sums[b], zeros[b]
+            if sums is not None:
+                other.__dict__["column_sums"], other.__dict__["zero_weights"] = sums[0][b], sums[1][b]
             yield other
 
 
@@ -146,19 +142,9 @@ def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generat
     return {n: np.concatenate([p[n] for p in parts]) for n in names}
 
 
-def chance_levels(s: Sample, names: Iterable[str], labels: Any) -> dict[str, Vector]:
-    """Return every metric under every row of labels, each of shape (D,)."""
-    names = list(names)
-    many = _on_device(s, labels=labels)
-    at_once = [n for n in names if many is not None and METRICS[n].batched]
-    rest = [n for n in names if n not in at_once]
-    out = _relabelled(s, rest, as_array(labels)) if rest else {}
-    out |= {n: np.asarray(METRICS[n].function(many)) for n in at_once}
-    return {n: out[n] for n in names}
-
-
-def _relabelled(s: Sample, names: list[str], labels: NDArray[np.int64]) -> dict[str, Vector]:
-    keep = s.reweighted(s.weight)
+def chance_levels(s: Sample, names: Iterable[str], labels: IntArray) -> dict[str, Vector]:
+    """Return every metric under every row of labels (D, N), each of shape (D,)."""
+    names, keep = list(names), s.reweighted(s.weight)
     keep.keep_clusters = True
     if any(METRICS[n].level == "class-wise" for n in names):
         _ = keep.column_sums, keep.zero_weights  # one pass over N x K for all draws
@@ -224,7 +210,6 @@ def intervals(
     True
     """
     rng = np.random.default_rng(random_state)
-    own = [METRICS[n] for n in values if METRICS[n].ends is not None]
     drawn = [METRICS[n] for n in values if METRICS[n].ends is None]
     plain = [m.name for m in drawn if m.interval == "bootstrap"]
     plugin = [m.name for m in drawn if m.interval == "bias-aware"]
@@ -241,9 +226,10 @@ def intervals(
         for name in plugin:
             out[name] = _bias_aware(values[name], spread[name], level_by_chance[name], z)
     if s.weight is None and s.n > 2:  # the jackknife takes every row as one independent observation
-        for metric in own:
-            assert metric.ends is not None
-            out[metric.name] = Interval(*metric.ends(s, values[metric.name], z), metric.interval)
+        for metric in (METRICS[n] for n in values):
+            if metric.ends is not None:
+                ends = metric.ends(s.subset if metric.large else s, values[metric.name], z)
+                out[metric.name] = Interval(*ends, metric.interval)
     return {name: out[name] for name in values if name in out}
 
 

@@ -1,13 +1,14 @@
 """A checked sample of predictions, with the reductions that metrics share.
 
-Every metric starts from one :class:`Sample`. It checks the input once, computes on the array's own library
-and device, and remembers what it computed: one sort serves all top-label metrics, one pass finds the
-entries that class-wise bins need. A bootstrap replicate is the same sample with other weights.
+Every metric starts from one :class:`Sample`. It checks the input once and remembers what it computed: one
+sort serves all top-label metrics, one pass finds the entries that class-wise bins need. A bootstrap replicate
+is the same sample with other weights. A tensor on an accelerator is copied to the host by the input check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +17,256 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.io.top_k import TopK
-from hcal.metrics.data import BLOCK, Data, Vector
-from hcal.metrics.ranked import Ranked
-from hcal.numerics import IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
-# Where integer weights are written out as rows, or bins counted up to as many, they may sum to this.
+Vector = Float64
+
+#: Work on N x K arrays goes in blocks of about this many numbers, so that memory stays bounded.
+BLOCK = 1 << 22
+#: Where integer weights are written out as rows, or bins counted up to as many, they may sum to this.
 MOST_COPIES = 10**7
+#: ``Sample.subset`` holds at most so many rows, and so many probabilities.
+SUBSET_ROWS, SUBSET_NUMBERS = 10_000, 5_000_000
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The entries p_ik above a threshold, in row-major order."""
+
+    row: IntArray
+    column: IntArray
+    value: Vector
+    mark: NDArray[np.bool_]  # [y_i = k]
+
+
+class Data:
+    """Probabilities and labels without weights; reductions are computed when first asked for."""
+
+    #: Whether the probabilities of all classes are there.
+    complete = True
+    tensor: Any = None  # until hcal.certificates no longer asks
+
+    def __init__(self, probs: Any, y: Any) -> None:
+        self.probs, _ = inputs.check_probs(probs)
+        n, k = self.probs.shape
+        self._start(n, k, y)
+
+    def _start(self, n: int, k: int, y: Any) -> None:
+        self.n, self.k, self.y = n, k, inputs.check_labels(y, n, k)
+        self._entries: dict[float, Entries] = {}
+        # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums.
+        self.cluster_edges: dict[tuple[int, int, int], Float64] = {}
+        self.pair_sums: dict[float, tuple[Vector, float]] = {}
+
+    @cached_property
+    def _top(self) -> tuple[Vector, IntArray]:
+        pred = self.probs.argmax(axis=1)
+        return self.probs[np.arange(self.n), pred].astype(np.float64), pred.astype(np.int64)
+
+    @property
+    def conf(self) -> Vector:
+        """Confidence max_k p_ik, shape (N,)."""
+        return self._top[0]
+
+    @property
+    def pred(self) -> IntArray:
+        """Predicted class, the first on ties, shape (N,)."""
+        return self._top[1]
+
+    @cached_property
+    def hit(self) -> Vector:
+        """[prediction = label] as 0.0 or 1.0, shape (N,)."""
+        return np.asarray(self.pred == self.y, dtype=np.float64)
+
+    @cached_property
+    def chosen(self) -> Vector:
+        """Probability of the label, shape (N,)."""
+        return np.asarray(self.probs[np.arange(self.n), self.y], dtype=np.float64)
+
+    @cached_property
+    def squares(self) -> Vector:
+        """Sum of squared probabilities of each row, shape (N,)."""
+        blocks = (block.astype(np.float64) for block in self.row_blocks())
+        return np.concatenate([np.einsum("nk,nk->n", b, b) for b in blocks])
+
+    def row_blocks(self) -> list[FloatArray]:
+        """Views of consecutive rows, about ``BLOCK`` numbers each."""
+        step = max(1, BLOCK // self.k)
+        return [self.probs[i : i + step] for i in range(0, self.n, step)]
+
+    @cached_property
+    def order(self) -> IntArray:
+        """The stable ascending order of the confidences: the one sort of all top-label metrics."""
+        return np.argsort(self.conf, kind="stable").astype(np.int64)
+
+    @cached_property
+    def conf_sorted(self) -> Vector:
+        """Confidences, ascending."""
+        return self.conf[self.order]
+
+    @cached_property
+    def hit_sorted(self) -> Vector:
+        """Hits in the order of the confidences."""
+        return self.hit[self.order]
+
+    def column(self, k: int) -> Vector:
+        """Return the probabilities of one class, shape (N,)."""
+        return np.asarray(self.probs[:, k], dtype=np.float64)
+
+    def columns(self) -> Iterator[FloatArray]:
+        """Yield the probabilities of one class after the other, contiguous, shape (N,)."""
+        step = max(1, BLOCK // self.n)
+        for k in range(0, self.k, step):
+            yield from np.ascontiguousarray(self.probs[:, k : k + step].T)
+
+    def take(self, rows: IntArray) -> FloatArray:
+        """Return the probabilities of some rows."""
+        return self.probs[rows]
+
+    def entries(self, threshold: float) -> Entries:
+        """Return the entries p_ik > threshold."""
+        if threshold not in self._entries:
+            parts, first = [], 0
+            for block in self.row_blocks():
+                flat = np.flatnonzero(block.astype(np.float64, copy=False) > threshold)
+                row, column = np.divmod(flat, self.k)
+                parts.append((row + first, column, block.ravel()[flat].astype(np.float64)))
+                first += len(block)
+            row, column, value = (np.concatenate(found) for found in zip(*parts, strict=True))
+            self._entries[threshold] = Entries(row, column, value, self.y[row] == column)
+        return self._entries[threshold]
+
+    def column_sums(self, weight: Float64) -> Float64:
+        """Return the weighted sums of every class's probabilities, shape (K,) or (B, K) for B weights."""
+        return self._sum_columns(weight, lambda block: block.astype(np.float64, copy=False))
+
+    def zero_weights(self, weight: Float64) -> Float64:
+        """Return the weight of the entries p = 0 of every class, shape (K,) or (B, K) for B weights."""
+        if not self._has_zeros:
+            return np.zeros((*weight.shape[:-1], self.k))
+        return self._sum_columns(weight, lambda block: (block == 0).astype(np.float64))
+
+    @cached_property
+    def _has_zeros(self) -> bool:
+        return not all(block.all() for block in self.row_blocks())
+
+    def _sum_columns(self, weight: Float64, of: Callable[[FloatArray], Float64]) -> Float64:
+        total, start = np.zeros((*weight.shape[:-1], self.k)), 0
+        for block in self.row_blocks():
+            total += weight[..., start : start + len(block)] @ of(block)
+            start += len(block)
+        return total
+
+    def relabelled(self, y: IntArray) -> Data:
+        """Return the same predictions with other (checked) labels; what does not depend on y is shared."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        for name in ("hit", "chosen", "hit_sorted"):
+            other.__dict__.pop(name, None)
+        other.y, other.pair_sums = y, {}
+        other._entries = {
+            t: Entries(e.row, e.column, e.value, y[e.row] == e.column) for t, e in self._entries.items()
+        }
+        return other
+
+    def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
+        """Draw labels from the predictions, shape (D, N): how calibrated data would look."""
+        return np.concatenate([draw_columns(block, n_draws, rng) for block in self.row_blocks()], axis=1)
+
+
+class TopKData(Data):
+    """Predictions of which the top k classes are known, and labels.
+
+    A label that its row does not list has the probability of one unseen class, tail/(K − k).
+
+    >>> TopKData(TopK([[0.7, 0.2]], [[4, 1]], n_classes=5), [0]).chosen.round(4)
+    array([0.0333])
+    """
+
+    complete = False
+
+    def __init__(self, top: TopK, y: Any) -> None:
+        self.top = top
+        self._start(len(top), top.n_classes, y)
+
+    @property
+    def probs(self) -> FloatArray:  # type: ignore[override]
+        """Refused: there is no array of all classes."""
+        raise ValueError(
+            "this metric looks at every class, and top-k scores do not hold them; use top-label metrics and "
+            "scores, or top.dense() where K is small"
+        )
+
+    @cached_property
+    def _top(self) -> tuple[Vector, IntArray]:
+        pred, conf = self.top.top()
+        return conf, pred
+
+    @cached_property
+    def chosen(self) -> Vector:
+        """Probability of the label, shape (N,)."""
+        scores, _ = self.top.groups()
+        return np.asarray(np.exp(scores[np.arange(self.n), self.top.columns_of(self.y)]))
+
+    @cached_property
+    def squares(self) -> Vector:
+        """Sum of squared probabilities of each row, shape (N,)."""
+        scores, sizes = self.top.groups()
+        return np.asarray(np.exp(2 * scores + sizes).sum(axis=1))
+
+    def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
+        """Draw labels from the predictions, shape (D, N); among classes that are not listed evenly."""
+        scores, sizes = self.top.groups()
+        column = draw_columns(np.exp(scores + sizes), n_draws, rng)
+        unseen = (rng.random(column.shape) * self.top.others).astype(np.int64)
+        for listed in np.sort(np.where(self.top.indices < 0, self.k, self.top.indices), axis=1).T:
+            unseen += unseen >= listed  # the r-th of the classes that are left
+        k = self.top.indices.shape[1]
+        own = self.top.indices[np.arange(self.n), np.minimum(column, k - 1)]
+        return np.where(column < k, own, np.minimum(unseen, self.k - 1))
+
+
+def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
+    """Draw columns in proportion to weights (N, C): (D, N), one binary search a draw.
+
+    >>> draw_columns(np.array([[0.0, 1.0]]), 3, np.random.default_rng(0)).ravel()
+    array([1, 1, 1])
+    """
+    rows = np.arange(len(weights))
+    cumulated = np.cumsum(weights, axis=1, dtype=np.float64)
+    cumulated /= cumulated[:, -1:]
+    flat = (cumulated + rows[:, None]).ravel()
+    found = np.searchsorted(flat, rng.random((n_draws, len(rows))) + rows, side="right")
+    columns = np.clip(found - rows * weights.shape[1], 0, weights.shape[1] - 1)
+    return np.asarray(columns, dtype=np.int64)
+
+
+class Ranked:
+    """Events with weights, the least probable first, and their prefix sums.
+
+    Shapes: ascending probabilities, whether the event happened (0.0 or 1.0), and weights (N,).
+
+    >>> float(Ranked(np.array([0.5, 0.75]), np.array([0.0, 1.0]), np.ones(2)).total)
+    2.0
+    """
+
+    def __init__(self, conf: Vector, hit: Vector, weight: Vector) -> None:
+        self.conf, self.hit, self.weight = conf, hit, weight
+
+    @cached_property
+    def prefix(self) -> Float64:
+        """Prefix sums, from 0, of weight, weight·conf and weight·hit, shape (3, N + 1)."""
+        return np.stack([prefix_sums(self.weight * x) for x in (1.0, self.conf, self.hit)])
+
+    @property
+    def total(self) -> float:
+        """Sum of the weights."""
+        return float(self.prefix[0, -1])
+
+    @property
+    def gap(self) -> Vector:
+        """Cumulated weight·(conf − hit), shape (N,)."""
+        return np.cumsum(self.weight * (self.conf - self.hit))
 
 
 class Sample:
@@ -45,12 +290,7 @@ class Sample:
     """
 
     def __init__(self, probs: Any, y: Any, sample_weight: Any = None) -> None:
-        if isinstance(probs, TopK):
-            from hcal.metrics.top_k import TopKData
-
-            self.data: Data = TopKData(probs, y)
-        else:
-            self.data = Data(probs, y)
+        self.data = TopKData(probs, y) if isinstance(probs, TopK) else Data(probs, y)
         # Replicates of a bootstrap keep the k-means clusters of the sample that they were drawn from.
         self.keep_clusters = False
         self.weight = inputs.check_weight(sample_weight, self.data.n)
@@ -68,6 +308,12 @@ class Sample:
         for name in ("w", "total", "column_sums", "zero_weights"):  # no label in any of them
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
+        return other
+
+    def with_hits(self, hit: NDArray[np.bool_]) -> Sample:
+        """Return the same confidences with other hits, in ascending order of the confidences."""
+        other = self.relabelled(self.y)
+        other.data.__dict__["hit_sorted"] = hit.astype(np.float64)
         return other
 
     @property
@@ -102,12 +348,6 @@ class Sample:
         return Ranked(d.conf_sorted, d.hit_sorted, self.w[d.order])
 
     @cached_property
-    def ranked_positive(self) -> Ranked:
-        """Of two classes: class 1 in the order of its probability."""
-        score, order = self.data.positive
-        return Ranked(score, (self.y[order] == 1).astype(np.float64), self.w[order])
-
-    @cached_property
     def column_sums(self) -> Vector:
         """Weighted sums of every class's probabilities, shape (K,)."""
         return self.data.column_sums(self.w)
@@ -117,59 +357,47 @@ class Sample:
         """Weight of the entries p = 0 of every class, shape (K,)."""
         return self.data.zero_weights(self.w)
 
-    def drawn_ranked(self, draws: int, rng: np.random.Generator) -> Iterator[Ranked]:
-        """Yield the top labels with hits drawn by their confidences, a block of the draws at a time."""
-        conf = self.data.conf_sorted
-        for hit in drawn_hits(conf, draws, rng):
-            if self.data.tensor is None:
-                yield Ranked(conf, hit.astype(np.float64), np.ones(1))
-            else:
-                from hcal.metrics.device_replicates import ranked_hits
+    @cached_property
+    def subset(self) -> Sample:
+        """At most 10,000 rows and 5 million probabilities, for metrics that look at all pairs of rows.
 
-                yield ranked_hits(self.data, hit)
+        Every so many rows in the order of confidence, prediction and label: a systematic sample, which does
+        not depend on the order of the rows. The sample itself where it is small enough.
+        """
+        size = min(SUBSET_ROWS, max(2, SUBSET_NUMBERS // self.k))
+        if self.n <= size:
+            return self
+        d = self.data
+        order = np.lexsort((d.y, d.pred, d.conf))
+        rows = np.sort(order[((np.arange(size) + 0.5) * (self.n / size)).astype(np.int64)])
+        return Sample(d.take(rows), d.y[rows], None if self.weight is None else self.weight[rows])
 
     def mean(self, values: Vector) -> float:
         """Return the weighted mean of one value a row."""
         return float(np.dot(self.w, values) / self.total)
 
+    def repeated(self, metric: str) -> Sample:
+        """Return the sample with integer weights written out as repeated rows."""
+        if self.weight is None:
+            return self
+        self.need_repetitions(metric, copied=True)
+        rows = np.repeat(np.arange(self.n), self.weight.astype(np.int64))
+        return Sample(self.data.take(rows), self.y[rows])
+
     def need_repetitions(self, metric: str, *, copied: bool = False) -> None:
         """Refuse weights that are not repetition counts, or are too many where they are written out."""
-        if self.weight is not None and not np.array_equal(self.weight, np.rint(self.weight)):
+        if self.weight is None:
+            return
+        if (self.weight != np.rint(self.weight)).any():
             raise ValueError(
                 f"{metric} counts samples, so sample_weight must hold whole repetition counts; "
                 f"row {int(np.argmax(self.weight != np.rint(self.weight)))} is not whole"
             )
-        if copied and self.weight is not None and self.total > MOST_COPIES:
+        if copied and self.total > MOST_COPIES:
             raise ValueError(
                 f"{metric} looks at every repetition: sample_weight sums to {self.total:.3g}, and may to at "
                 f"most {MOST_COPIES:.0e}"
             )
-
-
-def as_value(x: Any) -> float:
-    """Return a float; or, of an answer for many replicates at once, the array of all of them.
-
-    >>> as_value(np.array(0.5)), as_value(np.array([0.5]))
-    (0.5, array([0.5]))
-    """
-    x = as_array(x)
-    return float(x) if x.ndim == 0 else x
-
-
-def as_array(x: Any) -> NDArray[Any]:
-    """Return an array in host memory of an array or a tensor."""
-    return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
-
-
-def drawn_hits(conf: Vector, draws: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
-    """Yield hits drawn with the confidences as their probabilities, a block of the draws at a time: (·, N).
-
-    >>> [hit.shape for hit in drawn_hits(np.full(3, 0.5), 7, np.random.default_rng(0))]
-    [(7, 3)]
-    """
-    step = max(1, BLOCK // len(conf))
-    for i in range(0, draws, step):
-        yield rng.random((min(step, draws - i), len(conf))) < conf
 
 
 def as_sample(probs: Any, y: Any, sample_weight: Any) -> Sample:
@@ -186,16 +414,3 @@ def as_sample(probs: Any, y: Any, sample_weight: Any) -> Sample:
     if y is None:
         raise ValueError("y is missing: pass integer labels of shape (N,)")
     return Sample(probs, y, sample_weight)
-
-
-__all__ = [
-    "BLOCK",
-    "MOST_COPIES",
-    "Data",
-    "Sample",
-    "Vector",
-    "as_array",
-    "as_sample",
-    "as_value",
-    "drawn_hits",
-]

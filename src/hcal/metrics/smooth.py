@@ -1,32 +1,199 @@
-"""Smooth calibration error: kernels in place of bins, with a bandwidth that is not chosen but found.
+"""Top-label errors without bins: cumulated gaps, kernels, densities, and Spiegelhalter's test.
 
-Błasiok, Nakkiran: Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing, ICLR 2024. The residual
-hit − conf is smoothed by a Gaussian of width σ, reflected at 0 and 1; smECE_σ = ∫|smoothed residual|, which
-falls as σ grows, and the error is the σ at which the two are equal: smECE_σ = σ.
-
-The Gaussian reflected at both ends is the heat kernel of [0, 1]: on a grid it multiplies cosine coefficients.
+``conf`` is the largest probability of a row, ``hit`` whether its class is the label; both in the one stable
+order of the confidences.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from scipy.fft import dct, idct
+from scipy.fft import dct, idct, irfft, rfft
+from scipy.integrate import trapezoid
 from scipy.optimize import brentq
+from scipy.special import ndtr
 
-from hcal.metrics.kernels import share_out
-from hcal.numerics import Float64 as Vector
-from hcal.numerics import IntArray
+from hcal.metrics.registry import metric
+from hcal.metrics.sample import Vector, as_sample
+from hcal.numerics import Float64
 
-#: Cells of the grid. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
+#: Grid of ``kde_ece``: its margins hold the mirror images of the widest kernel.
+GRID: Final = np.linspace(-0.6, 1.6, 2**14)
+_STEP: Final = float(GRID[1] - GRID[0])
+_TINY: Final = 1e-6  # density below which the published definition does not divide
+_WIDEST: Final = 0.2  # bandwidth whose kernel reaches the margins of the grid
+#: Half a kernel in grid steps from which its last point is next to 0, so that copying it adds nothing.
+_RESOLVED: Final = 100
+#: Cells of ``smece``. Rows are shared between the two nearest, so the error is of the order (1/(CELLS·σ))².
 CELLS: Final = 4096
+#: In Spiegelhalter's standard deviation, confidences stay this far from 1: one miss must not be infinite.
+_EPSILON: Final = float(np.finfo(np.float32).eps)
+
+
+@metric("top-label", "KDE-ECE", "ECE with smooth densities in place of bins", weights="counts")
+def kde_ece(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float | None = None) -> float:
+    """Return the calibration error of order 1 with densities in place of bins (triweight kernel, mirrored).
+
+    Zhang, Kailkhura, Han: Mix-n-Match, ICML 2020. For K = 2 it looks at P(class 1) and the label. With no
+    correct prediction the accuracy is 0 everywhere, and the answer is the mean confidence.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        Standard deviation of the kernel; std(conf of the correct samples)·(2N)^(−1/5) by default.
+
+    Examples
+    --------
+    >>> p = [[0.4, 0.6], [0.3, 0.7], [0.1, 0.9], [0.8, 0.2]]
+    >>> round(kde_ece(p, [1, 1, 1, 0]), 3)
+    0.251
+    """
+    s = as_sample(probs, y, sample_weight)
+    s.need_repetitions("kde_ece")
+    if s.k == 2 and s.data.complete:
+        return _kde_error(s.data.column(1), (s.y == 1).astype(np.float64), s.w, bandwidth)
+    return _kde_error(s.ranked.conf, s.ranked.hit, s.ranked.weight, bandwidth)
+
+
+def _kde_error(score: Vector, event: Vector, weight: Vector, bandwidth: float | None) -> float:
+    """Return ∫|x − P(event | score = x)| dP(score) with kernel densities."""
+    n, correct = weight.sum(), weight * event
+    if correct.sum() == 0:
+        return float(np.average(score, weights=weight))
+    if bandwidth is None:
+        mean = np.average(score, weights=correct)
+        std = float(np.sqrt(np.average((score - mean) ** 2, weights=correct)))
+        bandwidth = min(std * (2 * n) ** -0.2, _WIDEST)  # a few rows at 0 and 1 would ask for more
+    if bandwidth > _WIDEST:
+        raise ValueError(f"bandwidth must be at most 0.2 (the grid ends 0.6 beyond [0, 1]), got {bandwidth}")
+    # All correct scores equal: the kernel narrows to one grid step instead of dividing by zero.
+    half = max(3 * bandwidth, _STEP)
+    density_event, density = (_mirrored_density(score, mass, half) for mass in (correct, weight))
+    return _integrate(density_event, density, float(correct.sum() / n), half)
+
+
+def _mirrored_density(score: Vector, mass: Vector, half: float) -> Vector:
+    """Return the density on the grid of the data and its mirror images, 0 outside (0, 1), doubled inside.
+
+    A circular convolution is enough: the kernel reaches at most 0.6, the width of the margins on both sides.
+    """
+    both = np.concatenate([score, np.where(score < 0.5, -score, 2 - score)])
+    grid = share_out(np.concatenate([mass, mass]) / (2 * mass.sum()), (both - GRID[0]) / _STEP, len(GRID))
+    reach = int(half / _STEP)
+    u = np.arange(-reach, reach + 1) * _STEP / half
+    kernel = np.zeros(len(GRID))
+    kernel[np.arange(-reach, reach + 1)] = 35 / (32 * half) * (1 - u * u) ** 3
+    density = np.maximum(irfft(rfft(grid) * rfft(kernel), n=len(GRID)), 0)
+    return np.where((GRID > 0) & (GRID < 1), 2 * density, 0.0)
+
+
+def share_out(mass: Vector, place: Vector, size: int) -> Vector:
+    """Share every mass between the two points of a grid next to its place, by proximity; shape (size,).
+
+    >>> share_out(np.array([1.0]), np.array([1.25]), 4)
+    array([0.  , 0.75, 0.25, 0.  ])
+    """
+    left = np.clip(np.floor(place).astype(np.int64), 0, size - 2)
+    right = mass * (place - left)
+    return np.asarray(np.bincount(left, mass - right, size) + np.bincount(left + 1, right, size))
+
+
+def _integrate(density_event: Vector, density: Vector, rate: float, half: float) -> float:
+    inside = (GRID >= 0) & (GRID <= 1)
+    x, pe, pa = GRID[inside], density_event[inside], density[inside]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        integrand = np.abs(x - np.minimum(rate * pe / pa, 1.0)) * pa
+    valid = np.maximum(pe, pa) > _TINY
+    # Elsewhere the previous valid value is copied (0 before the first one), as published. The last point of a
+    # kernel of a few steps is no small number: scores that are all alike would have errors in the thousands.
+    last = np.maximum.accumulate(np.where(valid, np.arange(len(x)), -1))
+    if half < _RESOLVED * _STEP:
+        last = np.where(valid, last, -1)
+    integrand = np.where(last >= 0, np.nan_to_num(integrand, nan=0.0)[last], 0.0)
+    return float(trapezoid(integrand, x) / trapezoid(pa, x))
+
+
+@metric("top-label", "MMCE", "kernel distance between confidence and accuracy, no bins", of_hits=True)
+def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 0.4) -> float:
+    """Return the maximum mean calibration error with kernel exp(−|c − c'|/bandwidth), diagonal included.
+
+    Kumar, Sarawagi, Jain: Trainable Calibration Measures, ICML 2018. Exact in O(N log N): on sorted
+    confidences the exponential kernel factorises.
+
+    Examples
+    --------
+    >>> mmce([[0.25, 0.75]], [1])
+    0.25
+    """
+    if not bandwidth > 0:
+        raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
+    r = as_sample(probs, y, sample_weight).ranked
+    return float(
+        np.sqrt(max(exponential_sum(r.conf, r.weight * (r.hit - r.conf), 1 / bandwidth), 0)) / r.total
+    )
+
+
+def exponential_sum(x: Vector, a: Vector, rate: float) -> float:
+    """Return Σ_ij a_i a_j exp(−rate·|x_i − x_j|) for ascending x, in O(N).
+
+    exp(−r(x_i − x_j)) = exp(−r·x_i)·exp(r·x_j) for j < i, so one cumulated sum gives every row. x is cut into
+    stretches of length 500/rate, where exp(rate·x) cannot overflow. Shapes: x (N,), ascending, a (N,).
+
+    >>> round(exponential_sum(np.array([0.0, 1.0]), np.array([1.0, 1.0]), np.log(2.0)), 12)
+    3.0
+    """
+    total, carry, start, last = 0.0, 0.0, 0, float(x[0])
+    while start < len(x):
+        first = float(x[start])
+        stop = int(np.searchsorted(x, first + 500 / rate, side="right"))
+        part, grow = a[start:stop], np.exp(rate * (x[start:stop] - first))
+        carry *= float(np.exp(-rate * (first - last)))
+        sums = carry + np.cumsum(part * grow)
+        before = np.concatenate([[carry], sums[:-1]])
+        total += float((part * part).sum() + 2 * (part * before / grow).sum())
+        carry, start, last = float(sums[-1] / grow[-1]), stop, float(x[stop - 1])
+    return total
+
+
+@metric("top-label", "KS error", "largest cumulated gap between confidence and accuracy, no bins",
+        label="KS", of_hits=True)  # fmt: skip
+def ks(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the Kolmogorov–Smirnov error: max_i |cumulated confidence − cumulated hits|/N, no bins.
+
+    Gupta et al.: Calibration of Neural Networks using Splines, ICLR 2021.
+
+    Examples
+    --------
+    >>> round(ks([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
+    0.25
+    """
+    s = as_sample(probs, y, sample_weight)
+    return float(np.abs(s.ranked.gap).max() / s.total)
+
+
+@metric("top-label", "smooth ECE",
+        "ECE with a smooth kernel in place of bins, of a width that it finds itself",
+        label="smECE", of_hits=True)  # fmt: skip
+def smece(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the smooth calibration error of the top label: no bins, no bandwidth to choose.
+
+    Błasiok, Nakkiran: Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing, ICLR 2024.
+
+    Examples
+    --------
+    >>> p = [[0.1, 0.9]] * 40
+    >>> round(smece(p, [1] * 20 + [0] * 20), 3)
+    0.4
+    """
+    r = as_sample(probs, y, sample_weight).ranked
+    return smooth_error(r.conf, r.hit - r.conf, r.weight)
 
 
 def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
-    """Return the width σ for which the smoothed residuals have the mean size σ.
+    """Return the width σ of a Gaussian for which the smoothed residuals have the mean size σ.
 
-    Shapes: probabilities, residuals, weights (N,).
+    The kernel is reflected at 0 and 1; ∫|smoothed residual| falls as σ grows. Shapes: all (N,).
 
     >>> smooth_error(np.array([0.5]), np.array([0.0]), np.array([1.0]))
     0.0
@@ -49,21 +216,80 @@ def spectrum(at: Vector, mass: Vector) -> Vector:
     >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
     2.0
     """
-    return np.asarray(dct(share_out(mass, *cell_place(at), CELLS), norm="ortho"))
-
-
-def cell_place(at: Vector) -> tuple[IntArray, Vector]:
-    """Return the cell on the left, and how far on the way to the next one; at (N,)."""
-    place = np.clip(at * CELLS - 0.5, 0, CELLS - 1)
-    left = np.minimum(place.astype(np.int64), CELLS - 2)
-    return left, place - left
+    return np.asarray(dct(share_out(mass, np.clip(at * CELLS - 0.5, 0, CELLS - 1), CELLS), norm="ortho"))
 
 
 def smoothed(waves: Vector, sigma: float) -> Vector:
     """Return the masses of the cells after a Gaussian of width σ, reflected at 0 and 1; shape (CELLS,).
+
+    The Gaussian reflected at both ends is the heat kernel of [0, 1]: on a grid it multiplies cosine
+    coefficients.
 
     >>> smoothed(spectrum(np.array([0.3]), np.array([1.0])), 0.1).argmax() / CELLS
     np.float64(0.2998046875)
     """
     decay = np.exp(-0.5 * (sigma * np.pi * np.arange(len(waves))) ** 2)
     return np.asarray(idct(waves * decay, norm="ortho"))
+
+
+@metric("top-label", "Kuiper error", "largest cumulated gap of any interval of confidences, no bins",
+        label="Kuiper", of_hits=True)  # fmt: skip
+def kuiper(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return the range of the cumulated gap: max − min over all intervals of confidence, no bins.
+
+    Arrieta-Ibarra, Gujral, Tannen, Tygert, Xu: Metrics of calibration for probabilistic predictions, JMLR
+    2022 (ECCE-R). It is the largest |mean gap · share of rows| of any interval of confidences; ``ks`` looks
+    only at those that begin at 0. Rows of equal confidence enter together.
+
+    Examples
+    --------
+    >>> round(kuiper([[0.25, 0.75], [0.4, 0.6]], [1, 1]), 6)
+    0.325
+    """
+    s = as_sample(probs, y, sample_weight)
+    gap = s.ranked.gap[np.diff(s.ranked.conf, append=np.inf) > 0]  # at the last row of every run of ties
+    return float((max(gap.max(), 0) - min(gap.min(), 0)) / s.total)
+
+
+@metric("top-label", "Spiegelhalter |Z|",
+        "squared error beyond what the confidences expect, in standard deviations; grows with N",
+        label="Spiegelhalter", weights="counts", of_hits=True)  # fmt: skip
+def spiegelhalter(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
+    """Return |Z| of Spiegelhalter's test on the top label: about 0.8 by chance, above 1.96 in 5 % of cases.
+
+    Spiegelhalter: Probabilistic prediction in patient management and clinical trials, Statistics in Medicine
+    1986. Z = Σ (hit − conf)(1 − 2·conf) / √Σ (1 − 2·conf)²·conf·(1 − conf) is the squared error less what
+    calibrated predictions expect of it, in standard deviations. It grows with N: compare p-values, not sizes.
+
+    Examples
+    --------
+    >>> round(spiegelhalter([[0.1, 0.9]] * 40, [1] * 20 + [0] * 20), 3)
+    8.433
+    """
+    s = as_sample(probs, y, sample_weight)
+    s.need_repetitions("spiegelhalter")
+    return abs(spiegelhalter_z(s.ranked.conf, s.ranked.hit, s.ranked.weight))
+
+
+def spiegelhalter_z(p: Vector, event: Float64, weight: Vector) -> float:
+    """Return Spiegelhalter's Z with its sign: positive where the squared error is larger than expected."""
+    slope, inner = 1 - 2 * p, np.clip(p, _EPSILON, 1 - _EPSILON)
+    variance = float(weight @ (slope**2 * inner * (1 - inner)))
+    # Every probability exactly 1/2: the squared error is 1/4 whatever happens.
+    return float((weight * slope) @ (event - p) / np.sqrt(variance)) if variance > 0 else 0.0
+
+
+def spiegelhalter_p(probs: Any, y: Any = None) -> float:
+    """Return the two-sided p-value by the normal law; ``calibration_test`` has one by resampled labels.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+
+    Examples
+    --------
+    >>> round(spiegelhalter_p([[0.1, 0.9]] * 40, [1] * 36 + [0] * 4), 3)
+    1.0
+    """
+    return float(2 * ndtr(-spiegelhalter(probs, y)))

@@ -1,6 +1,7 @@
-"""Metrics of data that do not fit in memory: update part by part, merge across machines, compute at the end.
+"""Metrics of data that do not fit in memory: update block by block, merge across machines, read at the end.
 
-Memory is O(bins·K), whatever N. Scores and the equal-width families come out as from one pass. ``ks`` and
+A metric that can be summed is the same two steps here and in its plain function: sums over rows (``_SUMS``,
+in O(bins·K) memory), and a number read off them (``_VALUES``); the whole array is one block. ``ks`` and
 ``ece_em`` need an order of all confidences; here they see a fine histogram (4096 equal bins, finer ones
 towards 1), and :meth:`StreamingMetrics.bounds` states how far each can be from the exact value.
 """
@@ -13,33 +14,99 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.metrics.class_wise import CellSums, equal_width_cells, kept_errors, thresholded_cells
-from hcal.metrics.sample import Sample, Vector, as_array, as_sample
+from hcal.metrics.binned import Bins, between_edges, clipped_equal_width, equal_width
+from hcal.metrics.class_wise import Cells, equal_width_cells, thresholded_cells
+from hcal.metrics.sample import Sample, Vector, as_sample
 from hcal.metrics.scores import brier_rows, nll_rows
-from hcal.numerics import prefix_sums
+from hcal.numerics import Float64, prefix_sums
 
-#: Metric -> the sums that it is read from; see ``_PARTS``.
-_READ_FROM = {
-    "ece_ew": "width", "ece_em": "fine", "ece_r2": "width", "ace": "ace", "ks": "fine", "mce": "width",
-    "cwece_a": "cells", "cwece_s": "cells_s", "cwece_r2": "cells", "tcwece": "kept",
-    "nll": "sums", "brier": "sums", "accuracy": "sums",
-}  # fmt: skip
-NAMES = tuple(_READ_FROM)
 _BINS, _SUM_BINS = 15, 14  # the published numbers of bins
 
-
-def _fine_edges() -> Vector:
-    """Edges (lo, hi] of the fine histogram: networks put most confidences close to 1, so does the grid."""
-    towards_one = 1 - 2.0 ** -(np.arange(96, 425) / 8)
-    inner = np.concatenate([np.linspace(0, 1, 4097), towards_one, [np.nextafter(1, 0)]])
-    return np.unique(inner)
+#: Edges (lo, hi] of the fine histogram: networks put most confidences close to 1, so does the grid.
+_EDGES: Final = np.unique(
+    np.concatenate([np.linspace(0, 1, 4097), 1 - 2.0 ** -(np.arange(96, 425) / 8), [np.nextafter(1, 0)]])
+)
 
 
-_EDGES, _WIDTH_EDGES = _fine_edges(), np.linspace(0, 1, _BINS + 1)
+def _score_sums(s: Sample) -> Float64:
+    """Return the sums of weight, nll, brier, hit and confidence, shape (5,)."""
+    rows = [np.ones(s.n), nll_rows(s), brier_rows(s), s.data.hit, s.data.conf]
+    return np.asarray(np.stack(rows) @ s.w)
+
+
+def _bin_sums(b: Bins) -> Float64:
+    return np.stack([b.weight, b.conf, b.hit])
+
+
+def _fine_sums(s: Sample) -> Float64:
+    """Return the sums of weight, confidence, hit and their product in the fine histogram, shape (4, bins)."""
+    r = s.ranked
+    cuts = np.searchsorted(r.conf, _EDGES, side="right")
+    both = np.diff(prefix_sums(r.weight * r.conf * r.hit)[cuts])
+    return np.stack([*_bin_sums(between_edges(r, _EDGES)), both])
+
+
+def _cell_sums(c: Cells) -> Float64:
+    return np.stack([c.weight, c.gap])
+
+
+_SUMS: Final[dict[str, Callable[[Sample], Float64]]] = {
+    "scores": _score_sums,
+    "width": lambda s: _bin_sums(equal_width(s, _BINS)),
+    "clipped": lambda s: _bin_sums(clipped_equal_width(s, _BINS)),
+    "fine": _fine_sums,
+    "cells": lambda s: _cell_sums(equal_width_cells(s, _BINS)),
+    "cells_s": lambda s: _cell_sums(equal_width_cells(s, _SUM_BINS)),
+    "kept": lambda s: _cell_sums(thresholded_cells(s, _BINS)),
+}
+
+
+def _mean_gap(sums: Float64, _: float) -> float:
+    b = Bins(*sums)
+    return float(b.gap[b.full].mean())
+
+
+def _ks(fine: Float64, total: float) -> float:
+    return float(np.abs(np.cumsum(fine[1] - fine[2])).max() / total)
+
+
+def _ece_em(fine: Float64, total: float) -> float:
+    """Return the error of equal-mass bins whose boundaries are moved to the nearer end of their fine bin."""
+    weight, conf, hit, _ = fine
+    ends = prefix_sums(weight)
+    cuts, place = _mass_cuts(weight, total)
+    nearer = place + (ends[place + 1] - cuts < cuts - ends[place])
+    bounds = np.concatenate([[0], nearer, [len(weight)]])
+    return float(np.abs(np.diff(prefix_sums(conf - hit)[bounds])).sum() / total)
+
+
+def _mass_cuts(weight: Vector, total: float) -> tuple[Vector, NDArray[np.int64]]:
+    """Return the equal-mass boundaries in units of weight, and the fine bin in which each falls."""
+    cuts = total * np.arange(1, _BINS) / _BINS
+    return cuts, np.searchsorted(np.cumsum(weight), cuts, side="left").astype(np.int64)
+
+
+#: Metric -> the sums that it is read from, and how: (sums, total weight) -> value.
+_VALUES: Final[dict[str, tuple[str, Callable[[Float64, float], float]]]] = {
+    "ece_ew": ("width", lambda x, total: Bins(*x).error(total)),
+    "ece_em": ("fine", _ece_em),
+    "ece_r2": ("width", lambda x, total: Bins(*x).error(total, 2)),
+    "ace": ("clipped", _mean_gap),
+    "ks": ("fine", _ks),
+    "mce": ("width", lambda x, _: float(Bins(*x).gap.max())),
+    "cwece_a": ("cells", lambda x, total: float(Cells(*x).errors(total).mean())),
+    "cwece_s": ("cells_s", lambda x, total: float(Cells(*x).errors(total).sum())),
+    "cwece_r2": ("cells", lambda x, total: float(Cells(*x).errors(total, 2).mean())),
+    "tcwece": ("kept", lambda x, _: float(Cells(*x).kept_errors().mean())),
+    "nll": ("scores", lambda x, total: float(x[1] / total)),
+    "brier": ("scores", lambda x, total: float(x[2] / total)),
+    "accuracy": ("scores", lambda x, total: float(x[3] / total)),
+}
+NAMES = tuple(_VALUES)
 
 
 class StreamingMetrics:
-    """Accumulate metrics over parts of a data set.
+    """Accumulate metrics over blocks of a data set: a :class:`hcal.partial.Partial`.
 
     Parameters
     ----------
@@ -52,7 +119,7 @@ class StreamingMetrics:
     >>> a, b = StreamingMetrics(2), StreamingMetrics(2)
     >>> _ = a.update([[0.2, 0.8]], [1])
     >>> _ = b.update([[0.6, 0.4]], [1])
-    >>> round(a.merge(b).compute()["brier"], 6)
+    >>> round(a.merge(b).result()["brier"], 6)
     0.4
     """
 
@@ -63,17 +130,13 @@ class StreamingMetrics:
         unknown = [m for m in self.metrics if m not in NAMES]
         if unknown:
             raise ValueError(f"{unknown[0]!r} cannot be streamed; those that can are {', '.join(NAMES)}")
-        self.n_classes = k = int(n_classes)
-        self.n = 0
-        shapes: dict[str, tuple[int, ...]] = {
-            "sums": (5,), "ace": (3, _BINS), "fine": (4, len(_EDGES) - 1), "width": (3, _BINS),
-            "cells": (2, k, _BINS), "cells_s": (2, k, _SUM_BINS), "kept": (2, k, _BINS),
-        }  # fmt: skip
-        read = {"sums", *(_READ_FROM[name] for name in self.metrics)}
-        self._state = {name: np.zeros(shape) for name, shape in shapes.items() if name in read}
+        self.n_classes, self.n = int(n_classes), 0
+        one_row = Sample(np.full((1, self.n_classes), 1 / self.n_classes), [0])
+        read = {"scores", *(_VALUES[name][0] for name in self.metrics)}
+        self._sums = {name: np.zeros_like(of(one_row)) for name, of in _SUMS.items() if name in read}
 
     def update(self, probs: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add a part of the data.
+        """Add a block of the data.
 
         Parameters
         ----------
@@ -84,8 +147,8 @@ class StreamingMetrics:
         s = as_sample(probs, y, sample_weight)
         if s.k != self.n_classes:
             raise ValueError(f"probs has {s.k} classes, these metrics were made for {self.n_classes}")
-        for name in self._state:
-            self._state[name] += _PARTS[name](s)
+        for name in self._sums:
+            self._sums[name] += _SUMS[name](s)
         self.n += s.n
         return self
 
@@ -93,8 +156,8 @@ class StreamingMetrics:
         """Add what another accumulator has seen."""
         if (other.n_classes, other.metrics) != (self.n_classes, self.metrics):
             raise ValueError("only accumulators of the same classes and metrics can be merged")
-        for name, part in other._state.items():
-            self._state[name] += part
+        for name, part in other._sums.items():
+            self._sums[name] += part
         self.n += other.n
         return self
 
@@ -107,7 +170,7 @@ class StreamingMetrics:
         dict
             For :meth:`from_state`.
         """
-        sums = {"n": np.array(float(self.n)), **self._state}
+        sums = {"n": np.array(float(self.n)), **self._sums}
         return {"n_classes": self.n_classes, "metrics": list(self.metrics), "sums": sums}
 
     @classmethod
@@ -122,157 +185,53 @@ class StreamingMetrics:
         Examples
         --------
         >>> seen = StreamingMetrics(2).update([[0.2, 0.8], [0.6, 0.4]], [1, 1])
-        >>> StreamingMetrics.from_state(seen.state).compute() == seen.compute()
+        >>> StreamingMetrics.from_state(seen.state).result() == seen.result()
         True
         """
         found, sums = cls(state["n_classes"], state["metrics"]), state["sums"]
         found.n = round(float(sums["n"]))
-        found._state = {name: np.array(sums[name], dtype=np.float64) for name in found._state}
+        found._sums = {name: np.array(sums[name], dtype=np.float64) for name in found._sums}
         return found
 
-    def compute(self) -> dict[str, float]:
+    def result(self) -> dict[str, float]:
         """Return the metrics of everything seen so far."""
-        if self.n == 0:
-            raise ValueError("nothing to compute: no part was added yet")
-        return {name: self._one(name) for name in self.metrics}
+        self._check_seen()
+        found = ((name, *_VALUES[name]) for name in self.metrics)
+        return {name: value(self._sums[sums], self._total) for name, sums, value in found}
+
+    compute = result
 
     @property
     def mean_confidence(self) -> float:
         """The mean probability of the predicted class."""
-        return float(self._state["sums"][4] / self._total)
-
-    def result(self) -> dict[str, float]:
-        """Return the metrics of everything seen so far; see :meth:`compute`."""
-        return self.compute()
+        return float(self._sums["scores"][4] / self._total)
 
     def bounds(self) -> dict[str, float]:
         """Return how far each metric can be from its exact value, beyond rounding; 0 for most."""
+        self._check_seen()
+        exact = dict.fromkeys(self.metrics, 0.0)
+        if "fine" not in self._sums:
+            return exact
+        weight, conf, hit, both = self._sums["fine"]
+        # Inside a fine bin only misses move the cumulated gap up (by conf) and only hits down (by 1 − conf).
+        up, down = np.maximum(conf - both, 0), np.maximum(hit - both, 0)
+        start = prefix_sums(conf - hit)[:-1]
+        reach = float(np.maximum(np.abs(start + up), np.abs(start - down)).max() / self._total)
+        # The exact edge of ece_em is a confidence of the fine bin in which the boundary falls, or of the one
+        # after it (it interpolates between two neighbours, and takes all ties). Moving a boundary within
+        # these bins changes two neighbouring gaps, each by at most what their hits or misses allow. The exact
+        # definition also leaves the rows of the smallest confidence out.
+        seen = np.flatnonzero(weight)
+        place = np.searchsorted(seen, _mass_cuts(weight, self._total)[1])
+        near = np.unique(seen[np.minimum(np.concatenate([place, place + 1]), len(seen) - 1)])
+        moved = (2 * np.maximum(up, down)[near].sum() + weight[seen[0]]) / self._total
+        bound = {"ks": max(reach - _ks(self._sums["fine"], self._total), 0.0), "ece_em": float(moved)}
+        return exact | {name: b for name, b in bound.items() if name in exact}
+
+    def _check_seen(self) -> None:
         if self.n == 0:
             raise ValueError("nothing to compute: no part was added yet")
-        exact = dict.fromkeys(self.metrics, 0.0)
-        approximate = {"ks": self._ks_bound, "ece_em": self._ece_em_bound}
-        return exact | {name: bound() for name, bound in approximate.items() if name in exact}
-
-    # -- machinery --------------------------------------------------------------------------------
 
     @property
     def _total(self) -> float:
-        return float(self._state["sums"][0])
-
-    def _one(self, name: str) -> float:
-        state, total = self._state, self._total
-        if name in ("nll", "brier", "accuracy"):
-            return float(state["sums"][("nll", "brier", "accuracy").index(name) + 1] / total)
-        if name in ("ece_ew", "ece_r2", "mce", "ace"):
-            return self._binned(name)
-        if name in ("ks", "ece_em"):
-            return self._ks() if name == "ks" else self._ece_em()
-        if name == "tcwece":
-            return float(kept_errors(CellSums(*state["kept"])).mean())
-        cells = CellSums(*state["cells_s" if name == "cwece_s" else "cells"])
-        errors = cells.errors(total, 2 if name == "cwece_r2" else 1)
-        return float(errors.sum() if name == "cwece_s" else errors.mean())
-
-    def _binned(self, name: str) -> float:
-        weight, conf, hit = self._state["ace" if name == "ace" else "width"]
-        full = weight > 0
-        gap = np.abs(conf[full] - hit[full]) / weight[full]
-        if name in ("ace", "mce"):
-            return float(gap.mean() if name == "ace" else gap.max())
-        order = 1 if name == "ece_ew" else 2
-        return float((weight[full] @ gap**order / self._total) ** (1 / order))
-
-    def _walk(self) -> tuple[Vector, Vector, Vector]:
-        """Cumulated gap before each fine bin, and how far up and down it can go inside the bin."""
-        _, conf, hit, both = self._state["fine"]
-        start = prefix_sums(conf - hit)[:-1]
-        return start, np.maximum(conf - both, 0), np.maximum(hit - both, 0)
-
-    def _ks(self) -> float:
-        _, conf, hit, _ = self._state["fine"]
-        return float(np.abs(np.cumsum(conf - hit)).max() / self._total)
-
-    def _ks_bound(self) -> float:
-        # Inside a bin only misses move the gap up (by conf) and only hits move it down (by 1 − conf).
-        start, up, down = self._walk()
-        reach = np.maximum(np.abs(start + up), np.abs(start - down)).max() / self._total
-        return max(float(reach) - self._ks(), 0.0)
-
-    def _cuts(self) -> tuple[Vector, NDArray[np.int64]]:
-        """Equal-mass boundaries in units of weight, and the fine bin in which each falls."""
-        cumulated = np.cumsum(self._state["fine"][0])
-        cuts = self._total * np.arange(1, _BINS) / _BINS
-        return cuts, np.searchsorted(cumulated, cuts, side="left").astype(np.int64)
-
-    def _ece_em(self) -> float:
-        """Equal-mass bins whose boundaries are moved to the nearer end of their fine bin."""
-        weight, conf, hit, _ = self._state["fine"]
-        ends = prefix_sums(weight)
-        cuts, place = self._cuts()
-        nearer = place + (ends[place + 1] - cuts < cuts - ends[place])
-        bounds = np.concatenate([[0], nearer, [len(weight)]])
-        gap = prefix_sums(conf - hit)[bounds]
-        return float(np.abs(np.diff(gap)).sum() / self._total)
-
-    def _ece_em_bound(self) -> float:
-        # The exact edge is a confidence of the fine bin in which the boundary falls, or of the one after it
-        # (it interpolates between two neighbours, and takes all ties). Moving a boundary within these bins
-        # changes two neighbouring gaps, each by at most what their hits or misses allow. The exact
-        # definition also leaves the rows of the smallest confidence out.
-        weight = self._state["fine"][0]
-        _, up, down = self._walk()
-        seen = np.flatnonzero(weight)
-        place = np.searchsorted(seen, self._cuts()[1])
-        both = np.unique(seen[np.minimum(np.concatenate([place, place + 1]), len(seen) - 1)])
-        return float((2 * np.maximum(up, down)[both].sum() + weight[seen[0]]) / self._total)
-
-
-# -- what one part adds ---------------------------------------------------------------------------
-
-
-def _sums(s: Sample) -> NDArray[np.float64]:
-    """Weight, nll, brier, hit and confidence, shape (5,)."""
-    rows = [np.ones(s.n), nll_rows(s), brier_rows(s), s.data.hit, s.data.conf]
-    return np.asarray(np.stack(rows) @ s.w)
-
-
-def _in_width(s: Sample) -> NDArray[np.float64]:
-    """Weight, confidence and hit in the bins (lo, hi], shape (3, bins)."""
-    which = np.searchsorted(_WIDTH_EDGES, s.data.conf, side="left") - 1
-    return _table(s, which, _BINS, s.data.conf, s.data.hit)
-
-
-def _in_ace(s: Sample) -> NDArray[np.float64]:
-    """The same of clipped confidences in the bins [lo, hi)."""
-    eps = float(np.finfo(np.float32).eps)
-    clipped = np.clip(s.data.conf, eps, 1 - eps)
-    return _table(s, np.searchsorted(_WIDTH_EDGES, clipped, side="right") - 1, _BINS, clipped, s.data.hit)
-
-
-def _in_fine(s: Sample) -> NDArray[np.float64]:
-    """Weight, confidence, hit and their product in the fine histogram, shape (4, fine bins)."""
-    conf, hit = s.data.conf, s.data.hit
-    which = np.searchsorted(_EDGES, conf, side="left") - 1
-    return _table(s, which, len(_EDGES) - 1, conf, hit, conf * hit)
-
-
-def _table(s: Sample, which: NDArray[np.int64], bins: int, *values: Vector) -> NDArray[np.float64]:
-    which = np.clip(which, 0, bins - 1)
-    columns = [s.w, *(s.w * v for v in values)]
-    return np.stack([np.bincount(which, weights=c, minlength=bins) for c in columns])
-
-
-def _cells(cells: CellSums) -> NDArray[np.float64]:
-    """Weight and gap of every class and bin, shape (2, K, bins)."""
-    return np.stack([as_array(cells.weight), as_array(cells.gap)])
-
-
-_PARTS: Final[dict[str, Callable[[Sample], NDArray[np.float64]]]] = {
-    "sums": _sums,
-    "ace": _in_ace,
-    "fine": _in_fine,
-    "width": _in_width,
-    "cells": lambda s: _cells(equal_width_cells(s, _BINS)),
-    "cells_s": lambda s: _cells(equal_width_cells(s, _SUM_BINS)),
-    "kept": lambda s: _cells(thresholded_cells(s, _BINS, None)),
-}
+        return float(self._sums["scores"][0])

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal.metrics.canonical import skce_blocks
-from hcal.metrics.registry import get_metric
+from hcal.metrics.registry import Metric, get_metric
 from hcal.metrics.resampling import chance
-from hcal.metrics.sample import Sample, Vector, as_array, as_sample
+from hcal.metrics.sample import Sample, Vector, as_sample
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,19 @@ def calibration_test(
         if metric.level == "score":
             raise ValueError(f"statistic must be a calibration error, got the score {name!r}")
         value = metric.function(s)
-        null = metric.null(s, n_resamples, rng) if metric.null else chance(s, [name], n_resamples, rng)[name]
+        if metric.of_hits:
+            null = _null_of_hits(s, metric, n_resamples, rng)
+        else:
+            null = chance(s, [name], n_resamples, rng)[name]
     # Rounding must not separate values that are equal by construction (few rows, few possible outcomes).
     reached = int((null >= value - 1e-12 * max(abs(value), 1e-300)).sum())
     return CalibrationTest((1 + reached) / (1 + len(null)), name, float(value), method, int(n_resamples))
+
+
+def _null_of_hits(s: Sample, metric: Metric, draws: int, rng: np.random.Generator) -> Vector:
+    """Return the metric of hits drawn with the confidences as their probabilities, shape (draws,)."""
+    conf = s.data.conf_sorted
+    return np.array([metric.function(s.with_hits(rng.random(s.n) < conf)) for _ in range(draws)])
 
 
 def quarter_median_distance(s: Sample) -> float:
@@ -122,7 +130,7 @@ def quarter_median_distance(s: Sample) -> float:
     0.3536
     """
     some = np.linspace(0, s.n - 1, min(500, s.n)).astype(np.int64)
-    p = as_array(s.data.take(some)).astype(np.float64)
+    p = s.data.probs[some].astype(np.float64)
     squares = np.einsum("nk,nk->n", p, p)
     distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * p @ p.T, 0))
     median = float(np.median(distance[np.triu_indices(len(p), 1)]))
@@ -133,14 +141,8 @@ def _skce_null(s: Sample, n: int, rng: np.random.Generator, bandwidth: float) ->
     """The unbiased kernel error, and its values with random signs, from one pass over the pairs."""
     signs = rng.integers(0, 2, size=(s.n, n + 1)).astype(np.float64) * 2 - 1
     signs[:, 0] = 1.0  # the real one
-    total: NDArray[np.float64] = np.zeros(n + 1)
-    if s.data.tensor is not None:
-        from hcal.metrics.device_pairs import signed_sums_on_device
-
-        total += signed_sums_on_device(s, bandwidth, signs)
-    else:
-        for i, j, h in skce_blocks(s, bandwidth):
-            factor = 1.0 if i == j else 2.0
-            total += factor * np.einsum("ab,ab->b", signs[i], h @ signs[j])
+    total: Vector = np.zeros(n + 1)
+    for i, j, h in skce_blocks(s, bandwidth):
+        total += (1.0 if i == j else 2.0) * np.einsum("ab,ab->b", signs[i], h @ signs[j])
     total /= s.n * (s.n - 1)
     return float(total[0]), total[1:]

@@ -16,26 +16,17 @@ the paper's objective (``docs/theory.md`` has an example); *class-wise* windows 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hcal.metrics.documented import documented_metric
-from hcal.metrics.sample import Sample, Vector, as_sample
-from hcal.metrics.window_sums import (
-    ListedEvents,
-    WindowSums,
-    influence_of,
-    sum_class_windows,
-    sum_pooled_windows,
-    sum_windows,
-)
+from hcal.metrics.registry import metric
+from hcal.metrics.sample import BLOCK, Sample, Vector, as_sample
+from hcal.numerics import FloatArray, IntArray, prefix_sums
 
 EventFamily = Literal["class-wise", "pooled", "top-label"]
-#: Names that pooled events had: the first claimed more than they see.
-_OLD_NAMES: Final = ("canonical", "atomic")
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,71 @@ class HError:
     raw: float
 
 
-@documented_metric(weights="counts")
+def h_error(
+    probs: Any,
+    y: Any = None,
+    *,
+    sample_weight: Any = None,
+    events: EventFamily = "class-wise",
+    window: int = 200,
+    se: bool = True,
+) -> HError:
+    """Return the h-calibration error with its noise level and standard error (see :func:`hce`).
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K)
+    y : array-like of shape (N,)
+    sample_weight : array-like of shape (N,), optional
+        Whole repetition counts.
+    events : {"class-wise", "pooled", "top-label"}
+    window : int
+    se : bool
+        Whether to compute the standard error (NaN if not).
+
+    Returns
+    -------
+    HError
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.dirichlet([1, 1, 1], size=1000)
+    >>> y = (p.cumsum(1) > rng.random((1000, 1))).argmax(1)
+    >>> found = h_error(p, y)
+    >>> found.value < found.noise
+    True
+    """
+    if str(events) == "atomic":  # their name in files of 0.1
+        events = "pooled"
+    if events not in get_args(EventFamily):
+        raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
+    if not isinstance(window, int | np.integer) or window < 2:
+        raise ValueError(f"window must be an integer of at least 2, got {window!r}")
+    s = as_sample(probs, y, sample_weight).repeated("hce_pooled" if events == "pooled" else "hce")
+    if events == "top-label":
+        d = s.data.conf_sorted - s.data.hit_sorted
+        return _combine([sum_windows(d, s.data.order, s.n, window, se)], s.n)
+    if events == "pooled":
+        return _combine([_pooled_windows(s, window, se)], s.n)
+    # Of two classes one says all, being the mirror of the other.
+    columns = [s.data.column(1)] if s.k == 2 else s.data.columns()
+    return _combine(
+        [_class_windows(s, column, 1 if s.k == 2 else k, window, se) for k, column in enumerate(columns)], s.n
+    )
+
+
+def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
+    """Return the ends of the interval of hce: z standard errors of its square to each side."""
+    found = h_error(s, events=events)
+    return signed_root(found.squared - z * found.se), signed_root(found.squared + z * found.se)
+
+
+@metric("class-wise", "h-calibration error, class-wise",
+        "root-mean-square gap of windows of 200 sorted probabilities of a class, averaged over classes, "
+        "chance removed; can be negative",
+        label="HCE", kind="debiased", weights="copies",
+        ends=lambda s, _, z: _ends(s, z, "class-wise"))  # fmt: skip
 def hce(
     probs: Any,
     y: Any = None,
@@ -83,8 +138,7 @@ def hce(
     ----------
     events : {"class-wise", "pooled", "top-label"}
         Each class on its own, averaged, which sees most; all N·K events "row i has class k" sorted together,
-        as in the paper's objective; or the predicted class only. ``"canonical"`` is the old name of
-        ``"pooled"`` and warns.
+        as in the paper's objective; or the predicted class only.
     window : int
         Events in a window; with fewer events there is one window of all of them.
     debias : bool
@@ -100,7 +154,10 @@ def hce(
     return found.value if debias else found.raw
 
 
-@documented_metric(weights="counts")
+@metric("class-wise", "h-calibration error, pooled",
+        "the same with all classes sorted together, as in the paper: it sees the average class only",
+        label="HCE pooled", kind="debiased", weights="copies",
+        ends=lambda s, _, z: _ends(s, z, "pooled"))  # fmt: skip
 def hce_pooled(
     probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200, debias: bool = True
 ) -> float:
@@ -116,106 +173,6 @@ def hce_pooled(
     return hce(probs, y, sample_weight=sample_weight, events="pooled", window=window, debias=debias)
 
 
-def _checked(events: Any) -> EventFamily:
-    if events in _OLD_NAMES:
-        warnings.warn(
-            f"events={events!r} is called 'pooled' now: the classes are sorted together, and what is wrong "
-            "in one of them can average out; events='class-wise' sees it",
-            FutureWarning,
-            stacklevel=4,
-        )
-        return "pooled"
-    if events not in get_args(EventFamily):
-        raise ValueError(f"events must be 'class-wise', 'pooled' or 'top-label', got {events!r}")
-    return events  # type: ignore[no-any-return]
-
-
-@documented_metric(weights="counts")
-def h_error(
-    probs: Any,
-    y: Any = None,
-    *,
-    sample_weight: Any = None,
-    events: EventFamily = "class-wise",
-    window: int = 200,
-    se: bool = True,
-) -> HError:
-    """Return the h-calibration error with its noise level and standard error (see :func:`hce`).
-
-    Parameters
-    ----------
-    events : {"class-wise", "pooled", "top-label"}
-    window : int
-    se : bool
-        Whether to compute the standard error (NaN if not).
-
-    Returns
-    -------
-    HError
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> p = rng.dirichlet([1, 1, 1], size=1000)
-    >>> y = (p.cumsum(1) > rng.random((1000, 1))).argmax(1)
-    >>> found = h_error(p, y)
-    >>> found.value < found.noise
-    True
-    """
-    events = _checked(events)
-    if not isinstance(window, int | np.integer) or window < 2:
-        raise ValueError(f"window must be an integer of at least 2, got {window!r}")
-    s = _repeated(as_sample(probs, y, sample_weight), "hce_pooled" if events == "pooled" else "hce")
-    if events == "class-wise":
-        return _combine(*sum_class_windows(s, int(window), se))
-    if events == "top-label":
-        top = ListedEvents(s.data.conf_sorted, s.data.hit_sorted, s.data.order)
-        found = sum_windows(top, s.n, int(window), se)
-    else:
-        found = sum_pooled_windows(s, int(window), se)
-    return _combine([found], influence_of([found], s.n) if se else None)
-
-
-def _repeated(s: Sample, name: str) -> Sample:
-    """Return the sample with integer weights written out as repeated rows."""
-    if s.weight is None:
-        return s
-    s.need_repetitions(name, copied=True)
-    rows = np.repeat(np.arange(s.n), s.weight.astype(np.int64))
-    return Sample(s.data.take(rows), s.y[rows])
-
-
-def _combine(sums: list[WindowSums], influence: Vector | None) -> HError:
-    """Average the members of a family of events (one member: that one)."""
-    members = [x for x in sums if x.pairs > 0]
-    raw = float(np.sqrt(np.mean([x.squares / x.windows for x in sums])))
-    if not members:  # a single row: no pair, nothing to say without bias
-        nan = float("nan")
-        return HError(nan, nan, nan, nan, raw)
-    squared = float(np.mean([x.products / x.pairs for x in members]))
-    null = float(np.sqrt(sum(x.null_variance / x.pairs**2 for x in members))) / len(members)
-    se = float("nan")
-    if influence is not None:
-        variance = float((influence**2).sum()) / len(members) ** 2
-        # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
-        se = float(np.sqrt(max(variance - null**2, null**2)))
-    return HError(signed_root(squared), squared, se, signed_root(1.645 * null), raw)
-
-
-def hce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
-    """Return the ends of the interval of hce: z standard errors of its square to each side."""
-    return _ends(h_error(s), z)
-
-
-def hce_pooled_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
-    """Return the same for pooled events."""
-    return _ends(h_error(s, events="pooled"), z)
-
-
-def _ends(found: HError, z: float) -> tuple[float, float]:
-    return signed_root(found.squared - z * found.se), signed_root(found.squared + z * found.se)
-
-
 def signed_root(x: float) -> float:
     """Return sign(x)·√|x|.
 
@@ -223,3 +180,151 @@ def signed_root(x: float) -> float:
     -2.0
     """
     return float(np.sign(x) * np.sqrt(abs(x)))
+
+
+# -- windows ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class WindowSums:
+    """Sums over all windows of one sorted list of events."""
+
+    pairs: float  # ordered pairs of different rows
+    products: float  # Σ d_a d_b over them
+    squares: float  # Σ_windows (mean d)², chance included
+    windows: int
+    null_variance: float  # of ``products``, if labels were drawn from the probabilities
+    row_products: Vector | None = None  # the part of ``products`` in which each row takes part, if asked for
+    row_pairs: Vector | None = None
+
+
+def _combine(sums: list[WindowSums], n_rows: int) -> HError:
+    """Average the members of a family of events (one member: that one)."""
+    raw = float(np.sqrt(np.mean([x.squares / x.windows for x in sums])))
+    members = [x for x in sums if x.pairs > 0]
+    nan = float("nan")
+    if not members:  # a single row: no pair, nothing to say without bias
+        return HError(nan, nan, nan, nan, raw)
+    squared = float(np.mean([x.products / x.pairs for x in members]))
+    null = float(np.sqrt(sum(x.null_variance / x.pairs**2 for x in members))) / len(members)
+    influence, se = np.zeros(n_rows), nan
+    for x in members:
+        if x.row_products is not None and x.row_pairs is not None:
+            influence += 2 * (x.row_products - x.products / x.pairs * x.row_pairs) / x.pairs
+    if members[0].row_products is not None:
+        variance = float(influence @ influence) / len(members) ** 2
+        # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
+        se = float(np.sqrt(max(variance - null**2, null**2)))
+    return HError(signed_root(squared), squared, se, signed_root(1.645 * null), raw)
+
+
+def sum_windows(d: Vector, row: IntArray, n_rows: int, window: int, se: bool) -> WindowSums:
+    """Sum over the windows of sorted events, a stretch at a time; d, row (n,)."""
+    n, m = len(d), min(window, len(d))
+    count = n - m + 1
+    by_place = _shared_squares(n, m)
+    found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0, count, 0.0)
+    if se:
+        found.row_products, found.row_pairs = np.zeros(n_rows), np.zeros(n_rows)
+    for first in range(0, n, BLOCK // 4):
+        last = min(first + BLOCK // 4, n)
+        # Every window that contains one of these events, and every event of those windows.
+        start, stop = max(first - m + 1, 0), min(last, count)
+        prefix = prefix_sums(d[start : stop + m - 1])
+        sums = prefix[m:] - prefix[:-m]
+        own, place = d[first:last], np.arange(first, last)
+        edge = np.minimum(place, n - 1 - place)  # events to the nearer end
+        cover = np.minimum(edge + 1.0, min(m, count))  # windows that contain the event
+        begun = sums[first - start :]  # windows that begin in this stretch: each is counted once
+        square = float(np.dot(begun, begun))
+        found.squares += square / m**2
+        found.products += square - float(np.dot(cover, own**2))
+        # q(1 − q) is |d|(1 − |d|) for either mark. In a window it hardly changes: v_a·v_b is taken as v_a².
+        variance = np.abs(own) * (1 - np.abs(own))
+        found.null_variance += 2 * float(np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)]))
+        if found.row_products is not None and found.row_pairs is not None:
+            total = prefix_sums(sums)
+            around = total[np.minimum(place, n - m) + 1 - start] - total[np.maximum(place - m + 1, 0) - start]
+            rows = row[first:last]
+            found.row_products += np.bincount(rows, own * (around - cover * own), n_rows)
+            found.row_pairs += np.bincount(rows, cover * (m - 1), n_rows)
+    return found
+
+
+def _shared_squares(n: int, m: int) -> Vector:
+    """Return Σ_{b ≠ a} (number of windows that hold both a and b)² by the distance of a to the nearer end.
+
+    The last entry holds for every larger distance.
+    """
+    n = min(n, 2 * m + 1)  # further inside, nothing changes any more
+    a, b = np.arange((n + 1) // 2)[:, None], np.arange(n)[None, :]
+    shared = np.minimum(np.minimum(a, b), n - m) - np.maximum(np.maximum(a, b) - m + 1, 0) + 1
+    return np.asarray((np.where(a == b, 0, np.maximum(shared, 0)).astype(np.float64) ** 2).sum(axis=1))
+
+
+def _class_windows(s: Sample, column: FloatArray, k: int, window: int, se: bool) -> WindowSums:
+    order = stable_order(column)
+    return sum_windows(column[order].astype(np.float64) - (s.y[order] == k), order, s.n, window, se)
+
+
+def stable_order(x: FloatArray) -> IntArray:
+    """Return what a stable argsort of non-negative floats returns, for float32 several times faster.
+
+    The bits of such floats sort like the floats: above their places in one integer, they need one plain sort.
+
+    >>> stable_order(np.array([0.5, 0.25, 0.5], dtype=np.float32))
+    array([1, 0, 2])
+    """
+    if x.dtype != np.float32 or len(x) >= 2**32:
+        return np.argsort(x, kind="stable").astype(np.int64, copy=False)
+    key = np.empty(len(x), dtype=np.uint64)
+    for i in range(0, len(x), BLOCK):
+        part = x[i : i + BLOCK] + np.float32(0)  # turns −0.0, whose bits sort last, into 0.0
+        key[i : i + BLOCK] = part.view(np.uint32)
+        key[i : i + BLOCK] <<= np.uint64(32)
+        key[i : i + BLOCK] |= np.arange(i, i + len(part), dtype=np.uint64)
+    key.sort()
+    key &= np.uint64(0xFFFFFFFF)
+    return key.view(np.int64)
+
+
+def _pooled_windows(s: Sample, window: int, se: bool) -> WindowSums:
+    """Sum over the windows of all classes sorted together."""
+    flat = np.ascontiguousarray(s.data.probs).ravel()
+    place = stable_order(flat)
+    d = np.empty(len(flat))
+    for i in range(0, len(flat), BLOCK):
+        part = place[i : i + BLOCK]
+        row, column = np.divmod(part, s.k)
+        d[i : i + BLOCK] = flat[part] - (s.y[row] == column).astype(np.float64)
+    found = sum_windows(d, place // s.k if se else place, s.n, window, se)
+    remove_same_rows(found, d, place, s.k, min(window, len(d)))
+    return found
+
+
+def remove_same_rows(found: WindowSums, d: Vector, place: IntArray, k: int, m: int) -> None:
+    """Take pairs of events of the same row, less than a window apart, out of the sums.
+
+    ``place`` (N·K,) are the row-major places of the sorted events ``d``.
+    """
+    n = len(d)
+    position: NDArray[Any] = np.empty(n, dtype=np.int32 if n < 2**31 else np.int64)
+    position[place] = np.arange(n, dtype=position.dtype)
+    table = position.reshape(-1, k)
+    table.sort(axis=1)
+    step = max(1, BLOCK // k)
+    for first in range(0, len(table), step):
+        block = table[first : first + step]
+        for lag in range(1, min(k, m)):
+            row, column = np.nonzero(block[:, lag:] - block[:, :-lag] < m)
+            if row.size == 0:
+                break  # a larger lag is a larger distance
+            a, b = (block[row, c].astype(np.int64) for c in (column, column + lag))
+            shared = np.minimum(a, n - m) - np.maximum(b - m + 1, 0) + 1.0  # windows that hold both
+            product = shared * d[a] * d[b]
+            found.products -= 2 * float(product.sum())
+            found.pairs -= 2 * float(shared.sum())
+            if found.row_products is not None and found.row_pairs is not None:
+                n_rows = len(found.row_pairs)
+                found.row_products -= 2 * np.bincount(first + row, product, n_rows)
+                found.row_pairs -= 2 * np.bincount(first + row, shared, n_rows)

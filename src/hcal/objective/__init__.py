@@ -1,8 +1,7 @@
-"""The h-calibration objective: windows of events, k-means weights and the loss.
+"""The h-calibration objective: windows of sorted events, k-means weights and the loss.
 
-``definition`` and ``weights`` hold the definitions, ``kernels`` the plain value and gradient on arrays,
-``loss`` the ``torch.nn.Module`` and ``published`` the published code's variant. Importing this package
-imports neither torch nor numba; its modules do when they are used.
+``definition`` is the oracle, ``engines`` the value and gradient on arrays, ``loss`` the ``torch.nn.Module`` and
+``published`` the published code's variant. Importing this package imports neither torch nor numba.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hcal.objective.kernels import loss_and_grad
+    from hcal.objective.definition import ObjectiveSettings
+    from hcal.objective.engines import loss_and_grad
     from hcal.objective.loss import HCalibrationLoss
-    from hcal.objective.settings import ObjectiveSettings
 
 __all__ = ["HCalibrationLoss", "ObjectiveSettings", "loss_and_grad"]
 
-_HOMES = {"HCalibrationLoss": "loss", "ObjectiveSettings": "settings", "loss_and_grad": "kernels"}
+_HOMES = {"HCalibrationLoss": "loss", "ObjectiveSettings": "definition", "loss_and_grad": "engines"}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hcal.objective.settings import ObjectiveSettings
+from hcal.objective.definition import ObjectiveSettings
 
 _BLOCK = 1024
 _PROBES = 256

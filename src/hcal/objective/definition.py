@@ -1,19 +1,84 @@
-"""The objective as it is defined, in numpy without an eye on speed: what every engine must compute."""
+"""The h-calibration objective as it is defined, in numpy without an eye on speed: what every engine computes.
+
+Events are sorted by probability; every run of M of them is a window, whose error is its mean probability less
+its share of marks. A one-dimensional k-means of the windows' mean probabilities says how much each window
+counts (the paper's appendix on weighting).
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcal.objective.settings import EVEN, ObjectiveSettings
-from hcal.objective.weights import window_weights
 from hcal.numerics import Float64, FloatArray, prefix_sums
+
+Weighting = Literal["kmeans", "uniform"]
+
+#: A centroid half-way between two centres, up to this relative rounding, belongs to the lower cluster.
+#: Without it the sums of tied probabilities, equal on paper, would fall to either side at random.
+HALF_WAY = 1 + 1e-10
+
+#: A window whose probabilities sum to its number of marks, up to this relative rounding, has no error.
+#: Without it the sign of 0, and so the slope of the window, would be what the order of additions leaves.
+EVEN = 1e-9
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """Constants of eq:EventEnsembleLoss and eq:finalloss, with the paper's values as defaults.
+
+    Parameters
+    ----------
+    window : int
+        M, the number of consecutive events in a window.
+    epsilon : float
+        The error that is tolerated.
+    scale : float
+        r, a constant factor.
+    clusters, iterations : int
+        Of the 1-D k-means that weights the windows; the number of Lloyd iterations is exact.
+    weighting : {"kmeans", "uniform"}
+    norm : {1, 2}
+        2 squares the windowed error, without a root.
+
+    Examples
+    --------
+    >>> ObjectiveSettings(window=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: window must be an integer of at least 1, got 0
+    """
+
+    window: int = 200
+    epsilon: float = 1e-20
+    scale: float = 1e5
+    clusters: int = 15
+    iterations: int = 25
+    weighting: Weighting = "kmeans"
+    norm: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("window", "clusters", "iterations"):
+            value = getattr(self, name)
+            if int(value) != value or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        if not self.epsilon >= 0:
+            raise ValueError(f"epsilon must be at least 0, got {self.epsilon!r}")
+        if not self.scale > 0:
+            raise ValueError(f"scale must be positive, got {self.scale!r}")
+        if self.weighting not in ("kmeans", "uniform"):
+            raise ValueError(f"weighting must be 'kmeans' or 'uniform', got {self.weighting!r}")
+        if self.norm not in (1, 2):
+            raise ValueError(f"norm must be 1 or 2, got {self.norm!r}")
 
 
 def families_loss(
     q: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings, need_grad: bool = True
-) -> tuple[float, Float64 | None]:
-    """Return the mean over rows of eq:finalloss, and its gradient (F, n), or None.
+) -> tuple[float, FloatArray | None]:
+    """Return the mean over rows of eq:finalloss, and its gradient (F, n) in the dtype of q, or None.
 
     ``q`` (F, n) are probabilities of events, ``marks`` (F, n) whether they happened; each row is sorted and
     windowed on its own.
@@ -24,7 +89,8 @@ def families_loss(
     """
     parts = [one_family(p, o, s) for p, o in zip(q, marks, strict=True)]
     loss = sum(loss for loss, _ in parts) / len(parts)
-    return loss, np.stack([grad for _, grad in parts]) / len(parts) if need_grad else None
+    gradient = np.stack([grad for _, grad in parts]) / len(parts)
+    return loss, gradient.astype(q.dtype) if need_grad else None
 
 
 def one_family(p: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings) -> tuple[float, Float64]:
@@ -55,10 +121,8 @@ def one_family(p: FloatArray, marks: NDArray[np.bool_], s: ObjectiveSettings) ->
 
 
 def sliding_means(values: ArrayLike, window: int) -> Float64:
-    """Return the mean of every run of ``window`` consecutive values, by one prefix sum.
+    """Return the mean of every run of ``window`` consecutive values; of all of them where they are fewer.
 
-    The sum runs in float64 over ascending values, so the difference of two prefixes loses at most
-    a factor n / window of its precision. With fewer values than ``window`` there is one run: all of them.
     Shapes: values (n,) → (max(n − window, 0) + 1,).
 
     >>> sliding_means([0.0, 1.0, 2.0, 6.0], 2)
@@ -69,3 +133,52 @@ def sliding_means(values: ArrayLike, window: int) -> Float64:
     prefix = prefix_sums(x)
     means: Float64 = (prefix[m:] - prefix[:-m]) / m
     return means
+
+
+def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 25) -> Float64:
+    """Return w = 1/(C·N_c) (m,) of windows: each cluster counts the same (an empty one counts 0).
+
+    The centroids (m,) of the windows ascend.
+
+    >>> window_weights([0.0, 0.1, 1.0], clusters=2)
+    array([0.25, 0.25, 0.5 ])
+    """
+    counts = np.diff(kmeans_ranges(centroids, clusters, iterations)[1])
+    return np.repeat(1 / (clusters * np.maximum(counts, 1)), counts)
+
+
+def kmeans_ranges(
+    values: ArrayLike, clusters: int = 15, iterations: int = 25, centres: Float64 | None = None
+) -> tuple[Float64, NDArray[np.int64]]:
+    """Cluster ascending values (m,): so many Lloyd steps from ``centres``, or the quantiles (i + ½)/clusters.
+
+    On sorted values a cluster is a contiguous range, so a step costs a few binary searches and differences of
+    prefix sums. Start and number of steps are part of the objective: another k-means is another objective.
+    Steps after the last change are not made. Centres (clusters,): an empty cluster keeps its own. Edges
+    (clusters + 1,): cluster i is ``values[edges[i]:edges[i + 1]]``; a value half-way belongs to the lower one.
+
+    >>> kmeans_ranges([0.0, 0.1, 0.9, 1.0], clusters=2)
+    (array([0.05, 0.95]), array([0, 2, 4]))
+    """
+    x = np.asarray(values, dtype=np.float64)
+    prefix = prefix_sums(x)
+    if centres is None:
+        centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
+    edges = ranges_of(x, centres)
+    for _ in range(iterations):
+        counts, sums = np.diff(edges), np.diff(prefix[edges])
+        centres = np.where(counts > 0, sums / np.maximum(counts, 1), centres)
+        before, edges = edges, ranges_of(x, centres)
+        if np.array_equal(before, edges):
+            break
+    return centres, edges
+
+
+def ranges_of(values: Float64, centres: Float64) -> NDArray[np.int64]:
+    """Return the edges (C + 1,) of the ranges of ascending values nearest to each ascending centre (C,).
+
+    >>> ranges_of(np.array([0.0, 0.4, 1.0]), np.array([0.0, 1.0]))
+    array([0, 2, 3])
+    """
+    inner = np.searchsorted(values, HALF_WAY * (centres[1:] + centres[:-1]) / 2, side="right")
+    return np.concatenate([[0], inner, [len(values)]]).astype(np.int64)

@@ -1,23 +1,61 @@
-"""The engines of the objective, and the one place where one is chosen.
+"""Value and gradient of the objective, and the one place where an engine is chosen.
 
 An engine takes events and nothing else: (q (F, n), marks (F, n), settings, need_grad) ↦ (mean loss over the F
-rows, its gradient (F, n) in q, or None). :mod:`hcal.objective.definition` is what all of them compute;
-``tests/objective/test_engines.py`` holds them to it.
+rows, its gradient (F, n) in q, or None). :mod:`hcal.objective.definition` is what all of them compute. ``_numba``
+and ``_triton`` are compiled twins, used where they are there: without them everything works, more slowly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from hcal.objective.events import Family
-from hcal.objective.settings import ObjectiveSettings
-from hcal.runtime.fused import takes_fused
-from hcal.runtime.jit import compiled
+from hcal.numerics import FloatArray, IntArray
+from hcal.objective import definition
+from hcal.objective.definition import ObjectiveSettings
+from hcal.objective.events import EventsArgument, Family, family_of
 
 Engine = Callable[[Any, Any, ObjectiveSettings, bool], tuple[Any, Any]]
+
+#: A probability may exceed 1 by this much, as a sum of classes in float32 does.
+_OVER = 1e-3
+
+
+def loss_and_grad(
+    probs: FloatArray, y: IntArray, *, events: EventsArgument = "pooled", **constants: Any
+) -> tuple[float, FloatArray]:
+    """Return the h-calibration loss (eq:finalloss) and its gradient in the probabilities.
+
+    Parameters
+    ----------
+    probs : array of shape (N, K), float32 or float64
+    y : array of shape (N,)
+    events : {"pooled", "top-label", "class-wise"}, class index, list of subsets of classes, or Family
+    **constants
+        Of :class:`hcal.objective.ObjectiveSettings`.
+
+    Returns
+    -------
+    float, array of shape (N, K) in the dtype of ``probs``
+
+    Examples
+    --------
+    >>> p = np.array([[0.25, 0.75], [0.5, 0.5]])
+    >>> brier = dict(window=1, epsilon=0, scale=1, norm=2, weighting="uniform")
+    >>> loss, grad = loss_and_grad(p, np.array([1, 0]), **brier)
+    >>> bool(np.isclose(loss, np.mean((p - [[0, 1], [1, 0]]) ** 2)))
+    True
+    >>> grad
+    array([[ 0.125, -0.125],
+           [-0.25 ,  0.25 ]])
+    """
+    settings, family = ObjectiveSettings(**constants), family_of(events)
+    check_arrays(probs, y)
+    loss, grad = evaluate_loss(probs, y, settings, family, need_grad=True)
+    return float(loss), np.ascontiguousarray(grad)
 
 
 def evaluate_loss(
@@ -27,74 +65,85 @@ def evaluate_loss(
 
     ``probs`` (N, K), float32 or float64, and ``y`` (N,), int64, are arrays or tensors; so is the gradient.
     The loss is a float, or a scalar tensor in float64 where the engine is torch's.
-
-    >>> from hcal.objective.events import PooledEvents
-    >>> evaluate_loss(np.full((2, 2), 0.5), np.array([0, 1]), ObjectiveSettings(), PooledEvents(), False)
-    (0.0, None)
     """
-    if on_host(probs):
+    if not isinstance(probs, np.ndarray) and probs.device.type == "cpu" and has_kernel("_numba"):
         import torch
 
         loss, grad = evaluate_loss(probs.numpy(), y.numpy(), settings, family, need_grad)
         # its memory is numpy's, which asks for huge pages: the gradient is written in random order, and with
         # small pages the address look-ups alone double the time at 25 million events
         return probs.new_tensor(loss), None if grad is None else torch.from_numpy(grad)
-    if not isinstance(probs, np.ndarray) and family.capturable and takes_fused(probs):
-        from hcal.objective.replayed import recordings
-
-        if recordings.suits(probs):
-            key = (settings, type(family), need_grad)
-            return recordings.run(key, lambda p, t: _evaluate(p, t, settings, family, need_grad), probs, y)
-    return _evaluate(probs, y, settings, family, need_grad)
-
-
-def _evaluate(
-    probs: Any, y: Any, settings: ObjectiveSettings, family: Family, need_grad: bool
-) -> tuple[Any, Any]:
     events = family.gather(probs, y)
     loss, slope = engine_for(events.q)(events.q, events.marks, settings, need_grad)
     return loss, None if slope is None else family.scatter(slope, probs, events)
 
 
-def on_host(probs: Any) -> bool:
-    """Return whether a tensor is better handed to the compiled kernels.
-
-    >>> on_host(np.zeros((1, 2)))
-    False
-    """
-    return not isinstance(probs, np.ndarray) and probs.device.type == "cpu" and compiled()
-
-
 def engine_for(q: Any) -> Engine:
     """Return the fastest engine that takes events q (F, n).
 
-    Arrays: compiled by numba where it is installed, else torch. Tensors: Triton on CUDA for one row of
-    float32, else plain torch operations.
-
     >>> import torch
     >>> engine_for(torch.zeros(2, 3)).__module__
-    'hcal.objective._torch'
+    'hcal.objective.loss'
     """
     if isinstance(q, np.ndarray):
-        if not compiled():
-            return _torch_on_arrays
-        from hcal.objective._compiled import families_loss as by_numba
+        if not has_kernel("_numba"):
+            return definition.families_loss
+        from hcal.objective._numba import families_loss as by_numba
 
         return by_numba
-    if len(q) == 1 and takes_fused(q):
+    if len(q) == 1 and takes_triton(q):
         from hcal.objective._triton import families_loss as by_triton
 
         return by_triton
-    from hcal.objective._torch import families_loss as by_torch
+    from hcal.objective.loss import families_loss as by_torch
 
     return by_torch
 
 
-def _torch_on_arrays(q: Any, marks: Any, settings: ObjectiveSettings, need_grad: bool) -> tuple[Any, Any]:
-    import torch
+def has_kernel(name: str) -> bool:
+    """Return whether a file of kernels and the package that compiles it are there."""
+    package = {"_numba": "numba", "_triton": "triton"}[name]
+    return find_spec(package) is not None and find_spec(f"hcal.objective.{name}") is not None
 
-    from hcal.objective._torch import families_loss
 
-    p, o = (torch.from_numpy(np.ascontiguousarray(v)) for v in (q, marks))
-    loss, slope = families_loss(p, o, settings, need_grad)
-    return float(loss), None if slope is None else slope.numpy()
+def takes_triton(q: Any) -> bool:
+    """Return whether the Triton kernels take this tensor: float32 on CUDA, fewer than 2**31 events."""
+    small = q.numel() < 2**31 - 2**16  # the kernels count events in 32 bits
+    return bool(q.is_cuda) and str(q.dtype) == "torch.float32" and small and has_kernel("_triton")
+
+
+def check_arrays(probs: FloatArray, y: IntArray) -> None:
+    """Raise ValueError unless probs is (N, K) in [0, 1] and y (N,) in 0..K−1.
+
+    Unchecked input is not only wrong: compiled kernels index tables by the bits of a probability.
+
+    >>> check_arrays(np.ones((1, 2)), np.array([2]))
+    Traceback (most recent call last):
+    ...
+    ValueError: y must lie in 0..1; its labels range from 2 to 2
+    """
+    if probs.ndim != 2 or 0 in probs.shape or y.shape != probs.shape[:1]:
+        raise ValueError(f"probs must be (N, K) and y (N,), not empty; got {probs.shape} and {y.shape}")
+    if probs.dtype not in (np.float32, np.float64):
+        raise ValueError(f"probs must be float32 or float64, got {probs.dtype}")
+    # one pass: as integers, negative numbers and NaN are the largest
+    kind = np.uint32 if probs.dtype == np.float32 else np.uint64
+    inside = probs.view(kind).max() <= np.array(1 + _OVER, dtype=probs.dtype).view(kind)
+    least, most = (0.0, 1.0) if inside else (float(probs.min()), float(probs.max()))
+    check_ranges(least, most, int(y.min()), int(y.max()), probs.shape[1])
+
+
+def check_ranges(least: float, most: float, first: int, last: int, n_classes: int) -> None:
+    """Raise ValueError unless probabilities lie in [0, 1] and labels in 0..K−1, given their extremes.
+
+    Where a probability is NaN, so are ``least`` and ``most``.
+
+    >>> check_ranges(0.0, float("nan"), 0, 1, 2)
+    Traceback (most recent call last):
+    ...
+    ValueError: probs must lie in [0, 1]; they range from 0 to nan
+    """
+    if first < 0 or last >= n_classes:
+        raise ValueError(f"y must lie in 0..{n_classes - 1}; its labels range from {first} to {last}")
+    if not (least >= 0 and most <= 1 + _OVER):
+        raise ValueError(f"probs must lie in [0, 1]; they range from {least:.6g} to {most:.6g}")

@@ -11,7 +11,18 @@ True
 
 from __future__ import annotations
 
-from hcal.reporting.build import build_report, measure_report, report, write_page, write_report
-from hcal.reporting.content import Content, Source
+from hcal.reporting.content import Content, Source, measure_blocks, measure_report
+from hcal.reporting.page import build_report, report, write_page
+from hcal.reporting.verdict import ReportVerdict, judge_report
 
-__all__ = ["Content", "Source", "build_report", "measure_report", "report", "write_page", "write_report"]
+__all__ = [
+    "Content",
+    "ReportVerdict",
+    "Source",
+    "build_report",
+    "judge_report",
+    "measure_blocks",
+    "measure_report",
+    "report",
+    "write_page",
+]

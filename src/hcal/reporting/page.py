@@ -2,59 +2,163 @@
 
 from __future__ import annotations
 
-import math
+import os
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from hcal import inputs
+from hcal.calibrators import Calibrator
+from hcal.io.class_names import check_classes, encode
+from hcal.reporting import sections
+from hcal.reporting.content import Content, crossed_report, measure_blocks, measure_report
+from hcal.reporting.decisions import decisions
+from hcal.reporting.sections import change, number, section, tip
+from hcal.reporting.verdict import ReportVerdict, judge_report, next_steps
 
-from hcal.evaluation.diagram import ReliabilityCurve
-from hcal.reporting import charts, tables
-from hcal.reporting.advice import what_now
-from hcal.reporting.binary import binary
-from hcal.reporting.content import HEADLINE, Content, ReportSide
-from hcal.reporting.groups import groups
-from hcal.reporting.markup import arrow, number, section, sides, tip
-from hcal.reporting.verdict import ReportVerdict, judge_report
-
-_SHOWN = 15  # small multiples before "show all"
 _TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
 
 
-#: The four ways to look at the predicted class: in words, and on the button.
-_VIEWS = {
-    "by_width": ("equal-width bins", "Equal width"),
-    "by_mass": ("equal-mass bins", "Equal mass"),
-    "isotonic": ("steps of the isotonic fit", "Isotonic"),
-    "smooth": ("points of the smooth curve", "Smooth"),
-}
-_EXPLAINED = {
-    "isotonic": "The best increasing fit of what happened (CORP): its steps are the bins, nobody chose them.",
-    "smooth": "A kernel regression of what happened, as wide as the smooth calibration error itself.",
-}
+def report(
+    calibrator: Calibrator | str | None,
+    scores: Any,
+    y: Any,
+    path: str | os.PathLike[str],
+    *,
+    input: inputs.InputKind | None = None,
+    classes: Any = None,
+    groups: Any = None,
+    positive: Any = 1,
+    ci: float = 0.95,
+    threshold: float | Sequence[float] = (),
+    cost: Mapping[str, float] | None = None,
+    cross_fit: bool = False,
+    batch_rows: int | None = None,
+) -> ReportVerdict:
+    """Write one self-contained HTML page that shows whether the probabilities can be trusted.
+
+    Parameters
+    ----------
+    calibrator : Calibrator or None
+        Fitted: the page shows before and after. None: the scores as they are. With ``cross_fit`` the method
+        to fit, by name or unfitted.
+    scores : array-like of shape (N, K), or (N,) for a binary score
+        What the model said about rows that the calibrator has not seen. With ``batch_rows``: a file, a
+        folder or a pattern of files, which hold the labels too (``y=None``).
+    y : array-like of shape (N,)
+    path : path-like
+        Written atomically.
+    input : {"logits", "probs", "log_probs"}, optional
+        What ``scores`` holds; the calibrator's own kind, or ``"logits"``, by default.
+    classes : sequence of K str or int, optional
+        Names of the classes; the calibrator's own by default.
+    groups : array-like of shape (N,), optional
+        A group of each row: a section on groups, the worst first.
+    positive : int or str
+        The positive class of two, by its number or name.
+    ci : float
+        Level of intervals and bands.
+    threshold : float or sequence of float
+        Thresholds of P(positive) that matter to you.
+    cost : dict, optional
+        ``{"fn": 10, "fp": 1}``: what a missed positive and a false alarm cost.
+    cross_fit : bool
+        Predict every row by a fit without it: for data too small to split.
+    batch_rows : int, optional
+        Read files in blocks of so many rows; numbers are of all rows, pictures of a sample.
+
+    Returns
+    -------
+    ReportVerdict
+        What the page says first: ``headline``, ``chips``, ``sentences``, ``alarms``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "report.html"
+    >>> scores, y = [[2.0, 0.0], [0.0, 1.0]], ["cat", "dog"]
+    >>> verdict = report(None, scores, y, path, classes=["cat", "dog"])
+    >>> path.exists(), bool(verdict.headline)
+    (True, True)
+    """
+    own = None if isinstance(calibrator, str) else getattr(calibrator, "class_names_", None)
+    names = own if classes is None else check_classes(classes, len(classes))
+    options: dict[str, Any] = {
+        "ci": ci,
+        "threshold": threshold,
+        "cost": cost,
+        "class_names": None if names is None else [str(n) for n in names],
+        "positive": names.index(positive) if names is not None and positive in names else positive,
+    }
+    if batch_rows is not None:
+        from hcal.io import batches
+
+        if isinstance(calibrator, str):
+            raise ValueError("cross_fit needs all rows at once: leave batch_rows out")
+        content = measure_blocks(batches(scores, rows=batch_rows), calibrator, **options)
+    else:
+        labels = encode(y, names)
+        crossed = None
+        if cross_fit:
+            crossed = crossed_report(calibrator or "h", scores, labels, groups, input)
+            calibrator, input = crossed.calibrator, crossed.calibrator.input
+        if isinstance(calibrator, str):
+            raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
+        content = measure_report(
+            scores, labels, calibrator, input=input, groups=groups, crossed=crossed, **options
+        )
+    write_page(path, content)
+    return judge_report(content)
+
+
+def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
+    """Return the report as one self-contained HTML page.
+
+    Parameters
+    ----------
+    scores, y, calibrator, **options
+        As for :func:`hcal.reporting.measure_report`.
+
+    Examples
+    --------
+    >>> "Calibration report" in build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1])
+    True
+    """
+    return render(measure_report(scores, y, calibrator, **options))
+
+
+def write_page(path: str | os.PathLike[str], content: Content) -> None:
+    """Write a measured report to a file, atomically."""
+    from hcal.io.atomic import atomic_path
+
+    with atomic_path(Path(path)) as temporary:
+        temporary.write_text(render(content), encoding="utf-8")
 
 
 def render(content: Content) -> str:
     """Write the page as HTML."""
     verdict = judge_report(content)
-    sections = [
+    parts = [
         _verdict(verdict),
-        _headline(content),
-        what_now(content, verdict),
-        binary(content),
-        groups(content),
-        _reliability(content),
-        _confidence(content),
-        _classes(content),
-        tables.metrics(content),
-        _mapping(content),
-        tables.data(content),
-        tables.method(content),
+        _cards(content),
+        _now(content, verdict),
+        sections.reliability(content),
+        sections.confidence(content),
+        _clinical(content),
+        sections.groups(content),
+        sections.classes(content),
+        sections.mapping(content),
+        sections.metrics(content),
+        sections.data_and_method(content),
     ]
-    style, script = (f"\n{_asset(name)}" for name in ("style.css", "script.js"))
+    style, script = (
+        f"\n{files('hcal.reporting').joinpath(name).read_text(encoding='utf-8')}"
+        for name in ("style.css", "script.js")
+    )
     return _PAGE.format(
         title=escape(f"Calibration report: {content.source.name}"),
         name=escape(content.source.name),
@@ -63,7 +167,7 @@ def render(content: Content) -> str:
         style_hash=_hash(style),
         script=script,
         script_hash=_hash(script),
-        sections="\n".join(s for s in sections if s),
+        sections="\n".join(part for part in parts if part),
         created=escape(content.created),
         version=escape(content.versions.get("hcal", "")),
     )
@@ -99,10 +203,6 @@ script-src '{script_hash}'; img-src data:; base-uri 'none'; form-action 'none'">
 """
 
 
-def _asset(name: str) -> str:
-    return files("hcal.reporting").joinpath(name).read_text(encoding="utf-8")
-
-
 def _hash(text: str) -> str:
     """Name a script or style for the page's policy: a browser runs what has this hash and nothing else."""
     return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
@@ -111,221 +211,93 @@ def _hash(text: str) -> str:
 def _subtitle(content: Content) -> str:
     part = f", {content.source.part} part" if content.source.part else ""
     method = f", calibrated by {content.calibrator.title}" if content.calibrator is not None else ""
-    return f"{len(content.y):,} rows, {len(content.names):,} classes{part}{method}"
-
-
-# -- verdict and headline -------------------------------------------------------------------------
+    folds = ", each row predicted by a fit without it" if content.crossed is not None else ""
+    return f"{content.n:,} rows, {len(content.names):,} classes{part}{method}{folds}"
 
 
 def _verdict(verdict: ReportVerdict) -> str:
-    words = {"good": "Safe", "care": "With care", "few": "Cannot tell", "bad": "Not safe"}[verdict.grade]
+    chips = "".join(
+        f'<div class="chip"><dt>{escape(title)}</dt><dd>{escape(words)}</dd></div>'
+        for title, words in verdict.chips.items()
+    )
     alarms = "".join(f"<li>{escape(alarm)}</li>" for alarm in verdict.alarms)
     alert = f'<ul class="alarms" role="alert">{alarms}</ul>' if alarms else ""
     sentences = "".join(f"<p>{escape(s)}</p>" for s in verdict.sentences)
     return (
         f'<section id="verdict" class="verdict {verdict.grade}" aria-labelledby="verdict-title">'
-        f'<p class="grade"><span>{words}</span></p><h2 id="verdict-title">{escape(verdict.headline)}</h2>'
-        f'{sentences}{alert}<p class="fine">{escape(verdict.rule)}</p></section>'
+        f'<h2 id="verdict-title">{escape(verdict.headline)}</h2><dl class="chips">{chips}</dl>{alert}'
+        f"<details><summary>In detail, and the rule</summary>{sentences}"
+        f'<p class="fine">{escape(verdict.rule)}</p></details></section>'
     )
 
 
-def _headline(content: Content) -> str:
-    cards = [_card(content, name) for name in HEADLINE]
-    cards.insert(3, _confidence_card(content))
+def _cards(content: Content) -> str:
+    cards = []
+    if content.binary:
+        cards.append(_rate_card(content))
+    for name, title in _TITLES.items():
+        shares = name in ("ece_ew", "accuracy")
+        rows = []
+        for side, s in content.sides:
+            found = s.headline.interval(name)
+            reach = "" if found is None else f"{number(found[0], shares)} – {number(found[1], shares)}"
+            rows.append((side, number(s.headline[name], shares), reach))
+        trend = ""
+        if content.after is not None:
+            before, after = content.before.headline[name], content.after.headline[name]
+            trend = change(before, after, name != "accuracy")
+        metric = content.before.headline.results[name].metric
+        cards.append(_card(title, metric.explain, rows, trend))
+    if not content.binary:
+        stated = [(side, number(s.metrics.mean_confidence, True), "") for side, s in content.sides]
+        cards.append(
+            _card("Mean confidence", "what the model states on average; compare with accuracy", stated, "")
+        )
     return f'<section id="headline" aria-label="Headline numbers" class="cards">{"".join(cards)}</section>'
 
 
-def _card(content: Content, name: str) -> str:
-    metric = content.before.headline.results[name].metric
-    shares = name in ("ece_ew", "accuracy")
-    rows = [
-        (side, number(s.headline[name], shares), _interval(s, name, shares)) for side, s in sides(content)
-    ]
-    return _card_html(_TITLES[name], metric.explain, rows, _trend(content, name))
+def _rate_card(content: Content) -> str:
+    rows = []
+    for side, s in content.sides:
+        if s.headline.positive is not None:
+            rows.append((side, number(s.headline.positive.stated, True), ""))
+    observed = float((content.y == content.positive).mean())
+    name = f"Mean {content.event}"
+    return _card(
+        name,
+        "what is stated on average; it should be the observed rate",
+        rows,
+        f"observed {number(observed, True)}",
+    )
 
 
-def _confidence_card(content: Content) -> str:
-    rows = [(side, number(s.metrics.mean_confidence, True), "") for side, s in sides(content)]
-    return _card_html("Mean confidence", "what the model states on average; compare with accuracy", rows, "")
-
-
-def _card_html(title: str, explain: str, rows: list[tuple[str, str, str]], trend: str) -> str:
+def _card(title: str, explain: str, rows: list[tuple[str, str, str]], trend: str) -> str:
     lines = "".join(
-        f'<p class="figure {side}"><span class="side">{side if len(rows) == 2 else "now"}</span> '
+        f'<p class="figure {side}"><span class="side">{side if len(rows) == 2 else ""}</span> '
         f'<b>{value}</b> <span class="interval">{interval}</span></p>'
         for side, value, interval in rows
     )
     return f'<div class="card"><h3>{tip(title, explain)}</h3>{lines}<p class="trend">{trend}</p></div>'
 
 
-def _trend(content: Content, name: str) -> str:
-    if content.after is None:
+def _now(content: Content, verdict: ReportVerdict) -> str:
+    """What to do next, with commands, and what the probabilities are good for already."""
+    steps = "".join(
+        f'<li>{escape(words)}<span class="command"><code>{escape(command)}</code>'
+        '<button type="button" data-copy>Copy</button></span></li>'
+        for words, command in next_steps(content, verdict)
+    )
+    body = (f'<ol class="steps">{steps}</ol>' if steps else "") + decisions(content)
+    lead = (
+        "The next step, and what can be decided today. The intervals of a table hold all at once, at "
+        f"{100 * content.ci:g} %."
+    )
+    return section("now", "What now?", lead, body) if body else ""
+
+
+def _clinical(content: Content) -> str:
+    """The panel of clinical prediction models; with two classes."""
+    if content.clinical is None:
         return ""
-    before, after = content.before.headline[name], content.after.headline[name]
-    if name == "accuracy":
-        return "unchanged" if before == after else f"{100 * (after - before):+.2f} points"
-    if before <= 0 or abs(after / before - 1) < 0.0005:
-        return "unchanged"
-    ratio = after / before - 1
-    return arrow(ratio, better=ratio < 0)
-
-
-def _interval(side: ReportSide, name: str, share: bool) -> str:
-    found = side.headline.interval(name)
-    return "" if found is None else f"{number(found[0], share)} – {number(found[1], share)}"
-
-
-# -- diagrams -------------------------------------------------------------------------------------
-
-
-def _reliability(content: Content) -> str:
-    lead = (
-        "Each dot is a bin of rows: how confident the model was, and how often it was right. On the diagonal "
-        "the two agree. Grey is the consistency band: where the dot lies in "
-        f"{charts.percent(content.ci, 0)} of the cases if the model is calibrated."
-    )
-    views = []
-    for view, (label, _) in _VIEWS.items():
-        figures = "".join(
-            _figure(charts.reliability_chart(getattr(s, view)[0], side), side, len(sides(content)))
-            for side, s in sides(content)
-        )
-        tables = "".join(_bins_table(getattr(s, view)[0], side) for side, s in sides(content))
-        hidden = "" if view == "by_width" else " hidden"
-        views.append(
-            f'<div class="view" id="{view}"{hidden}><div class="pair">{figures}</div>'
-            f"{_words(content, view)}"
-            f"<details><summary>The numbers ({label})</summary>{tables}</details></div>"
-        )
-    buttons = "".join(
-        f'<button type="button" data-view="{view}" '
-        f'aria-pressed="{"true" if view == "by_width" else "false"}">{button}</button>'
-        for view, (_, button) in _VIEWS.items()
-    )
-    control = f'<div class="switch" role="group" aria-label="Bins or curve">{buttons}</div>'
-    legend = (
-        '<p class="legend"><span><i class="key-dot"></i>inside the band</span>'
-        '<span><i class="key-ring"></i>outside: more than chance</span>'
-        '<span><i class="key-small"></i>fewer than 10 rows</span>'
-        '<span><i class="key-band"></i>consistency band</span></p>'
-    )
-    return section("reliability", "Does it mean what it says?", lead, control + legend + "".join(views))
-
-
-def _words(content: Content, view: str) -> str:
-    """What a curve without bins shows, and its number on each side."""
-    if view not in _EXPLAINED:
-        return ""
-    told = []
-    for side, s in sides(content):
-        curve = getattr(s, view)[0]
-        value = f"the smooth calibration error is {charts.percent(curve.error, 2)}"
-        if curve.parts is not None:
-            p = curve.parts
-            value = (
-                f"the predicted class's Brier score is {p.miscalibration:.4f} (miscalibration) − "
-                f"{p.discrimination:.4f} (discrimination) + {p.uncertainty:.4f} (uncertainty)"
-            )
-        told.append(f"{side.capitalize()}: {value}" if len(sides(content)) == 2 else value)
-    return f'<p class="fine">{_EXPLAINED[view]} {escape(". ".join(told))}.</p>'
-
-
-def _figure(drawing: str, side: str, sides: int) -> str:
-    caption = {"before": "Before calibration", "after": "After calibration"}[side] if sides == 2 else ""
-    return (
-        f'<figure class="{side}">{f"<figcaption>{caption}</figcaption>" if caption else ""}{drawing}</figure>'
-    )
-
-
-def _bins_table(curve: ReliabilityCurve, side: str) -> str:
-    rows = "".join(
-        f"<tr><td>{curve.edges[b]:.3f} – {curve.edges[b + 1]:.3f}</td><td>{curve.weight[b]:,.0f}</td>"
-        f"<td>{curve.predicted[b]:.4f}</td><td>{curve.observed[b]:.4f}</td>"
-        f"<td>{curve.low[b]:.4f} – {curve.high[b]:.4f}</td></tr>"
-        for b in np.flatnonzero(curve.weight > 0)
-    )
-    head = "<tr><th>bin</th><th>rows</th><th>stated</th><th>right</th><th>band</th></tr>"
-    return f'<div class="scroll"><table class="numbers"><caption>{side}</caption>{head}{rows}</table></div>'
-
-
-def _confidence(content: Content) -> str:
-    lead = (
-        "How many rows were stated with which confidence, on a logarithmic axis: right predictions in the "
-        "colour of the side, wrong ones in grey. The solid line is the mean confidence, the dashed one the "
-        "accuracy; they should meet."
-    )
-    figures = []
-    top = max(math.ceil(math.log10(len(content.y))), 1)
-    for side, s in sides(content):
-        conf = s.probs.max(axis=1).astype(np.float64)
-        drawing = charts.confidence(conf, s.probs.argmax(axis=1) == content.y, side, top=top)
-        figures.append(_figure(drawing, side, len(sides(content))))
-    return section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
-
-
-def _mapping(content: Content) -> str:
-    if content.after is None:
-        return ""
-    lead = (
-        "What the calibrator does to a logit, measured from the top class of its row: in along the bottom, "
-        "out along the side. The dashed diagonal changes nothing; a flatter curve makes the model less sure. "
-        "Dots away from the line mean that classes or rows are treated differently."
-    )
-    drawing, words = charts.mapping(content.before.probs, content.after.probs)
-    figure = f'<figure class="after">{drawing}</figure><p class="aside">{escape(words)}</p>'
-    return section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
-
-
-# -- classes --------------------------------------------------------------------------------------
-
-
-def _classes(content: Content) -> str:
-    final = content.final.by_class
-    proven = _proven(content)
-    order = np.lexsort((np.array([-c.error for c in final.curves]), -proven))
-    stamps = "".join(_stamp(content, int(k), place) for place, k in enumerate(order))
-    many = len(order) > _SHOWN
-    lead = (
-        "Reliability of each class's own probability with consistency bands: classes that are proven wrong "
-        "first, then by error. "
-        + ("The light dashed line is before, the solid one after calibration." if content.after else "")
-    )
-    hidden = "" if many else " hidden"
-    controls = (
-        f'<div class="filters"{hidden}><label>Find a class <input type="search" id="find" '
-        'autocomplete="off" placeholder="name or number"></label>'
-        '<label>Order <select id="order"><option value="worst">proven wrong first</option>'
-        '<option value="number">by number</option><option value="rows">most rows first</option></select>'
-        "</label>"
-        f'<button type="button" id="all" aria-expanded="false">Show all {len(order):,}</button>'
-        '<span id="found" role="status"></span></div>'
-    )
-    body = f'{controls}<div class="stamps" id="stamps" data-shown="{_SHOWN}">{stamps}</div>'
-    return section("classes", "Class by class", lead, body)
-
-
-def _proven(content: Content) -> NDArray[np.float64]:
-    """How far off each class is proven to be; of two classes, the negative one mirrors the positive one."""
-    certificate = content.final.headline.certificate
-    out = np.zeros(len(content.names))
-    if certificate is not None and certificate.classes is not None:
-        out[certificate.classes.classes] = certificate.classes.at_least
-    return out
-
-
-def _stamp(content: Content, k: int, place: int) -> str:
-    name = content.names[k]
-    after, before = content.final.by_class[k], content.before.by_class[k]
-    frequency = content.counts[k] / len(content.y)
-    stated = float(content.final.probs[:, k].mean())
-    error = charts.percent(after.error, 2)
-    if content.after is not None:
-        error = f"{charts.percent(before.error, 2)} → {error}"
-    drawing = charts.small(before if content.after is not None else None, after, name)
-    hidden = " hidden" if place >= _SHOWN else ""
-    return (
-        f'<div class="stamp-card" data-k="{k}" data-name="{escape(name.lower())}" data-place="{place}" '
-        f'data-rows="{content.counts[k]}"{hidden}><h3>{escape(name)}</h3>{drawing}'
-        f'<p>error {error}</p><p class="fine">stated {charts.percent(stated)}, '
-        f"is {charts.percent(frequency)} · {content.counts[k]:,} rows</p></div>"
-    )
+    lead = "The measures that studies of prediction models report, with intervals."
+    return section("clinical", "Clinical panel", lead, sections.facts(content.clinical.to_dict()))

@@ -27,36 +27,16 @@
     });
   }
 
-  // Classes: find, order, show all.
-  const box = byId("stamps");
-  const cards = [...box.children];
-  const limit = Number(box.dataset.shown);
-  const find = byId("find"), order = byId("order"), all = byId("all"), found = byId("found");
-  const keys = {
-    worst: (c) => Number(c.dataset.place),
-    number: (c) => Number(c.dataset.k),
-    rows: (c) => -Number(c.dataset.rows),
-  };
-  const update = () => {
-    const text = find.value.trim().toLowerCase();
-    const open = all.getAttribute("aria-expanded") === "true";
-    const key = keys[order.value];
-    cards.sort((a, b) => key(a) - key(b) || Number(a.dataset.k) - Number(b.dataset.k));
-    let shown = 0, matching = 0;
-    for (const card of cards) {
-      const match = !text || card.dataset.k === text || card.dataset.name.includes(text);
-      if (match) matching += 1;
-      card.hidden = !match || (!open && shown >= limit);
-      if (!card.hidden) shown += 1;
-    }
-    box.append(...cards);
-    found.textContent = `${shown} of ${matching} shown`;
-    all.textContent = open ? "Show fewer" : `Show all ${cards.length.toLocaleString("en")}`;
-  };
-  find.addEventListener("input", update);
-  order.addEventListener("change", update);
-  all.addEventListener("click", () => {
-    all.setAttribute("aria-expanded", String(all.getAttribute("aria-expanded") !== "true"));
-    update();
-  });
+  // Commands: copied where the browser allows it, else selected.
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.addEventListener("click", async () => {
+      const code = button.previousElementSibling;
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+        button.textContent = "Copied";
+      } catch {
+        getSelection().selectAllChildren(code);
+      }
+    });
+  }
 })();

@@ -1,40 +1,42 @@
-"""The verdict in words: what is proven, what is refuted, what cannot be told and how many rows would tell.
+"""The verdict in words: how far off, how sure, what to do; and the commands that do it.
 
-It grades by the three statements of :mod:`hcal.evaluation.standing`, which ``hcal.evaluate`` prints too: the
-worst of the top label, every class with its own base rate, the whole vector's test, and NLL against that of
-the base rates. A collapsed predictor or a calibrator that made NLL worse overrules them.
+It follows the assessment that ``hcal.evaluate`` prints too (:mod:`hcal.evaluation.assessment`). A collapsed
+predictor, a calibrator that made NLL worse, and rows of the fit overrule it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from hcal.certificates import TOLERANCE
+import numpy as np
+
+from hcal.certificates.sentences import points
+from hcal.evaluation.assessment import RULE, Grade
 from hcal.reporting.charts import percent
 from hcal.reporting.content import Content, ReportSide
 
-Grade = Literal["good", "care", "few", "bad"]
-#: A rise of NLL by more than this share, even at the lower end of its interval, is never safe.
+#: A rise of NLL by more than this share, even at the lower end of its interval, is never good.
 WORSE = 0.01
-
-RULE = (
-    f"The rule. Tolerance: {100 * TOLERANCE:.0f} points; for a class of frequency π, 2·√(π(1−π)) times that. "
-    "Safe: the smooth calibration error of the top label and of every class is certified to be within its "
-    "tolerance, and NLL is better than that of the base rates. Not safe: some window of neighbours is proven "
-    "to be off by more than the tolerance, or a class's mean by more than its own; or NLL is worse than that "
-    f"of the base rates, or more than {100 * WORSE:.0f} % worse than before calibration; or the predictor "
-    "has collapsed. With care: within tolerance, but not shown to know more than the base rates. Else it "
-    "cannot be told."
-)
+_DEFAULT = "pool"
 
 
 @dataclass(frozen=True)
 class ReportVerdict:
-    """The grade, its headline, and the sentences under it."""
+    """What the page says first.
+
+    Attributes
+    ----------
+    grade : {"good", "care", "few", "bad"}
+    headline : str
+    chips : dict of str
+        Three short statements: how far off, how sure, what to do.
+    sentences, alarms : tuple of str
+    rule : str
+    """
 
     grade: Grade
     headline: str
+    chips: dict[str, str]
     sentences: tuple[str, ...]
     alarms: tuple[str, ...]
     rule: str = RULE
@@ -43,44 +45,27 @@ class ReportVerdict:
 def judge_report(content: Content) -> ReportVerdict:
     """Return the verdict on the final probabilities of a report."""
     grade = _grade(content)
-    sentences = [_state(content.before, "As it stands, the model" if content.after else "The model")]
+    sentences = [_state(content, content.before, "As it stands, the model" if content.after else "The model")]
     if content.after is not None:
         sentences.append(_change(content, content.after))
-    standing = content.final.headline.standing
+    found = content.final.headline.assessment
+    if content.crossed is not None:
+        sentences += content.crossed.sentences
     if content.seen:
         sentences.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
-    elif standing is not None:
-        sentences += standing.sentences
-    return ReportVerdict(grade, _headline(content, grade), tuple(sentences), tuple(_alarms(content)))
-
-
-def _headline(content: Content, grade: Grade) -> str:
-    after = "After calibration, it" if content.after is not None else "It"
-    if grade == "few" and content.seen:
-        return "Cannot be told from rows that the calibrator learned from"
-    if grade == "few":
-        rows = f"{content.final.metrics.n:,} rows"
-        return f"Cannot be told from {rows} whether these probabilities can be relied on"
-    return {
-        "good": f"Safe to use: {after[0].lower() + after[1:]} is proven to be within "
-        f"{100 * TOLERANCE:.0f} points of what it says, on average",
-        "care": "Usable with care: calibrated, but not shown to know more than the base rates",
-        "bad": "Do not rely on these probabilities",
-    }[grade]
+    elif found is not None:
+        sentences += found.sentences
+    return ReportVerdict(
+        grade, _headline(content, grade), _chips(content, grade), tuple(sentences), tuple(_alarms(content))
+    )
 
 
 def _grade(content: Content) -> Grade:
     final = content.final
-    standing = final.headline.standing
     if final.metrics.collapsed or _worse(content):
         return "bad"
-    if standing is None or content.seen:  # a single row, or rows of the fit
-        return "few"
-    if "refuted" in (standing.tolerance.status, standing.knowledge.status):
-        return "bad"
-    if standing.tolerance.status == "open":
-        return "few"
-    return "good" if standing.knowledge.status == "proven" else "care"
+    found = final.headline.assessment
+    return "few" if found is None or content.seen else found.grade  # a single row, or rows of the fit
 
 
 def _worse(content: Content) -> bool:
@@ -91,10 +76,99 @@ def _worse(content: Content) -> bool:
     return change.low is not None and change.low > WORSE * change.before
 
 
+def _headline(content: Content, grade: Grade) -> str:
+    found = content.final.headline.assessment
+    if content.seen and grade == "few":
+        return "Cannot be told from rows that the calibrator learned from"
+    if found is None or content.final.metrics.collapsed:
+        return f"Do not rely on {content.event}" if grade == "bad" else "One row tells nothing"
+    after = " after calibration" if content.after is not None else ""
+    within = f"within {points(found.tolerance)}"
+    if grade == "care":
+        why = "it is not shown to know more than the base rates"
+        if found.skill.status == "proven":
+            why = f"{percent(found.share_proven)} of the rows are off by more"
+        return f"Usable with care: {content.event} is {within} on average{after}, but {why}"
+    return {
+        "good": f"{_capital(content.event)} is right {within} on average{after}",
+        "few": f"{content.n:,} rows cannot tell whether {content.event} is {within} of the truth{after}",
+        "bad": f"Do not rely on {content.event}{after}",
+    }[grade]
+
+
+def _chips(content: Content, grade: Grade) -> dict[str, str]:
+    found = content.final.headline.assessment
+    if found is None:
+        return {}
+    sure = f"at most {points(found.bound)}, proven at {percent(content.ci, 0)}"
+    if content.seen:
+        sure = "not at all: these are rows of the fit"
+    elif found.within.status == "refuted":
+        sure = (
+            f"{percent(found.share_far)} of rows are proven to be off by more than {points(found.tolerance)}"
+        )
+    elif found.share_proven > 0:
+        sure += f"; {percent(found.share_proven, 2)} of rows are off by more than {points(found.tolerance)}"
+    return {
+        "How far off": f"about {points(found.estimate)} on average (estimate)",
+        "How sure": sure,
+        "What to do": _action(content, grade),
+    }
+
+
+def _action(content: Content, grade: Grade) -> str:
+    """What to do, in a few words."""
+    found = content.final.headline.assessment
+    if content.seen:
+        return "evaluate on rows that the calibrator has not seen"
+    if grade == "few":
+        rows = None if found is None else found.rows_needed
+        return f"collect about {rows:,} labelled rows" if rows else "collect more labelled rows"
+    if grade == "bad":
+        return "calibrate it" if content.after is None else "try another method"
+    if grade == "care":
+        skilled = found is not None and found.skill.status == "proven"
+        return "use it where the rows are right" if skilled else "improve the model itself"
+    return "use it, and watch it in operation"
+
+
+def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]]:
+    """Return what to do next, the most useful first: a sentence and a command that fits the file at hand."""
+    s = content.source
+    file = f"{s.name}{f' {s.options}' if s.options else ''}" if s.is_file else "TEST.npz"
+    model = s.model or "model.hcal"
+    cal_file = s.name if s.part else "CAL.npz"  # a file with parts holds its own calibration rows
+    steps: list[tuple[str, str]] = []
+    if content.seen:
+        steps.append(("Evaluate it on other rows", f"hcal report OTHER.npz --model {model} -o report.html"))
+    if verdict.grade == "few" and not content.seen:
+        found = content.final.headline.assessment
+        rows = found.rows_needed if found is not None else None
+        many = f"about {rows:,} labelled rows" if rows else "more labelled rows"
+        with_model = f" --model {model}" if content.after is not None else ""
+        steps.append((f"Collect {many}, then ask again", f"hcal report {file}{with_model} -o report.html"))
+    if content.after is None and verdict.grade != "good":
+        steps.append(("Calibrate on held-out rows", f"hcal fit {cal_file} -o {model}"))
+        steps.append(("Look at the result", f"hcal report {file} --model {model} -o report.html"))
+    if verdict.grade == "bad" and content.after is not None:
+        used = "" if content.calibrator is None else content.calibrator.name
+        method = _DEFAULT if used != _DEFAULT else "sms"
+        steps.append(
+            ("See which method does best on your rows", f"hcal compare {cal_file} --methods pool,ts,svs,sms")
+        )
+        steps.append(("Fit another method", f"hcal fit {cal_file} -o {model} --method {method}"))
+    if content.shift and content.after is not None:
+        words = "If the classes really come in other frequencies here, correct for it"
+        steps.append((words, f"hcal apply {model} {file} -o probs.npz --prior estimate"))
+    if content.after is not None and verdict.grade in ("good", "care"):
+        steps.append(("Apply it to new rows", f"hcal apply {model} NEW.npz -o probs.npz"))
+        steps.append(("Watch it in operation", f"hcal watch NEW.npz --model {model} --state watch.json"))
+    return steps
+
+
 def direction(side: ReportSide) -> str:
-    """Return over-confident, under-confident or neither, as far as the certificate proves it."""
-    certificate = side.headline.certificate
-    top = None if certificate is None else certificate.top
+    """Return over-confident, under-confident or neither, as far as it exceeds chance."""
+    top = side.headline.certificate.top if side.headline.certificate is not None else None
     low, high = (-1.0, 1.0) if top is None else top.overall
     if low <= 0 <= high:
         return "neither proven over- nor under-confident on average"
@@ -102,7 +176,13 @@ def direction(side: ReportSide) -> str:
     return f"{'over' if gap > 0 else 'under'}-confident by {100 * abs(gap):.1f} points"
 
 
-def _state(side: ReportSide, subject: str) -> str:
+def _state(content: Content, side: ReportSide, subject: str) -> str:
+    rate = side.headline.positive
+    if rate is not None:
+        return (
+            f"{subject} states a {rate.name} rate of {percent(rate.stated, 2)} on average; "
+            f"{percent(rate.observed, 2)} was observed."
+        )
     return (
         f"{subject} is {direction(side)}: it states {percent(side.metrics.mean_confidence)} on average "
         f"and is right {percent(side.metrics.accuracy)} of the time."
@@ -110,30 +190,40 @@ def _state(side: ReportSide, subject: str) -> str:
 
 
 def _change(content: Content, after: ReportSide) -> str:
+    old, new = content.before.curves["smooth"].error, after.curves["smooth"].error
     method = content.calibrator.title if content.calibrator is not None else "calibration"
-    before_error, after_error = content.before.headline["ece_ew"], after.headline["ece_ew"]
-    verb = "fell" if after_error < before_error else "rose"
-    if content.changed:
-        share = percent(content.changed / after.metrics.n, 2)
-        what = "predictions changed side" if len(content.names) == 2 else "predicted classes changed"
-        kept = f"{content.changed:,} of {after.metrics.n:,} {what} ({share})"
-    else:
-        kept = f"not one of the {after.metrics.n:,} predicted classes changed"
+    changed = f"{content.changed:,} of {len(content.y):,} predictions"
+    kept = f"{changed} {'cross 50 %' if content.binary else 'change their class'}"
+    if not content.changed:
+        kept = f"none of the {len(content.y):,} predicted classes changes"
+    verb = "falls" if new < old else "rises"
+    title = method[0].lower() + method[1:] if method[1:2].islower() else method
+    stated = (
+        "" if after.headline.positive is None else f" states {percent(after.headline.positive.stated, 2)};"
+    )
     return (
-        f"After {method[0].lower() + method[1:] if method[1:2].islower() else method} it is "
-        f"{direction(after)}: it states {percent(after.metrics.mean_confidence)}. The calibration error "
-        f"{verb} from {percent(before_error)} to {percent(after_error)}, and {kept}."
+        f"After {title} it{stated or f' states {percent(after.metrics.mean_confidence)};'} the estimated "
+        f"calibration error {verb} from {points(old)} to {points(new)}, and {kept}."
     )
 
 
 def _alarms(content: Content) -> list[str]:
-    alarms = list(content.final.metrics.warnings)
-    alarms += [note[0].upper() + note[1:] + "." for note in content.notes]
+    alarms = [*content.final.metrics.warnings, *(f"{_capital(note)}." for note in content.notes)]
     if content.calibrator is not None and not content.calibrator.converged_:
         alarms.append("The calibrator's fit did not converge.")
     if _worse(content):
         alarms.append("NLL is worse after calibration than before, beyond chance.")
-    if content.absent:
-        shown = ", ".join(content.absent[:8]) + (" …" if len(content.absent) > 8 else "")
-        alarms.append(f"No row of {len(content.absent)} of {len(content.names)} classes: {shown}.")
+    if content.shift:
+        alarms.append(
+            f"The predicted class frequencies differ from those of the fit by {points(content.shift)} in "
+            "total. If the classes come in other frequencies here, every probability is off; see below."
+        )
+    absent = [content.names[k] for k in np.flatnonzero(content.counts == 0)]
+    if absent:
+        shown = ", ".join(absent[:8]) + (" …" if len(absent) > 8 else "")
+        alarms.append(f"No row of {len(absent)} of {len(content.names)} classes: {shown}.")
     return alarms
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,103 @@
+"""Deployed speed, as ratios in one run: torch eager and compiled against a softmax, ONNX against the graph of ``ts``.
+
+python benchmarks/deploy.py [--device cuda]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import hcal
+from hcal.integrations.torch import CalibrationHead
+
+
+def task(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(n, k)).astype(np.float32) * 1.5
+    z[np.arange(n), rng.integers(0, k, n)] += 3
+    return 2.5 * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+def seconds(function, wait, repeats: int = 9) -> float:
+    function()
+    wait()
+    best = np.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        wait()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def torch_ratios(n: int, k: int, device: str) -> dict[str, float]:
+    wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    z, y = task(n, k)
+    head = CalibrationHead(hcal.PooledCalibrator().fit(z, y)).eval().to(device)
+    x = torch.from_numpy(z).to(device)
+    with torch.inference_mode():
+        unit = seconds(lambda: torch.softmax(x, dim=1), wait)
+        eager = seconds(lambda: head(x), wait) / unit
+        start = time.perf_counter()
+        compiled = torch.compile(head, fullgraph=True, dynamic=True)
+        compiled(x)
+        wait()
+        first = time.perf_counter() - start
+        start = time.perf_counter()
+        compiled(x[: n // 2 + 1])
+        wait()
+        other = time.perf_counter() - start
+        ratio = seconds(lambda: compiled(x), wait) / unit
+    return {"eager": eager, "compiled": ratio, "first compile s": first, "other batch s": other}
+
+
+def onnx_ratios(n: int, k: int) -> dict[str, float]:
+    import onnx
+    import onnxruntime
+
+    z, y = task(5000, k)
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("ts", "pool"):
+            path = Path(folder) / f"{name}.onnx"
+            hcal.export(hcal.make_calibrator(name).fit(z, y), path)
+            session = onnxruntime.InferenceSession(str(path))
+            found[f"{name} ms"] = 1e3 * seconds(
+                lambda s=session: s.run(None, {"scores": z[:n]}), lambda: None, 50
+            )
+            found[f"{name} nodes"] = len(onnx.load(path).graph.node)
+    return found | {"pool over ts": found["pool ms"] / found["ts ms"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sizes", nargs="*", default=["5000x10", "5000x100", "25000x1000"])
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    for size in args.sizes:
+        n, k = map(int, size.split("x"))
+        row = {"size": size, "device": args.device, **torch_ratios(n, k, args.device)}
+        print(
+            json.dumps({key: round(v, 2) if isinstance(v, float) else v for key, v in row.items()}),
+            flush=True,
+        )
+    if args.device == "cpu":
+        for k in (10, 1000):
+            row = {"onnx": f"64x{k}", **onnx_ratios(64, k)}
+            print(
+                json.dumps({key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()}),
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Decision calibration (Zhao et al., NeurIPS 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.calibrators._curves import default_floor
+from hcal.calibrators._log_odds import expit
+from hcal.calibrators._scaling import on_grid
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.folds import deal_folds
+from hcal.calibrators.parameters import parameters
+from hcal.inputs import InputKind
+from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
+from hcal.numerics import Float64, IntArray, one_hot, softmax
+from hcal.solvers.nll import unit_weight
+from hcal.solvers.optimise import lbfgs
+from hcal.solvers.temperature import solve_temperature
+from hcal.xp import Array, namespace
+
+# Up to this many logits times critics there is no cap; 25000×1000 gets 20 critics of 30 iterations.
+_MOST_WORK = 5e8
+# The target of a critic clips the running prediction here, as published.
+_CLIP = 1e-7
+# The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two; unbounded,
+# a critic becomes a hard cut.
+_REACH = 50.0
+# Sums that differ by less are equal but for rounding.
+_GRID = 2.0**-30
+
+
+@map_type
+class CriticSteps(ProbabilityMap):
+    """softmax(βz), then x += w(x) B for one critic after another."""
+
+    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
+    critics: Array = array("v of each critic", "A", "K")
+    shifts: Array = array("B of each critic, one row an action", "A", 2, "K")
+    floor: Array = array("least probability before rows are normalised", low=0, high=0.5)
+
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K) of logits (N, K)."""
+        xp = namespace(x)
+        p = xp.softmax(self.beta * (x - xp.row_max(x)))
+        for i in range(self.critics.shape[0]):
+            p = adjusted(p, self.critics[i], self.shifts[i])
+        return _normalised(p, self.floor)
+
+
+@parameters
+class DecisionCalibration(Calibrator):
+    """Temperature scaling, then corrections x += w(x) B that critics with two actions ask for, one by one.
+
+    A critic is a linear map V without bias, w(x) = softmax(V x), that maximises Σ_a ‖mean w_a(x)(Y − x)‖₂; B
+    is the least-squares answer to it. The number of critics is chosen by the Brier score of held-out
+    calibration rows and all rows are then used (the published script took the best on the test set).
+
+    Zhao, Kim, Sahoo, Ma, Ermon: Calibrating Predictions to Decisions: A Novel Approach to Multi-Class
+    Calibration, NeurIPS 2021. Critics are trained by L-BFGS within the reach of the published Adam schedule.
+
+    Parameters
+    ----------
+    critics : int, optional
+        A fixed number; by default the best of at most ``max_critics`` on held-out rows.
+    max_critics : int
+        Above 5 million logits fewer are tried, in proportion (at 25000×1000: 20).
+    patience : int
+        End the search after this many critics without a better held-out score.
+    floor : float, optional
+        Least probability of a class, before rows are normalised: 1/(N·K) by default, 1e-7 as published.
+    random_state : int
+        Of the critics' starts.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(300, 3))
+    >>> y = (logits + rng.gumbel(size=(300, 3))).argmax(axis=1)
+    >>> cal = DecisionCalibration(max_critics=5).fit(4 * logits, y)
+    >>> 0 <= cal.info_["critics"] <= 5
+    True
+    """
+
+    name = "dec"
+    title = "Decision calibration"
+    weighted = True
+    grouped = True
+    map_types = (CriticSteps,)
+
+    critics: int | None = None
+    max_critics: int = 100
+    patience: int = 20
+    floor: float | None = None
+    random_state: int = 0
+    input: InputKind = "logits"
+
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        total = float(len(y)) if weight is None else float(weight.sum())
+        floor = default_floor(self.floor, total, x.shape[1])
+        if floor > 0.5:
+            raise ValueError(f"floor must be at most 0.5, got {self.floor!r}")
+        fold = deal_folds(x, y, 5, groups)
+        # Classes by what their rows say, not by their numbers: the random starts belong to places.
+        ranks = _class_ranks(x, y, weight)
+        x, y = on_grid(x)[:, np.argsort(ranks)], ranks[y]
+        solved = solve_temperature(x, y, weight)
+        probs = np.asarray(softmax(solved.beta * x), dtype=np.float64)
+        count = self._choose(probs, y, weight, fold == 0, floor) if self.critics is None else self.critics
+        vectors, shifts = self._train(probs, y, unit_weight(weight, len(y)), count)
+        found = CriticSteps(
+            beta=np.array(solved.beta), critics=vectors[:, ranks], shifts=shifts[:, :, ranks], floor=floor
+        )
+        info = {
+            "temperature": 1 / solved.beta,
+            "critics": count,
+            "chosen_on_held_out_rows": self.critics is None,
+        }
+        return Fitted(found, solved.converged, solved.message, info)
+
+    def _train(
+        self,
+        x: Float64,
+        y: IntArray,
+        weight: Float64,
+        count: int,
+        held_out: _HeldOut | None = None,
+    ) -> tuple[Float64, Float64]:
+        """Train critics one after another on the running predictions x."""
+        rng = np.random.RandomState(self.random_state)
+        k = x.shape[1]
+        marks = one_hot(y, k)
+        vectors, shifts = np.zeros((count, k)), np.zeros((count, 2, k))
+        for i in range(count):
+            residual = marks - np.clip(x, _CLIP, 1 - _CLIP)
+            start = rng.uniform(-1, 1, (2, k)) / np.sqrt(k)  # of the published size
+            steps = 200 if x.size < 10**7 else 30
+            vectors[i] = train_critic(x, residual, weight, start[0] - start[1], steps)
+            shifts[i] = adjustment(x, residual, weight, vectors[i])
+            x = adjusted(x, vectors[i], shifts[i])
+            if held_out is not None and held_out.enough(vectors[i], shifts[i]):
+                break
+        return vectors, shifts
+
+    def _choose(
+        self, x: Float64, y: IntArray, weight: Float64 | None, held: NDArray[np.bool_], floor: Float64
+    ) -> int:
+        """Return the number of critics of least Brier score on the held-out rows."""
+        if len(x) < 10 or self.max_critics < 1 or held.all():
+            return 0
+        most = min(self.max_critics, max(5, int(_MOST_WORK / x.size)))
+        held_weight, fit_weight = (None if weight is None else weight[side] for side in (held, ~held))
+        held_out = _HeldOut(x[held], y[held], held_weight, floor, self.patience)
+        self._train(x[~held], y[~held], unit_weight(fit_weight, int((~held).sum())), most, held_out)
+        return held_out.best
+
+
+class _HeldOut:
+    """Follows the Brier score of held-out rows while critics are added."""
+
+    def __init__(
+        self, x: Float64, y: IntArray, weight: Float64 | None, floor: Float64, patience: int
+    ) -> None:
+        self._x, self._y, self._weight = x, y, unit_weight(weight, len(y))
+        self._floor, self._patience = floor, patience
+        self.best, self._seen, self._least = 0, 0, self._brier()
+
+    def enough(self, critic: Float64, shift: Float64) -> bool:
+        self._x = adjusted(self._x, critic, shift)
+        self._seen += 1
+        score = self._brier()
+        if score < self._least:
+            self.best, self._least = self._seen, score
+        return self._seen - self.best >= self._patience
+
+    def _brier(self) -> float:
+        p = _normalised(self._x, self._floor)
+        p[np.arange(len(p)), self._y] -= 1
+        return float(self._weight @ np.einsum("nk,nk->n", p, p))
+
+
+def _normalised(x: Array, floor: Array) -> Array:
+    """Cut to [floor, 1 − floor] and divide rows by their sum; a row cut to zeros becomes even."""
+    xp = namespace(x)
+    cut = xp.clip(x, floor, 1 - floor)
+    total = xp.row_sum(cut)
+    return xp.where(total > 0, cut / xp.where(total > 0, total, 1.0), 1 / x.shape[-1] + 0 * cut)
+
+
+def action_weight(x: Array, critic: Array) -> Array:
+    """Return w₁ of the two action weights softmax(V x): only the difference v of V's rows matters.
+
+    >>> action_weight(np.array([[0.5, 0.5]]), np.zeros(2))
+    array([0.5])
+    """
+    return expit(x @ critic)
+
+
+def adjusted(x: Array, critic: Array, shift: Array) -> Array:
+    """Return the predictions (N, K) moved by one critic: x + w(x) B."""
+    w = action_weight(x, critic)[..., None]
+    return x + w * shift[0] + (1 - w) * shift[1]
+
+
+def critic_gain(x: Float64, residual: Float64, weight: Float64) -> Callable[[Float64], tuple[float, Float64]]:
+    """Return v ↦ −Σ_a ‖Σ_i ω_i w_a(x_i)(Y_i − x_i)‖₂ and its gradient.
+
+    ``x`` are the current predictions (N, K), ``residual`` is Y − x, ``weight`` (N,) sums to 1.
+
+    >>> gain = critic_gain(np.array([[0.5, 0.5]]), np.array([[0.5, -0.5]]), np.ones(1))
+    >>> round(-gain(np.zeros(2))[0], 4)
+    0.7071
+    """
+    total = weight @ residual
+
+    def loss(v: Float64) -> tuple[float, Float64]:
+        w = action_weight(x, v)
+        first = (weight * w) @ residual
+        second = total - first
+        norms = float(np.linalg.norm(first)), float(np.linalg.norm(second))
+        direction = first / max(norms[0], 1e-12) - second / max(norms[1], 1e-12)
+        slope = (residual @ direction) * weight * w * (1 - w)
+        return -float(norms[0] + norms[1]), -(slope @ x)
+
+    return loss
+
+
+def train_critic(
+    x: Float64, residual: Float64, weight: Float64, start: Float64, max_iterations: int = 200
+) -> Float64:
+    """Return the v that finds the largest violation, searched from ``start`` (K,)."""
+    loss = critic_gain(x, residual, weight)
+    box: list[tuple[float | None, float | None]] = [(-_REACH, _REACH)] * x.shape[1]
+    return lbfgs(loss, start, bounds=box, max_iterations=max_iterations, tolerance=1e-9, gain=1e-12).theta
+
+
+def adjustment(x: Float64, residual: Float64, weight: Float64, critic: Float64) -> Float64:
+    """Return B (2, K), the weighted least-squares fit of Y − x by the action weights."""
+    w = action_weight(x, critic)
+    omega = np.stack([w, 1 - w], axis=1)
+    gram = (omega.T * weight) @ omega
+    target = (omega.T * weight) @ residual
+    return np.asarray(np.linalg.lstsq(gram, target, rcond=1e-12)[0], dtype=np.float64)
+
+
+def _class_ranks(x: Float64, y: IntArray, weight: Float64 | None) -> IntArray:
+    """Return a place (K,) of every class that its rows decide, not its number (unless they are alike in all)."""
+    mass = np.ones(len(y)) if weight is None else weight / weight.max()
+    below = x - x.max(axis=1, keepdims=True)
+    sums = mass @ np.exp(below), mass @ below, np.bincount(y, weights=mass, minlength=x.shape[1])
+    keys = (np.rint(v / (np.abs(v).max() * _GRID or 1.0)) for v in sums)
+    ranks = np.empty(x.shape[1], dtype=np.int64)
+    ranks[np.lexsort(tuple(keys))] = np.arange(len(ranks))
+    return ranks

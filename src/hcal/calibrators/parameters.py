@@ -1,0 +1,175 @@
+"""Parameters of a method: declared as annotated fields, checked against these annotations."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from hcal.calibrators.base import Calibrator
+
+_T = TypeVar("_T")
+#: What a seed may be.
+SEEDS = (0, 2**32 - 1)
+_LONGEST = 1000
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+def parameters(cls: type[_T]) -> type[_T]:
+    """Write the constructor of a method from its annotated fields, all keyword-only (scikit-learn's rule).
+
+    >>> @parameters
+    ... class Method:
+    ...     bins: int = 15
+    >>> Method(bins=3).bins
+    3
+    """
+    out = dataclass(kw_only=True, eq=False, repr=False)(cls)
+    hints = get_type_hints(cls)  # each name is looked up where it was written, also of an inherited field
+    out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
+    return out
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Return a parameter that counts something, or say what it must be.
+
+    >>> whole_number("bins", 15, 1)
+    15
+    """
+    if not isinstance(value, Real) or not float(value).is_integer() or value < least:
+        kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise ValueError(f"{name} must be {kind}, got {value!r}")
+    return int(float(value))
+
+
+def check_params(method: type[Calibrator], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters read from JSON as the constructor takes them; name the first that is not one.
+
+    >>> from hcal.calibrators import get_calibrator
+    >>> check_params(get_calibrator("ec"), {"bracket": [0.1, 2.0]})
+    {'bracket': (0.1, 2.0)}
+    >>> check_params(get_calibrator("ec"), {"bracket": "wide"})
+    Traceback (most recent call last):
+    ...
+    ValueError: parameter 'bracket' of 'ec' cannot be 'wide'
+    """
+    hints = _hints(method)
+    valid = [name for name in inspect.signature(method.__init__).parameters if name != "self"]
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if name not in valid:
+            raise ValueError(f"{method.name!r} has no parameter {name!r}")
+        seedless = value is None and name in ("seed", "random_state")
+        if not (seedless or (_accepts(hints.get(name, Any), value) and _in_range(method, name, value))):
+            raise ValueError(f"parameter {name!r} of {method.name!r} cannot be {value!r}")
+        found[name] = _as_tuple(hints.get(name, Any), value)
+    return found
+
+
+def refuse_types(calibrator: Calibrator) -> None:
+    """Name the first parameter that is not of its annotated type; of values the methods speak themselves.
+
+    >>> from hcal.calibrators import make_calibrator
+    >>> refuse_types(make_calibrator("ms", folds="five"))
+    Traceback (most recent call last):
+    ...
+    ValueError: parameter 'folds' of 'ms' must be int, got 'five'
+    """
+    for name, value in calibrator.get_params(deep=False).items():
+        hint = _hints(type(calibrator)).get(name, Any)
+        if _is_plain(hint) and not (_is_number_for(hint, value) or _accepts(hint, _unwrapped(value))):
+            wanted = hint.__name__ if isinstance(hint, type) else str(hint)
+            raise ValueError(f"parameter {name!r} of {calibrator.name!r} must be {wanted}, got {value!r}")
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether an annotation is made of plain types: named choices are listed by the methods themselves."""
+    return all(part in (int, float, bool, str, type(None), Ellipsis) for part in _parts(hint))
+
+
+def _parts(hint: Any) -> list[Any]:
+    inner = get_args(hint)
+    return [part for each in inner for part in _parts(each)] if inner else [hint]
+
+
+def _is_number_for(hint: Any, value: Any) -> bool:
+    """Whether a number is given where one is wanted: whether it is a good one is the method's to say."""
+    takes_numbers = any(option in (int, float) for option in (hint, *get_args(hint)))
+    is_real = isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
+    return is_real and takes_numbers and get_origin(hint) is not tuple
+
+
+def _unwrapped(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _hints(method: type[Calibrator]) -> dict[str, Any]:
+    try:
+        return get_type_hints(method.__init__)
+    except (AttributeError, NameError, TypeError):  # of others: a name that only type checkers import
+        return {}
+
+
+def _in_range(method: type[Calibrator], name: str, value: Any) -> bool:
+    limits = {"seed": SEEDS, "random_state": SEEDS, **method.limits}
+    if name not in limits or not isinstance(value, int | float):
+        return True
+    low, high = limits[name]
+    return low <= value <= high
+
+
+def _accepts(hint: Any, value: Any) -> bool:
+    """Return whether a plain value is of the annotated type; what is not known here is not judged."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_accepts(part, value) for part in inner)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in inner)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and len(value) <= _LONGEST and _each(inner, value)
+    if hint is type(None):
+        return value is None
+    if hint is bool:
+        return isinstance(value, int) and value in (0, 1)
+    if hint in (int, float):
+        return _is_number(value, whole=hint is int)
+    return isinstance(value, str) if hint is str else True
+
+
+def _each(inner: tuple[Any, ...], values: Any) -> bool:
+    if len(inner) == 2 and inner[1] is Ellipsis:
+        return all(_accepts(inner[0], v) for v in values)
+    return len(inner) == len(values) and all(map(_accepts, inner, values))
+
+
+def _is_number(value: Any, *, whole: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return math.isfinite(value) and (not whole or value == int(value))
+
+
+def _as_tuple(hint: Any, value: Any) -> Any:
+    """JSON has no tuples: a list stands where the constructor takes one."""
+    if not isinstance(value, list):
+        return value
+    able = [hint, *get_args(hint)]
+    return tuple(value) if any(get_origin(h) is tuple for h in able) else value

@@ -1,0 +1,212 @@
+"""What the default learns, as objects of arrays: one formula for three and more classes, a table for two.
+
+A row of scores goes through four steps. Its margins below the top score are read at one temperature. Three members
+turn them into scores of the classes, which are added with weights. A curve corrects how sure the top class is. At
+last, where the predicted class is to stay, a class that would overtake it is set equal to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hcal.maps.base import STEEP, Map, array, map_type, option
+from hcal.xp import Array, namespace
+
+#: Classes within this of the top score, at the fitted temperature, share the top, the nearer the more: a tie that
+#: rounding breaks one way or the other changes nothing.
+TIE = 0.02
+#: Margins where the slope of the classes below the top may bend.
+BENDS = (2.0, 5.0)
+#: No member says less than e^−this of a class: one row must not decide the weights of all.
+FLOOR = 30.0
+#: Rounds of lowering the classes that overtake; each lowers fewer.
+_ROUNDS = 4
+
+
+def top_shares(margin: Array, sharpness: Array) -> Array:
+    """Return how much of the top each class is, (N, K): 1 at margin 0, falling to 0."""
+    return namespace(margin).maximum(1.0 - margin * sharpness, 0.0)
+
+
+def runner_up(margin: Array) -> Array:
+    """Return the smallest margin but the top class's own, (N, 1)."""
+    xp = namespace(margin)
+    return xp.row_min(xp.put_along(margin + 0.0, xp.argmax(-margin), np.inf))
+
+
+def log_mean_margin(margin: Array) -> Array:
+    """Return ln(1 + mean margin) of every row, (N, 1)."""
+    return namespace(margin).log1p(namespace(margin).row_sum(margin) / margin.shape[-1])
+
+
+def split_top(scores: Array, share: Array) -> tuple[Array, Array]:
+    """Return the score of the top and ln Σ e^score of the classes below it, each (N, 1).
+
+    ``share`` (N, K) sums to 1 in a row: how much of the top each class is.
+    """
+    xp = namespace(scores)
+    outside = xp.where(share < 1, xp.log(xp.maximum(1.0 - share, xp.tiny(scores))), -np.inf)
+    return xp.row_sum(share * scores), xp.log_sum_exp(scores + outside)
+
+
+def log_sigmoid(x: Array) -> Array:
+    """Return ln(1/(1 + e^−x))."""
+    xp = namespace(x)
+    return xp.minimum(x, 0.0) - xp.log1p(xp.exp(-xp.abs(x)))
+
+
+@map_type
+class Curve(Map):
+    """A piecewise linear function of one number, constant beyond the range that the fit has seen."""
+
+    low: Array = array("values below count as this")
+    high: Array = array("values above count as this")
+    knots: Array = array("where the slope changes", "H")
+    weights: Array = array("constant, slope, and the change of slope at each knot", "H+2")
+
+    def __call__(self, x: Array) -> Array:
+        """Return the function at x (N, 1)."""
+        xp = namespace(x)
+        inside = xp.clip(x, self.low, self.high)
+        bent = xp.maximum(inside - self.knots, 0.0) @ self.weights[2:, None]
+        return self.weights[0] + self.weights[1] * inside + bent
+
+
+@map_type
+class Rest(Map):
+    """Scores of the classes below the top: a bias less a bent slope times the margin, flatter in some rows."""
+
+    slopes: Array = array("slope, its change at each bend, and its change with the spread of the row", 4)
+    spread: Array = array("mean, deviation, low and high of ln(1 + mean margin)", 4)
+    bias: Array = array("of every class", "K")
+
+    def __call__(self, margin: Array) -> Array:
+        """Return scores (N, K) of margins (N, K), up to a constant in each row."""
+        slope = self.slopes[0] + self.slopes[3] * self.standard(log_mean_margin(margin))
+        out = self.bias - slope * margin
+        for i, bend in enumerate(BENDS):
+            out = out - self.slopes[1 + i] * namespace(margin).maximum(margin - bend, 0.0)
+        return out
+
+    def standard(self, log_mean: Array) -> Array:
+        """Return how widely the scores of a row are spread, in standard deviations."""
+        value = (log_mean - self.spread[0]) / self.spread[1]
+        return namespace(value).clip(value, self.spread[2], self.spread[3])
+
+
+@map_type
+class Events(Map):
+    """The top-versus-rest member: how sure the top class is, and how the others share what it leaves."""
+
+    rest: Rest
+    by_odds: Curve
+    by_gap: Curve
+    bias: Array = array("log-odds of the top, by predicted class", "K")
+
+    def __call__(self, margin: Array, shares: Array) -> Array:  # type: ignore[override]
+        """Return ln P (N, K) from margins and the shares of the top (N, K), which sum to 1."""
+        xp = namespace(margin)
+        rest = self.rest(margin)
+        below = split_top(rest, shares)[1]
+        odds = -below + self.by_odds(-below) + self.by_gap(runner_up(margin)) + xp.row_sum(shares * self.bias)
+        return join_events(odds, rest - below, shares)
+
+
+@map_type
+class PoolMap(Map):
+    """The default of three and more classes."""
+
+    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
+    sharpness: Array = array("how fast the share of the top falls with the margin", low=0.0)
+    cap: Array = array("margins count up to it in the linear members", low=0.0)
+    scale: Array = array("weight of temperature scaling")
+    matrix: Array = array("weight times the matrix of matrix scaling", "K", "K", optional=True)
+    bias: Array = array("weight times the intercepts of matrix scaling", "K")
+    weight: Array = array("weight of the top-versus-rest member", low=0.0)
+    events: Events
+    last: Curve
+    keep: bool = option("whether the predicted class stays", (True, False))
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        xp = namespace(x)
+        margin = self.beta * (xp.row_max(x) - x)
+        share = top_shares(margin, self.sharpness)
+        scores = self.pooled(margin, share / xp.row_sum(share))
+        if not self.keep:
+            share = top_shares(xp.row_max(scores) - scores, self.sharpness)
+        shares = share / xp.row_sum(share)
+        top, rest = split_top(scores, shares)
+        log_probs = xp.log_softmax(scores + shares * self.last(top - rest))
+        return keep_top(log_probs, share) if self.keep else log_probs
+
+    def probabilities(self, x: Array) -> Array:
+        """Return probabilities (N, K), by the compiled twin where it can be."""
+        if isinstance(x, np.ndarray):
+            try:
+                from hcal.calibrators.pool._compiled import predict
+            except ImportError:
+                pass
+            else:
+                return predict(self, x)
+        return super().probabilities(x)
+
+    def pooled(self, margin: Array, shares: Array) -> Array:
+        """Return the weighted sum of what the members say, (N, K)."""
+        x = -namespace(margin).minimum(margin, self.cap)
+        linear = self.scale * x + self.bias
+        if self.matrix is not None:
+            linear = linear + x @ self.matrix.T
+        return linear + self.weight * self.events(margin, shares)
+
+
+def join_events(odds: Array, rest: Array, share: Array) -> Array:
+    """Return ln P (N, K) from the log-odds of the top (N, 1) and ln P(class | not top), not below −FLOOR."""
+    xp = namespace(odds)
+    below = rest + log_sigmoid(-odds)
+    return xp.maximum((1.0 - share) * below + share * log_sigmoid(odds), -FLOOR)
+
+
+def keep_top(log_probs: Array, share: Array) -> Array:
+    """Return log-probabilities with the top class on top: what overtakes it is set equal to it.
+
+    Among all that keep the argmax this has the highest expected log-likelihood under the given probabilities.
+    Classes that tie on top get one probability.
+
+    >>> keep = np.log([[0.2, 0.5, 0.3]])
+    >>> np.exp(keep_top(keep, np.array([[1.0, 0.0, 0.0]]))).round(3)
+    array([[0.35, 0.35, 0.3 ]])
+    """
+    xp = namespace(log_probs)
+    p = xp.exp(log_probs)
+    held, others = xp.row_sum(share), (1.0 - share) * p
+    mass = xp.row_sum(share * p)
+    level = mass / held
+    for _ in range(_ROUNDS):
+        over = xp.where(p > level, 1.0 - share, 0.0)
+        level = (mass + xp.row_sum(over * p)) / (held + xp.row_sum(over))
+    lowered = (1.0 - share) * xp.minimum(p, level)
+    top = (mass + xp.row_sum(others - lowered)) / held
+    changed = xp.log(xp.maximum(share * top + lowered, xp.tiny(p)))
+    return xp.where((share == 0) & (p <= level), log_probs, changed)
+
+
+@map_type
+class BinaryPoolMap(Map):
+    """The default of two classes: a strictly increasing function of the log-odds."""
+
+    knots: Array = array("log-odds of class 1", "P", order="increasing")
+    values: Array = array("calibrated log-odds there", "P", order="increasing")
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, 2) of logits (N, 2)."""
+        xp = namespace(x)
+        odds = xp.interp(x[..., 1:] - x[..., :1], self.knots, self.values, extend=True)
+        return xp.concat([log_sigmoid(-odds), log_sigmoid(odds)])
+
+
+def as_array(value: Any) -> Any:
+    """Return a number or an array as the float64 array that a map holds."""
+    return np.asarray(value, dtype=np.float64)

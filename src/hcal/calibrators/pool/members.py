@@ -1,0 +1,274 @@
+"""Three and more classes: the members of the pool are fitted, weighed by rows that they have not seen, and joined."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hcal.calibrators.folds import deal_folds
+from hcal.calibrators.pool.map import (
+    BENDS,
+    TIE,
+    Curve,
+    Events,
+    PoolMap,
+    Rest,
+    as_array,
+    join_events,
+    log_mean_margin,
+    runner_up,
+    split_top,
+    top_shares,
+)
+from hcal.calibrators.pool.regression import (
+    fit_logistic,
+    fit_matrix,
+    fit_shares,
+    fit_temperature,
+    pool_weights,
+)
+from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
+
+#: The one constant for few rows, in nats: what a factor e in temperature has to gain. Weights of the members and the
+#: last curve are held by the same: see docs/default.md.
+CAUTION = 5.0
+#: Up to so many classes matrix scaling is a member; its K² numbers need rows.
+MATRIX_CLASSES = 32
+#: Members are weighed on at most so many scores.
+_HELD_SCORES = 4_000_000
+FOLDS = 5
+_BLOCK = 400_000
+_HINGES = 8
+WEIGHT_RIDGE = 3.0
+_LAST_RIDGE = 100.0
+#: Ridges of the top-versus-rest member: of its constant, its curves, and, times K, its class terms.
+_CONSTANT_RIDGE, _CURVE_RIDGE, _SLOPE_RIDGE, _CLASS_RIDGE = 0.01, 1.0, 1.0, 0.1
+#: In place of the sharpness of the top where the order of all classes is to stay: exact ties alone.
+_EXACT = 1e12
+
+
+class Members(NamedTuple):
+    """The three members, fitted on the same rows."""
+
+    beta: float
+    sharpness: float
+    cap: float
+    events: Events
+    matrix: Float64 | None
+    bias: Float64
+
+    def scores(self, x: FloatArray) -> Float64:
+        """Return the scores of every member (J, N, K) for logits (N, K)."""
+        margin = self.beta * (x.max(axis=1, keepdims=True) - x)
+        linear = -np.minimum(margin, self.cap)
+        found = [linear, self.events(margin, _normalised(top_shares(margin, self.sharpness)))]
+        if self.matrix is not None:
+            found.append(linear @ self.matrix.T + self.bias)
+        return np.stack(found)
+
+    def pool(self, weights: Float64, last: Curve, *, keep: bool) -> PoolMap:
+        """Return the members with their weights and the last curve as one map."""
+        matrix = None if self.matrix is None else weights[2] * self.matrix
+        return PoolMap(
+            beta=as_array(self.beta),
+            sharpness=as_array(self.sharpness),
+            cap=as_array(self.cap),
+            scale=as_array(weights[0]),
+            matrix=matrix,
+            bias=self.bias if matrix is None else weights[2] * self.bias,
+            weight=as_array(weights[1]),
+            events=self.events,
+            last=last,
+            keep=keep,
+        )
+
+
+class Held(NamedTuple):
+    """What members say of rows that they have not seen."""
+
+    scores: Float64  # (J, S, K)
+    rows: IntArray  # (S,)
+
+
+def _normalised(share: Float64) -> Float64:
+    return np.asarray(share / share.sum(axis=1, keepdims=True))
+
+
+def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> tuple[Members, Held]:
+    """Fit the members on logits (N, K), and say what each would say of a row that had been left out.
+
+    Without ``classes`` no class is told from another but by its score: the order of all classes is kept.
+    """
+    n, k = x.shape
+    temperature = fit_temperature(x, y, weight, CAUTION)
+    beta, sharpness = temperature.beta, 1 / TIE if classes else _EXACT
+    cap = float(np.log(k * (max(float(weight.sum()), 1000.0) + 1.0)))
+    blocks = row_blocks(x.shape, _BLOCK)
+
+    def margins(rows: slice | IntArray) -> Float64:
+        part = x[rows]
+        return np.asarray(beta * (part.max(axis=1, keepdims=True) - part))
+
+    # What is known of every row: the classes on top with their shares, the runner-up, the spread, the label's share.
+    gap, log_mean, own = np.empty(n), np.empty(n), np.empty(n)
+    pairs: list[tuple[IntArray, IntArray, Float64]] = []
+    for b in blocks:
+        margin = margins(b)
+        share = _normalised(top_shares(margin, sharpness))
+        row, top = np.nonzero(share)
+        pairs.append((row + b.start, top, share[row, top]))
+        gap[b], log_mean[b] = runner_up(margin)[:, 0], log_mean_margin(margin)[:, 0]
+        own[b] = share[np.arange(len(share)), y[b]]
+    row, top, part = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    rest, left_out, lost = _fit_rest(margins, y, weight * (1 - own), log_mean, sharpness, classes=classes)
+    odds = np.empty(n)
+    for b in blocks:
+        margin = margins(b)
+        odds[b] = -split_top(rest(margin), _normalised(top_shares(margin, sharpness)))[1][:, 0]
+    by_odds, by_gap = Bends.of(odds, weight), Bends.of(gap, weight)
+    design = np.concatenate([np.ones((n, 1)), by_odds.design(odds), by_gap.design(gap)], axis=1)
+    ridge = np.concatenate([[_CONSTANT_RIDGE], np.full(design.shape[1] - 1, _CURVE_RIDGE)])
+    terms = np.full(k, _CLASS_RIDGE * k) if classes else None
+    hit = (top == y[row]).astype(np.float64)
+    fit = fit_logistic(
+        odds[row], design[row], hit, weight[row] * part, ridge, top if classes else None, terms
+    )
+    half = 1 + _HINGES + 1
+    events = Events(
+        rest=rest,
+        by_odds=by_odds.curve(fit.theta[0], fit.theta[1:half]),
+        by_gap=by_gap.curve(0.0, fit.theta[half:]),
+        bias=fit.terms if classes else np.zeros(k),
+    )
+    some = np.arange(0, n, -(-n * k // _HELD_SCORES))
+    margin = margins(some)
+    held = [-np.minimum(margin * (1 + temperature.left_out[some])[:, None], cap)]
+    at_top = np.bincount(row, weights=part * fit.left_out, minlength=n)[some, None]
+    below, shares = rest(margin), _normalised(top_shares(margin, sharpness))
+    _, here, there = np.intersect1d(some, lost, assume_unique=True, return_indices=True)
+    below[here] += left_out[there]
+    held.append(join_events(at_top, below - split_top(below, shares)[1], shares))
+    matrix, bias = None, np.zeros(k)
+    if classes and k <= MATRIX_CLASSES:
+        solved = fit_matrix(-np.minimum(margins(slice(n)), cap), y, weight, some)
+        matrix, bias = solved.matrix, solved.bias
+        held.append(solved.left_out)
+    return Members(beta, sharpness, cap, events, matrix, bias), Held(np.stack(held), some)
+
+
+def _fit_rest(margins, y, weight, log_mean, sharpness, *, classes):  # type: ignore[no-untyped-def]
+    """Fit the classes below the top on the rows that the top class lost, by weight (N,)."""
+    mean = float(log_mean.mean())
+    deviation = float(log_mean.std()) + 1e-6
+    standard = (log_mean - mean) / deviation
+    spread = np.array([mean, deviation, *np.quantile(standard, [0.001, 0.999])])
+    lost = np.flatnonzero(weight > 0)
+    margin = margins(lost)
+    k = margin.shape[1]
+    if len(lost) == 0:
+        return Rest(slopes=np.array([1.0, 0, 0, 0]), spread=spread, bias=np.zeros(k)), np.zeros((0, k)), lost
+    share = _normalised(top_shares(margin, sharpness))
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(1 - share)
+    basis = [margin]
+    if classes:
+        basis += [np.maximum(margin - bend, 0.0) for bend in BENDS]
+        basis.append(margin * np.clip(standard[lost], *spread[2:])[:, None])
+    ridge = _CLASS_RIDGE * k if classes else np.inf
+    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], _SLOPE_RIDGE, ridge)
+    slopes = np.zeros(4)
+    slopes[: len(found.slopes)] = found.slopes
+    if not classes:
+        slopes[0] = max(slopes[0], 0.0)
+    return Rest(slopes=slopes, spread=spread, bias=found.bias * classes), found.left_out, lost
+
+
+class Bends(NamedTuple):
+    """Where a curve bends, from the distribution of what it is a function of."""
+
+    low: float
+    high: float
+    knots: Float64
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Float64, weight: Float64) -> Bends:
+        """Return knots at quantiles of values (N,), and the range."""
+        order = np.argsort(values, kind="stable")
+        before = np.cumsum(weight[order]) - 0.5 * weight[order]
+        at = np.concatenate([[0.001], np.linspace(0.03, 0.97, _HINGES), [0.999]]) * float(weight.sum())
+        low, *knots, high = np.interp(at, before, values[order])
+        mean = float(np.average(values, weights=weight))
+        deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weight))) + 1e-6
+        return cls(float(low), float(high), np.array(knots), mean, deviation)
+
+    def design(self, values: Float64) -> Float64:
+        """Return the columns (N, 1 + H) that the curve is linear in, in standard deviations."""
+        inside = np.clip(values, self.low, self.high)[:, None]
+        return (
+            np.concatenate([inside - self.mean, np.maximum(inside - self.knots, 0.0)], axis=1)
+            / self.deviation
+        )
+
+    def curve(self, constant: float, weights: Float64) -> Curve:
+        """Return the curve of fitted weights (1 + H,)."""
+        own = weights / self.deviation
+        return Curve(
+            low=as_array(self.low),
+            high=as_array(self.high),
+            knots=self.knots,
+            weights=np.concatenate([[constant - own[0] * self.mean], own]),
+        )
+
+
+def held_by_groups(x: Float64, y: IntArray, weight: Float64, groups: IntArray, *, classes: bool) -> Held:
+    """Return what members say of rows when their whole group has been left out: fitted again without each fold."""
+    fold = deal_folds(x, y, FOLDS, groups)
+    out = None
+    for number in range(int(fold.max()) + 1):
+        inside = fold != number
+        scores = fit_members(x[inside], y[inside], weight[inside], classes=classes)[0].scores(x[~inside])
+        out = np.empty((len(scores), *x.shape)) if out is None else out
+        out[:, ~inside] = scores
+    assert out is not None
+    return Held(out, np.arange(len(y)))
+
+
+class Pooled(NamedTuple):
+    """The weights of the members, the last curve, and what held-out rows say of changed predictions."""
+
+    weights: Float64
+    last: Curve
+    accuracy: tuple[float, float]  # of the predictions as they are, and as the pool would have them
+    proven: bool  # whether changing them is proven to help
+
+
+def fit_pool(
+    members: Members, held: Held, x: Float64, y: IntArray, weight: Float64, keep: bool | None
+) -> tuple[Pooled, bool]:
+    """Weigh the members, test whether predictions should change, and fit the last curve.
+
+    ``keep``: whether the predicted classes stay; None asks the test. Beside the pool: whether they do.
+    """
+    x, y, weight = x[held.rows], y[held.rows], weight[held.rows]
+    weights = pool_weights(held.scores, y, weight, WEIGHT_RIDGE)
+    scores = np.tensordot(weights, held.scores, 1)
+    kept, free = x.argmax(axis=1) == y, scores.argmax(axis=1) == y
+    # McNemar: were there no difference, rows that only one gets right would be a fair coin; three deviations of it.
+    gain = float(weight @ free) - float(weight @ kept)
+    proven = gain > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0)
+    keep = not proven if keep is None else keep
+    reference = members.beta * (x.max(axis=1, keepdims=True) - x)
+    if not keep:
+        reference = scores.max(axis=1, keepdims=True) - scores
+    shares = _normalised(top_shares(reference, members.sharpness))
+    top, rest = split_top(scores, shares)
+    odds = (top - rest)[:, 0]
+    bends = Bends.of(odds, weight)
+    design = np.concatenate([np.ones((len(y), 1)), bends.design(odds)], axis=1)
+    ridge = _LAST_RIDGE * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
+    theta = fit_logistic(odds, design, shares[np.arange(len(y)), y], weight, ridge).theta
+    rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
+    return Pooled(weights, bends.curve(theta[0], theta[1:]), (rate[0], rate[1]), bool(proven)), keep

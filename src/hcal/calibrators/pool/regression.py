@@ -1,0 +1,378 @@
+"""The regressions that the default is made of: small, convex, ridged, solved to the end by Newton's method.
+
+Each also says what it would have said of a row had that row been left out of its fit, by one Newton step from the
+solution. Nothing is dealt into folds or drawn at random, so scores that move by rounding move the fit by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit
+
+from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
+
+_STEPS = 100
+#: Scores in a block of rows: its temporaries stay in the cache.
+_BLOCK = 200_000
+#: Rows from which on the temperature is first looked for on a part of them.
+_MANY_SCORES = 4_000_000
+#: ln of how far from the size of the scores a temperature is looked for.
+_REACH = 16.0
+
+
+class Temperature(NamedTuple):
+    """Inverse temperature β, and the relative change of β when one row is left out, (N,)."""
+
+    beta: float
+    left_out: Float64
+
+
+def fit_temperature(logits: FloatArray, y: IntArray, weight: Float64, price: float) -> Temperature:
+    """Minimise Σ w·NLL(softmax(βz)) + price·(√(1 + ln²β) − 1): a factor e in β has to gain about ``price`` nats.
+
+    >>> z, y = np.array([[0.0, 2.0]] * 4000), np.array([1, 1, 1, 0] * 1000)
+    >>> round(2 * fit_temperature(z, y, np.ones(4000), 0.0).beta, 6)  # ln 3
+    1.098612
+    """
+    blocks = row_blocks(logits.shape, _BLOCK)
+    depth = [
+        float(weight[b] @ (logits[b].max(axis=1) - logits[b].mean(axis=1, dtype=np.float64))) for b in blocks
+    ]
+    size = sum(depth) / float(weight.sum())
+    none = np.zeros(len(y))
+    if not size > 1e-250:
+        return Temperature(1.0, none)
+
+    def derivatives(beta: float, every: int = 1) -> tuple[Float64, Float64]:
+        """Return both derivatives in β of each row's NLL."""
+        first, second = [], []
+        for part in row_blocks((len(y) // every, logits.shape[1]), _BLOCK) if every > 1 else blocks:
+            rows = slice(part.start * every, part.stop * every, every)
+            d = logits[rows].astype(np.float64)
+            d -= d.max(axis=1, keepdims=True)
+            own = d[np.arange(len(d)), y[rows]]
+            e = np.exp(beta * d)
+            mass = e.sum(axis=1)
+            e *= d
+            mean = e.sum(axis=1) / mass
+            first.append(mean - own)
+            second.append(np.maximum(np.einsum("nk,nk->n", e, d) / mass - mean**2, 0.0))
+        return np.concatenate(first), np.concatenate(second)
+
+    def solve(t: float, every: int) -> float:
+        """Find the root of the slope in t = ln β by Newton steps inside a shrinking bracket."""
+        w = weight[: len(y) // every * every : every] * every if every > 1 else weight
+        low, high = -_REACH - np.log(size), _REACH - np.log(size)
+        for _ in range(_STEPS):
+            beta, root = float(np.exp(t)), np.sqrt(1 + t * t)
+            first, second = derivatives(beta, every)
+            slope = beta * float(w @ first) + price * t / root
+            low, high = (t, high) if slope < 0 else (low, t)
+            # Fisher's curvature is positive where the true one in ln β may not be.
+            curved = beta**2 * float(w @ second) + price / root**3 + max(beta * float(w @ first), 0.0)
+            step = float(np.clip(-slope / max(curved, 1e-300), -3, 3))
+            if not low < t + step < high:
+                step = (low + high) / 2 - t
+            t += step
+            if abs(step) < (1e-9 if every == 1 else 1e-4):
+                break
+        return t
+
+    t = -float(np.log(size))
+    every = len(y) * logits.shape[1] // _MANY_SCORES
+    t = solve(solve(t, every) if every > 1 else t, 1)
+    beta = float(np.exp(t))
+    first, second = derivatives(beta)
+    total = float(weight @ second) + price / (1 + t * t) ** 1.5 / beta**2
+    share = np.minimum(weight, 1.0)
+    return Temperature(beta, share * first / (total - share * second + 1e-300) / beta)
+
+
+class Logistic(NamedTuple):
+    """log-odds = offset + design·theta + the term of the row's class."""
+
+    theta: Float64  # (P,)
+    terms: Float64  # (K,), or empty
+    left_out: Float64  # (N,) the log-odds of each row under the fit without it
+
+
+def fit_logistic(
+    offset: Float64,
+    design: Float64,
+    hit: Float64,
+    weight: Float64,
+    ridge: Float64,
+    group: IntArray | None = None,
+    term_ridge: Float64 | None = None,
+) -> Logistic:
+    """Minimise Σ w·(log-loss of hits) + Σ ridge·θ² + Σ term_ridge·terms².
+
+    Shapes: offset, hit in [0, 1], weight (N,); design (N, P); ridge (P,); group (N,), term_ridge (K,) or None.
+
+    >>> fit_logistic(np.zeros(4), np.ones((4, 1)), np.array([1.0, 1, 1, 0]), np.ones(4), np.zeros(1)).theta.round(4)
+    array([1.0986])
+    """
+    p = design.shape[1]
+    terms = np.zeros(0) if term_ridge is None else term_ridge
+    k, every = len(terms), np.concatenate([ridge, terms])
+
+    def log_odds(theta: Float64) -> Float64:
+        eta = offset + design @ theta[:p]
+        return eta if group is None else eta + theta[p:][group]
+
+    def loss(theta: Float64) -> float:
+        eta = log_odds(theta)
+        return float(-weight @ (hit * log_expit(eta) + (1 - hit) * log_expit(-eta)) + every @ theta**2)
+
+    def by_class(values: Float64) -> Float64:
+        return np.zeros(0) if group is None else np.bincount(group, weights=values, minlength=k)
+
+    theta = np.zeros(p + k)
+    for _ in range(_STEPS):
+        q = expit(log_odds(theta))
+        pull = weight * (q - hit)
+        gradient = np.concatenate([design.T @ pull, by_class(pull)]) + 2 * every * theta
+        # Newton's matrix [[A, B], [Bᵀ, D]] with D diagonal: terms are eliminated first.
+        curved = weight * q * (1 - q)
+        d = by_class(curved) + 2 * terms
+        b = np.stack([by_class(curved * column) for column in design.T]) / d  # (P, K)
+        a = (design * curved[:, None]).T @ design - (b * d) @ b.T
+        a[np.diag_indices(p)] += 2 * ridge
+        factor = cho_factor(a + np.diag(1e-12 * (1 + a.diagonal())))
+        first = cho_solve(factor, gradient[:p] - b @ gradient[p:])
+        step = np.concatenate([first, gradient[p:] / d - b.T @ first])
+        theta, done = _walk(loss, theta, step, float(gradient @ step))
+        if done:
+            break
+    eta = log_odds(theta)
+    q = expit(eta)
+    away = design if group is None else design - b.T[group]
+    lever = np.einsum("np,pn->n", away, cho_solve(factor, away.T)) + (0.0 if group is None else 1 / d[group])
+    share = lever * np.minimum(weight, 1.0)
+    return Logistic(theta[:p], theta[p:], eta + share * (q - hit) / np.maximum(1 - share * q * (1 - q), 1e-3))
+
+
+def _walk(
+    loss: Callable[[Float64], float], theta: Float64, step: Float64, expected: float
+) -> tuple[Float64, bool]:
+    """Take a damped Newton step; near the end, where the loss cannot show a gain, the full one."""
+    value, length = loss(theta), 1.0
+    if expected > 1e-9 * (1 + abs(value)):
+        while length > 1e-8 and not loss(theta - length * step) < value:
+            length *= 0.5
+    return theta - length * step, expected < 1e-16 * (1 + abs(value)) or length <= 1e-8
+
+
+class Shares(NamedTuple):
+    """P(class) ∝ exp(log_mass + bias − Σ slope·basis), fitted; ``left_out`` is added to the scores of its rows."""
+
+    slopes: Float64  # (J,)
+    bias: Float64  # (K,)
+    left_out: Float64  # (E, K)
+
+
+def fit_shares(
+    basis: Float64, log_mass: Float64, y: IntArray, weight: Float64, slope_ridge: float, bias_ridge: float
+) -> Shares:
+    """Minimise Σ w·NLL + slope_ridge·|slopes − (1, 0, …)|² + bias_ridge·|bias|², by Newton and conjugate gradients.
+
+    Shapes: basis (J, E, K), log_mass (E, K), y and weight (E,). ``bias_ridge`` infinite: no biases.
+    """
+    j, n, k = basis.shape
+    rows = np.arange(n)
+    free = np.isfinite(bias_ridge)
+    ridge = np.concatenate([np.full(j, slope_ridge), np.full(k, bias_ridge if free else 1.0)])
+    start = np.concatenate([[1.0], np.zeros(j + k - 1)])
+
+    def probs(theta: Float64) -> tuple[float, Float64]:
+        s = theta[j:] - np.tensordot(theta[:j], basis, 1) + log_mass
+        s -= s.max(axis=1, keepdims=True)
+        own = s[rows, y]
+        np.exp(s, out=s)
+        mass = s.sum(axis=1)
+        s /= mass[:, None]
+        return float(weight @ (np.log(mass) - own)) + float(ridge @ (theta - start) ** 2), s
+
+    def back(pull: Float64) -> Float64:
+        return np.concatenate([-np.einsum("jnk,nk->j", basis, pull), pull.sum(axis=0) * free])
+
+    theta, (value, p) = start, probs(start)
+    for _ in range(_STEPS):
+        heavy = p * weight[:, None]
+        pull = heavy.copy()
+        pull[rows, y] -= weight
+        gradient = back(pull) + 2 * ridge * (theta - start)
+        means = np.einsum("jnk,nk->jn", basis, p)
+        curved = np.einsum("jnk,jnk,nk->j", basis, basis, heavy) - means**2 @ weight
+        diagonal = np.concatenate([curved, (heavy * (1 - p)).sum(axis=0)]) + 2 * ridge
+
+        def product(v: Float64, p: Float64 = p, heavy: Float64 = heavy) -> Float64:
+            moved = v[j:] - np.tensordot(v[:j], basis, 1)
+            moved -= np.einsum("nk,nk->n", p, moved)[:, None]
+            return back(heavy * moved) + 2 * ridge * v
+
+        step = _conjugate_gradients(product, gradient, diagonal)
+        expected, length = float(gradient @ step), 1.0
+        new, found = probs(theta - step)
+        while new > value and expected > 1e-9 * (1 + abs(value)) and length > 1e-8:
+            length *= 0.5
+            new, found = probs(theta - length * step)
+        theta, value, p = theta - length * step, new, found
+        if expected < 1e-16 * (1 + abs(value)):
+            break
+    # Biases are all but independent: the diagonal stands for the matrix.
+    lever = np.minimum(weight, 1.0)[:, None] * free / diagonal[j:]
+    pull = p.copy()
+    pull[rows, y] -= 1.0
+    return Shares(theta[:j], theta[j:], lever * pull / (1 - lever * p * (1 - p)))
+
+
+def _conjugate_gradients(product: Callable[[Float64], Float64], b: Float64, diagonal: Float64) -> Float64:
+    x, r = np.zeros_like(b), b.copy()
+    z = r / diagonal
+    p, size = z.copy(), float(r @ z)
+    end = 1e-18 * size
+    for _ in range(2 * len(b)):
+        if size <= end:
+            break
+        q = product(p)
+        x += size / float(p @ q) * p
+        r -= size / float(p @ q) * q
+        z = r / diagonal
+        new = float(r @ z)
+        p, size = z + new / size * p, new
+    return x
+
+
+class Matrix(NamedTuple):
+    """Scores = x·matrixᵀ + bias, fitted; ``left_out`` (S, K) are the scores of some rows without each."""
+
+    matrix: Float64
+    bias: Float64
+    left_out: Float64
+
+
+def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray) -> Matrix:
+    """Minimise Σ w·NLL(softmax(Wx + b)) + K·(|diag W − 1|² + |b|² + (K − 1)·|off-diagonal W|²).
+
+    Quasi-Newton steps, preconditioned by the curvature at the start, end with one full Newton step.
+    """
+    n, k = x.shape
+    size = k * (k + 1)
+    wide = np.concatenate([x, np.ones((n, 1))], axis=1)
+    start = np.eye(k, k + 1)
+    ridge = k * np.where(start > 0, 1.0, k - 1.0)
+    ridge[:, -1] = k
+    blocks = row_blocks((n, size), 2_000_000)
+
+    def probs(theta: Float64, at: Float64) -> Float64:
+        s = at @ theta.reshape(k, k + 1).T
+        s -= s.max(axis=1, keepdims=True)
+        np.exp(s, out=s)
+        s /= s.sum(axis=1, keepdims=True)
+        return s
+
+    def loss(theta: Float64) -> tuple[float, Float64]:
+        s = wide @ theta.reshape(k, k + 1).T
+        s -= s.max(axis=1, keepdims=True)
+        own = s[np.arange(n), y]
+        np.exp(s, out=s)
+        mass = s.sum(axis=1)
+        gap = theta.reshape(k, k + 1) - start
+        value = float(weight @ (np.log(mass) - own) + (ridge * gap**2).sum())
+        s *= (weight / mass)[:, None]
+        s[np.arange(n), y] -= weight
+        return value, (s.T @ wide + 2 * ridge * gap).ravel()
+
+    def curvature(theta: Float64) -> Float64:
+        out = np.diag(2 * ridge.ravel())
+        for b in blocks:
+            p, at, w = probs(theta, wide[b]), wide[b], weight[b, None]
+            both = (p[:, :, None] * at[:, None, :]).reshape(len(p), size)
+            out -= (both * w).T @ both
+            for c in range(k):
+                own = slice(c * (k + 1), (c + 1) * (k + 1))
+                out[own, own] += (at * w * p[:, c, None]).T @ at
+        return out
+
+    first = start.ravel()
+    lower = cholesky(curvature(first), lower=True)
+
+    def conditioned(phi: Float64) -> tuple[float, Float64]:
+        value, gradient = loss(first + solve_triangular(lower, phi, lower=True, trans=1))
+        return value, solve_triangular(lower, gradient, lower=True)
+
+    options = {"maxiter": 300, "gtol": 1e-7, "ftol": 1e-14, "maxcor": 20}
+    found = minimize(conditioned, np.zeros(size), jac=True, method="L-BFGS-B", options=options)
+    theta = first + solve_triangular(lower, found.x, lower=True, trans=1)
+    factor = cho_factor(curvature(theta))
+    theta = theta - cho_solve(factor, loss(theta)[1])
+    inverse = cho_solve(factor, np.eye(size)).reshape(k, k + 1, k, k + 1)
+    out = np.empty((len(some), k))
+    for b in row_blocks((len(some), size), 1_000_000):
+        at, label, w = wide[some[b]], y[some[b]], np.minimum(weight[some[b]], 1.0)
+        p = probs(theta, at)
+        lever = np.empty((len(at), k, k))
+        for c in range(k):
+            lever[:, c] = np.einsum(
+                "nbv,nv->nb", (at @ inverse[c].reshape(k + 1, -1)).reshape(-1, k, k + 1), at
+            )
+        lever *= w[:, None, None]
+        curved = p[:, :, None] * np.eye(k) - p[:, :, None] * p[:, None, :]
+        p[np.arange(len(at)), label] -= 1.0
+        moved = lever @ np.linalg.solve(np.eye(k) - curved @ lever, p[:, :, None])
+        out[b] = at @ theta.reshape(k, k + 1).T + moved[:, :, 0]
+    solved = theta.reshape(k, k + 1)
+    return Matrix(solved[:, :-1].copy(), solved[:, -1].copy(), out)
+
+
+def pool_weights(log_p: Float64, y: IntArray, weight: Float64, ridge: float) -> Float64:
+    """Return weights a ≥ 0 (J,) of least Σ w·NLL(softmax(Σ_j a_j log_p_j)) + ridge·|a − 1/J|².
+
+    ``log_p`` (J, N, K) is what every member says of rows that it has not seen; a constant may lack in each row.
+
+    >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
+    >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
+    >>> pool_weights(np.stack([good, -good]), y, np.ones(100), 1.0).round(1)
+    array([1., 0.])
+    """
+    rows, j = np.arange(len(y)), len(log_p)
+    own = log_p[:, rows, y]
+
+    def probs(a: Float64) -> tuple[float, Float64]:
+        s = np.tensordot(a, log_p, 1)
+        s -= s.max(axis=1, keepdims=True)
+        at_label = s[rows, y]
+        np.exp(s, out=s)
+        mass = s.sum(axis=1)
+        s /= mass[:, None]
+        return float(weight @ (np.log(mass) - at_label)) + ridge * float(((a - 1 / j) ** 2).sum()), s
+
+    a = np.full(j, 1 / j)
+    value, p = probs(a)
+    for _ in range(_STEPS):
+        mean = np.einsum("jnk,nk->jn", log_p, p)
+        gradient = (mean - own) @ weight + 2 * ridge * (a - 1 / j)
+        heavy = p * weight[:, None]
+        second = np.array([[np.vdot(heavy * u, v) for u in log_p] for v in log_p])
+        hessian = second - (mean * weight) @ mean.T + 2 * ridge * np.eye(j)
+        free = (a > 0) | (gradient < 0)
+        step = np.zeros(j)
+        step[free] = np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
+        length = 1.0
+        while True:
+            trial = np.maximum(a - length * step, 0.0)
+            new, q = probs(trial)
+            if new <= value or length < 1e-8:
+                break
+            length *= 0.5
+        moved = float(np.abs(trial - a).max())
+        a, value, p = trial, new, q
+        if moved < 1e-10:
+            break
+    return a

@@ -1,0 +1,278 @@
+"""``hcal.evaluate``: every metric of one predictor with intervals, a test and a comparison, in one object."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from hcal import inputs, leakage
+from hcal.certificates import certify
+from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
+from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
+from hcal.io.class_names import check_classes, encode
+from hcal.io.probabilities import to_probs
+from hcal.io.top_k import TopK
+from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
+from hcal.metrics.resampling import (
+    SPREAD_RESAMPLES,
+    BootstrapEnds,
+    bootstrap,
+    intervals,
+    measure,
+    percentile,
+)
+from hcal.metrics.sample import Sample
+from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
+from hcal.metrics.testing import calibration_test
+
+
+def evaluate(
+    probs: Any,
+    y: Any,
+    metrics: str | Iterable[str] | None = None,
+    ci: float | None = None,
+    *,
+    sample_weight: Any = None,
+    input: inputs.InputKind = "probs",
+    baseline: Any = None,
+    calibration: Any = None,
+    test: bool | None = None,
+    interval: BootstrapEnds = "percentile",
+    n_resamples: int = 1000,
+    random_state: int = 0,
+    groups: Any = None,
+    positive: int = 1,
+    classes: Any = None,
+) -> Evaluation:
+    """Evaluate a predictor: calibration errors of three levels, scores, sharpness, and what they mean.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
+        numpy, torch (CPU or CUDA), pandas or polars. A list of rows of different lengths (questions with
+        different numbers of options) is filled up with options of probability 0. Or :class:`hcal.TopK`, for
+        top-label metrics and scores; tests and certificates, which look at every class, are then left out.
+    y : array-like of shape (N,)
+        Integer labels 0..K−1.
+    metrics : str or list of str, optional
+        Names, or levels ("top-label", "class-wise", "canonical", "score"); all by default.
+    ci : float, optional
+        Such as 0.95: adds an interval to every metric that has one, and a calibration test. What each kind of
+        interval means, and how often it covered, is in the documentation of the metrics.
+    sample_weight : array-like of shape (N,), optional
+        An integer weight equals repetition. Without a choice of ``metrics``, those that refuse the weights
+        are left out and named.
+    input : {"probs", "logits", "log_probs"}
+        What ``probs`` and ``baseline`` hold.
+    baseline : array-like of shape (N, K), optional
+        Other predictions for the same rows, such as the uncalibrated ones: adds differences (with paired
+        intervals where ``ci`` is given), and lets a collapse be recognised by its NLL.
+    calibration : array-like of shape (M, K), optional
+        What the calibrator was fitted on, in the same form as ``probs``; a warning follows where rows of the
+        two coincide.
+    test : bool, optional
+        Whether to test for calibration, and to certify it; by default if ``ci`` is given.
+    interval : {"percentile", "bca"}
+        Bootstrap interval of scores and debiased errors.
+    n_resamples, random_state : int
+    groups : array-like of shape (N,), optional
+        A group of each row: every group's certified gap, the worst first, all at once (level ``ci`` or 0.95).
+    positive : int
+        Of two classes, the one whose probability is certified.
+    classes : sequence of K str or int, optional
+        Names of the classes in the order of the columns: ``y`` may hold them, and what is proven uses them.
+
+    Returns
+    -------
+    Evaluation
+
+    Examples
+    --------
+    >>> result = evaluate([[0.2, 0.8], [0.6, 0.4]], [1, 1], metrics=["brier", "accuracy"])
+    >>> {name: round(value, 6) for name, value in result.to_dict().items()}
+    {'brier': 0.4, 'accuracy': 0.5}
+    """
+    _check_options(ci, interval, n_resamples)
+    names, chosen = chosen_metrics(metrics)
+    named = None if classes is None else check_classes(classes, len(classes))
+    y = y if named is None else encode(y, named)
+    s = _sample(probs, y, sample_weight, input)
+    notes = _coincidence(probs, calibration, input)
+    # A metric that was chosen refuses weights that it cannot take with an error of its own.
+    left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
+    values, told = measure(s, [n for n in names if n not in left_out])
+    notes += told
+    if left_out:
+        notes.append(f"left out, because {_why_not(s)}: {', '.join(left_out)}")
+    found = {}
+    if ci is not None:
+        found = intervals(s, values, ci, method=interval, n_resamples=n_resamples, random_state=random_state)
+    other = None if baseline is None else _sample(baseline, y, sample_weight, input)
+    if other is not None and other.k != s.k:
+        raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
+    wanted = ci is not None and s.data.complete if test is None else test
+    proof = _proof(s, wanted, ci, groups, positive, named, random_state)
+    summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
+    return Evaluation(
+        results={n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()},
+        n=s.n,
+        k=s.k,
+        sharpness=sharpness(s),
+        collapse=tuple(
+            collapse_reasons(**summary, n_classes=s.k, nll_before=None if other is None else nll(other))
+        ),
+        notes=tuple(notes),
+        ci=ci,
+        positive=_positive_rate(s, positive, named),
+        **proof,
+        differences={}
+        if other is None
+        else _differences(s, other, values, ci, n_resamples=n_resamples, random_state=random_state),
+        **summary,
+    )
+
+
+def _proof(
+    s: Sample, wanted: bool, ci: float | None, groups: Any, positive: int, names: Any, random_state: int
+) -> dict[str, Any]:
+    """The tests, the certificate and what they add up to; nothing for weighted rows."""
+    if groups is not None and s.weight is not None:
+        raise ValueError(
+            "groups are certified from independent rows, which weighted ones are not: leave the weights out, "
+            "or evaluate the rows of each group by themselves"
+        )
+    wanted = wanted and s.weight is None and s.n > 1
+    if not wanted and groups is None:
+        return {}
+    events = ("class-wise",) if s.k == 2 else ("top-label", "class-wise")
+    certificate = certify(s, level=ci or 0.95, events=events, groups=groups, positive=positive, classes=names)
+    if not wanted:
+        return {"certificate": certificate}
+    tested, vector = calibration_test(s, random_state=random_state), vector_test(s, random_state)
+    name = None if names is None else str(names[positive])
+    found = assess(s, certificate, tested, vector, positive, name)
+    return {"certificate": certificate, "test": tested, "vector_test": vector, "assessment": found}
+
+
+def _positive_rate(s: Sample, positive: int, names: Any) -> PositiveRate | None:
+    """What is stated of the positive class of two on average, and how often it came."""
+    if s.k != 2 or not s.data.complete:
+        return None
+    if not 0 <= positive < 2:
+        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
+    stated, observed = s.mean(s.data.column(positive).astype(np.float64)), s.mean(1.0 * (s.y == positive))
+    return PositiveRate(f"class {positive}" if names is None else str(names[positive]), stated, observed)
+
+
+def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:
+    if ci is not None and not (isinstance(ci, int | float | np.number) and 0 < ci < 1):
+        raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
+    if interval not in ("percentile", "bca"):
+        raise ValueError(f"interval must be 'percentile' or 'bca', got {interval!r}")
+    if not isinstance(n_resamples, int | np.integer) or n_resamples < 20:
+        raise ValueError(f"n_resamples must be an integer of at least 20, got {n_resamples!r}")
+
+
+def chosen_metrics(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
+    """Return the metrics asked for, levels written out, and whether somebody chose them."""
+    if metrics is None:
+        return list_metrics(), False
+    names: list[str] = []
+    for name in [metrics] if isinstance(metrics, str) else metrics:
+        members = list_metrics(name) if name in LEVELS else [name]
+        names.extend(get_metric(m).name for m in members if m not in names)
+    if not names:
+        raise ValueError("metrics is empty: name at least one, or leave it out for all of them")
+    return names, True
+
+
+def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> Sample:
+    if isinstance(probs, Sample):
+        return probs
+    if input != "probs" and not isinstance(probs, TopK):
+        probs = to_probs(probs, input)
+    return Sample(probs, y, sample_weight)
+
+
+def _why_not(s: Sample) -> str:
+    if not s.data.complete:
+        return "they look at every class and the scores hold the top ones"
+    return "they need whole repetition counts as weights"
+
+
+def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[str]:
+    """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
+    if calibration is None or isinstance(probs, Sample | TopK):
+        return []
+    fitted, judged = (inputs.check_logits(x, input=input)[0] for x in (calibration, probs))
+    if fitted.shape[1] != judged.shape[1] or not (text := leakage.coincidence(fitted, judged)):
+        return []
+    warnings.warn(text, UserWarning, stacklevel=3)
+    return [text]
+
+
+def fit_overlap(calibrator: Any, scores: Any) -> leakage.Overlap | None:
+    """Return how many of these rows a calibrator was fitted on; None where it does not know its rows.
+
+    Examples
+    --------
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(50, 3))
+    >>> y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    >>> fit_overlap(hcal.make_calibrator("ts").fit(z, y), z).share
+    1.0
+    """
+    fitted = getattr(calibrator, "fitted_on_", None)
+    if fitted is None:
+        return None
+    own = getattr(calibrator, "rows", None)  # questions with different numbers of options have their own
+    if own is not None:
+        return leakage.overlap(fitted, np.asarray(own(scores)))
+    x = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+    return leakage.overlap(fitted, x)
+
+
+def learned_from(calibrator: Any, scores: Any) -> list[str]:
+    """Return a note where a calibrator was fitted on some of these rows; else nothing."""
+    found = fit_overlap(calibrator, scores)
+    if found is None or not found.sentence:
+        return []
+    return [f"{found.sentence[0].lower()}{found.sentence[1:-1]}: evaluate it on others"]
+
+
+def _differences(
+    s: Sample,
+    other: Sample,
+    values: dict[str, float],
+    ci: float | None,
+    *,
+    n_resamples: int,
+    random_state: int,
+) -> dict[str, Difference]:
+    """Return every metric minus the baseline's, with an interval from rows resampled together.
+
+    Scores and debiased errors: percentiles. Plug-in errors: the difference ± z standard deviations, because
+    the bias that a bootstrap adds to both does not cancel where one of them is nearly calibrated.
+    """
+    before = measure(other, values)[0]
+    out = {n: Difference(before[n], values[n] - before[n]) for n in values}
+    if ci is None:
+        return out
+    rng = np.random.default_rng(random_state)
+    # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.
+    paired = [n for n in values if METRICS[n].ends is None]
+    plugin = [n for n in paired if METRICS[n].interval == "bias-aware"]
+    plain = [n for n in paired if n not in plugin]
+    for names, size in ((plain, n_resamples), (plugin, min(n_resamples, SPREAD_RESAMPLES))):
+        ours, theirs = bootstrap((s, other), names, size, rng)
+        for name in names:
+            change, drawn = out[name].change, ours[name] - theirs[name]
+            reach = float(ndtri((1 + ci) / 2) * drawn.std(ddof=1))
+            low, high = (change - reach, change + reach) if name in plugin else percentile(drawn, ci)
+            out[name] = Difference(before[name], change, low, high)
+    return out

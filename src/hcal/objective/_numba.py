@@ -1,0 +1,258 @@
+"""The objective compiled by numba, one family on the CPU: a radix sort, then one pass.
+
+Probability, mark and position are packed into one 64-bit integer (32 + 1 + 31 bits), so the sort carries its
+permutation for free; sorted, the upper halves ARE the probabilities. One pass then slides the window, takes its error
+and hands each event its gradient. Kernels release the GIL.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal.numerics import Float64
+from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings
+from hcal.runtime.jit import jit
+from hcal.runtime.threads import run_parts, split
+
+Array = NDArray[Any]
+
+_WIDTH = 11  # bits of a digit of the radix sort: its counts stay in the first cache
+_DIGITS = 1 << _WIDTH
+# The window sum is kept at every _BLOCK-th window: coarse enough to be free, fine enough that a binary search
+# over the kept sums needs only a short walk to the exact window. _REFRESH bounds the drift of a running sum.
+_BLOCK = 256
+_REFRESH = 32
+_MARK = np.uint32(1 << 31)
+_HIGH, _LOW = (1, 0) if sys.byteorder == "little" else (0, 1)
+_jit = jit()
+# Reassociation lets sums use vector registers.
+_fast = jit(fastmath={"reassoc", "contract", "nsz"})
+
+
+def families_loss(
+    q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool
+) -> tuple[float, Array | None]:
+    """Return the mean loss over the rows of events q (F, n), and its gradient (F, n)."""
+    grad = np.empty(q.shape if need_grad else (len(q), 0), q.dtype)
+    losses = [
+        _family_loss(np.ascontiguousarray(p), np.ascontiguousarray(o), s, own, 1 / len(q))
+        for p, o, own in zip(q, marks, grad, strict=True)
+    ]
+    return sum(losses) / len(q), grad if need_grad else None
+
+
+def _family_loss(p: Array, marks: Array, s: ObjectiveSettings, grad: Array, share: float) -> float:
+    """Return the loss of one family; write ``share`` times its gradient into ``grad`` unless that is empty."""
+    n = len(p)
+    if n >= 1 << 31:
+        raise ValueError(f"{n} events are too many for one sort (at most 2**31 - 1)")
+    q, index = _sorted_events(p, marks)
+    window = min(s.window, n)
+    edges, weights = _clusters(q, window, s)
+    factor = share * s.scale / window
+    losses = run_parts(
+        lambda a, b: _slide(q, index, window, a, b, edges, weights, s.epsilon, s.norm, factor, grad),
+        split(n, lambda edge: _next_run(q, index, edge)),
+    )
+    return float(s.scale * sum(losses))
+
+
+def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
+    """Return sorted probabilities and their positions, the mark in the top bit."""
+    if p.dtype == np.float32:
+        pairs, spare = np.empty((2, len(p)), np.uint64)
+        run_parts(lambda a, b: _pack(p.view(np.uint32), marks, a, b, pairs), split(len(p)))
+        ordered = _radix_sort(pairs, spare)
+        return ordered.view(np.float32)[_HIGH::2], ordered.view(np.uint32)[_LOW::2]
+    order = np.argsort((p.view(np.int64) << 1) | marks)
+    return p[order], order.astype(np.uint32) | (marks[order].astype(np.uint32) << np.uint32(31))
+
+
+@_jit
+def _pack(bits: Array, marks: Array, lo: int, hi: int, pairs: Array) -> None:
+    for i in range(lo, hi):
+        value = np.uint64(bits[i] & np.uint32(0x7FFFFFFF))  # -0.0 is 0
+        pairs[i] = (value << np.uint64(32)) | (np.uint64(marks[i]) << np.uint64(31)) | np.uint64(i)
+
+
+@_jit
+def _radix_sort(pairs: Array, spare: Array) -> Array:
+    """Sort by the upper 33 bits in three passes, the lowest digit first; both arrays are overwritten."""
+    counts = np.zeros((3, _DIGITS), dtype=np.int64)
+    last = np.uint64(_DIGITS - 1)
+    for i in range(len(pairs)):
+        key = pairs[i] >> np.uint64(31)
+        for digit in range(3):
+            counts[digit, np.intp((key >> np.uint64(_WIDTH * digit)) & last)] += 1
+    for digit in range(3):
+        shift, start, total = np.uint64(31 + _WIDTH * digit), counts[digit], 0
+        for bucket in range(_DIGITS):
+            total, start[bucket] = total + start[bucket], total
+        for i in range(len(pairs)):
+            bucket = np.intp((pairs[i] >> shift) & last)
+            spare[start[bucket]] = pairs[i]
+            start[bucket] += 1
+        pairs, spare = spare, pairs
+    return pairs
+
+
+def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.int64], Float64]:
+    """Return the edges of the clusters of windows and the weight of each."""
+    m = len(q) - window + 1
+    if s.weighting == "uniform":
+        return np.array([0, m]), np.array([1 / m])
+    blocks = -(-m // _BLOCK)
+    first, total = np.empty(blocks), np.empty(blocks)
+    run_parts(lambda a, b: _block_sums(q, window, m, a, b, first, total), split(blocks, grain=_BLOCK))
+    prefix = np.concatenate([[0.0], np.cumsum(total)])
+    edges = _lloyd(q, window, m, first, prefix, s.clusters, s.iterations)
+    return edges, 1 / (s.clusters * np.maximum(np.diff(edges), 1))
+
+
+@_fast
+def _block_sums(q: Array, window: int, m: int, lo: int, hi: int, first: Array, total: Array) -> None:
+    """Window sum at the first window of each block, and the sum of window sums over the block."""
+    running = 0.0
+    for b in range(lo, hi):
+        start, count = b * _BLOCK, min(_BLOCK, m - b * _BLOCK)
+        if b == lo or b % _REFRESH == 0:
+            running = 0.0
+            for v in q[start : start + window]:
+                running += v
+        first[b] = running
+        # window i of the block has moved i steps: step i counts for all windows behind it
+        new, old = q[start + window : start + window + count], q[start : start + count]
+        moved, ahead = 0.0, 0.0
+        for i in range(len(new)):
+            step = np.float64(new[i]) - np.float64(old[i])
+            moved += step
+            ahead += step * (count - 1 - i)
+        total[b] = count * running + ahead
+        running += moved
+
+
+@_jit
+def _lloyd(
+    q: Array, window: int, m: int, first: Array, prefix: Array, clusters: int, iterations: int
+) -> NDArray[np.int64]:
+    """Lloyd steps from the quantiles (i + ½)/C of the window sums, until nothing moves."""
+    centres = np.empty(clusters)
+    for i in range(clusters):
+        at = (i + 0.5) / clusters * (m - 1)
+        low = int(at)
+        a, b = _sum_at(q, window, first, low), _sum_at(q, window, first, min(low + 1, m - 1))
+        centres[i] = a + (b - a) * (at - low)
+    edges = np.zeros(clusters + 1, dtype=np.int64)
+    edges[clusters] = m
+    sums = np.zeros(clusters + 1)
+    sums[clusters] = prefix[-1]
+    for step in range(iterations + 1):
+        moved = step == 0
+        for i in range(1, clusters):
+            middle = HALF_WAY * (centres[i - 1] + centres[i]) / 2
+            edge, sums[i] = _search(q, window, m, first, prefix, middle)
+            moved |= edge != edges[i]
+            edges[i] = edge
+        if not moved or step == iterations:
+            break
+        for i in range(clusters):
+            count = edges[i + 1] - edges[i]
+            if count > 0:
+                centres[i] = (sums[i + 1] - sums[i]) / count
+    return edges
+
+
+@_jit
+def _sum_at(q: Array, window: int, first: Array, k: int) -> float:
+    """Sum of window k, walked from the start of its block."""
+    b = k // _BLOCK
+    running: float = first[b]
+    for j in range(b * _BLOCK, k):
+        running += np.float64(q[j + window]) - np.float64(q[j])
+    return running
+
+
+@_jit
+def _search(q: Array, window: int, m: int, first: Array, prefix: Array, middle: float) -> tuple[int, float]:
+    """Number of windows whose sum is at most ``middle``, and the total of their sums."""
+    b = int(np.searchsorted(first, middle, side="right")) - 1
+    if b < 0:
+        return 0, 0.0
+    running, acc = first[b], prefix[b]
+    end = min((b + 1) * _BLOCK, m)
+    for k in range(b * _BLOCK, end):
+        if running > middle:
+            return k, acc
+        acc += running
+        if k + window < len(q):
+            running += np.float64(q[k + window]) - np.float64(q[k])
+    return end, acc
+
+
+@_jit
+def _next_run(q: Array, index: Array, j: int) -> int:
+    """First rank from j on where (probability, mark) differs from its predecessor."""
+    while 0 < j < len(q) and q[j] == q[j - 1] and (index[j] ^ index[j - 1]) < _MARK:
+        j += 1
+    return j
+
+
+@_jit
+def _slide(
+    q: Array, index: Array, window: int, lo: int, hi: int, edges: Array, weights: Array,
+    epsilon: float, norm: int, factor: float, grad: Array,
+) -> float:  # fmt: skip
+    """Weighted loss of the windows that start at ranks lo..hi, and the gradient of the events there.
+
+    Window k is slid from k − 1; its slope dloss/d(mean of q) enters a ring, and the sum of the ring at rank j
+    is the sum over the windows j − M + 1 .. j that hold event j. Events that tie in probability and mark get
+    their mean, so the order of the rows cannot matter.
+    """
+    n = len(q)
+    m = n - window + 1
+    share = 1.0 / window  # a product is three times as quick as a quotient
+    even = EVEN * share
+    ring = np.zeros(window)
+    loss, mass, hits, slopes, cluster = 0.0, 0.0, 0, 0.0, 0
+    run, acc, seat = lo, 0.0, 0
+    first = max(0, lo - window + 1)
+    for j in range(first, hi):
+        slope = 0.0
+        if j < m:
+            if j == first or j % (_BLOCK * _REFRESH) == 0:
+                mass, hits, slopes = 0.0, 0, 0.0
+                for i in range(j, j + window):
+                    mass += q[i]
+                    hits += int(index[i] >> 31)
+                for i in range(window):
+                    slopes += ring[i]
+            while j >= edges[cluster + 1]:
+                cluster += 1
+            error = (mass - hits) * share
+            excess = abs(error) - epsilon
+            if excess > even * hits:
+                slope = weights[cluster] if error > 0 else -weights[cluster]
+                if norm == 2:
+                    slope *= 2 * excess
+                    excess *= excess
+                if j >= lo:
+                    loss += weights[cluster] * excess
+            if j + window < n:
+                mass += np.float64(q[j + window]) - np.float64(q[j])
+                hits += int(index[j + window] >> 31) - int(index[j] >> 31)
+        slopes += slope - ring[seat]
+        ring[seat] = slope
+        seat = seat + 1 if seat + 1 < window else 0
+        if j < lo or len(grad) == 0:
+            continue
+        acc += slopes
+        if j + 1 == hi or q[j + 1] != q[j] or (index[j + 1] ^ index[j]) >> 31 != 0:
+            value = acc * factor / (j + 1 - run)
+            for i in range(run, j + 1):
+                grad[index[i] & 0x7FFFFFFF] = value
+            run, acc = j + 1, 0.0
+    return loss

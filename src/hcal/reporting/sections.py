@@ -1,0 +1,338 @@
+"""The sections of the page below the verdict: reliability, classes, groups, map, metrics, data, method."""
+
+from __future__ import annotations
+
+import json
+import math
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from hcal.calibrators import Calibrator
+from hcal.certificates import class_tolerance
+from hcal.evaluation.curves import ReliabilityCurve
+from hcal.metrics.registry import LEVELS
+from hcal.reporting import charts
+from hcal.reporting.charts import percent
+from hcal.reporting.content import VIEWS, Content
+
+#: Classes of the heat list; the others are in a table that opens.
+_WORST = 20
+_LEVELS = {
+    "top-label": "Top label: is the predicted class right as often as it says?",
+    "class-wise": "Class-wise: is each class's probability right?",
+    "canonical": "Canonical: is the whole vector right?",
+    "score": "Scores: calibration and sharpness together",
+}
+_EXPLAINED = {
+    "corp": "The best increasing fit of what happened (CORP): its steps are the bins, nobody chose them.",
+    "smooth": "A kernel regression of what happened, as wide as the smooth calibration error itself.",
+}
+
+
+def section(identity: str, title: str, lead: str, body: str) -> str:
+    """Return a section with its heading and a sentence on how to read it."""
+    heading = f'<h2 id="{identity}-title">{escape(title)}</h2><p class="lead">{lead}</p>'
+    return f'<section id="{identity}" aria-labelledby="{identity}-title">{heading}{body}</section>'
+
+
+def tip(words: str, explain: str) -> str:
+    """Return words that explain themselves on hover and on keyboard focus."""
+    return f'<span class="tip" tabindex="0" data-tip="{escape(explain)}">{escape(words)}</span>'
+
+
+def number(value: float, share: bool = False) -> str:
+    """Write a number so that small ones keep their digits; a share in per cent."""
+    if share:
+        return percent(value, 2 if abs(value) < 0.1 else 1)
+    return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+
+
+def facts(found: dict[str, Any]) -> str:
+    """Return names with their values."""
+    rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in found.items())
+    return f'<dl class="facts">{rows}</dl>'
+
+
+def _figure(content: Content, drawing: str, side: str) -> str:
+    caption = f"<figcaption>{side.capitalize()} calibration</figcaption>" if content.after is not None else ""
+    return f'<figure class="{side}">{caption}{drawing}</figure>'
+
+
+# -- reliability ----------------------------------------------------------------------------------
+
+
+def reliability(content: Content) -> str:
+    """Return the diagrams of P(positive) or of the predicted class, in four views."""
+    event = content.event
+    lead = (
+        f"Each dot is a bin of rows: what {escape(event)} is on average, and how often it happened. On the "
+        "diagonal the two agree. Grey is the consistency band: where the dot lies in "
+        f"{percent(content.ci, 0)} of the cases if the model is calibrated. Bars show the share of rows."
+    )
+    labels = (f"stated {event}", "observed rate") if content.binary else ("stated confidence", "share right")
+    column = [
+        s.probs[:, content.positive] if content.binary else s.probs.max(axis=1) for _, s in content.sides
+    ]
+    axis = charts.probability_axis(*column) if content.binary else charts.Axis()
+    first = "equal-width" if axis == charts.Axis() else "equal-mass"
+    views, buttons = [], []
+    for view, (button, label) in VIEWS.items():
+        figures = "".join(
+            _figure(content, charts.reliability_chart(s.curves[view], side, axis, labels), side)
+            for side, s in content.sides
+        )
+        tables = "".join(_bins_table(s.curves[view], side) for side, s in content.sides)
+        numbers = f"<details><summary>The numbers ({label})</summary>{tables}</details>"
+        if content.after is None:  # one diagram: its numbers stand beside it
+            figures, numbers = f"{figures}<div>{tables}</div>", ""
+        views.append(
+            f'<div class="view" id="view-{view}"{"" if view == first else " hidden"}>'
+            f'<div class="pair">{figures}</div>{_words(content, view)}{numbers}</div>'
+        )
+        pressed = "true" if view == first else "false"
+        buttons.append(
+            f'<button type="button" data-view="view-{view}" aria-pressed="{pressed}">{button}</button>'
+        )
+    control = f'<div class="switch" role="group" aria-label="Bins or curve">{"".join(buttons)}</div>'
+    legend = (
+        '<p class="legend"><span><i class="key-dot"></i>inside the band</span>'
+        '<span><i class="key-ring"></i>outside: more than chance</span>'
+        '<span><i class="key-small"></i>fewer than 10 rows</span>'
+        '<span><i class="key-band"></i>consistency band</span></p>'
+    )
+    title = f"Does {event} mean what it says?" if content.binary else "Does it mean what it says?"
+    return section("reliability", title, lead, control + legend + "".join(views))
+
+
+def _words(content: Content, view: str) -> str:
+    """What a curve without bins shows, and its number on each side."""
+    if view not in _EXPLAINED:
+        return ""
+    told = []
+    for side, s in content.sides:
+        curve = s.curves[view]
+        value = f"the smooth calibration error is {percent(curve.error, 2)}"
+        if curve.parts is not None:
+            p = curve.parts
+            value = (
+                f"the Brier score of this event is {p.miscalibration:.4f} (miscalibration) − "
+                f"{p.discrimination:.4f} (discrimination) + {p.uncertainty:.4f} (uncertainty)"
+            )
+        told.append(f"{side.capitalize()}: {value}" if content.after is not None else value.capitalize())
+    return f'<p class="fine">{_EXPLAINED[view]} {escape(". ".join(told))}.</p>'
+
+
+def _bins_table(curve: ReliabilityCurve, side: str) -> str:
+    full = np.flatnonzero(curve.weight > 0)
+    full = full[np.unique(np.linspace(0, len(full) - 1, 24).astype(int))] if len(full) > 24 else full
+    rows = "".join(
+        f"<tr><td>{curve.edges[b]:.3g} – {curve.edges[b + 1]:.3g}</td><td>{curve.weight[b]:,.0f}</td>"
+        f"<td>{curve.predicted[b]:.4f}</td><td>{curve.observed[b]:.4f}</td>"
+        f"<td>{curve.low[b]:.4f} – {curve.high[b]:.4f}</td></tr>"
+        for b in full
+    )
+    head = "<tr><th>bin</th><th>rows</th><th>stated</th><th>observed</th><th>band</th></tr>"
+    return f'<div class="scroll"><table class="numbers"><caption>{side}</caption>{head}{rows}</table></div>'
+
+
+def confidence(content: Content) -> str:
+    """Return how confident the predictions are, for more than two classes."""
+    if content.binary:
+        return ""
+    lead = (
+        "How many rows were stated with which confidence, on a logarithmic axis: right predictions in the "
+        "colour of the side, wrong ones in grey. The solid line is the mean confidence, the dashed one the "
+        "accuracy; they should meet."
+    )
+    top = max(math.ceil(math.log10(len(content.y))), 1)
+    figures = []
+    for side, s in content.sides:
+        conf = s.probs.max(axis=1).astype(np.float64)
+        hit = s.probs.argmax(axis=1) == content.y
+        figures.append(_figure(content, charts.confidence(conf, hit, side, top=top), side))
+        if content.after is None:
+            wrong = int((conf[~hit] > 0.9).sum())
+            figures.append(
+                f'<p class="aside">It states {percent(float(conf.mean()))} on average and is right '
+                f"{percent(float(hit.mean()))} of the time. {wrong:,} wrong predictions were stated with "
+                "more than 90 % confidence.</p>"
+            )
+    return section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
+
+
+def mapping(content: Content) -> str:
+    """Return what the calibrator does: P in, P out with two classes, logits with more."""
+    if content.after is None:
+        return ""
+    if content.binary:
+        p, q = (s.probs[:, content.positive].astype(np.float64) for _, s in content.sides)
+        drawing, words = charts.probability_map(p, q, content.names[content.positive])
+        lead = "What the calibrator makes of each probability. The dashed diagonal changes nothing."
+    else:
+        drawing, words = charts.logit_map(content.before.probs, content.after.probs)
+        lead = (
+            "What the calibrator does to a logit, measured from the top class of its row. The dashed "
+            "diagonal changes nothing; a flatter curve makes the model less sure. Dots away from the line "
+            "mean that classes or rows are treated differently."
+        )
+    figure = f'<figure class="after">{drawing}</figure><p class="aside">{escape(words)}</p>'
+    return section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
+
+
+# -- classes and groups ---------------------------------------------------------------------------
+
+
+def classes(content: Content) -> str:
+    """Return the classes as a heat list, the worst twenty first; for more than two of them."""
+    certificate = content.final.headline.certificate
+    found = None if certificate is None else certificate.classes
+    if content.binary or found is None:
+        return ""
+    gap = found.stated - found.frequency
+    heat = gap / class_tolerance(found.frequency, certificate.tolerance if certificate else 0.05)
+    order = np.lexsort((-np.abs(heat), -found.at_least))
+    rows = []
+    for i in order:
+        k = int(found.classes[i])
+        r = found.refutations.get(k)
+        proven = "" if r is None else f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows"
+        level = min(int(abs(heat[i]) * 2), 4)
+        tone = f"{'over' if gap[i] > 0 else 'under'}{level}"
+        rows.append(
+            f'<tr><th scope="row">{escape(content.names[k])}</th><td>{content.counts[k]:,}</td>'
+            f"<td>{percent(found.stated[i], 2)}</td><td>{percent(found.frequency[i], 2)}</td>"
+            f'<td class="{tone}">{100 * gap[i]:+.2f}</td><td>{proven}</td></tr>'
+        )
+    head = (
+        "<tr><th>class</th><th>rows</th><th>stated</th><th>observed</th><th>gap, points</th>"
+        "<th>proven off</th></tr>"
+    )
+    wrong = len(found.refutations)
+    lead = (
+        f"What is stated of each class on average and how often it came; {wrong:,} of "
+        f"{len(found.classes):,} are proven to be off somewhere. The colour is the gap measured by the "
+        "class's own tolerance: red is stated too high, blue too low."
+    )
+    table = f'<div class="scroll"><table class="numbers heat">{head}{"".join(rows[:_WORST])}</table></div>'
+    if len(rows) > _WORST:
+        rest = f'<div class="scroll"><table class="numbers heat">{head}{"".join(rows[_WORST:])}</table></div>'
+        table += f"<details><summary>The other {len(rows) - _WORST:,} classes</summary>{rest}</details>"
+    title = f"The worst {_WORST} of {len(rows):,} classes" if len(rows) > _WORST else "Class by class"
+    return section("classes", title, lead, table)
+
+
+def groups(content: Content) -> str:
+    """Return the section on groups; empty where none were given."""
+    found = content.final.headline.groups
+    if not found:
+        return ""
+    lead = (
+        "Each group by itself, the worst first: what it states on average, what happened, and the certified "
+        f"interval of the gap. All groups hold at once ({percent(content.ci, 0)}, with everything else)."
+    )
+    rows = []
+    for g in found:
+        low, high = g.certificate.overall
+        word = {"over": "proven too high", "under": "proven too low"}.get(g.proven, "may be right")
+        rows.append(
+            f'<tr class="{"wrong" if g.proven else ""}"><th scope="row">{escape(g.name)}</th>'
+            f"<td>{g.certificate.n:,}</td><td>{percent(g.stated)}</td><td>{percent(g.observed)}</td>"
+            f"<td>{100 * low:+.1f} to {100 * high:+.1f} points</td><td>{word}</td></tr>"
+        )
+    head = (
+        "<tr><th>group</th><th>rows</th><th>stated</th><th>happened</th><th>stated − true</th><th></th></tr>"
+    )
+    table = f'<div class="scroll"><table class="numbers groups">{head}{"".join(rows)}</table></div>'
+    return section("groups", "Group by group", lead, table)
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def metrics(content: Content) -> str:
+    """Return the table of every metric, by level."""
+    lead = (
+        "Lower is better, but for accuracy. Hover or focus a name for what it says. Binned errors are "
+        "positive by chance alone; debiased ones can be negative."
+    )
+    two = content.after is not None
+    head = "<th>Metric</th>" + ("<th>Before</th><th>After</th><th>Change</th>" if two else "<th>Value</th>")
+    body = []
+    for level in LEVELS:
+        names = [n for n, r in content.before.metrics.results.items() if r.metric.level == level]
+        if names:
+            body.append(
+                f'<tr class="level"><th colspan="{4 if two else 2}">{escape(_LEVELS[level])}</th></tr>'
+            )
+            body += [_metric_row(content, name) for name in names]
+    table = f'<table class="metrics"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+    return section("metrics", "Every metric", lead, f'<div class="scroll">{table}</div>')
+
+
+def _metric_row(content: Content, name: str) -> str:
+    metric = content.before.metrics.results[name].metric
+    label = f"{tip(metric.title, metric.explain)} <code>{escape(name)}</code>"
+    before = content.before.metrics[name]
+    cells = f"<td>{number(before)}</td>"
+    if content.after is not None:
+        after = content.after.metrics[name]
+        cells += f"<td>{number(after)}</td><td>{change(before, after, metric.lower_is_better)}</td>"
+    return f'<tr><th scope="row">{label}</th>{cells}</tr>'
+
+
+def change(before: float, after: float, lower_is_better: bool = True) -> str:
+    """Return a relative change with its direction, coloured by whether it is for the better."""
+    if before <= 0 or after <= 0:  # a ratio of signed estimates means nothing
+        return ""
+    ratio = after / before - 1
+    if abs(ratio) < 0.0005:
+        return '<span class="same">unchanged</span>'
+    better = (ratio < 0) == lower_is_better
+    share = percent(abs(ratio), 1 if abs(ratio) < 0.1 else 0)
+    return f'<span class="{"better" if better else "worse"}">{"▼" if ratio < 0 else "▲"} {share}</span>'
+
+
+def data_and_method(content: Content) -> str:
+    """Return what was measured, with what, and by which versions: enough to do it again."""
+    counts, s, c = content.counts, content.source, content.calibrator
+    spread = f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}"
+    found: dict[str, Any] = {
+        "Rows, classes": f"{content.n:,}, {len(counts):,}",
+        "Rows of a class": ", ".join(f"{n}: {x:,}" for n, x in zip(content.names, counts, strict=True))
+        if len(counts) <= 12
+        else spread,
+        "File": f"{s.name}{f', {s.part} part' if s.part else ''}, {s.kind or 'probabilities'}",
+        "SHA-256": s.checksum or "not a file",
+    }
+    if c is not None:
+        found |= {
+            "Method": f"{c.title} ({c.name})",
+            "Preserves": _kept(c),
+            "Converged": "yes" if c.converged_ else "NO",
+        }
+        found |= {f"Parameter {k}": _plain(v) for k, v in c.get_params(deep=False).items()}
+        found |= {
+            k.capitalize().replace("_", " "): _plain(v) for k, v in c.info_.items() if len(_plain(v)) <= 160
+        }
+    found["Versions"] = ", ".join(f"{k} {v}" for k, v in content.versions.items())
+    found["Intervals"] = f"{percent(content.ci, 0)}; bootstrap of the rows, bias-aware for binned errors"
+    return section("data", "Data, method, versions", "Enough to do it again.", facts(found))
+
+
+def _kept(calibrator: Calibrator) -> str:
+    if calibrator.preserves is None and calibrator.info_.get("promise") == "ranking":
+        return "the ranking of the rows"
+    kept = {"order": "the order of classes in every row", "accuracy": "the predicted class"}
+    return kept.get(str(calibrator.preserves), "nothing is promised")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v != "")
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

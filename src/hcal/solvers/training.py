@@ -1,0 +1,247 @@
+"""Training a map on an objective: Adam, a plateau schedule, early stopping, the best epoch kept.
+
+Scores of an epoch are the metrics of :mod:`hcal.metrics` of the same names in torch operations, on the device of the
+probabilities and without input checks; the tests hold them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hcal.maps.trainable import TrainableMap, range_sums
+from hcal.runtime.threads import one_openmp_thread
+
+#: (probabilities (N, K), labels (N,)) to a scalar tensor; as a score, lower is better.
+TorchLoss = Callable[[Tensor, Tensor], Tensor]
+
+_BINS = 15
+_PARALLEL_EVENTS = 2_000_000
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """How to train; the defaults are the paper's.
+
+    Parameters
+    ----------
+    learning_rate : float
+    epochs : int
+        At most so many.
+    batch_size : int, optional
+        None is the full batch.
+    plateau : int
+        Epochs without a better monitor until the learning rate is halved.
+    patience : int
+        Epochs without a better monitor until training stops.
+
+    Examples
+    --------
+    >>> AdamSettings().learning_rate
+    0.005
+    """
+
+    learning_rate: float = 0.005
+    epochs: int = 2000
+    batch_size: int | None = None
+    plateau: int = 20
+    patience: int = 160
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch by one selector: its score, its number (from 1) and the parameters then."""
+
+    score: float
+    epoch: int
+    parameters: dict[str, Tensor]
+
+
+@dataclass
+class Trained:
+    """What training found."""
+
+    best: dict[str, Best] = field(default_factory=dict)  # :class:`Best` by the name of its selector
+    epochs: int = 0  # how many were run
+    stopped: bool = False  # whether training ended by itself, before the limit of epochs
+    losses: list[float] = field(default_factory=list)  # one value an epoch
+
+
+def train(
+    module: TrainableMap,
+    x: Tensor,
+    y: Tensor,
+    objective: TorchLoss,
+    *,
+    select: Mapping[str, TorchLoss],
+    monitor: TorchLoss | None = None,
+    settings: AdamSettings | None = None,
+    random_state: int = 0,
+    tick: Callable[[], None] | None = None,
+) -> Trained:
+    """Train ``module`` in place and remember the best epoch on the training set by each selector.
+
+    With full batches an epoch costs ONE forward pass: the probabilities after a step are scored and then
+    serve the next step. The untrained map is no candidate, as in the published code.
+
+    Parameters
+    ----------
+    module : TrainableMap
+    x : tensor of shape (N, K)
+    y : tensor of shape (N,)
+    objective : callable
+    select : mapping
+        Each chooses an epoch; the parameters are left at the first one's.
+    monitor : callable
+        Drives the schedule and the early stop; by default the equal-width top-label error.
+    settings : AdamSettings, optional
+    random_state : int
+        Order of mini-batches.
+    tick : callable, optional
+        Called once an epoch.
+
+    Examples
+    --------
+    >>> from hcal.maps.trainable import PiecewiseLinear
+    >>> x, y = torch.log_softmax(torch.tensor([[0.0, 4.0]] * 4), 1), torch.tensor([1, 1, 1, 0])
+    >>> module, settings = PiecewiseLinear(1), AdamSettings(learning_rate=0.1, epochs=100)
+    >>> done = train(module, x, y, torch_nll, monitor=torch_nll, select={"nll": torch_nll}, settings=settings)
+    >>> round(module(x)[0, 1].item(), 2)
+    0.75
+    """
+    s = settings or AdamSettings()
+    scores = [monitor or epoch_ece_ew, *select.values()]
+    # on a GPU one launch updates all parameters; the CPU has few enough of them
+    optimiser = torch.optim.Adam(module.parameters(), lr=s.learning_rate, fused=x.is_cuda or None)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=s.plateau)
+    draw = torch.Generator().manual_seed(random_state)
+    whole = s.batch_size is None or s.batch_size >= len(y)
+    result, least, since = Trained(), float("inf"), 0
+
+    def step(probs: Tensor, labels: Tensor) -> Tensor:
+        optimiser.zero_grad(set_to_none=True)
+        loss = objective(probs, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        return loss.detach() * (len(labels) / len(y))
+
+    with _threads_for(x):
+        order = module.cell_order(x)
+        probs = module(x, order)
+        for _ in range(s.epochs):
+            if whole:
+                total = step(probs, y)
+            else:
+                batches = _batches(len(y), s.batch_size or len(y), draw)
+                total = torch.stack([step(module(x[rows]), y[rows]) for rows in batches]).sum()
+            probs = module(x, order)
+            values = torch.stack([v.double() for v in (total, *(f(probs.detach(), y) for f in scores))])
+            loss, watched, *measured = (float(v) for v in values.tolist())
+            result.epochs += 1
+            result.losses.append(loss)
+            for name, score in zip(select, measured, strict=True):
+                if name not in result.best or score < result.best[name].score:
+                    state = {k: v.detach().clone() for k, v in module.state_dict().items()}
+                    result.best[name] = Best(score, result.epochs, state)
+            least, since = (watched, 0) if watched < least else (least, since + 1)
+            schedule.step(watched)
+            if tick is not None:
+                tick()
+            if since >= s.patience:
+                result.stopped = True
+                break
+    if result.best:
+        module.load_state_dict(next(iter(result.best.values())).parameters)
+    return result
+
+
+def _threads_for(x: Tensor) -> AbstractContextManager[None]:
+    """Keep torch to one thread while a small problem is trained: its operations there are short."""
+    small = x.device.type == "cpu" and x.numel() < _PARALLEL_EVENTS
+    return one_openmp_thread() if small else nullcontext()
+
+
+def _batches(n: int, size: int, draw: torch.Generator) -> Iterator[Tensor]:
+    order = torch.randperm(n, generator=draw)
+    for start in range(0, n, size):
+        yield order[start : start + size]
+
+
+def epoch_ece_ew(probs: Tensor, y: Tensor) -> Tensor:
+    """Return the equal-width top-label error.
+
+    >>> epoch_ece_ew(torch.tensor([[0.25, 0.75]]), torch.tensor([1])).item()
+    0.25
+    """
+    conf, label = probs.max(dim=1)
+    gap = conf.double() - (label == y).double()
+    sums = torch.zeros(_BINS, dtype=torch.float64, device=probs.device)
+    return sums.index_add_(0, _bin_of(conf), gap).abs().sum() / len(y)
+
+
+def epoch_dece(probs: Tensor, y: Tensor) -> Tensor:
+    """Return the debiased equal-mass top-label error (signed).
+
+    >>> epoch_dece(torch.tensor([[0.0, 1.0]] * 30), torch.tensor([1] * 30)).item()
+    0.0
+    """
+    n = len(y)
+    conf, label = probs.max(dim=1)
+    conf, order = conf.double().sort(stable=True)
+    hit = (label == y)[order].double()
+    cuts = (torch.arange(_BINS + 1, device=probs.device, dtype=torch.float64) * n / _BINS).round().long()
+    size = cuts.diff().double()
+    full = size > 0
+    size = size.clamp_min(1)
+    acc, mean = (range_sums(v, cuts) / size for v in (hit, conf))
+    mu, sigma = acc - mean, (acc * (1 - acc) / size).clamp_min(0).sqrt()
+    plug_in = (size * full * mu.abs()).sum() / n
+    z = mu / sigma.clamp_min(1e-300)
+    density = torch.exp(-0.5 * z**2) * (2 / torch.pi) ** 0.5
+    folded = sigma * density + mu * torch.erf(z / 2**0.5)
+    expected = torch.where(sigma > 0, folded, mu.abs())
+    return 2 * plug_in - (expected * full).sum() / full.sum()
+
+
+def epoch_cwece_a(probs: Tensor, y: Tensor) -> Tensor:
+    """Return the equal-width class-wise error, averaged over classes.
+
+    Only entries above 1/15 are put into bins, at most 14 a row; the first bin is what is left of the column.
+
+    >>> epoch_cwece_a(torch.tensor([[0.0, 1.0]]), torch.tensor([1])).item()
+    0.0
+    """
+    n, k = probs.shape
+    row, column = torch.nonzero(probs > 1 / _BINS, as_tuple=True)
+    value = probs[row, column]
+    gap = value.double() - (y[row] == column).double()
+    cells = torch.zeros(k * _BINS, dtype=torch.float64, device=probs.device)
+    cells = cells.index_add_(0, column * _BINS + _bin_of(value), gap).reshape(k, _BINS)
+    own = probs.gather(1, y[:, None])[:, 0]
+    marks = torch.zeros(k, dtype=torch.float64, device=probs.device).index_add_(0, y, (own > 0).double())
+    cells[:, 0] += probs.sum(dim=0, dtype=torch.float64) - marks - cells.sum(dim=1)
+    return cells.abs().sum() / (n * k)
+
+
+def torch_nll(probs: Tensor, y: Tensor) -> Tensor:
+    """Return the mean negative log-likelihood, differentiable; the floor is the smallest normal number.
+
+    >>> torch_nll(torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([0])).item()
+    0.6931471805599453
+    """
+    own = probs.gather(1, y[:, None])
+    return -own.clamp_min(torch.finfo(probs.dtype).tiny).double().log().mean()
+
+
+#: The paper's selectors, by name.
+SELECTORS: dict[str, TorchLoss] = {"top_label": epoch_dece, "class_wise": epoch_cwece_a, "score": torch_nll}
+
+
+def _bin_of(values: Tensor) -> Tensor:
+    """Return the equal-width bin; a float32 mixture may sum to one ulp above 1: that is still the last."""
+    edges = torch.linspace(0, 1, _BINS + 1, dtype=torch.float64, device=values.device)
+    return (torch.bucketize(values.double(), edges) - 1).clamp(0, _BINS - 1)

@@ -1,0 +1,213 @@
+"""The operations of :mod:`hcal.xp` on torch tensors: eager, compiled, traced and exported to ONNX alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+exp, log, log1p, expm1, sqrt, tanh = torch.exp, torch.log, torch.log1p, torch.expm1, torch.sqrt, torch.tanh
+abs, isnan = torch.abs, torch.isnan
+
+
+def _tensor(value: Any, like: Tensor) -> Tensor:
+    return (
+        value
+        if isinstance(value, Tensor)
+        else torch.full((), float(value), dtype=like.dtype, device=like.device)
+    )
+
+
+def where(condition: Tensor, x: Any, y: Any) -> Tensor:
+    """Return x where the condition holds, else y."""
+    return torch.where(condition, x, y)
+
+
+def maximum(x: Tensor, y: Any) -> Tensor:
+    """Return the larger of two; NaN where one is."""
+    return torch.maximum(x, _tensor(y, x))
+
+
+def minimum(x: Tensor, y: Any) -> Tensor:
+    """Return the smaller of two; NaN where one is."""
+    return torch.minimum(x, _tensor(y, x))
+
+
+def clip(x: Tensor, low: Any, high: Any) -> Tensor:
+    """Return x cut to [low, high]; NaN stays."""
+    return minimum(maximum(x, low), high)
+
+
+def asarray(values: Any, like: Tensor) -> Tensor:
+    """Return numbers as a tensor of the float width and device of ``like``."""
+    return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+
+
+def astype(x: Tensor, like: Tensor) -> Tensor:
+    """Return x in the float width of ``like``."""
+    return x.to(like.dtype)
+
+
+def eps(x: Tensor) -> float:
+    """Return the spacing of x's floats at 1."""
+    return torch.finfo(x.dtype).eps
+
+
+def tiny(x: Tensor) -> float:
+    """Return the smallest positive number of x's floats that is computed with in full width."""
+    return torch.finfo(x.dtype).tiny
+
+
+def row_sum(x: Tensor) -> Tensor:
+    """Return the sum of each row, (N, 1)."""
+    return x.sum(dim=-1, keepdim=True)
+
+
+def row_max(x: Tensor) -> Tensor:
+    """Return the largest value of each row, (N, 1); NaN where one is."""
+    return x.amax(dim=-1, keepdim=True)
+
+
+def row_min(x: Tensor) -> Tensor:
+    """Return the smallest value of each row, (N, 1); NaN where one is."""
+    return x.amin(dim=-1, keepdim=True)
+
+
+def argmax(x: Tensor) -> Tensor:
+    """Return where each row is largest, (N, 1); of ties the first."""
+    return x.argmax(dim=-1, keepdim=True)
+
+
+def cumsum(x: Tensor) -> Tensor:
+    """Return running sums along rows."""
+    return x.cumsum(dim=-1)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    """Return ln softmax of each row. A row with NaN or +inf, or of −inf alone, becomes NaN."""
+    return torch.log_softmax(x, dim=-1)
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Return the softmax of each row."""
+    return torch.softmax(x, dim=-1)
+
+
+def log_sum_exp(x: Tensor) -> Tensor:
+    """Return ln Σ e^x of each row, (N, 1)."""
+    return torch.logsumexp(x, dim=-1, keepdim=True)
+
+
+def stack(parts: list[Tensor]) -> Tensor:
+    """Return tensors of one shape (…) as (…, M)."""
+    return torch.stack(parts, dim=-1)
+
+
+def concat(parts: list[Tensor]) -> Tensor:
+    """Return tensors side by side along the last axis."""
+    return torch.cat(parts, dim=-1)
+
+
+def floor_index(x: Tensor) -> Tensor:
+    """Return numbers ≥ 0, rounded down, as indices."""
+    return x.long()
+
+
+def take(table: Tensor, index: Tensor) -> Tensor:
+    """Return table[index] for a table (G,) and indices of any shape."""
+    return table[index]
+
+
+def take_along(x: Tensor, index: Tensor) -> Tensor:
+    """Return from each row the values at its indices: x (N, K), index (N, J) → (N, J)."""
+    return x.gather(-1, index)
+
+
+def put_along(x: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """Return x with each row's values at its indices replaced; x may be overwritten."""
+    return x.scatter(-1, index, values)
+
+
+def replaced(x: Tensor, index: Tensor, value: float) -> Tensor:
+    """Return a copy of x in which each row has this value at its index (N, 1)."""
+    return x.scatter(-1, index, torch.full_like(index, value, dtype=x.dtype))
+
+
+def sum_by(values: Tensor, group: Tensor) -> Tensor:
+    """Return the sums of each row's values by group: values and groups 0..K−1 (N, K) → sums (N, K) of the groups."""
+    return torch.zeros_like(values).scatter_add(-1, group, values)
+
+
+def kth_smallest(x: Tensor, k: Tensor) -> Tensor:
+    """Return the k-th smallest value of each row, (N, 1); k is a whole number that counts from 1."""
+    falling, _ = sort_rows(-x)
+    return -falling.gather(-1, (k - 1).expand(x.shape[0], 1))
+
+
+def one_hot(index: Tensor, n: int, like: Tensor) -> Tensor:
+    """Return 1 at each index and 0 elsewhere, index (N,) → (N, n), in the float width of ``like``."""
+    return (index[:, None] == torch.arange(n, device=index.device)).to(like.dtype)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Return float64 numbers rounded to 34 bits, ten digits; narrower ones as they are."""
+    if x.dtype != torch.float64:
+        return x
+    big = x * (2.0**19 + 1)
+    return big - (big - x)
+
+
+def sort_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each row from its largest value down, and the order that sorts it (stable)."""
+    if torch.compiler.is_exporting():  # ONNX has TopK alone, which keeps the order of ties
+        values, order = torch.topk(x, x.shape[-1], dim=-1)
+        return values, order
+    values, order = torch.sort(x, dim=-1, descending=True, stable=True)
+    return values, order
+
+
+def searchsorted(edges: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
+    """Return how many of the ascending edges (G,) lie below each x; with ``right``, below or at it."""
+    if not torch.compiler.is_exporting():
+        return torch.searchsorted(edges, x.contiguous(), right=right)
+    # ONNX has no search: halve the range of answers once a bit.
+    at = torch.zeros_like(x, dtype=torch.int64)
+    count, step = edges.shape[0], 1
+    while step <= count:
+        step *= 2
+    while step > 1:
+        step //= 2
+        further = at + step
+        edge = edges[(further - 1).clamp(max=count - 1)]
+        below = (edge <= x) if right else (edge < x)
+        at = torch.where(below & (further <= count), further, at)
+    return at
+
+
+def segment_search(knots: Tensor, offsets: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
+    """Return how many knots of its own column's segment lie below each x (N, E); with ``right``, below or at it."""
+    start, length = offsets[:-1], offsets[1:] - offsets[:-1]
+    at = torch.zeros_like(x, dtype=torch.int64)
+    count = knots.shape[0]
+    step = 1 << (count.bit_length() - 1) if count else 0
+    while step > 0:  # halve the range of answers once a bit: all columns at once, also in ONNX
+        further = at + step
+        edge = knots[(start + further - 1).clamp(max=count - 1)]
+        below = (edge <= x) if right else (edge < x)
+        at = torch.where(below & (further <= length), further, at)
+        step //= 2
+    return at
+
+
+def interp(x: Tensor, knots: Tensor, values: Tensor, *, extend: bool = False) -> Tensor:
+    """Return the piecewise linear function through (knots, values) at x; constant, or straight on, outside."""
+    if knots.shape[0] < 2:
+        return values[0] + x * 0
+    cell = (searchsorted(knots, x, right=True) - 1).clamp(0, knots.shape[0] - 2)
+    low, start = knots[cell], values[cell]
+    width = knots[cell + 1] - low
+    # Knots may coincide: their cell has no inside.
+    slope = torch.where(width > 0, (values[cell + 1] - start) / torch.where(width > 0, width, 1.0), 0.0)
+    along = x if extend else clip(x, knots[0], knots[-1])
+    return start + slope * (along - low)

@@ -1,0 +1,458 @@
+"""The default calibrator measured: how good it is, what each part buys, and how little it moves.
+
+    python -m studies.pool boards       # networks and tables -> results/pool_boards.csv
+    python -m studies.pool ablation     # every part left out -> results/pool_ablation.csv
+    python -m studies.pool stability    # five perturbations -> results/pool_stability.csv
+    python -m studies.pool few          # 30 to 5000 rows -> results/pool_few_rows.csv
+    python -m studies.pool page         # the tables of docs/default.md from these files
+
+Networks: error after / error before, averaged inside four groups of metrics and then over the groups, on the
+published split. Tables: a method's win rate is the share of other packages that are strictly worse on a task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hcal
+from hcal.calibrators.pool import binary
+from hcal.calibrators.pool import map as maps
+from hcal.calibrators.pool import members
+from hcal.io.atomic import atomic_path
+from hcal.numerics import softmax
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(os.environ.get("HCAL_DATA", ROOT.parent / "shared" / "data"))
+RESULTS = ROOT / "results"
+PAGE = ROOT / "docs" / "default.md"
+
+GROUPS = {
+    "top": ["ece_ew", "ece_em", "ece_r2", "ks", "mmce"],
+    "class": ["cwece_a", "cwece_r2", "tcwece"],
+    "canonical": ["dkde_ce"],
+    "score": ["nll", "brier"],
+}
+NETWORKS = [
+    "agnews_gpt2",
+    "cifar100_resnet110",
+    "cifar100_resnet50",
+    "cifar100_wideresnet_probs",
+    "cifar10_resnet110",
+    "cifar10_resnet50",
+    "cifar10_resnet50_weak",
+    "cifar10_wideresnet",
+    "cifar10lt_resnet110",
+    "pathmnist_resnet50",
+]
+_BOTH = ["uncal", "sk-sigmoid", "sk-isotonic", "pm-cir", "venn-abers", "pm-ts", "pm-ets", "splinecalib"]
+PEERS = {
+    "binary": [*_BOTH, "pm-affine", "pm-quadratic", "betacal-abm", "netcal-bbq", "pm-hist"],
+    "multiclass": [*_BOTH, "pm-vs", "pm-svs", "pm-sms"],
+}
+#: Four draws of the demo's kind of data: overconfident logits of five classes.
+DEMOS = ["demo_0", "demo_1", "demo_2", "demo_3"]
+Row = dict[str, Any]
+Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+# -- tasks --------------------------------------------------------------------------------------------
+
+
+def load(task: str) -> Split:
+    """Return logits_cal, y_cal, logits_test, y_test of a network."""
+    with np.load(DATA / f"{task}.npz") as f:
+        parts = []
+        for part in ("cal", "test"):
+            if f"logits_{part}" in f:
+                z = f[f"logits_{part}"]
+            else:
+                probs = f[f"probs_{part}"]
+                z = np.log(np.maximum(probs, np.finfo(probs.dtype).smallest_subnormal))
+            parts += [z.astype(np.float64), f[f"y_{part}"].astype(np.int64)]
+    return parts[0], parts[1], parts[2], parts[3]
+
+
+def load_table(task: str) -> Split:
+    """Return probs_cal, y_cal, probs_test, y_test of a table."""
+    with np.load(DATA / "tabular" / f"{task}.npz") as f:
+        y_cal, y_test = f["y_cal"].astype(np.int64), f["y_test"].astype(np.int64)
+        return f["probs_cal"], y_cal, f["probs_test"], y_test
+
+
+def demo(seed: int) -> Split:
+    """Return overconfident logits of five classes, two of which the classifier confuses."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 5, 4000)
+    z = rng.normal(size=(4000, 5)) + 2.2 * np.eye(5)[y]
+    z[:, 1] += 0.8 * (y == 2)
+    return 2.5 * z[:1500], y[:1500], 2.5 * z[1500:], y[1500:]
+
+
+def tables() -> dict[str, Row]:
+    """Return task -> its data set, K and calibration rows."""
+    listed = json.loads((DATA / "tabular" / "manifest.json").read_text())
+    return {t["task"]: {"dataset": t["dataset"], "k": t["k"], "n_cal": t["n_cal"]} for t in listed}
+
+
+def any_task(task: str) -> tuple[Split, str]:
+    """Return a task of any kind, and what its scores are."""
+    if task in DEMOS:
+        return demo(int(task[-1])), "logits"
+    return (load(task), "logits") if task in NETWORKS else (load_table(task), "probs")
+
+
+def predict(method: str, cal: np.ndarray, y: np.ndarray, test: np.ndarray, kind: str) -> np.ndarray:
+    """Fit ``name`` or ``name:preserve`` and return the test probabilities."""
+    name, _, option = method.partition(":")
+    params: Row = {"preserve": None if option == "none" else option} if option else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return hcal.make_calibrator(name, input=kind, **params).fit(cal, y).predict_proba(test)
+
+
+# -- boards -------------------------------------------------------------------------------------------
+
+
+def measure(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Return every metric of the joint measure."""
+    return {m: float(getattr(hcal.metrics, m)(probs, y)) for names in GROUPS.values() for m in names}
+
+
+def joint(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    """Return the mean ratio after / before of each group, and their mean."""
+    out = {g: float(np.mean([after[m] / before[m] for m in names])) for g, names in GROUPS.items()}
+    return {"joint": float(np.mean(list(out.values()))), **out}
+
+
+def score(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Return log-loss and Brier score as ``peers.csv`` defines them, and the rows with probability 0."""
+    p = probs / probs.sum(axis=1, keepdims=True)
+    own = p[np.arange(len(y)), y]
+    gap = p.copy()
+    gap[np.arange(len(y)), y] -= 1.0
+    nll = float(-np.log(np.maximum(own, 1e-15)).mean())
+    return {"nll": nll, "brier": float((gap**2).sum(axis=1).mean()), "zeros": int((own == 0).sum())}
+
+
+def peer_scores() -> dict[str, dict[str, dict[str, float]]]:
+    """Return task -> package -> its log-loss and Brier score."""
+    out: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for r in read(DATA / "tabular" / "peers.csv"):
+        out[r["task"]][r["method"]] = {"nll": float(r["logloss"]), "brier": float(r["brier"])}
+    return out
+
+
+def win_rates(task: str, found: dict[str, float], k: int, peers: Any) -> dict[str, float]:
+    """Return the share of peers that are strictly worse, by each score."""
+    others = [peers[task][m] for m in PEERS["binary" if k == 2 else "multiclass"] if m in peers[task]]
+    return {f"wins_{s}": float(np.mean([o[s] > found[s] for o in others])) for s in ("brier", "nll")}
+
+
+def network_rows(methods: Sequence[str], tasks: Sequence[str] = NETWORKS) -> Iterator[Row]:
+    """Measure methods on networks, a row a task and method."""
+    for task in tasks:
+        cal, y, test, y_test = load(task)
+        before = measure(softmax(test), y_test)
+        for method in methods:
+            probs = predict(method, cal, y, test, "logits")
+            changed = int((probs.argmax(axis=1) != test.argmax(axis=1)).sum())
+            after = measure(probs, y_test)
+            found = {"nll": after["nll"], "brier": after["brier"], "changed": changed}
+            yield {"kind": "network", "task": task, "method": method, **joint(after, before), **found}
+
+
+def table_rows(methods: Sequence[str], tasks: Sequence[str] | None = None) -> Iterator[Row]:
+    """Measure methods on tables, a row a task and method."""
+    listed, peers = tables(), peer_scores()
+    for task in listed if tasks is None else tasks:
+        cal, y, test, y_test = load_table(task)
+        k = listed[task]["k"]
+        for method in methods:
+            probs = predict(method, cal, y, test, "probs")
+            found = score(probs, y_test)
+            changed = int((probs.argmax(axis=1) != test.argmax(axis=1)).sum())
+            wins = win_rates(task, found, k, peers)
+            kind = "binary" if k == 2 else "multiclass"
+            row = {"kind": kind, "task": task, "dataset": listed[task]["dataset"], "rows": len(y)}
+            yield row | {"method": method, **found, **wins, "changed": changed}
+
+
+def summary(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
+    """Return (kind, method) -> means over tasks: joint error, win rates, and geometric means of the scores."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for r in rows:
+        groups[r["kind"], r["method"]].append(r)
+    out = {}
+    for key, found in groups.items():
+        fields = ["joint", *GROUPS] if key[0] == "network" else ["wins_brier", "wins_nll"]
+        out[key] = {f: float(np.mean([float(r[f]) for r in found])) for f in fields}
+        for s in ("nll", "brier"):
+            out[key][s] = float(np.exp(np.mean([np.log(float(r[s])) for r in found])))
+    return out
+
+
+def boards(args: argparse.Namespace) -> None:
+    methods = args.methods.split(",")
+    rows = [*network_rows(methods), *table_rows(methods)]
+    write(RESULTS / "pool_boards.csv", rows)
+    for (kind, method), found in summary(rows).items():
+        print(f"{kind:10s} {method:18s}", *(f"{k} {v:.4f}" for k, v in found.items()))
+
+
+# -- ablation -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def changed(**values: Any) -> Iterator[None]:
+    """Set constants and functions of the pool, given as ``module__name``, for a while."""
+    modules = {"members": members, "maps": maps, "binary": binary}
+    places = [(modules[key.split("__", 1)[0]], key.split("__", 1)[1], value) for key, value in values.items()]
+    old = [(module, name, getattr(module, name)) for module, name, _ in places]
+    try:
+        for module, name, value in places:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in old:
+            setattr(module, name, value)
+
+
+def without_member(number: int) -> Callable[..., np.ndarray]:
+    """Return the weighing of members with one left out."""
+    weigh = members.pool_weights
+
+    def weights(log_p: np.ndarray, *rest: Any) -> np.ndarray:
+        kept = [i for i in range(len(log_p)) if i != number]
+        out = np.zeros(len(log_p))
+        out[kept] = weigh(log_p[kept], *rest)
+        return out
+
+    return weights
+
+
+def _flat(margin: np.ndarray) -> np.ndarray:
+    return np.zeros((len(margin), 1))
+
+
+def parts() -> dict[str, Row]:
+    """Return every part that can be left out, and how."""
+    drop = {i: without_member(i) for i in range(3)}
+    return {
+        "full": {},
+        "without temperature": {"members__pool_weights": drop[0], "binary__pool_weights": drop[0]},
+        "without top-versus-rest / quadratic": {"members__pool_weights": drop[1], "binary__pool_weights": drop[1]},
+        "without matrix / spline": {"members__pool_weights": drop[2], "binary__pool_weights": drop[2]},
+        "without the last curve": {"members___LAST_RIDGE": 1e12},
+        "one slope below the top": {"members___SLOPE_RIDGE": 1e12},
+        "no class terms in top-versus-rest": {"members___CLASS_RIDGE": 1e12},
+        "no curve of the runner-up": {"members__runner_up": _flat, "maps__runner_up": _flat},
+        "no caution": {"members__CAUTION": 0.01, "members__WEIGHT_RIDGE": 0.01, "binary__CAUTION": 0.01}
+        | {"binary__WEIGHT_RIDGE": 0.01},
+    }
+
+
+def ablation(args: argparse.Namespace) -> None:
+    rows: list[Row] = []
+    for name, how in parts().items():
+        with changed(**how):
+            found = [*network_rows(["pool"]), *table_rows(["pool"])]
+        rows += [{**r, "method": name} for r in found]
+    rows += [r for m in ("pool:accuracy", "pool:none") for r in [*network_rows([m]), *table_rows([m])]]
+    write(RESULTS / "pool_ablation.csv", rows)
+    for (kind, method), found in summary(rows).items():
+        print(f"{kind:10s} {method:36s}", *(f"{k} {v:.4f}" for k, v in found.items()))
+
+
+# -- stability ----------------------------------------------------------------------------------------
+
+METHODS = ["pool", "ts", "svs", "smooth_spline"]
+
+
+def stability_tasks() -> list[str]:
+    """Return the ten networks, every fourth table, and four draws of the demo's kind."""
+    return [*NETWORKS, *list(tables())[::4], *DEMOS]
+
+
+def perturbed(method: str, task: str) -> Iterator[Row]:
+    """Fit on rows that are moved in four ways, and say how far test probabilities and NLL move."""
+    (cal, y, test, y_test), kind = any_task(task)
+    rng = np.random.default_rng(0)
+    base = predict(method, cal, y, test, kind)
+    noisy = cal * (1 + 1e-6 * rng.normal(size=cal.shape))
+    if kind == "probs":
+        noisy /= noisy.sum(axis=1, keepdims=True)
+    order = rng.permutation(cal.shape[1])
+    dropped = np.delete(np.arange(len(y)), rng.integers(len(y)))
+    narrow = np.float32
+    moved = {
+        "noise": predict(method, noisy, y, test, kind),
+        "dropped": predict(method, cal[dropped], y[dropped], test, kind),
+        "float32": predict(method, cal.astype(narrow), y, test.astype(narrow), kind),
+        "permuted": predict(method, cal[:, order], np.argsort(order)[y], test[:, order], kind)[:, np.argsort(order)],
+    }
+    for name, probs in moved.items():
+        yield {"task": task, "method": method, "perturbation": name, **moves(base, probs, y_test)}
+
+
+def moves(base: np.ndarray, probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Return how far probabilities and their NLL moved."""
+    nll = [score(p.astype(np.float64), y)["nll"] for p in (base, probs)]
+    gap = np.abs(base - probs)
+    return {"max": float(gap.max()), "mean": float(gap.mean()), "nll": abs(nll[1] / nll[0] - 1)}
+
+
+def threads(methods: Sequence[str], tasks: Sequence[str]) -> Iterator[Row]:
+    """Fit in a process with two BLAS threads and in one with one, and compare."""
+    found = []
+    for number in ("1", "2"):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "p.npz"
+            names = {"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number, "MKL_NUM_THREADS": number}
+            command = [sys.executable, "-m", "studies.pool", "_fit", ",".join(methods), ",".join(tasks), str(out)]
+            subprocess.run(command, check=True, env={**os.environ, **names}, cwd=ROOT)
+            with np.load(out) as f:
+                found.append({key: f[key] for key in f})
+    for key in found[0]:
+        method, task = key.split("|")
+        y = any_task(task)[0][3]
+        yield {"task": task, "method": method, "perturbation": "threads", **moves(found[0][key], found[1][key], y)}
+
+
+def stability(args: argparse.Namespace) -> None:
+    tasks = args.tasks.split(",") if args.tasks else stability_tasks()
+    methods = args.methods.split(",") if args.methods != "pool,pool:accuracy,pool:none,ts" else METHODS
+    rows = [row for task in tasks for method in methods for row in perturbed(method, task)]
+    rows += threads(methods, tasks)
+    write(RESULTS / "pool_stability.csv", rows)
+    for method in methods:
+        for name in dict.fromkeys(r["perturbation"] for r in rows):
+            chosen = [r for r in rows if r["method"] == method and r["perturbation"] == name]
+            worst = {f: max(chosen, key=lambda r: r[f]) for f in ("max", "mean", "nll")}  # noqa: B023
+            print(f"{method:14s} {name:9s}", *(f"{f} {w[f]:.2g} ({w['task']})" for f, w in worst.items()))
+
+
+# -- few rows -----------------------------------------------------------------------------------------
+
+SIZES = (30, 100, 300, 1000, 3000)
+FEW_TABLES = ["letter_mlp", "letter_rf", "pendigits_lgbm", "thyroid_mlp", "bank_gnb", "bank_lgbm", "bank_mlp"]
+FEW_TABLES += ["credit_logreg", "credit_rf", "magic_hgb", "spambase_svc", "wine_good_rf"]
+
+
+def few(args: argparse.Namespace) -> None:
+    """NLL over the better of uncalibrated and temperature scaling, on three draws of so many rows."""
+    rows: list[Row] = []
+    for task in [*NETWORKS, *FEW_TABLES]:
+        (cal, y, test, y_test), kind = any_task(task)
+        for size in SIZES:
+            for draw in range(3 if size < len(y) else 0):
+                part = np.random.default_rng([draw, size]).permutation(len(y))[:size]
+                nll = {
+                    m: score(predict(m, cal[part], y[part], test, kind), y_test)["nll"] for m in ("uncal", "ts", "pool")
+                }
+                rows.append({"task": task, "rows": size, "draw": draw, **nll})
+    write(RESULTS / "pool_few_rows.csv", rows)
+    print("\n".join(few_table(rows)))
+
+
+def few_table(rows: Sequence[Row]) -> list[str]:
+    """Return median and worst ratios by number of rows, as Markdown."""
+    lines = ["| rows | tasks | pool: median | above 1.01 | worst | temperature scaling: worst |", "|---" * 6 + "|"]
+    for size in SIZES:
+        by_task: dict[str, list[Row]] = defaultdict(list)
+        for r in rows:
+            if int(r["rows"]) == size:
+                by_task[r["task"]].append(r)
+        ratio = {m: [] for m in ("pool", "ts")}
+        for found in by_task.values():
+            mean = {m: np.mean([float(r[m]) for r in found]) for m in ("uncal", "ts", "pool")}
+            for m in ratio:
+                ratio[m].append(mean[m] / min(mean["uncal"], mean["ts"]))
+        pool = np.array(ratio["pool"])
+        cells = [str(size), str(len(pool)), f"{np.median(pool):.3f}", str(int((pool > 1.01).sum()))]
+        lines.append("| " + " | ".join([*cells, f"{pool.max():.3f}", f"{max(ratio['ts']):.3f}"]) + " |")
+    return lines
+
+
+# -- files and the page -------------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a file."""
+    with path.open(newline="") as f:
+        return list(csv.DictReader(f))
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows with the version that made them."""
+    fields = list(dict.fromkeys(key for r in rows for key in r))
+    with atomic_path(path) as new, new.open("w", newline="") as f:
+        writer = csv.DictWriter(f, ["version", *fields], restval="", lineterminator="\n")
+        writer.writeheader()
+        for r in rows:
+            short = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()}
+            writer.writerow({"version": hcal.__version__, **short})
+
+
+def part_table() -> list[str]:
+    """Return what each part bought, as Markdown: ratios to the full default."""
+    means = summary(read(RESULTS / "pool_ablation.csv"))
+    names = list(dict.fromkeys(method for _, method in means))
+    lines = ["| variant | networks: joint error, NLL | 30 tables of 3–26 classes: NLL, Brier | 66 of two: NLL, Brier |"]
+    lines.append("|---" * 4 + "|")
+    for name in names:
+        own, full = means["network", name], means["network", "full"]
+        cells = [name, f"{own['joint']:.3f}, {own['nll'] / full['nll']:.3f}"]
+        for kind in ("multiclass", "binary"):
+            ratio = [means[kind, name][s] / means[kind, "full"][s] for s in ("nll", "brier")]
+            cells.append(f"{ratio[0]:.3f}, {ratio[1]:.3f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def page(args: argparse.Namespace) -> None:
+    """Write the tables between the markers of docs/default.md."""
+    text = PAGE.read_text()
+    bodies = {"parts": part_table(), "few": few_table(read(RESULTS / "pool_few_rows.csv"))}
+    for name, lines in bodies.items():
+        before, _, rest = text.partition(f"<!-- {name} -->\n")
+        text = f"{before}<!-- {name} -->\n" + "\n".join(lines) + f"\n<!-- end {name} -->"
+        text += rest.partition(f"<!-- end {name} -->")[2]
+    PAGE.write_text(text)
+
+
+def _fit(args: argparse.Namespace) -> None:
+    methods, tasks, out = args.arguments
+    found = {}
+    for task in tasks.split(","):
+        (cal, y, test, _), kind = any_task(task)
+        found |= {f"{m}|{task}": predict(m, cal, y, test, kind) for m in methods.split(",")}
+    np.savez(out, **found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = {"boards": boards, "ablation": ablation, "stability": stability, "few": few, "page": page, "_fit": _fit}
+    parser.add_argument("command", choices=list(commands))
+    parser.add_argument("arguments", nargs="*")
+    parser.add_argument("--methods", default="pool,pool:accuracy,pool:none,ts")
+    parser.add_argument("--tasks", default="", help="names by commas; all by default")
+    args = parser.parse_args()
+    commands[args.command](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Maps as objects: declared fields, files of them, one formula on numpy and torch, odd numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hcal import xp
+from hcal.calibrators._scaling import Temperature
+from hcal.maps.base import Map, array, build_map, map_type, option
+from hcal.maps.prediction import Prediction, keep_argmax, raise_to_floor, reweight
+
+
+@map_type
+class Toy(Map):
+    """A map of several arrays, a part and a word."""
+
+    inner: Map
+    knots: xp.Array = array("where", "G", order="increasing")
+    values: xp.Array = array("what", "G+1", low=0.0, high=1.0)
+    counts: xp.Array = array("how many", "K", low=0, dtype="int64", optional=True)
+    how: str = option("how it is read", ("step", "line"), "line")
+
+    def __call__(self, x):
+        return self.inner(x)
+
+    def check(self) -> None:
+        if self.values.size and self.values[0] != 0:
+            raise ValueError("'values' must begin with 0")
+
+
+def toy(**changes):
+    fields = {
+        "inner": Temperature(beta=np.array(0.5)),
+        "knots": np.array([0.0, 1.0]),
+        "values": np.array([0.0, 0.5, 1.0]),
+    }
+    return Toy(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"knots": np.array([1.0, 0.0])}, "'knots' must be increasing, entry 1 is not"),
+        ({"knots": np.array([0.0, np.nan])}, "'knots' holds NaN"),
+        ({"knots": np.array([0, 1])}, "'knots' has type int64, declared is an array of float64"),
+        ({"knots": np.zeros((2, 2))}, r"'knots' has shape \(2, 2\), declared is \(G\)"),
+        ({"values": np.array([0.0, 1.0])}, r"'values' has shape \(2,\), declared is \(G\+1\) with G = 2"),
+        ({"values": np.array([0.0, 0.5, 1.5])}, r"'values' holds 1.5, declared are values in \[0, 1\]"),
+        ({"values": np.array([0.1, 0.5, 1.0])}, "'values' must begin with 0"),
+        ({"counts": np.array([-1])}, "'counts' holds -1"),
+        ({"how": "spline"}, "'how' is 'spline', declared is one of"),
+    ],
+)
+def test_a_field_that_is_not_as_declared_is_named(changes, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        toy(**changes)
+
+
+def test_a_map_is_frozen_and_comes_back_from_what_a_file_holds() -> None:
+    one = toy(counts=np.array([1, 2, 3]))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.how = "step"
+    options, arrays = one.options(), one.arrays()
+    assert options == {"type": "Toy", "inner": {"type": "Temperature"}, "how": "line"}
+    assert set(arrays) == {"inner.beta", "knots", "values", "counts"}
+    again = build_map((Toy, Temperature), options, arrays)
+    assert again.arrays().keys() == arrays.keys()
+    again.check_fields({"K": 3})
+    with pytest.raises(ValueError, match=r"'counts' has shape \(3,\), declared is \(K\) with K = 4"):
+        again.check_fields({"K": 4})
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (lambda o, a: o.update(type="Evil"), "type 'Evil', declared is one of Toy, Temperature"),
+        (lambda o, a: o.update(type=["Toy"]), "declared is one of"),
+        (lambda o, a: a.pop("knots"), "'knots' is missing"),
+        (lambda o, a: a.pop("inner.beta"), "'beta' is missing"),
+        (lambda o, a: o.pop("inner"), "'inner.beta' is not a field"),
+        (lambda o, a: a.update(more=np.zeros(1)), "'more' is not a field of Toy"),
+        (lambda o, a: o.update(how=3), "'how' is 3"),
+        (lambda o, a: a.update(inner=np.zeros(1)), "'inner' is no map"),
+    ],
+)
+def test_a_tampered_file_is_refused_by_name(tamper, message) -> None:
+    options, arrays = toy().options(), toy().arrays()
+    tamper(options, arrays)
+    with pytest.raises(ValueError, match=message):
+        build_map((Toy, Temperature), options, arrays)
+
+
+def test_numpy_and_torch_have_the_same_operations() -> None:
+    torch = pytest.importorskip("torch")
+    from hcal import xp_torch
+
+    assert {n for n in xp.__all__ if n not in ("Array", "namespace")} <= set(dir(xp_torch))
+    rng = np.random.default_rng(0)
+    x, edges = rng.normal(size=(50, 4)), np.sort(rng.normal(size=7))
+    t, e = torch.from_numpy(x), torch.from_numpy(edges)
+    for ours, theirs in (
+        (xp.log_softmax(x), xp_torch.log_softmax(t)),
+        (xp.log_sum_exp(x), xp_torch.log_sum_exp(t)),
+        (xp.sort_rows(x)[1], xp_torch.sort_rows(t)[1]),
+        (xp.searchsorted(edges, x, right=True), xp_torch.searchsorted(e, t, right=True)),
+        (xp.interp(x, edges, edges**2, extend=True), xp_torch.interp(t, e, e**2, extend=True)),
+        (xp.interp(x, edges, edges**2), xp_torch.interp(t, e, e**2)),
+        (xp.clip(x, -0.5, 0.5), xp_torch.clip(t, -0.5, 0.5)),
+    ):
+        np.testing.assert_allclose(theirs.numpy(), ours, atol=1e-12)
+
+
+def test_the_parts_of_a_prediction() -> None:
+    x = np.log([[0.0 + 1e-300, 0.3, 0.7]])
+    raised = raise_to_floor(x, np.array(0.01))
+    assert 0.01 <= np.exp(raised[0, 0]) <= 0.02
+    np.testing.assert_array_equal(raised[0, 1:], x[0, 1:])
+    np.testing.assert_allclose(reweight(np.array([[0.0, 1.0]]), np.array([0.0, -np.inf])), [[0.0, 1.0]])
+    near = np.array([[0.0, np.nextafter(0, 1)], [1.0, 1.0]])
+    kept = keep_argmax(np.full((2, 2), 0.5), near)
+    np.testing.assert_array_equal(kept.argmax(1), [1, 0])
+    np.testing.assert_allclose(kept, 0.5, atol=1e-12)
+    whole = Prediction(map=Temperature(beta=np.array(1.0)), kind="log_probs")
+    np.testing.assert_allclose(whole(np.array([[-np.inf, 0.0]])), [[0.0, 1.0]], atol=1e-300)
+    with np.errstate(invalid="ignore"):
+        odd = whole(np.array([[np.nan, 0.0], [np.inf, 0.0], [-np.inf, -np.inf]]))
+    assert np.isnan(odd).all()

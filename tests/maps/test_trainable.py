@@ -1,0 +1,214 @@
+"""The paper's maps: golden outputs, gradients, and that nothing ever inverts a pair."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hcal.maps import PAPER_MAPS, trainable
+from hcal.maps.paper import MixtureMap, TableMap, table_scores
+from hcal.maps.trainable import EnsembleLinear, MonotonicNet, PiecewiseLinear, build_trainable
+from hcal.numerics import log_softmax, softmax
+
+SMALL = ("piecewise-1", "piecewise-7", "monotonic-5", "ensemble-4")
+
+
+def problem(n=50, k=6, scale=4.0, dtype=np.float64, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(log_softmax(rng.normal(0, scale, (n, k)).astype(dtype)))
+
+
+def disturbed(name, x, seed=0):
+    """A map with random parameters, far from the identity."""
+    new = build_trainable(name, x, init="published", random_state=seed)
+    draw = torch.Generator().manual_seed(seed)
+    for p in new.parameters():
+        p.data += torch.randn(p.shape, generator=draw, dtype=p.dtype)
+    return new
+
+
+def with_values(new, *values):
+    """Give the parameters of a map the values of a golden file."""
+    for parameter, value in zip(new.parameters(), values, strict=True):
+        parameter.data = torch.as_tensor(np.asarray(value, dtype=np.float64)).reshape(parameter.shape)
+    return new
+
+
+def with_slopes(slopes):
+    """Return the piecewise linear map of given slopes: the smooth positive part, inverted."""
+    slopes = np.asarray(slopes)
+    return with_values(PiecewiseLinear(len(slopes)), slopes - 1e-4 / slopes)
+
+
+def stored(golden):
+    values = json.loads((golden / "mappings.json").read_text())
+    return values, np.array(values["inputs"], dtype=np.float64)
+
+
+def test_golden_ensemble(golden):
+    values, z = stored(golden)
+    entry = values["ensemble_linear"]
+    new = with_values(EnsembleLinear(len(entry["a"])), entry["a"], entry["w"])
+    np.testing.assert_allclose(new(torch.from_numpy(log_softmax(z))).detach(), entry["probs"], atol=1e-6)
+    np.testing.assert_allclose(np.exp(new.fitted("log_softmax")(z)), entry["probs"], atol=1e-6)
+
+
+def test_golden_piecewise(golden):
+    """Continuous as in the paper; the published formula agrees only where every slope in reach is 1."""
+    published, z = stored(golden)
+    x = log_softmax(z)
+    for name in ("pwlinear_z10", "pwlinear_z500"):
+        new = with_slopes(published[name]["slopes"][1:])
+        got = table_scores(torch.from_numpy(x), new.values(), new.step).detach().numpy()
+        correct = json.loads((golden / "piecewise_continuous.json").read_text())[name]["out_logits"]
+        np.testing.assert_allclose(got, correct, atol=1e-6)
+        fitted = new.fitted("log_softmax")
+        np.testing.assert_allclose(fitted(z), log_softmax(got), atol=1e-12)
+        agrees = np.allclose(got, published[name]["out_logits"], atol=1e-5)
+        assert agrees == (name == "pwlinear_z10")
+
+
+def test_golden_monotonic_net(golden):
+    """1e-5 in logits, as the golden README allows for an exact integral instead of its quadrature."""
+    values, z = stored(golden)
+    x, entry = torch.from_numpy(log_softmax(z)), values["monotonic_2_2"]
+    place = {"mean": entry["mean"], "std": entry["std"], "lowest": float(x.min())}
+    new = with_values(MonotonicNet(2, **place, init="published"), *entry["weights"].values())
+    anchored = table_scores(x, new.values(), new.step)
+    zero = table_scores(torch.tensor([[entry["mean"]]], dtype=torch.float64), new.values(), new.step)
+    np.testing.assert_allclose((anchored - zero).detach(), entry["out_logits"], atol=1e-5)
+    np.testing.assert_allclose(new(x).detach(), softmax(np.array(entry["out_logits"])), atol=1e-6)
+
+
+def test_monotonic_net_is_the_integral_of_its_network():
+    """Against a finer quadrature at every event, with a network far from linear."""
+    x = problem(20, 4)
+    new = disturbed("monotonic-20", x, seed=3)
+    std, mean = torch.std_mean(x)
+
+    def positive(v):
+        layers, out = [p.detach() for p in new.layers], v[:, None]
+        for w, b in zip(layers[0:-2:2], layers[1:-2:2], strict=True):
+            out = torch.relu(out @ w.T + b)
+        return torch.nn.functional.elu((out @ layers[-2].T + layers[-1])[:, 0]) + 1
+
+    steps = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    ends = x.reshape(-1)
+    exact = torch.stack([positive((e * steps - mean) / std).mean() * e / std for e in ends]).reshape(x.shape)
+    np.testing.assert_allclose(new(x).detach(), torch.softmax(exact, 1), atol=1e-5)
+
+
+def test_starts():
+    x = problem()
+    for name in PAPER_MAPS:
+        np.testing.assert_allclose(build_trainable(name, x)(x).detach(), x.exp(), atol=2e-6)
+    near_uniform = build_trainable("ensemble-128", problem(k=100), init="published")(problem(k=100)).detach()
+    assert near_uniform.max() < 0.05
+
+
+def test_gradients_against_finite_differences():
+    x = problem()
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    for name in SMALL:
+        new = disturbed(name, x)
+        (new(x) * direction).sum().backward()
+        for p in new.parameters():
+            flat, slope = p.data.reshape(-1), p.grad.reshape(-1)
+            for i in range(min(4, len(flat))):
+                kept, values = flat[i].item(), []
+                for h in (1e-6, -1e-6):
+                    flat[i] = kept + h
+                    values.append((new(x) * direction).sum().item())
+                flat[i] = kept
+                # the network is evaluated on a grid: a kink may lie within the difference
+                assert slope[i].item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-4, abs=1e-5)
+
+
+def test_kernels_formula_and_fitted_map_agree(monkeypatch):
+    """Deleting the kernels leaves everything working; the fitted map is the same on numpy and torch."""
+    pytest.importorskip("numba")
+    x = problem(300, 11, dtype=np.float32)
+    direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(5))
+
+    def run(new):
+        new.zero_grad()
+        probs = new(x)
+        (probs * direction).sum().backward()
+        return probs.detach(), [p.grad.clone() for p in new.parameters()]
+
+    for name in SMALL:
+        new = disturbed(name, x)
+        probs, grads = run(new)
+        with monkeypatch.context() as patch:
+            patch.setattr(trainable, "kernels_for", lambda x: None)
+            plain_probs, plain_grads = run(new)
+        np.testing.assert_allclose(probs, plain_probs, atol=1e-6)
+        for a, b in zip(grads, plain_grads, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * float(b.abs().max()))
+        fitted = new.fitted("log_softmax")
+        assert isinstance(fitted, MixtureMap if name.startswith("ensemble") else TableMap)
+        np.testing.assert_allclose(np.exp(fitted(x.double().numpy())), probs, atol=2e-6)
+
+
+def test_cell_sums_are_the_gradient_of_the_table():
+    """What the backward pass on a GPU computes, on the CPU."""
+    x, new = problem(40, 5), disturbed("piecewise-7", problem())
+    values = new.values().detach().requires_grad_()
+    inner = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    (table_scores(x, values, new.step) * inner).sum().backward()
+    cell, part = trainable._locate(x, new.step, 7)
+    order = cell.reshape(-1).argsort()
+    edges = torch.searchsorted(cell.reshape(-1)[order], torch.arange(8))
+    found = trainable._cell_sums(inner, trainable.CellOrder(order, edges, part.reshape(-1)[order]), 7)
+    np.testing.assert_allclose(-found, values.grad, atol=1e-10)
+
+
+hostile = st.one_of(
+    st.sampled_from([0.0, 1e4, -1e4, 1.0, 1e-30, -0.0]), st.floats(-1e4, 1e4), st.floats(-5, 5)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_never_inverts_a_pair(data):
+    """Pairs in order of their logits are in order of their probabilities; ties may appear."""
+    dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+    shape = (data.draw(st.integers(1, 4)), data.draw(st.integers(2, 8)))
+    logits = data.draw(hnp.arrays(np.float64, shape, elements=hostile)).astype(dtype)
+    reference = data.draw(st.sampled_from(["log_softmax", "largest"]))
+    x = log_softmax(logits) if reference == "log_softmax" else logits - logits.max(axis=1, keepdims=True)
+    new = disturbed(data.draw(st.sampled_from(SMALL)), problem(), seed=data.draw(st.integers(0, 1000)))
+    order = np.argsort(logits, axis=1, kind="stable")
+    apart = np.diff(np.take_along_axis(logits, order, axis=1), axis=1) > 0
+    for probs in (new(torch.from_numpy(x)).detach().numpy(), new.fitted(reference).probabilities(logits)):
+        assert (np.diff(np.take_along_axis(probs, order, axis=1), axis=1)[apart] >= 0).all()
+        assert np.isfinite(probs).all()
+        np.testing.assert_allclose(probs.sum(1), 1, atol=1e-5)
+
+
+def test_neighbouring_floats_across_a_knot():
+    """Every float next to a knot, on both sides: rounding in the look-up may tie them, never swap them."""
+    new = with_slopes(np.random.default_rng(0).uniform(0.01, 9, 500))
+    table = new.values().detach()
+    for dtype in (np.float32, np.float64):
+        knots = (-np.arange(1, 501) * new.step).astype(dtype)
+        x = np.sort(np.concatenate([np.nextafter(knots, dtype(-1e9)), knots, np.nextafter(knots, dtype(0))]))
+        for g in (
+            table_scores(x, table.numpy(), new.step),
+            table_scores(torch.from_numpy(x), table, new.step),
+        ):
+            assert (np.diff(np.asarray(g)) >= 0).all()
+
+
+def test_bad_names_are_named():
+    for name in ("none-3", "piecewise", "piecewise-0", "ensemble-x", "temperature"):
+        with pytest.raises(ValueError, match="unknown map"):
+            build_trainable(name, problem())
+    with pytest.raises(ValueError, match="init"):
+        build_trainable("piecewise-2", problem(), init="random")

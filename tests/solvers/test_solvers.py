@@ -1,0 +1,192 @@
+"""Families, the fit by NLL and the optimisers, each against a plain statement of what it computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from hcal.numerics import softmax
+from hcal.solvers.families import Cells, ClassLinear, MatrixScaling, MonotoneNet, cells_over
+from hcal.solvers.nll import Ridge, _loss_sums, _second_sums, fit_nll, mean_nll, select, unit_weight
+from hcal.solvers.optimise import (
+    group_lasso_prox,
+    lasso_prox,
+    lbfgs,
+    mcp_prox,
+    minimise_scalar,
+    newton,
+    proximal_gradient,
+)
+from hcal.solvers.rows import PieceRows, array_rows
+
+CELLS = Cells(-6.0, 0.5, 24)
+FAMILIES = [ClassLinear(3), ClassLinear(3, inputs=2), MatrixScaling(3), MonotoneNet(4, CELLS, random_state=2)]
+
+
+def problem(family, n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(0, 2, (n, 3))
+    y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    x = np.hstack([z, np.abs(z)]) if getattr(family, "inputs", 1) == 2 else z
+    return x, y, rng.random(n) + 0.5
+
+
+def differences(function, theta, h=1e-6):
+    return np.array(
+        [(function(theta + h * e) - function(theta - h * e)) / (2 * h) for e in np.eye(len(theta))]
+    )
+
+
+def test_gradients_and_curvatures_are_derivatives():
+    for family in FAMILIES:
+        x, y, weight = problem(family)
+        theta = family.start + np.random.default_rng(1).normal(0, 0.1, family.start.shape)
+        value, gradient = _loss_sums(family, theta, x, y, weight)
+        assert value == pytest.approx(weight.sum() * mean_nll(family.vjp(theta, x)[0], y, weight))
+        numeric = differences(lambda t, f=family, a=(x, y, weight): _loss_sums(f, t, *a)[0], theta)
+        np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-5)
+        if hasattr(family, "curvature"):
+            hessian = _second_sums(family, theta, "curvature", x, y, weight)[0]
+            numeric = differences(lambda t, f=family, a=(x, y, weight): _loss_sums(f, t, *a)[1], theta)
+            np.testing.assert_allclose(hessian, numeric, rtol=1e-4, atol=1e-4)
+            diagonal = _second_sums(family, theta, "diagonal", x, y, weight)[0]
+            np.testing.assert_allclose(diagonal, np.diag(hessian), rtol=1e-9, atol=1e-12)
+
+
+def test_newton_lbfgs_and_scipy_find_the_same(monkeypatch):
+    for family in FAMILIES[:3]:
+        x, y, weight = problem(family)
+        ridge = Ridge(np.full(family.start.shape, 0.01), family.start)
+        rows = array_rows(x, y, weight)
+
+        def objective(theta, family=family, x=x, y=y, weight=weight, ridge=ridge):
+            return mean_nll(family.vjp(theta, x)[0], y, weight) + ridge.value_and_grad(theta)[0]
+
+        want = minimize(objective, family.start, method="BFGS", options={"gtol": 1e-7}).x
+        by_newton = fit_nll(family, rows, penalty=ridge)
+        monkeypatch.setattr("hcal.solvers.nll.NEWTON_PARAMETERS", 0)
+        by_lbfgs = fit_nll(family, rows, penalty=ridge)
+        monkeypatch.undo()
+        for found in (by_newton, by_lbfgs):
+            assert found.converged
+            np.testing.assert_allclose(found.theta, want, atol=2e-4)
+
+
+def test_blocks_give_what_arrays_give():
+    family = FAMILIES[0]
+    x, y, weight = problem(family)
+    ridge = Ridge(np.full(6, 0.01), family.start)
+    pieces = [[(x[a : a + 17].copy(), y[a : a + 17], weight[a : a + 17])] for a in range(0, 60, 17)]
+    mass = np.bincount(y, weights=weight, minlength=3)
+    rows = PieceRows(pieces, list, lambda work, items: map(work, items), mass)
+    want = fit_nll(family, array_rows(x, y, weight), penalty=ridge)
+    np.testing.assert_allclose(fit_nll(family, rows, penalty=ridge).theta, want.theta, atol=1e-8)
+    copies = np.repeat(np.arange(60), 2)
+    twice = fit_nll(family, array_rows(x[copies], y[copies], weight[copies] / 2), penalty=ridge)
+    np.testing.assert_allclose(twice.theta, want.theta, atol=1e-8)
+
+
+def test_a_monotone_net_learns_and_rises():
+    family = FAMILIES[3]
+    x, y, _ = problem(family, n=400)
+    seen = []
+    found = fit_nll(family, array_rows(3 * x, y), watch=lambda theta: bool(seen.append(theta)))
+    start, end = (mean_nll(family.vjp(t, 3 * x)[0], y) for t in (family.start, found.theta))
+    assert end < start - 0.1
+    assert seen
+    assert (np.diff(family.table(found.theta)) > 0).all()
+    inside = np.linspace(-6, 6, 25)
+    np.testing.assert_allclose(
+        family.vjp(found.theta, inside[None])[0][0], np.interp(inside, CELLS.edges, family.table(found.theta))
+    )
+    assert cells_over(x).count == 1024
+
+
+def test_bounds_and_penalties_hold():
+    family = FAMILIES[0]
+    x, y, _ = problem(family)
+    free = fit_nll(family, array_rows(-x, y), penalty=Ridge(np.full(6, 1e-3), np.zeros(6)))
+    assert free.theta[:3].min() < 0
+    bounds = [(0.0, None)] * 3 + [(None, None)] * 3
+    held = fit_nll(family, array_rows(-x, y), bounds=bounds)
+    assert held.theta[:3] == pytest.approx(np.zeros(3))
+    start = np.concatenate([np.ones(3), np.zeros(3)])
+    for prox in (lasso_prox(np.full(6, 10.0)), mcp_prox(np.full(6, 10.0))):
+        assert fit_nll(family, array_rows(x, y), penalty=prox).theta == pytest.approx(start)
+    loose = fit_nll(family, array_rows(x, y), penalty=lasso_prox(np.full(6, 1e-3)))
+    assert np.abs(loose.theta - start).max() > 0.01
+
+
+def test_proximal_steps_minimise():
+    rng = np.random.default_rng(0)
+    theta, strength = rng.normal(0, 2, 12), rng.random(12) + 0.2
+    strength[:9] = np.repeat(strength[:3], 3)  # a row of the matrix has one strength
+    for prox in (lasso_prox(strength), mcp_prox(strength), group_lasso_prox(strength, 3)):
+        step = prox.step(theta, 0.7)
+        best = 0.5 * ((step - theta) ** 2).sum() + 0.7 * prox.penalty(step)
+        for _ in range(200):
+            other = step + rng.normal(0, 0.05, 12) * (rng.random(12) < 0.3)
+            assert 0.5 * ((other - theta) ** 2).sum() + 0.7 * prox.penalty(other) >= best - 1e-12
+
+
+def quadratic(theta):
+    centre = np.array([1.0, -2.0])
+    return float(((theta - centre) ** 2).sum()), 2 * (theta - centre)
+
+
+def test_optimisers_on_a_bowl():
+    for found in (
+        lbfgs(quadratic, np.zeros(2), scale=np.array([3.0, 0.1])),
+        newton(quadratic, lambda t: 2 * np.eye(2), np.zeros(2)),
+        proximal_gradient(quadratic, np.zeros(2), lasso_prox(np.zeros(2)), tolerance=1e-9),
+    ):
+        assert found.converged
+        assert found.theta == pytest.approx([1, -2], abs=1e-5)
+    held = newton(quadratic, lambda t: 2 * np.eye(2), np.zeros(2), limit=np.array([5.0, 1.5]))
+    assert held.theta == pytest.approx([1, -1.5])
+    assert lbfgs(quadratic, np.zeros(2), watch=lambda theta: True).converged
+    stuck = lbfgs(lambda t: quadratic(t**3), np.full(2, 0.5), max_iterations=1)
+    assert not stuck.converged
+    assert "before it converged" in stuck.message
+
+
+def test_newton_takes_flat_and_concave_directions():
+    flat = newton(lambda t: quadratic(np.array([t.sum(), -2.0])), lambda t: 2 * np.ones((2, 2)), np.zeros(2))
+    assert flat.converged is False or flat.theta.sum() == pytest.approx(1)
+
+    def wave(theta):
+        return float(np.cos(theta[0])), -np.sin(theta)
+
+    found = newton(wave, lambda t: np.array([[-np.cos(t[0])]]), np.array([0.3]))
+    assert np.cos(found.theta[0]) == pytest.approx(-1)
+
+
+def test_a_bumpy_curve_is_scanned():
+    def bumpy(t):
+        return np.cos(3 * t) + 0.1 * t**2
+
+    assert abs(minimise_scalar(bumpy, -6, 6, points=61)) == pytest.approx(1.0237, abs=1e-3)
+    assert minimise_scalar(lambda t: t, 0.0, 1.0) == pytest.approx(0.0)
+
+
+def test_select_hands_the_model_before_on():
+    handed = []
+
+    def fit(candidate, side, before):
+        handed.append(before)
+        return candidate
+
+    found = select([3, 1, 2], [("a", "b"), ("c", "d")], fit, lambda model, side: abs(model - 1.2))
+    assert found.chosen == 1
+    assert handed == [None, 3, 1, None, 3, 1]
+    assert found.models == [1, 1]
+    assert select([1, 2], [("a", "b")], fit, lambda model, side: np.nan if model == 1 else 5.0).chosen == 2
+
+
+def test_weights_of_one():
+    assert unit_weight(np.array([1.0, 3.0]), 2).tolist() == [0.25, 0.75]
+    scores = np.array([[0.0, 1.0], [5.0, 5.0]])
+    want = -np.log(softmax(scores)[[0, 1], [1, 0]]).mean()
+    assert mean_nll(scores, np.array([1, 0])) == pytest.approx(want)
+    assert mean_nll(scores, np.array([1, 0]), np.array([1.0, 0.0])) == pytest.approx(np.log1p(np.exp(-1)))
