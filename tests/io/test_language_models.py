@@ -153,8 +153,6 @@ def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
     with np.load(tmp_path / "probs.npz") as held:
         assert held["probs"].shape == (300, 4)
         assert (held["probs"] == 0).any()
-    run("report", test.path, "--model", model, "-o", tmp_path / "report.html")
-    assert "Multiple choice" in (tmp_path / "report.html").read_text()
 
 
 def test_the_score_of_an_option_is_an_option_of_the_commands(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hcal.calibrators.parameters import refuse_types
 from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
-from hcal.metrics.summary import Scores, score_probs
+from hcal.metrics.scores import Scores, score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]

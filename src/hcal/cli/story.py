@@ -13,7 +13,7 @@ from hcal.cli.report import write
 from hcal.extras import install_command
 from hcal.io import read
 from hcal.io.atomic import atomic_path
-from hcal.metrics.summary import score_probs
+from hcal.metrics.scores import score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
