@@ -204,7 +204,7 @@ def files(rows: int, classes: int, *, blocks: bool) -> dict[str, Any]:
             return 1
 
         def streaming() -> int:
-            apply_batches(calibrator, batches(given, kind="logits"), out)
+            apply_batches(calibrator, batches(given, Request(input="logits")), out)
             return 1
 
         calibrator.predict_proba(make_task(1000, classes)[0])

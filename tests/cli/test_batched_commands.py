@@ -92,7 +92,7 @@ def test_apply_to_a_folder_in_the_order_of_its_files(folder: Path, tmp_path: Pat
     assert len(pd.read_csv(tmp_path / "two.csv")) == N - N // 3
     # 3 files in, 3 files of the same names out.
     done = run("apply", folder / "m.hcal", folder / "parts", "-o", tmp_path / "out", "--json")
-    names = {p.name for p in (folder / "parts").glob("*.parquet")}
+    names = {p.name for p in (folder / "parts").rglob("*.parquet")}
     assert json.loads(done)["parts"] == len(names)
     assert {p.name for p in (tmp_path / "out").iterdir()} == names
     (tmp_path / "full").mkdir()

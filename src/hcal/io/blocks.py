@@ -145,7 +145,7 @@ class Batches:
         """Return the first rows of all."""
         for path in self.paths:
             (piece, *_), _ = _cut(path, self._asked, _PROBE, 0, 0)
-            for _, data in read_blocks(replace(piece, stop=min(piece.stop, _PROBE))):
+            for _, data in read_blocks(replace(piece, end=min(piece.end, _PROBE))):
                 if len(data.values):
                     return data
         raise ValueError(f"{self.paths[0].name} has no rows")

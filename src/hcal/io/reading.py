@@ -171,11 +171,11 @@ class Piece:
     Attributes
     ----------
     path : Path
-    start, stop : int
+    begin, end : int
         The rows of the file.
     cut : tuple
         Where they begin, in the unit of the format.
-    first : int
+    start : int
         The number of the first of them in the whole source.
     count : int
         How many rows are left after those without a label were dropped.
@@ -187,10 +187,10 @@ class Piece:
     """
 
     path: Path
-    start: int
-    stop: int
+    begin: int
+    end: int
     cut: Cut
-    first: int
+    start: int
     count: int
     origin: int
     reading: Reading
@@ -221,16 +221,16 @@ def plan_for(rows: Any, reading: Reading) -> Plan:
 
 def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     """Yield the number of the first row of each block in the source, and the block."""
-    reading, path, first = piece.reading, piece.path, piece.first
+    reading, path, first = piece.reading, piece.path, piece.start
     with open_rows(path) as rows, explained(path.name):
         plan = plan_for(rows, reading)
         keep = rows.beside(plan.columns, rows.count(plan.scores)) if reading.keep else []
         texts = {n for role, n in plan.roles.items() if role in _TEXT_ROLES} | set(keep)
         listed = rows.whole(plan.listed) if plan.listed else None
-        row = piece.start
-        if row == piece.stop:
+        row = piece.begin
+        if row == piece.end:
             yield first, _data(plan, path, reading, {n: np.empty(0) for n in plan.columns}, listed)
-        for block in rows.blocks([*plan.columns, *keep], texts, piece.cut, row, piece.stop, piece.size):
+        for block in rows.blocks([*plan.columns, *keep], texts, piece.cut, row, piece.end, piece.size):
             length = len(block[plan.scores[0]])
             labels = _labels(reading.request.labels, piece.origin + row, piece.origin + row + length)
             data = _data(plan, path, reading, block, listed, labels, keep)
@@ -238,7 +238,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
             data = _drop_unlabelled(data, reading.request, row).in_order_of(reading.order)
             yield first, data
             first, row = first + len(data.values), row + length
-        if row < piece.stop:
+        if row < piece.end:
             raise ValueError("it ends early: the file was cut short")
 
 
