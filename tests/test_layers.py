@@ -48,7 +48,6 @@ LONG_FILES = {"calibrators/h/_compiled.py": 600}
 REGISTRIES = {
     ("__init__.py", "globals()"),
     ("calibrators/registry.py", "_registered"),
-    ("objective/events.py", "FAMILIES"),
     ("metrics/registry.py", "METRICS"),
 }
 #: Names of methods and metrics are a registry's; others may be shared for the reason given.
