@@ -48,7 +48,6 @@ LONG_FILES: dict[str, int] = {}
 REGISTRIES = {
     ("__init__.py", "globals()"),
     ("calibrators/registry.py", "_registered"),
-    ("objective/events.py", "FAMILIES"),
     ("metrics/registry.py", "METRICS"),
 }
 #: Names of earlier versions that told a reader nothing.
