@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hcal
@@ -87,3 +88,31 @@ def test_what_cannot_be_a_method_is_not_registered(half: type) -> None:
         hcal.register(type("Other", (half,), {"name": "other", "state_specs": ()}))  # type: ignore[type-var]
     assert hcal.register(type("Other", (half,), {"name": "other"})).name == "other"  # type: ignore[type-var]
     assert hcal.register(hcal.calibrators.get_calibrator("ts")).name == "ts"  # ours already is
+
+
+# -- metrics of others ------------------------------------------------------------------------------
+
+
+def test_the_guide_on_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from helpers import synthetic
+
+    [(name, code)] = files_of("add-a-metric.md").items()
+    (tmp_path / name).write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    known = dict(hcal.metrics.METRICS)
+    try:
+        import my_metrics  # type: ignore[import-not-found]  # noqa: F401
+
+        (cal_logits, cal_y), (test_logits, test_y) = synthetic(200, 3), synthetic(200, 3, seed=1)
+        names = {"np": np, "hcal": hcal, "cal_logits": cal_logits, "cal_y": cal_y, "y": test_y}
+        names |= {"test_logits": test_logits, "test_y": test_y, "probs": hcal.softmax(test_logits)}
+        text = (GUIDES / "add-a-metric.md").read_text(encoding="utf-8")
+        calls = text.split("<!-- not run:")[1].split("```python\n")[1].split("```")[0].splitlines()
+        evaluation, value, comparison = (eval(call, names) for call in calls)
+        assert evaluation["spherical"] == value
+        assert evaluation.interval("gap_in_the_large")[0] >= 0
+        assert comparison["ts"]["spherical"] > 0
+        assert {"gap_in_the_large", "spherical"} <= set(hcal.list_metrics())
+    finally:
+        hcal.metrics.METRICS.clear()
+        hcal.metrics.METRICS.update(known)

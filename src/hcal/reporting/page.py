@@ -300,4 +300,5 @@ def _clinical(content: Content) -> str:
     if content.clinical is None:
         return ""
     lead = "The measures that studies of prediction models report, with intervals."
-    return section("clinical", "Clinical panel", lead, sections.facts(content.clinical.to_dict()))
+    found = {name: f"{value} – {words}" for name, value, words in content.clinical.table()}
+    return section("clinical", "Clinical panel", lead, sections.facts(found))
