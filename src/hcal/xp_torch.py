@@ -96,7 +96,8 @@ def softmax(x: Tensor) -> Tensor:
 
 def log_sum_exp(x: Tensor) -> Tensor:
     """Return ln Σ e^x of each row, (N, 1)."""
-    return torch.logsumexp(x, dim=-1, keepdim=True)
+    top = row_max(x)  # not torch.logsumexp: onnxruntime's gives NaN where all but the top are far below
+    return top + torch.log(row_sum(torch.exp(x - top)))
 
 
 def stack(parts: list[Tensor]) -> Tensor:
