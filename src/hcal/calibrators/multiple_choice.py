@@ -139,7 +139,10 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         """
         padded, exists, _ = _pad(scores, mask)
         known = np.where(exists, padded, -np.inf)
-        return np.where(exists, known - known.max(axis=1, keepdims=True), 0.0)
+        rows = np.where(exists, known - known.max(axis=1, keepdims=True), 0.0)
+        used = int(np.flatnonzero(exists.any(axis=0))[-1]) + 1
+        width = max(used, self.n_classes_) if hasattr(self, "members_") else used
+        return np.pad(rows[:, :used], ((0, 0), (0, width - used)))
 
     def predict_proba(self, scores: Any, mask: Any = None) -> Any:
         """Return calibrated probabilities of the options.
