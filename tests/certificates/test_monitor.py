@@ -303,5 +303,5 @@ def test_the_picture_of_the_evidence() -> None:
     import matplotlib.pyplot as plt
 
     ax = hcal.Monitor().update(*_stream(2000, 3, "T=2")).plot()
-    assert "alarm at row" in ax.get_title()
+    assert "ALARM at row" in ax.get_title()
     plt.close("all")

@@ -176,23 +176,14 @@ class CertificateStream:
         share = check_level(level) / (2 + bool(self._groups))
         chosen = np.arange(self.n_classes) if self.n_classes > 2 else np.array([self.positive])
         groups = {name: table_of_bins(*cells) for name, cells in self._groups.items()}
+        top = certify_event("top label", table_of_bins(*self._top), failure=share, assume=assume)
+        tables = map(self.class_table, chosen.tolist())
         return Certificate(
             level=float(level),
             n=self.n,
             k=self.n_classes,
-            events={
-                "top label": certify_event(
-                    "top label", table_of_bins(*self._top), failure=share, assume=assume
-                )
-            },
-            classes=certify_classes(
-                map(self.class_table, chosen.tolist()),
-                chosen,
-                share,
-                tolerance=tolerance,
-                assume=assume,
-                names=names,
-            ),
+            events={"top label": top},
+            classes=certify_classes(tables, chosen, share, tolerance=tolerance, assume=assume, names=names),
             groups=certify_groups(groups, share),
             tolerance=tolerance,
             basis=basis,
