@@ -33,7 +33,7 @@ _BLOCK = 1 << 22  # probabilities that are put into bins at a time
 
 
 class CertificateStream:
-    """Accumulate what a certificate needs: a partial result (:mod:`hcal.partial`).
+    """Accumulate what a certificate needs, block by block; parts of several machines merge.
 
     Parameters
     ----------
@@ -126,24 +126,6 @@ class CertificateStream:
         self._add_rows(other._rows)
         self.n += other.n
         return self
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """All sums as arrays by name, to be saved or sent; :meth:`from_state` takes them back."""
-        return {
-            "n_classes": self.n_classes, "positive": self.positive, "n": self.n, "top": self._top,
-            "classes": self._classes, "groups": dict(self._groups), "rows": self._rows,
-            "fitted_on": self.fitted_on,
-        }  # fmt: skip
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> CertificateStream:
-        """Return the accumulator whose :attr:`state` this is."""
-        made = cls(state["n_classes"], positive=state["positive"], fitted_on=state["fitted_on"])
-        made.n, made._rows = int(state["n"]), state["rows"]
-        made._top, made._classes = np.array(state["top"]), np.array(state["classes"])
-        made._groups = {name: np.array(cells) for name, cells in state["groups"].items()}
-        return made
 
     def class_table(self, k: int) -> EventTable:
         """Return the table of one class."""
