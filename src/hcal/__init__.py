@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
-    from hcal.metrics import list_metrics
+    from hcal.metrics import list_metrics, register_metric
+    from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
     from hcal.objective.loss import HCalibrationLoss
     from hcal.reporting import report
@@ -47,6 +48,8 @@ _LAZY = {
     "list_calibrators": "hcal.calibrators",
     "register": "hcal.calibrators",
     "list_metrics": "hcal.metrics",
+    "register_metric": "hcal.metrics",
+    "clinical": "hcal.metrics.clinical",
     "certify": "hcal.certificates",
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
@@ -84,6 +87,7 @@ __all__ = [
     "PooledCalibrator",
     "__version__",
     "certify",
+    "clinical",
     "compare",
     "cross_fit",
     "drift",
@@ -100,6 +104,7 @@ __all__ = [
     "metrics",
     "objective",
     "register",
+    "register_metric",
     "reliability",
     "report",
     "save",

@@ -99,7 +99,7 @@ class HCalibrator(Calibrator):
         from hcal.maps.trainable import PAPER_MAPS
         from hcal.solvers.training import SELECTORS, AdamSettings
 
-        if self.select not in SELECTORS:
+        if self.select not in list(SELECTORS):
             raise ValueError(f"select must be one of {', '.join(map(repr, SELECTORS))}, got {self.select!r}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")

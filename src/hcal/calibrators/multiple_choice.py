@@ -23,7 +23,7 @@ from hcal.calibrators.registry import make_calibrator
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.inputs import InputKind, to_numpy
 from hcal.maps.prediction import Prediction
-from hcal.metrics.summary import Scores, score_probs
+from hcal.metrics.scores import Scores, score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax_options, pad_options, softmax
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 

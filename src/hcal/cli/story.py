@@ -12,7 +12,7 @@ from hcal.cli import console, demo, diagram
 from hcal.cli.report import write
 from hcal.io import read_data
 from hcal.io.atomic import atomic_path
-from hcal.metrics.summary import score_probs
+from hcal.metrics.scores import score_probs
 from hcal.extras import install_command
 from hcal.numerics import FloatArray, IntArray, softmax
 

@@ -51,10 +51,13 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
     values, told = {}, []
     for metric in (METRICS[n] for n in names):
         of = s.subset if metric.large else s
-        values[metric.name] = metric.function(of)
-        if of is not s:
-            se = metric.standard_error(of)
-            told.append(metric.name if np.isnan(se) else f"{metric.name} (standard error {se:.2g})")
+        if of is s or of.weight is not None or metric.shares is None:
+            values[metric.name] = metric.function(of)
+            told += [metric.name] if of is not s else []
+        else:
+            shares = metric.shares(of)
+            values[metric.name] = float(shares.mean())
+            told.append(f"{metric.name} (standard error {shares.std(ddof=1) / np.sqrt(of.n):.2g})")
     if not told:
         return values, []
     return values, [f"from {s.subset.n:,} of {s.n:,} rows, a systematic sample: {', '.join(told)}"]

@@ -44,7 +44,6 @@ class Data:
 
     #: Whether the probabilities of all classes are there.
     complete = True
-    tensor: Any = None  # until hcal.certificates no longer asks
 
     def __init__(self, probs: Any, y: Any) -> None:
         self.probs, _ = inputs.check_probs(probs)

@@ -142,16 +142,13 @@ class PoolMap(Map):
         log_probs = xp.log_softmax(scores + shares * self.last(top - rest))
         return keep_top(log_probs, share) if self.keep else log_probs
 
-    def probabilities(self, x: Array) -> Array:
-        """Return probabilities (N, K), by the compiled twin where it can be."""
-        if isinstance(x, np.ndarray):
-            try:
-                from hcal.calibrators.pool._compiled import predict
-            except ImportError:
-                pass
-            else:
-                return predict(self, x)
-        return super().probabilities(x)
+    def compiled(self, x: Array) -> Array | None:
+        """Return probabilities (N, K) by the compiled twin of the formula, where numba is installed."""
+        try:
+            from hcal.calibrators.pool._compiled import predict
+        except ImportError:
+            return None
+        return predict(self, x)
 
     def pooled(self, margin: Array, shares: Array) -> Array:
         """Return the weighted sum of what the members say, (N, K)."""
