@@ -199,7 +199,8 @@ def _events(events: Any, k: int, names: Names) -> list[Any]:
             continue
         if isinstance(event, str) and event not in (names or ()):
             raise ValueError(f"events are 'top-label', 'class-wise' or classes, got {event!r}")
-        members = {_number(m, names) for m in ([event] if np.ndim(event) == 0 else event)}
+        several = [event] if isinstance(event, str | int | np.integer) else list(event)
+        members = {_number(m, names) for m in several}
         if not members or not all(isinstance(m, int | np.integer) and 0 <= m < k for m in members):
             raise ValueError(f"an event is a class of 0..{k - 1} or a set of them, got {event!r}")
         found.append(tuple(sorted(int(m) for m in members)))

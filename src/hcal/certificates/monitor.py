@@ -87,7 +87,7 @@ class Alarm:
         size = f"stated {self.stated:.1%}, observed {self.observed:.1%}".replace("%", " %")
         where = f"{self.last - self.rows + 1:,} to {self.last:,}"
         end = "" if self.until is None else f"; over since row {self.until:,}"
-        return f"{printable(self.event)} is {self.direction}: {size} in rows {where}{end}"
+        return f"{printable(self.event)} is {printable(self.direction)}: {size} in rows {where}{end}"
 
 
 class Monitor:
@@ -151,7 +151,7 @@ class Monitor:
             raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
         self.level, self.positive = float(level), int(positive)
         self.tolerance = "auto" if tolerance == "auto" else float(tolerance)
-        self.classes = None if classes is None else check_classes(classes, len(classes))
+        self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
         self.events = self._families(events)
         self.reset()
 
@@ -412,7 +412,7 @@ class Monitor:
 
     def _arrays(self) -> dict[str, Float64]:
         """Return every array that evidence depends on, by name."""
-        found = {"total": self._total}
+        found: dict[str, Float64] = {"total": self._total}
         for f, g in self._gamblers.items():
             found |= {f"{f} tolerance": self._tolerances[f], f"{f} weights": g.weights}
             found |= {f"{f} start": g.start, f"{f} gained": g.gained}
@@ -455,6 +455,7 @@ class Monitor:
         made.n, made._raised = _whole(state["n"], "n", 1 << 62), bool(state["raised"])
         if k := _whole(state["n_classes"], "n_classes", 1 << 20):
             made._begin(k)
+            made.classes = None if made.classes is None else check_classes(made.classes, k)
         for name, array in made._arrays().items():
             low = -np.inf if name.endswith(("start", "gained")) else 0.0
             array[...] = _numbers(state["arrays"][name], array.shape, name, low)
@@ -462,6 +463,8 @@ class Monitor:
                 raise ValueError(f"{name} must sum to 1")
         recent, shape = _listed(state["recent"], list, RECENT, "recent"), made._total.shape
         made._recent.extend(_numbers(r, shape, "recent", 0.0) for r in recent)
+        if made.n % BLOCK and not recent:
+            raise ValueError("recent must hold the block under way")
         made._merged, made._base = (float(_numbers(state[name], (), name)) for name in ("merged", "base"))
         if state["loudest"] is not None:
             value, words = state["loudest"]

@@ -18,9 +18,9 @@ from hcal.cli.evaluate import TIMES, own_probs, text_names
 from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
 from hcal.cli.scale import Scale, describe, open_batches
+from hcal.evaluation import learned_from
 from hcal.io import DataFile
 from hcal.io.class_names import reorder
-from hcal.evaluation import learned_from
 
 
 def certify_file(
@@ -42,11 +42,13 @@ def certify_file(
     options: dict[str, Any] = {"level": level, "assume": assume, "positive": number}
     options |= {"groups": data.groups, "classes": text_names(data)}
     if calibrator is None:
-        return hcal.certify(raw, y, **options)
+        found: Certificate = hcal.certify(raw, y, **options)
+        return found
     told = learned_from(calibrator, data.values) + same_file(calibrator, data)
     if told:
         raise ValueError(f"no certificate: {told[0]}")
-    return hcal.certify(calibrator, data.values, y, baseline=raw, **options)
+    proof: Certificate = hcal.certify(calibrator, data.values, y, baseline=raw, **options)
+    return proof
 
 
 def run_certify(
