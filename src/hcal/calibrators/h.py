@@ -43,7 +43,7 @@ class HCalibrator(Calibrator):
     select : {"top_label", "class_wise", "score"}
         What chooses epoch and map, on the calibration set: the debiased top-label ECE, the class-wise ECE
         (CWECE_a) or the NLL. With many classes the class-wise error is lowest for nearly uniform predictions:
-        the fit warns when it chose one (docs/paper.md, "The trap").
+        the fit warns when it chose one (docs/why-not-the-papers-selector.md).
     maps : "all", str, or sequence of str
         The paper's twelve, or some of them: ``piecewise-z``, ``monotonic-h``, ``ensemble-m``.
     epochs : int
@@ -115,7 +115,7 @@ class HCalibrator(Calibrator):
         if why := fitted.info["collapsed"]:
             warnings.warn(
                 f"h: the map chosen by select={self.select!r} is nearly uniform ({why}): do not use its "
-                "probabilities. The error that chose it favours such maps (docs/paper.md, 'The trap'); "
+                "probabilities. The error that chose it favours such maps (docs/why-not-the-papers-selector.md); "
                 "select='score' or 'top_label' does not.",
                 CalibrationWarning,
                 stacklevel=4,
