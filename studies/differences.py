@@ -1,7 +1,7 @@
 """What each difference between the paper, its published code and hcal changes, measured.
 
     python -m studies.differences run --data FOLDER     # writes results/differences.csv; goes on where it stopped
-    python -m studies.differences table                 # prints the table of docs/paper.md
+    python -m studies.differences page                  # writes the table of docs/paper.md
 
 Three maps (one a family) are trained on each task in every variant; the test part says what the best epoch of the
 best map is worth, chosen by each of the paper's selectors. The slow variants run on the paper's two tasks alone.
@@ -20,9 +20,13 @@ import numpy as np
 
 import hcal
 from hcal import metrics
+from studies.drawing import replace_between
 from studies.tasks import load_task
 
-FILE: Final = Path("results/differences.csv")
+ROOT: Final = Path(__file__).resolve().parents[1]
+FILE: Final = ROOT / "results" / "differences.csv"
+PAGE: Final = ROOT / "docs" / "paper.md"
+MARKS: Final = ("<!-- differences: begin -->", "<!-- differences: end -->")
 TASKS: Final = (
     "cifar10_resnet110",
     "cifar10_densenet40",
@@ -147,13 +151,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=["run", "table"])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("command", choices=["run", "page"])
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     given = parser.parse_args()
     if given.command == "run":
         run(given.data)
     else:
-        print("\n".join(table(read())))
+        replace_between(PAGE, MARKS, table(read()))
 
 
 if __name__ == "__main__":
