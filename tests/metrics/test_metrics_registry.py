@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 
 import numpy as np
@@ -13,14 +12,6 @@ import hcal
 from hcal import metrics
 from hcal.metrics import registry
 from hcal.metrics.resampling import intervals
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    known = dict(metrics.METRICS)
-    yield
-    metrics.METRICS.clear()
-    metrics.METRICS.update(known)
 
 
 def halves(probs: np.ndarray, y: np.ndarray) -> float:

@@ -148,23 +148,19 @@ def test_statistic_of_the_skce_test_is_the_metric() -> None:
     assert 0 < flat.p_value <= 1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "guess"}, "method must be"),
-        ({"statistic": "nll"}, "must be a calibration error"),
-        ({"statistic": "xyz"}, "unknown metric"),
-        ({"n_resamples": 5}, "n_resamples must be"),
-        ({"bandwidth": 0.0}, "bandwidth must be positive"),
-    ],
-)
-def test_bad_options_of_the_test_are_named(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        calibration_test(*draw(20, 3, 0), **options)
-    with pytest.raises(ValueError, match="no sample_weight"):
-        calibration_test(Sample(*draw(20, 3, 0), np.ones(20)))
-    with pytest.raises(ValueError, match="at least 2 rows"):
-        calibration_test(*draw(1, 3, 0))
+def test_bad_options_of_the_test_are_named() -> None:
+    p, y = draw(20, 3, 0)
+    for data, options, message in (
+        ((p, y), {"method": "guess"}, "method must be"),
+        ((p, y), {"statistic": "nll"}, "must be a calibration error"),
+        ((p, y), {"statistic": "xyz"}, "unknown metric"),
+        ((p, y), {"n_resamples": 5}, "n_resamples must be"),
+        ((p, y), {"bandwidth": 0.0}, "bandwidth must be positive"),
+        ((Sample(p, y, np.ones(20)),), {}, "no sample_weight"),
+        (draw(1, 3, 0), {}, "at least 2 rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            calibration_test(*data, **options)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])

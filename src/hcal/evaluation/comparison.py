@@ -72,10 +72,10 @@ class Task:
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Task:
         """Return the task of a file with a calibration and a test part."""
-        from hcal.io import read_data
+        from hcal.io import Request, read
 
-        cal = read_data(Path(path), part="cal")
-        test = read_data(Path(path), part="test", kind=cal.kind)
+        cal = read(Path(path), part="cal")
+        test = read(Path(path), Request(input=cal.kind), part="test")
         parts = cal.values, cal.labels(), test.values, test.labels()
         return cls.from_arrays(Path(path).stem, *parts, input=cal.kind)
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
 import shutil
+import signal
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
+from typing import Any
 
-#: Temporary names: ``.hcal-tmp-<machine>-<process>-<random><suffix>``; writers look at the suffix.
-_PATTERN = re.compile(r"\.hcal-tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}(\..*)?", re.DOTALL)
-#: Of another machine one cannot ask whether a process lives: its files are left alone for a day.
+#: Temporary names: ``.hcal-tmp-<process>-<random><suffix>``; writers look at the suffix.
+_PATTERN = re.compile(r"\.hcal-tmp-(\d+)-[0-9a-f]{16}(\..*)?", re.DOTALL)
+#: What a killed process left is removed after a day: its number may be that of another machine's process.
 _ABANDONED_SECONDS = 24 * 3600
 _LONGEST_SUFFIX = 32
-#: Temporaries that this process is writing now: another file with its number is of a former process.
-_writing: set[str] = set()
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     A symbolic link is followed: what it points to is replaced, the link stays. Only a new name or a regular
     file is written to. The new file has the permissions of the old one, or those that the umask leaves.
     Content and rename reach the disk before this returns. Temporaries that a killed process left in the
-    folder are removed.
+    folder are removed after a day.
 
     Examples
     --------
@@ -56,7 +55,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _sync_folder(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
-        _writing.discard(temporary.name)
 
 
 @contextmanager
@@ -84,9 +82,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     check_new_folder(target)
     remove_stale(target.parent)
-    name = _new_name("")
-    temporary = target.parent / name
-    _writing.add(name)
+    temporary = target.parent / _new_name("")
     try:
         temporary.mkdir()
         yield temporary
@@ -99,7 +95,31 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         _sync_folder(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        _writing.discard(name)
+
+
+class Terminated(SystemExit):
+    """The program was asked to end by SIGTERM."""
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the program like an error: temporaries are removed, the exit status is 143.
+
+    For the main thread of a command; elsewhere, and where somebody has set a handler, nothing changes.
+    """
+
+    def end(_signal: int, _frame: Any) -> None:
+        raise Terminated(128 + signal.SIGTERM)
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def check_new_folder(path: Path) -> None:
@@ -111,54 +131,14 @@ def check_new_folder(path: Path) -> None:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove the temporaries that killed processes left in a folder; those of living ones stay."""
-    try:
-        names = [name for name in os.listdir(folder) if name.startswith(".hcal-tmp-")]
-    except OSError:  # a folder that may be written to but not listed: nothing to tidy
-        return
-    for name in names:
-        with suppress(OSError):  # another process may tidy at the same time
-            if _is_stale(folder / name):
-                (shutil.rmtree if (folder / name).is_dir() else os.unlink)(folder / name)
-
-
-def _is_stale(path: Path) -> bool:
-    found = _PATTERN.fullmatch(path.name)
-    if found is None or path.name in _writing:
-        return False
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-        return False
-    if found[1] == _machine() and not _alive(int(found[2])):
-        return True
-    return time.time() - status.st_mtime > _ABANDONED_SECONDS
-
-
-def _alive(process: int) -> bool:
-    """Return whether a process of this number, other than this one, runs here."""
-    if process == os.getpid():
-        return False  # not among the files being written: of a former process that had this number
-    if os.name == "nt":  # there signal 0 is no question but an end
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
-
-
-@cache
-def _machine() -> str:
-    """Return a name for where process numbers mean the same: the host, and the container on it."""
-    import socket
-
-    try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
+    """Remove the temporaries that killed processes left in a folder a day ago or before."""
+    with suppress(OSError):  # a folder that may be written to but not listed: nothing to tidy
+        for name in filter(_PATTERN.fullmatch, os.listdir(folder)):
+            with suppress(OSError):  # another process may tidy at the same time
+                path, status = folder / name, (folder / name).lstat()
+                plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+                if plain and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    (shutil.rmtree if path.is_dir() else os.unlink)(path)
 
 
 def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
@@ -177,7 +157,7 @@ def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
 
 
 def _new_name(suffix: str) -> str:
-    return f".hcal-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
+    return f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
 
 
 def _create(target: Path) -> tuple[Path, int]:
@@ -185,15 +165,10 @@ def _create(target: Path) -> tuple[Path, int]:
 
     The kernel applies the umask here: to ask for it is to set it, for every thread of the process.
     """
-    name = _new_name(target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else "")
-    _writing.add(name)
+    temporary = target.parent / _new_name(target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else "")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        handle = os.open(target.parent / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    except BaseException:
-        _writing.discard(name)
-        raise
-    try:
-        return target.parent / name, os.fstat(handle).st_mode & 0o777
+        return temporary, os.fstat(handle).st_mode & 0o777
     finally:
         os.close(handle)
 

@@ -135,7 +135,8 @@ class Clinical:
         """Return everything as numbers, lists and text; estimates as ``{"value", "low", "high"}``."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
-    def __str__(self) -> str:
+    def table(self) -> list[tuple[str, str, str]]:
+        """Return (name, value with interval, what it means) of every number, for people."""
         rows = [
             ("calibration-in-the-large", self.in_the_large, "ideal 0"),
             ("calibration slope", self.slope, "ideal 1; below: too extreme"),
@@ -151,9 +152,12 @@ class Clinical:
             ("Spiegelhalter's z", f"{self.spiegelhalter_z:.3f}", _p_value(self.spiegelhalter_p)),
             ("Hosmer-Lemeshow", f"{self.hosmer_lemeshow:.3f}", f"{_p_value(self.hosmer_lemeshow_p)} (*)"),
         ]
+        return [(name, str(value), words) for name, value, words in rows]
+
+    def __str__(self) -> str:
         head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({self.events / self.n:.1%})"
         lines = [f"{head}, {self.ci:.0%} intervals"]
-        lines += [f"{name:<25}{value!s:<28}{words}" for name, value, words in rows]
+        lines += [f"{name:<25}{value:<28}{words}" for name, value, words in self.table()]
         lines += ["", f"{'net benefit at threshold':<25}{'model':>10}{'treat all':>12}{'treat none':>12}"]
         b = self.net_benefit
         shown = np.isin(b.thresholds.round(9), _SHOWN) if len(b.thresholds) > 20 else slice(None)

@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
@@ -179,8 +179,8 @@ def register_metric(
     >>> del METRICS["log_ten"]
     """
     if function is None:
-        facts = {"name": name, "level": level, "title": title, "explain": explain, "kind": kind}
-        return lambda f: register_metric(f, **facts, lower_is_better=lower_is_better)
+        return partial(register_metric, name=name, level=level, title=title, explain=explain,
+                       lower_is_better=lower_is_better, kind=kind)  # fmt: skip
     if not callable(function):
         raise TypeError(f"register_metric takes a function (probs, y) -> float, got {function!r}")
     name = str(name or getattr(function, "__name__", ""))

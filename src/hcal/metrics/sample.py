@@ -8,6 +8,7 @@ is the same sample with other weights. A tensor on an accelerator is copied to t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -311,7 +312,8 @@ class Sample:
 
     def with_hits(self, hit: NDArray[np.bool_]) -> Sample:
         """Return the same confidences with other hits, in ascending order of the confidences."""
-        other = self.relabelled(self.y)
+        other = self.reweighted(self.weight)
+        other.data = copy(self.data)
         other.data.__dict__["hit_sorted"] = hit.astype(np.float64)
         return other
 
@@ -357,19 +359,23 @@ class Sample:
         return self.data.zero_weights(self.w)
 
     @cached_property
-    def subset(self) -> Sample:
-        """At most 10,000 rows and 5 million probabilities, for metrics that look at all pairs of rows.
+    def subset_rows(self) -> IntArray:
+        """Every so many rows in the order of confidence, prediction and label, sorted.
 
-        Every so many rows in the order of confidence, prediction and label: a systematic sample, which does
-        not depend on the order of the rows. The sample itself where it is small enough.
+        A systematic sample, which does not depend on the order of the rows: of at most 10,000 rows and 5
+        million probabilities, for metrics that look at all pairs of rows.
         """
-        size = min(SUBSET_ROWS, max(2, SUBSET_NUMBERS // self.k))
-        if self.n <= size:
+        size = min(self.n, SUBSET_ROWS, max(2, SUBSET_NUMBERS // self.k))
+        order = np.lexsort((self.y, self.data.pred, self.data.conf))
+        return np.sort(order[((np.arange(size) + 0.5) * (self.n / size)).astype(np.int64)])
+
+    @cached_property
+    def subset(self) -> Sample:
+        """The sample of ``subset_rows``: itself where it is small enough."""
+        rows = self.subset_rows
+        if len(rows) == self.n:
             return self
-        d = self.data
-        order = np.lexsort((d.y, d.pred, d.conf))
-        rows = np.sort(order[((np.arange(size) + 0.5) * (self.n / size)).astype(np.int64)])
-        return Sample(d.take(rows), d.y[rows], None if self.weight is None else self.weight[rows])
+        return Sample(self.data.take(rows), self.y[rows], None if self.weight is None else self.weight[rows])
 
     def mean(self, values: Vector) -> float:
         """Return the weighted mean of one value a row."""
