@@ -42,11 +42,13 @@ def certify_file(
     options: dict[str, Any] = {"level": level, "assume": assume, "positive": number}
     options |= {"groups": data.groups, "classes": text_names(data)}
     if calibrator is None:
-        return hcal.certify(raw, y, **options)
+        found: Certificate = hcal.certify(raw, y, **options)
+        return found
     told = learned_from(calibrator, data.values) + same_file(calibrator, data)
     if told:
         raise ValueError(f"no certificate: {told[0]}")
-    return hcal.certify(calibrator, data.values, y, baseline=raw, **options)
+    proof: Certificate = hcal.certify(calibrator, data.values, y, baseline=raw, **options)
+    return proof
 
 
 def run_certify(
