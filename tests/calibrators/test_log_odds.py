@@ -256,9 +256,7 @@ def test_cross_merges_by_geometric_means() -> None:
     z = np.stack([np.zeros(90), score], axis=1)
     x, labels, *_ = by_content(z, y, None, None)
     fold = deal_folds(x, labels, 3)
-    parts = [
-        fit("venn_abers", x[fold == f], labels[fold == f]).predict_interval(score) for f in range(3)
-    ]
+    parts = [fit("venn_abers", x[fold == f], labels[fold == f]).predict_interval(score) for f in range(3)]
     hit = np.exp(np.mean([np.log(high[:, 1]) for _, high in parts], axis=0))
     miss = np.exp(np.mean([np.log1p(-low[:, 1]) for low, _ in parts], axis=0))
     np.testing.assert_allclose(got, hit / (hit + miss), rtol=1e-12)

@@ -239,9 +239,7 @@ def test_ts_lece_is_lece_after_ts() -> None:
     both, ts = fit("ts_lece", z, y), fit("ts", z, y)
     chosen = {name: both.info_[name] for name in ("fraction", "threshold")}
     after = fit_quietly(hcal.make_calibrator("lece", input="probs", **chosen), ts.predict_proba(z), y)
-    np.testing.assert_allclose(
-        both.predict_proba(z), after.predict_proba(ts.predict_proba(z)), atol=1e-9
-    )
+    np.testing.assert_allclose(both.predict_proba(z), after.predict_proba(ts.predict_proba(z)), atol=1e-9)
 
 
 def test_rows_at_the_distance_of_the_last_neighbour_share_its_place() -> None:

@@ -29,9 +29,10 @@ _CELLS = 1024
 
 @map_type
 class LatentProcess(ProbabilityMap):
-    """The mean of softmax(f) over draws of f, whose mean is x + aᵀ ``mean`` and variance prior − Σ ``known`` a².
+    """The mean of softmax(f) over draws of f.
 
-    a = L⁻¹k with k = σ² RBF(Z, x). The draws belong to ranks: the numbers of the classes do not matter, and tied ones stay tied.
+    Its mean is x + aᵀ ``mean``, its variance prior − Σ ``known`` a², where a = L⁻¹k with k = σ² RBF(Z, x).
+    The draws belong to ranks: the numbers of the classes do not matter, and tied ones stay tied.
     """
 
     unit: Array = array("logits are divided by it", low=1e-100, high=STEEP)

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from hcal.metrics.registry import METRICS
+from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64
 
@@ -49,7 +49,7 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
     []
     """
     values, told = {}, []
-    for metric in (METRICS[n] for n in names):
+    for metric in map(get_metric, names):
         of = s.subset if metric.large else s
         if of is s or of.weight is not None or metric.shares is None:
             values[metric.name] = metric.function(of)

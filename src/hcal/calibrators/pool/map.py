@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.maps.base import STEEP, Map, array, map_type, option
+from hcal.maps.base import SMALL, STEEP, Map, array, map_type, option
 from hcal.xp import Array, namespace
 
 #: Classes within this of the top score, at the fitted temperature, share the top, the nearer the more: a tie that
@@ -94,6 +94,11 @@ class Rest(Map):
         """Return how widely the scores of a row are spread, in standard deviations."""
         value = (log_mean - self.spread[0]) / self.spread[1]
         return namespace(value).clip(value, self.spread[2], self.spread[3])
+
+    def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
+        if self.spread[1] < SMALL:
+            raise ValueError(f"'spread' must hold a deviation of at least {SMALL:g}")
 
 
 @map_type
