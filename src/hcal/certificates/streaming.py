@@ -33,7 +33,7 @@ _BLOCK = 1 << 22  # probabilities that are put into bins at a time
 
 
 class CertificateStream:
-    """Accumulate what a certificate needs: a partial result (:mod:`hcal.partial`).
+    """Accumulate what a certificate needs, block by block; parts of several machines merge.
 
     Parameters
     ----------
@@ -127,24 +127,6 @@ class CertificateStream:
         self.n += other.n
         return self
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """All sums as arrays by name, to be saved or sent; :meth:`from_state` takes them back."""
-        return {
-            "n_classes": self.n_classes, "positive": self.positive, "n": self.n, "top": self._top,
-            "classes": self._classes, "groups": dict(self._groups), "rows": self._rows,
-            "fitted_on": self.fitted_on,
-        }  # fmt: skip
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> CertificateStream:
-        """Return the accumulator whose :attr:`state` this is."""
-        made = cls(state["n_classes"], positive=state["positive"], fitted_on=state["fitted_on"])
-        made.n, made._rows = int(state["n"]), state["rows"]
-        made._top, made._classes = np.array(state["top"]), np.array(state["classes"])
-        made._groups = {name: np.array(cells) for name, cells in state["groups"].items()}
-        return made
-
     def class_table(self, k: int) -> EventTable:
         """Return the table of one class."""
         return table_of_bins(*self._classes[k])
@@ -176,23 +158,14 @@ class CertificateStream:
         share = check_level(level) / (2 + bool(self._groups))
         chosen = np.arange(self.n_classes) if self.n_classes > 2 else np.array([self.positive])
         groups = {name: table_of_bins(*cells) for name, cells in self._groups.items()}
+        top = certify_event("top label", table_of_bins(*self._top), failure=share, assume=assume)
+        tables = map(self.class_table, chosen.tolist())
         return Certificate(
             level=float(level),
             n=self.n,
             k=self.n_classes,
-            events={
-                "top label": certify_event(
-                    "top label", table_of_bins(*self._top), failure=share, assume=assume
-                )
-            },
-            classes=certify_classes(
-                map(self.class_table, chosen.tolist()),
-                chosen,
-                share,
-                tolerance=tolerance,
-                assume=assume,
-                names=names,
-            ),
+            events={"top label": top},
+            classes=certify_classes(tables, chosen, share, tolerance=tolerance, assume=assume, names=names),
             groups=certify_groups(groups, share),
             tolerance=tolerance,
             basis=basis,
