@@ -246,7 +246,7 @@ def _change(name: str, before: float, after: float) -> str:
     return f"[green]−{1 - ratio:.0%}[/]" if ratio < 1 else f"[red]+{ratio - 1:.0%}[/]"
 
 
-def draw_reliability(curve: Any, *, title: str = "", width: int = 40) -> Any:
+def draw_reliability(curve: Any, *, title: str = "", event: str = "confidence", width: int = 40) -> Any:
     """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
 
     ``width`` is in characters from 0 to 1.
@@ -263,7 +263,8 @@ def draw_reliability(curve: Any, *, title: str = "", width: int = 40) -> Any:
     text = Text()
     if title:
         text.append(title + "\n", style="bold")
-    text.append(f"confidence  0{'accuracy':^{width - 2}}1     gap     rows", style="dim")
+    happened = "accuracy" if event == "confidence" else "observed"
+    text.append(f"{event:<10.10}  0{happened:^{width - 2}}1     gap     rows", style="dim")
     beyond = curve.outside
     for b in flatnonzero(curve.weight > 0):
         gap = float(curve.predicted[b] - curve.observed[b])
@@ -275,7 +276,7 @@ def draw_reliability(curve: Any, *, title: str = "", width: int = 40) -> Any:
     return text
 
 
-LEGEND = "bar: accuracy, │: mean confidence; ░ over-confident, ▓ under-confident, * beyond chance (95 %)"
+LEGEND = "bar: what happened, │: what was stated; ░ over-confident, ▓ under-confident, * beyond chance (95 %)"
 
 
 def _bar(text: Any, accuracy: float, confidence: float, width: int) -> None:

@@ -44,6 +44,12 @@ class Measured:
         self.notes: list[str] = []
         self.sides: list[tuple[str, Any]] = []
         self.y: Any = None
+        self.positive = 1
+
+    @property
+    def name_of_positive(self) -> str:
+        """The positive class of two, by its name."""
+        return str(self.positive if self.data.classes is None else self.data.classes[self.positive])
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able summary."""
@@ -105,7 +111,7 @@ def evaluate(
         panel = hcal.clinical(probs, y, positive=options["positive"])
         found.more["clinical"] = panel.to_dict()
     found.sides = [("before", raw), ("after", probs)] if calibrator is not None else [("", raw)]
-    found.y, found.notes = y, learned_from(calibrator, data.values)
+    found.y, found.notes, found.positive = y, learned_from(calibrator, data.values), options["positive"]
     return found
 
 
@@ -161,11 +167,13 @@ def show_evaluation(found: Measured, *, draw: bool) -> None:
     for warning in [*result.warnings, *found.notes]:
         console.say("warning", "yellow", warning)
     if draw:
-        level = "class-wise" if result.k == 2 else "top-label"
+        two = result.positive is not None and result.k == 2
+        level, at = ("class-wise", found.positive) if two else ("top-label", 0)
+        event = f"P({found.name_of_positive})" if two else "confidence"
         for title, probs in found.sides:
-            curve = hcal.reliability(probs, found.y, level=level, bins=10)[1 if result.k == 2 else 0]
+            curve = hcal.reliability(probs, found.y, level=level, bins=10)[at]
             out.print()
-            out.print(console.draw_reliability(curve, title=title))
+            out.print(console.draw_reliability(curve, title=title, event=event))
         out.print(f"[dim]{console.LEGEND}[/]")
 
 
