@@ -15,6 +15,8 @@ from hcal.cli import console
 if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Part, Request
 
+#: Peak of memory of a command over the bytes of the scores it reads.
+_TIMES = 10
 #: What people write for values that JSON spells otherwise.
 _WORDS = {"None": None, "none": None, "True": True, "False": False}
 
@@ -66,6 +68,7 @@ class Files:
         """Read all rows, with the columns and classes that the calibrator wants where there is one."""
         from hcal.io import read
 
+        self._check_memory(calibrator)
         data = read(self.file, self.request(calibrator), part=part, keep=keep, order=_order(calibrator))
         for note in data.notes:
             console.say("note", "cyan", note)
@@ -84,10 +87,21 @@ class Files:
     @property
     def several(self) -> bool:
         """Whether it is a folder, a pattern or many files, which are read block by block."""
-        from hcal.io.reading import is_many
+        from hcal.io.reading import by_blocks
 
-        together = len(self.file) > 1 and any(path.suffix.lower() != ".jsonl" for path in self.file)
-        return together or any(is_many(path) for path in self.file)
+        return by_blocks(self.file)
+
+    def _check_memory(self, calibrator: Any) -> None:
+        """Raise before anything is read where all rows would not fit in memory."""
+        from contextlib import suppress
+
+        from hcal.io.limits import check_memory
+        from hcal.io.reading import declared_bytes
+
+        declared = 0
+        with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
+            declared = declared_bytes(self.file, self.request(calibrator))
+        check_memory(self.file[0].name, _TIMES * declared)
 
     def options(self) -> str:
         """Return the options again, for a command that reads the same file."""
