@@ -386,10 +386,10 @@ def _fingerprint(task: Source) -> str:
 def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:
     """Run cells here, in processes, or on a cluster; in whatever order they end."""
     if scheduler is not None:
-        from hcal.integrations.dask import Driver
+        from hcal.integrations.dask import Runner
 
-        with Driver(scheduler) as driver:
-            yield from driver(run_cell, work)
+        with Runner(scheduler) as runner:
+            yield from runner(run_cell, work)
         return
     from joblib import Parallel, cpu_count, delayed, effective_n_jobs, parallel_config
     from joblib.externals.loky.process_executor import TerminatedWorkerError
