@@ -30,6 +30,7 @@ from hcal.calibrators.folds import deal_folds
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics import Sample, get_metric, list_metrics
+from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import measure, replicates, resample_blocks
 from hcal.numerics import FloatArray, IntArray
 
@@ -268,6 +269,14 @@ class Work:
         params = sorted(self.calibrator.get_params(deep=False).items())
         told = (__version__, fingerprint, self.calibrator.name, params, self.metrics, self.resamples)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:24]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Take the metrics along that a worker process does not know."""
+        return {**self.__dict__, "of_others": metrics_of_others(self.metrics)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        add_metrics(state.pop("of_others"))
+        self.__dict__.update(state)
 
 
 def run_cell(work: Work) -> Cell:
