@@ -29,6 +29,7 @@ from hcal.calibrators.folds import deal_folds
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics import Sample, get_metric, list_metrics
+from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import measure, replicates, resample_blocks
 from hcal.numerics import FloatArray, IntArray
 from hcal.progress import progress as show_progress
@@ -270,6 +271,14 @@ class Work:
         told = (__version__, fingerprint, self.calibrator.name, params, self.metrics, self.resamples)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:24]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Take the metrics along that a worker process does not know."""
+        return {**self.__dict__, "of_others": metrics_of_others(self.metrics)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        add_metrics(state.pop("of_others"))
+        self.__dict__.update(state)
+
 
 def run_cell(work: Work) -> Cell:
     """Fit, predict and measure one method on one task; whatever goes wrong is recorded, not raised.
@@ -388,10 +397,10 @@ def _fingerprint(task: Source) -> str:
 def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:
     """Run cells here, in processes, or on a cluster; in whatever order they end."""
     if scheduler is not None:
-        from hcal.integrations.dask import Driver
+        from hcal.integrations.dask import Runner
 
-        with Driver(scheduler) as driver:
-            yield from driver(run_cell, work)
+        with Runner(scheduler) as runner:
+            yield from runner(run_cell, work)
         return
     from joblib import Parallel, cpu_count, delayed, effective_n_jobs, parallel_config
     from joblib.externals.loky.process_executor import TerminatedWorkerError

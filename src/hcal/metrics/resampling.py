@@ -8,7 +8,7 @@ Three kinds of interval, because three kinds of estimate need them:
   is 0, and a bootstrap adds to that bias instead of showing it. The bias lies between 0 and its value for
   calibrated predictions, which resampled labels tell: so the interval runs from the estimate less that
   value less z standard errors (not below 0) to the estimate plus z standard errors. dkde_ce has its standard
-  error from a grouped jackknife and its bias in closed form; its interval is for the kernel-smoothed error.
+  error from the influence of its rows and its bias in closed form; its interval is for the smoothed error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
             told.append(f"{metric.name} (standard error {shares.std(ddof=1) / np.sqrt(of.n):.2g})")
     if not told:
         return values, []
-    return values, [f"from {s.subset.n:,} of {s.n:,} rows, a systematic sample: {', '.join(told)}"]
+    return values, [f"computed on a systematic sample of {s.subset.n:,} of {s.n:,} rows: {', '.join(told)}"]
 
 
 def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Float64:
