@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import hcal
 from helpers import PENDING, ROOT, synthetic
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -195,6 +196,14 @@ def test_no_page_uses_private_words() -> None:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             found += [f"{page.name}:{number}: {m[0]}" for m in PRIVATE.finditer(line)]
     assert found == []
+
+
+def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE))
+    assert sorted(rows) == hcal.list_calibrators()
+    for name, keeps in rows.items():
+        assert keeps.startswith("order") == (hcal.make_calibrator(name).preserves == "order"), name
 
 
 @PENDING
