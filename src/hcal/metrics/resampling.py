@@ -8,7 +8,7 @@ Three kinds of interval, because three kinds of estimate need them:
   is 0, and a bootstrap adds to that bias instead of showing it. The bias lies between 0 and its value for
   calibrated predictions, which resampled labels tell: so the interval runs from the estimate less that
   value less z standard errors (not below 0) to the estimate plus z standard errors. dkde_ce has its standard
-  error from a grouped jackknife and its bias in closed form; its interval is for the kernel-smoothed error.
+  error from the influence of its rows and its bias in closed form; its interval is for the smoothed error.
 """
 
 from __future__ import annotations
