@@ -30,6 +30,7 @@ from hcal.certificates.bets import (
     log_vector_payoffs,
 )
 from hcal.certificates.classes import class_tolerance
+from hcal.extras import pyplot
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
@@ -264,7 +265,7 @@ class Monitor:
             self._end_block(paths[-1])
 
     def _end_block(self, path: Float64) -> None:
-        self._history.append((self.n, *(float(v) for v in path / np.log(10))))
+        self._history.append((self.n, *((path - self._base) / np.log(10)).tolist()))
         if len(self._history) > _KEPT:
             self._history = self._history[::2]
         if self._raised:
@@ -367,9 +368,20 @@ class Monitor:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the evidence of every family over time, and the line where the alarm sounds."""
-        from hcal.certificates.drawing import draw_evidence
-
-        return draw_evidence(self, ax)
+        if ax is None:
+            ax = pyplot().subplots(figsize=(7.2, 3.6), layout="constrained")[1]
+        history = self.history
+        for i, (family, colour) in enumerate(
+            zip(self.events, ("#2166ac", "#4d9221", "#c51b7d"), strict=False)
+        ):
+            ax.plot(history[:, 0], history[:, 1 + i], color=colour, linewidth=1.3, label=family)
+        ax.axhline(-np.log10(self.level), color="black", linewidth=0.9, linestyle="--", label="alarm")
+        if self.alarm is not None:
+            ax.axvline(self.alarm.row, color="#b2182b", linewidth=1.0)
+        ax.set_title(str(self).partition(";")[0], fontsize=10)
+        ax.set(xlabel="rows", ylabel="log₁₀ evidence against calibration")
+        ax.legend(fontsize=8, frameon=False)
+        return ax
 
     # -- merging and saving -----------------------------------------------------------------------
 
