@@ -46,11 +46,10 @@ class Ask:
 
     @property
     def several(self) -> bool:
-        """Whether it is a folder, a pattern or a store: read as one set of rows by blocks."""
-        from hcal.io.reading import is_many
+        """Whether it is a folder or a pattern: read as one set of rows by blocks."""
+        from hcal.io.reading import by_blocks
 
-        together = len(self.file) > 1 and any(path.suffix.lower() != ".jsonl" for path in self.file)
-        return together or any(is_many(path) for path in self.file)
+        return by_blocks(self.file)
 
     def check_memory(self, times: int, kind: str | None = None) -> None:
         """Raise before anything starts where all rows, at ``times`` their bytes, would not fit in memory."""

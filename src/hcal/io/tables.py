@@ -155,8 +155,8 @@ def _score_columns(names: Sequence[str], request: Request) -> tuple[list[str], I
         if kind is None:
             raise UnknownKindError("it does not say what its numbers are")
         return scores, kind, False
-    found = {kind: _columns_of(kind, names) for kind in ([request.input] if request.input else INPUT_KINDS)}
-    found = {kind: columns for kind, columns in found.items() if columns}
+    wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
+    found = {kind: columns for kind in wanted if (columns := _columns_of(kind, names))}
     if len(found) > 1:
         raise UnknownKindError(f"it holds {' and '.join(found)}: choose one")
     for kind, columns in found.items():
@@ -204,8 +204,9 @@ def _score_array(names: Sequence[str], request: Request, part: Part) -> tuple[li
         if kind is None:
             raise UnknownKindError("it does not say what its numbers are")
         return [held], kind, held.removeprefix(request.scores)
+    wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
     for suffix in (f"_{part}", ""):
-        found = [k for k in ([request.input] if request.input else INPUT_KINDS) if k + suffix in names]
+        found = [k for k in wanted if k + suffix in names]
         if len(found) > 1:
             raise UnknownKindError(f"it holds {' and '.join(k + suffix for k in found)}: choose one")
         if found:
