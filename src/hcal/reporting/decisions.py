@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from hcal.certificates.table import EventTable
+from hcal.certificates.windows import EventTable
 from hcal.certificates.windows import risk_coverage, threshold_table
 from hcal.metrics.clinical import clinical
 from hcal.reporting import charts
