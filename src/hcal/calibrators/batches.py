@@ -13,7 +13,7 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.io import Batch, Batches, Piece, read_piece
 from hcal.io.class_names import check_classes
-from hcal.passes import Driver
+from hcal.passes import Runner
 
 Method = TypeVar("Method", bound=Calibrator)
 #: A block of rows, rows of a file, or a function that reads blocks where the work is done.
@@ -32,7 +32,7 @@ def fit_batches(
     *,
     sample_rows: int = 1_000_000,
     n_rows: int | None = None,
-    run: Driver | None = None,
+    run: Runner | None = None,
     classes: Any = None,
 ) -> Method:
     """Fit a calibrator on blocks of rows, of which one at a time is in memory.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
     from hcal.io.blocks import Batches
     from hcal.io.reading import Piece
-    from hcal.passes import Driver
+    from hcal.passes import Runner
 
 _GAIN = "a gain over a baseline: its bound needs the rows one after the other"
 _BLOCK = 1 << 22  # probabilities that are put into bins at a time
@@ -192,7 +192,7 @@ def certify_batches(
     level: float = 0.95,
     assume: str | None = None,
     positive: int = 1,
-    driver: Driver | None = None,
+    runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Certificate:
     """Certify a source's probabilities, or what a calibrator makes of them, in one pass over its rows.
@@ -205,7 +205,7 @@ def certify_batches(
         Its own rows are refused.
     level, assume, positive
         As for :func:`hcal.certify`.
-    driver, advance
+    runner, advance
         As for :func:`hcal.calibrators.batched.apply_batches`.
 
     Examples
@@ -222,7 +222,7 @@ def certify_batches(
     fitted_on = getattr(calibrator, "fitted_on_", None)
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
     function = partial(_certify_piece, empty, calibrator)
-    whole = add_up(function, source.pieces(), empty, driver=driver, advance=advance, size=len)
+    whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance, size=len)
     return whole.certify(level=level, assume=assume, classes=source.classes)
 
 
