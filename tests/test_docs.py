@@ -18,6 +18,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,8 @@ def blocks(text: str) -> list[Block]:
 def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
     out = io.StringIO()
     code = compile("\n" * (block.line - 1) + block.body, str(page), "exec")
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore", hcal.CalibrationWarning)  # a page may show a fit that warns
         exec(code, namespace)
     return out.getvalue()
 
