@@ -71,7 +71,7 @@ def test_a_signal_while_writing_leaves_the_old_output(
 
 @pytest.mark.parametrize(
     "output",
-    ["m.hcal", "p.csv", *map(slow, ["p.npz", "p.npy", "p.parquet", "p.safetensors", "r.html"])],
+    ["m.hcal", "p.csv", *map(slow, ["p.npz", "p.npy", "p.parquet", "r.html"])],
 )
 def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output: str) -> None:
     """No file may grow beyond 256 bytes: what a full disk is, without one."""

@@ -13,7 +13,6 @@ from hcal import inputs
 from hcal.calibrators.base import Calibrator
 from hcal.io import Batch, Batches, Piece, read_piece
 from hcal.io.class_names import check_classes
-from hcal.io.provenance import mix
 from hcal.passes import Driver
 
 Method = TypeVar("Method", bound=Calibrator)
@@ -155,7 +154,7 @@ def _draw(input: inputs.InputKind, limit: int, piece: RowPiece) -> tuple[int, _R
     for batch in _open(piece):
         _check(batch, input)
         number = np.arange(batch.start, batch.start + len(batch), dtype=np.uint64)
-        hashes = mix(number + np.uint64(0x9E3779B97F4A7C15))
+        hashes = _mix(number + np.uint64(0x9E3779B97F4A7C15))
         columns = {"hash": hashes, "scores": batch.scores, "y": batch.y}
         columns |= {"weight": batch.weight, "groups": batch.groups}
         near = np.flatnonzero(hashes <= np.uint64(limit))
@@ -189,3 +188,10 @@ def _check(batch: Batch, input: inputs.InputKind) -> None:
         raise ValueError(
             f"counting from row {batch.start:,}: {error}" if batch.start else str(error)
         ) from None
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread every bit over all 64 (the finaliser of splitmix64; Steele et al., OOPSLA 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

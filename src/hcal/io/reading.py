@@ -389,7 +389,7 @@ def read(
     Parameters
     ----------
     path : path-like, or sequence of them
-        ``.npz .npy .csv .parquet .feather .jsonl .safetensors .pt`` or a numpy pickle ``.p``; a folder or
+        ``.npz .npy .csv .parquet .feather .jsonl .safetensors`` or a numpy pickle ``.p``; a folder or
         ``"scores/*.parquet"`` is one set of rows, its files in sorted order.
     request : Request, optional
         What the file calls its columns, what its scores are, what happens to rows without a label.
@@ -449,28 +449,20 @@ def joined(parts: Sequence[DataFile], paths: Sequence[Path]) -> DataFile:
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """Return all arrays of a file of arrays by name, or all columns of a table.
+    """Return all arrays of a file of arrays by name.
 
     Examples
     --------
-    >>> read_arrays("a.doc")
+    >>> read_arrays("a.csv")
     Traceback (most recent call last):
     ...
-    ValueError: cannot read a.doc: the types are .arrow, .csv, .feather, .ipc, .jsonl, .npy, .npz, .p, ...
+    ValueError: a.csv is no file of arrays: .npy, .npz, .safetensors, .p, .pkl
     """
+    if Path(path).suffix.lower() not in OPENERS:
+        raise ValueError(f"{Path(path).name} is no file of arrays: {', '.join(OPENERS)}")
     with open_rows(Path(path)) as rows, explained(Path(path).name):
-        if isinstance(rows, ArrayRows):
-            check_bytes(rows.name, rows.n_bytes(rows.names), size_of(rows.file))
-            return {name: rows.whole(name) for name in rows.names}
-        count = rows.count(rows.names)
-        (block,) = rows.blocks(rows.names, rows.names, rows.cuts[0], 0, count, max(count, 1))
-        return {name: text_column(cells) for name, cells in block.items()}
-
-
-def read_names(path: str | Path) -> list[str]:
-    """Return the names of the arrays, or columns, of a file, without reading them."""
-    with open_rows(Path(path)) as rows:
-        return list(rows.names)
+        check_bytes(rows.name, rows.n_bytes(rows.names), size_of(rows.file))
+        return {name: rows.whole(name) for name in rows.names}
 
 
 def declared_bytes(path: Any, request: Request) -> int:
