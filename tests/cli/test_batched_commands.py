@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from hcal.calibrators.batched import apply_batches
+from hcal.calibrators.batches import apply_batches
 from hcal.cli.app import app
 from hcal.io import Request, batches, read
 from hcal.evaluation import blocks as batched

@@ -233,7 +233,7 @@ def certify_batches(
     level, assume, positive
         As for :func:`hcal.certify`.
     driver, advance
-        As for :func:`hcal.calibrators.batched.apply_batches`.
+        As for :func:`hcal.calibrators.batches.apply_batches`.
 
     Examples
     --------

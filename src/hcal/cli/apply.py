@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hcal.calibrators.base import Calibrator
-from hcal.calibrators.batched import apply_batches
+from hcal.calibrators.batches import apply_batches
 from hcal.cli import console, opening
 from hcal.cli.files import Ask, read_for, shape_of
 from hcal.cli.scale import Scale, describe, open_batches
