@@ -230,7 +230,7 @@ def warm(calibrator: Any, classes: int) -> None:
 def clustered(workers: int, rows: int, classes: int) -> list[dict[str, Any]]:
     import distributed
 
-    from hcal.integrations.dask import Driver
+    from hcal.integrations.dask import Runner
 
     found, lines = pieces(rows, classes), []
     calibrator = calibrated(classes)
@@ -240,7 +240,7 @@ def clustered(workers: int, rows: int, classes: int) -> list[dict[str, Any]]:
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
-        works = passes(calibrator, found, Driver(client))
+        works = passes(calibrator, found, Runner(client))
         client.run(warm, calibrator, classes)
         for name in ("evaluate", "fit ts"):
             before = sum(client.run(time.process_time).values())

@@ -159,19 +159,19 @@ def _fatal(function: Any, marks: str, numbered: Any) -> Any:
 def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "scores.npy", LOGITS)
     source = batches(tmp_path / "scores.npy", Request(input="logits"), rows=500)
-    run = on_dask.Driver(client)
+    run = on_dask.Runner(client)
     (tmp_path / "marks").mkdir()
 
     def fragile(function: Any, pieces: Any) -> Any:
         return run(partial(_fatal, function, str(tmp_path / "marks")), pieces)
 
-    applied = apply_batches(CAL, source, tmp_path / "out", driver=fragile)
+    applied = apply_batches(CAL, source, tmp_path / "out", runner=fragile)
     assert (applied.rows, applied.parts) == (ROWS, 6)
     assert sorted(p.name for p in (tmp_path / "marks").iterdir()) == ["1", "3"]
     parts = sorted((tmp_path / "out").iterdir())
     assert [p.name for p in parts] == [f"part-{n:05d}.npy" for n in range(6)]
     np.testing.assert_array_equal(np.concatenate([np.load(p) for p in parts]), PROBS)
-    assert apply_batches(CAL, source, tmp_path / "probs.npy", driver=run) == replace(applied, parts=1)
+    assert apply_batches(CAL, source, tmp_path / "probs.npy", runner=run) == replace(applied, parts=1)
     np.testing.assert_array_equal(np.load(tmp_path / "probs.npy"), PROBS)
     assert not [p for p in tmp_path.rglob("*") if "hcal-tmp" in p.name]
 
@@ -206,7 +206,7 @@ def test_commands_on_a_cluster_say_what_they_say_here(
         (lambda x, y: on_dask.evaluate(x, y[:-1], input="logits"), "y has 2999 rows, scores has 3000"),
         (lambda x, y: on_dask.evaluate(x, y + 1, input="logits"), r"block \d: y must lie in 0..3"),
         (lambda x, y: on_dask.predict_proba(CAL, x * np.nan).compute(), r"block \d: logits contains NaN"),
-        (lambda x, y: on_dask.Driver("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
+        (lambda x, y: on_dask.Runner("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
     ],
 )
 def test_errors_are_one_line(call: Any, said: str) -> None:
@@ -219,7 +219,7 @@ def test_errors_are_one_line(call: Any, said: str) -> None:
 
 def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
-    run = on_dask.Driver(client)
+    run = on_dask.Runner(client)
     work = [(n, mark, 6, (n,)) for n in range(20)]
     assert list(run(lambda piece: _die_once(*piece), work)) == list(range(20))
     begun = run(str, iter(range(10**9)))  # endless, as far as the cluster can see

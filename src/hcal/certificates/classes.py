@@ -73,11 +73,6 @@ class ClassCertificates:
         """The class with the largest bound on its smooth calibration error."""
         return int(self.classes[self.smooth.argmax()])
 
-    def direction(self, k: int) -> str:
-        """Return the direction in which a class is proven wrong: over, under, or an empty string."""
-        found = self.refutations.get(k)
-        return "" if found is None else found.direction
-
     def to_dict(self) -> dict[str, Any]:
         """Return one plain dictionary of lists, classes in their order."""
         names = ("frequency", "stated", "low", "high", "smooth", "reach", "at_least")

@@ -87,7 +87,7 @@ class Alarm:
         size = f"stated {self.stated:.1%}, observed {self.observed:.1%}".replace("%", " %")
         where = f"{self.last - self.rows + 1:,} to {self.last:,}"
         end = "" if self.until is None else f"; over since row {self.until:,}"
-        return f"{printable(self.event)} is {self.direction}: {size} in rows {where}{end}"
+        return f"{printable(self.event)} is {printable(self.direction)}: {size} in rows {where}{end}"
 
 
 class Monitor:
@@ -151,7 +151,7 @@ class Monitor:
             raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
         self.level, self.positive = float(level), int(positive)
         self.tolerance = "auto" if tolerance == "auto" else float(tolerance)
-        self.classes = None if classes is None else check_classes(classes, len(classes))
+        self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
         self.events = self._families(events)
         self.reset()
 
@@ -226,11 +226,11 @@ class Monitor:
         sizes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
         self._gamblers = {f: Gamblers(sizes[f], len(FAMILIES[f])) for f in self.events}
         self._total = np.zeros((4, 1 + sizes["class-wise"]))
-        if p is not None:
+        every = np.full(1 + sizes["class-wise"], 0.0 if self.tolerance == "auto" else self.tolerance)
+        if p is not None and self.tolerance == "auto":
             stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
-            auto = class_tolerance(stated, 0.05)
-            every = auto if self.tolerance == "auto" else np.full(len(auto), self.tolerance)
-            self._tolerances = {"top-label": every[:1], "class-wise": every[1:], "vector": np.zeros(1)}
+            every = class_tolerance(stated, 0.05)
+        self._tolerances = {"top-label": every[:1], "class-wise": every[1:], "vector": np.zeros(1)}
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
@@ -410,24 +410,26 @@ class Monitor:
         families = np.array([log_average(g.start) for g in self._gamblers.values()])
         return own, asdict(self._describe(self.n, families, own, np.maximum(sum(self._recent), 1e-12)))
 
+    def _arrays(self) -> dict[str, Float64]:
+        """Return every array that evidence depends on, by name."""
+        found: dict[str, Float64] = {"total": self._total}
+        for f, g in self._gamblers.items():
+            found |= {f"{f} tolerance": self._tolerances[f], f"{f} weights": g.weights}
+            found |= {f"{f} start": g.start, f"{f} gained": g.gained}
+        return found
+
     @property
     def state(self) -> dict[str, Any]:
         """Everything needed to go on later, as plain values."""
-        gamblers = {
-            f: {name: getattr(g, name).tolist() for name in ("weights", "start", "gained")}
-            for f, g in self._gamblers.items()
-        }
         return {
             "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance, "events": list(self.events),
             "positive": self.positive, "classes": None if self.classes is None else list(self.classes),
             "n": self.n, "n_classes": self.n_classes, "raised": self._raised, "merged": self._merged,
-            "base": self._base,
-            "alarm": None if self.alarm is None else asdict(self.alarm),
+            "base": self._base, "alarm": None if self.alarm is None else asdict(self.alarm),
             "alarms": [asdict(a) for a in self.alarms], "files": self.files,
-            "loudest": None if self._loudest is None else list(self._loudest), "gamblers": gamblers,
-            "tolerances": {f: t.tolist() for f, t in self._tolerances.items()},
-            "history": [list(h) for h in self._history], "total": self._total.tolist(),
-            "recent": [r.tolist() for r in self._recent],
+            "loudest": None if self._loudest is None else list(self._loudest),
+            "arrays": {name: array.tolist() for name, array in self._arrays().items()},
+            "history": [list(h) for h in self._history], "recent": [r.tolist() for r in self._recent],
         }  # fmt: skip
 
     @classmethod
@@ -447,39 +449,31 @@ class Monitor:
             )
         if missing := sorted(set(cls().state) - set(state)):
             raise ValueError(f"the state has no {missing[0]!r}")
-        made = cls(
-            state["level"], state["tolerance"], events=_listed(state["events"], str, 3, "events"),
-            positive=_whole(state["positive"], "positive", 1 << 20), classes=state["classes"],
-        )  # fmt: skip
-        made.n = _whole(state["n"], "n", 1 << 62)
-        k = _whole(state["n_classes"], "n_classes", 1 << 20)
-        if k:
+        events, classes = _listed(state["events"], str, 3, "events"), state["classes"]
+        positive = _whole(state["positive"], "positive", 1 << 20)
+        made = cls(state["level"], state["tolerance"], events=events, positive=positive, classes=classes)
+        made.n, made._raised = _whole(state["n"], "n", 1 << 62), bool(state["raised"])
+        if k := _whole(state["n_classes"], "n_classes", 1 << 20):
             made._begin(k)
-            shapes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
-            made._tolerances = {
-                f: _numbers(state["tolerances"][f], (c,), f"tolerances.{f}", low=0.0)
-                for f, c in shapes.items()
-            }
-            for family, gamblers in made._gamblers.items():
-                for name in ("weights", "start", "gained"):
-                    held, low = state["gamblers"][family][name], 0.0 if name == "weights" else -np.inf
-                    shape = getattr(gamblers, name).shape
-                    setattr(gamblers, name, _numbers(held, shape, f"gamblers.{family}.{name}", low))
-                if (np.abs(gamblers.weights.sum(axis=1) - 1) > 1e-6).any():
-                    raise ValueError(f"gamblers.{family}.weights must sum to 1")
-            made._total = _numbers(state["total"], made._total.shape, "total", low=0.0)
-            recent = _listed(state["recent"], list, RECENT, "recent")
-            made._recent.extend(_numbers(r, made._total.shape, "recent", low=0.0) for r in recent)
+            made.classes = None if made.classes is None else check_classes(made.classes, k)
+        for name, array in made._arrays().items():
+            low = -np.inf if name.endswith(("start", "gained")) else 0.0
+            array[...] = _numbers(state["arrays"][name], array.shape, name, low)
+            if name.endswith("weights") and (np.abs(array.sum(axis=1) - 1) > 1e-6).any():
+                raise ValueError(f"{name} must sum to 1")
+        recent, shape = _listed(state["recent"], list, RECENT, "recent"), made._total.shape
+        made._recent.extend(_numbers(r, shape, "recent", 0.0) for r in recent)
+        if made.n % BLOCK and not recent:
+            raise ValueError("recent must hold the block under way")
         made._merged, made._base = (float(_numbers(state[name], (), name)) for name in ("merged", "base"))
-        made._raised = bool(state["raised"])
         if state["loudest"] is not None:
             value, words = state["loudest"]
             made._loudest = float(_numbers(value, (), "loudest")), asdict(_alarm(words))
         made.alarm = None if state["alarm"] is None else _alarm(state["alarm"])
         made.alarms = [_alarm(a) for a in _listed(state["alarms"], dict, _KEPT, "alarms")]
         made.files = [_file(f) for f in _listed(state["files"], dict, _KEPT, "files")]
-        history = _listed(state["history"], list, _KEPT, "history")
-        made._history = [tuple(_numbers(h, (1 + len(made.events),), "history").tolist()) for h in history]
+        history, width = _listed(state["history"], list, _KEPT, "history"), (1 + len(made.events),)
+        made._history = [tuple(_numbers(h, width, "history").tolist()) for h in history]
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:

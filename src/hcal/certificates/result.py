@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -95,10 +94,14 @@ class Certificate:
         return self.events.get("top label")
 
     @property
+    def _kept(self) -> list[EventCertificate]:
+        return [] if self.classes is None else list(self.classes.kept.values())
+
+    @property
     def headline(self) -> EventCertificate:
         """The event that is spoken of first: P(positive) of two classes, else the top label."""
-        if self.classes is not None and (self.k == 2 or not self.events):
-            return next(iter(self.classes.kept.values()))
+        if self._kept and (self.k == 2 or not self.events):
+            return self._kept[0]
         return self.top or next(iter(self.events.values()))
 
     @property
@@ -148,8 +151,7 @@ class Certificate:
         -------
         int, or None where it takes more than a million rows
         """
-        every = [*self.events.values(), *([] if self.classes is None else self.classes.kept.values())]
-        found = [e.rows_needed(bound) for e in every]
+        found = [e.rows_needed(bound) for e in [*self.events.values(), *self._kept]]
         return None if any(f is None for f in found) else max(f for f in found if f is not None)
 
     @property
@@ -219,11 +221,9 @@ class Certificate:
         return draw_event(self._event(event), self.level)
 
     def _event(self, name: str | None) -> EventCertificate:
-        known = self.events | (
-            {} if self.classes is None else {e.name: e for e in self.classes.kept.values()}
-        )
+        known = {e.name: e for e in [*self.events.values(), *self._kept]}
         if name is None:
-            return next(iter(known.values()))
+            return self.headline
         if name not in known:
             raise ValueError(f"no certificate of {name!r} is kept; there are {', '.join(known)}")
         return known[name]
@@ -251,13 +251,6 @@ class Certificate:
         return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        told = "".join(f"<p>{html.escape(line)}</p>" for line in self.sentences)
-        head, *body = sentences.table(self)
-        titles = "".join(f"<th>{html.escape(c)}</th>" for c in head)
-        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in body)
-        return f"<div>{told}<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.inputs import InputKind
 from hcal.io.class_names import ClassName
+from hcal.io.language_models import is_questions
 from hcal.io.limits import explained
 from hcal.io.reading import (
     DataFile,
@@ -256,6 +257,8 @@ def batches(
     paths = files_of(source)
     if paths is None:
         raise TypeError(f"batches reads files; pass hcal.io.Batch objects on as they are, not {type(source)}")
+    if request.plain and is_questions(paths):
+        raise ValueError(f"{paths[0].name}: answers of language models are read whole, not by blocks")
     if request.labels is not None:
         request = replace(request, labels=Path(request.labels).absolute())
     return Batches(paths, Reading(request, part, keep, None if order is None else tuple(order)), rows)

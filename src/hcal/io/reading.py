@@ -140,7 +140,7 @@ class DataFile:
     def rows(self, kept: NDArray[Any]) -> DataFile:
         """Return some of the rows, by a mask or by numbers."""
         names = ("values", "y", "ids", "groups", "weight")
-        some = {n: None if (a := getattr(self, n)) is None else a[kept] for n in names}
+        some: dict[str, Any] = {n: None if (a := getattr(self, n)) is None else a[kept] for n in names}
         return replace(self, **some, beside={n: a[kept] for n, a in self.beside.items()})
 
 
@@ -268,7 +268,11 @@ def _data(
         array = getattr(data, role)
         if array is not None and array.shape != (len(values),):
             raise ValueError(f"{role} must have one value a row, got shape {array.shape}")
-    return data if names is None else replace(data, classes=check_classes(names, data.n_classes))
+    return (
+        data
+        if names is None
+        else replace(data, classes=tuple(map(str, check_classes(names, data.n_classes))))
+    )
 
 
 def _kept(cells: Any) -> NDArray[Any]:
@@ -511,6 +515,14 @@ def files_of(source: Any) -> list[Path] | None:
     if len(types) > 1:
         raise ValueError(f"files of several types, {one_line(', '.join(types))}: name one with a pattern")
     return found
+
+
+def by_blocks(source: Any) -> bool:
+    """Whether names stand for several files whose rows are read by blocks: not answers of language models."""
+    paths = files_of(source) or []
+    names = source if isinstance(source, list | tuple) else [source]
+    several = len(paths) > 1 or is_many(Path(names[0]))
+    return several and not is_questions(paths)
 
 
 def is_many(path: Path) -> bool:
