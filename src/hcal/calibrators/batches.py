@@ -76,12 +76,12 @@ def fit_batches(
         raise ValueError(f"sample_rows must be at least 1, got {sample_rows}")
     known = getattr(batches, "n_rows", None) if n_rows is None else n_rows
     sample = _Sample(sample_rows, known)
+    pieces: Iterable[RowPiece] = batches() if callable(batches) else batches
     if run is None:
-        pieces = batches() if callable(batches) else batches
         for piece in pieces:
             sample.add(_draw(calibrator.input, sample.limit, piece))
     else:
-        pieces = batches.pieces() if isinstance(batches, Batches) else batches
+        pieces = batches.pieces() if isinstance(batches, Batches) else pieces
         for drawn in run(partial(_draw, calibrator.input, sample.limit), pieces):
             sample.add(drawn)
     rows = sample.result()
