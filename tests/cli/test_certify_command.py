@@ -57,7 +57,7 @@ def test_rows_of_the_fit_are_refused_on_the_command_line(task: tuple[Path, Path]
 
 
 def test_a_missing_group_is_named(task: tuple[Path, Path]) -> None:
-    assert "has no array 'age'" in _run("certify", task[0], "--group", "age", code=1)
+    assert "has no column 'age'" in _run("certify", task[0], "--group", "age", code=1)
 
 
 def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
