@@ -21,8 +21,8 @@ from hcal.cli.app import app
 from hcal.reporting import Content, Source, build_report, judge_report, measure_report
 from hcal.reporting.charts import percent, probability_axis
 from hcal.reporting.content import HEADLINE, RESAMPLES
-from hcal.reporting.decisions import thresholds
 from hcal.reporting.page import render
+from hcal.reporting.sections import thresholds
 from hcal.reporting.svg import Axis
 from helpers import measured_report as measured
 from helpers import synthetic
@@ -98,16 +98,6 @@ def test_every_part_is_there_with_two_classes_and_more() -> None:
     assert found == common | {"classes"}
     found = set(re.findall(r'<section id="(\w+)"', render(binary())))
     assert found == common | {"clinical"}
-
-
-def test_the_curves_without_bins_are_the_librarys() -> None:
-    content, html = measured(), page()
-    assert content.after is not None
-    parts = hcal.reliability(content.after.probs, content.y, level="top-label", binning="corp")[0].parts
-    assert parts is not None
-    assert f"{parts.miscalibration:.4f} (miscalibration) − {parts.discrimination:.4f}" in html
-    smooth = percent(hcal.metrics.smece(content.after.probs, content.y), 2)
-    assert f"After: the smooth calibration error is {smooth}." in html
 
 
 def test_the_numbers_are_the_librarys() -> None:

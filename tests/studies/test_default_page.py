@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -93,26 +92,3 @@ def test_a_stored_cell_is_what_the_script_computes() -> None:
         # Iterative solvers on another machine: the fourth digit of a mean of ratios may move.
         for name in (*joint.GROUPS, "joint"):
             assert float(row[name]) == pytest.approx(fresh[row["method"]][name], rel=5e-3), name
-
-
-def test_the_trap_is_the_one_of_the_results() -> None:
-    with open(ROOT / "results" / "selector_trap.csv", newline="") as f:
-        rows = list(csv.DictReader(f))
-    shown = [line.strip("| ").split(" | ") for line in between(_trap_page(), "trap")[2:]]
-    assert [s[0] for s in shown] == [r["point"] for r in rows]
-    for line, row in zip(shown, rows, strict=True):
-        assert [float(v) for v in line[1:]] == [round(float(v), 4) for v in list(row.values())[1:]]
-
-
-def test_the_trap_does_what_the_page_says() -> None:
-    with open(ROOT / "results" / "selector_trap.csv", newline="") as f:
-        rows = {r.pop("point"): {k: float(v) for k, v in r.items()} for r in csv.DictReader(f)}
-    start, flat = rows["1"], rows["0.1"]
-    assert flat["cwece_a"] < start["cwece_a"] / 3
-    assert flat["dkde_ce"] < start["dkde_ce"] / 25
-    assert flat["mean_confidence"] < 0.03
-    assert flat["nll"] > 3 * start["nll"]
-
-
-def _trap_page() -> Path:
-    return ROOT / "docs" / "why-not-the-papers-selector.md"

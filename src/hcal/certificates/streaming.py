@@ -18,7 +18,7 @@ from hcal.certificates.bounds import check_level
 from hcal.certificates.classes import certify_classes, certify_groups, group_names
 from hcal.certificates.event import certify_event
 from hcal.certificates.result import ASSUMED, REFUSED, TOLERANCE, Certificate, found_rows
-from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins
+from hcal.certificates.windows import BINS, EventTable, bin_of, table_of_bins
 from hcal.io.class_names import check_classes
 from hcal.numerics import Float64, IntArray
 

@@ -22,8 +22,8 @@ from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.io.blocks import Batch, Batches, read_piece, rows_from
-from hcal.io.reading import Piece
 from hcal.io.probabilities import to_probs
+from hcal.io.reading import Piece
 from hcal.metrics.registry import METRICS
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.numerics import FloatArray, IntArray
@@ -76,18 +76,14 @@ class BatchedEvaluation:
         n, m = self.result.n, self.sample_rows
         if n == m:
             return []
+        sample = f"seeded sample of {m:,} of {n:,} rows"
         by: dict[str, list[str]] = {}
         for name, how in self.how.items():
             by.setdefault(how, []).append(name)
-        told = [f"{how if how != 'sample' else _sample_words(m, n)}: {', '.join(by[how])}" for how in by]
-        level = self.result.ci
-        if level is not None:
-            told.append(f"intervals: of the {_sample_words(m, n)}, so wider than those of all rows")
+        told = [f"{how if how != 'sample' else sample}: {', '.join(by[how])}" for how in by]
+        if self.result.ci is not None:
+            told.append(f"intervals: of the {sample}, so wider than those of all rows")
         return told
-
-
-def _sample_words(m: int, n: int) -> str:
-    return f"seeded sample of {m:,} of {n:,} rows"
 
 
 @dataclass

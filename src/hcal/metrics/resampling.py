@@ -60,7 +60,7 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
             told.append(f"{metric.name} (standard error {shares.std(ddof=1) / np.sqrt(of.n):.2g})")
     if not told:
         return values, []
-    return values, [f"from {s.subset.n:,} of {s.n:,} rows, a systematic sample: {', '.join(told)}"]
+    return values, [f"computed on a systematic sample of {s.subset.n:,} of {s.n:,} rows: {', '.join(told)}"]
 
 
 def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Float64:
