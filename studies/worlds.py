@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hcal.certificates.event import EventCertificate
-from hcal.certificates.table import EventTable, table_of_rows
+from hcal.certificates.windows import EventTable, table_of_rows
 from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray, softmax
 

@@ -12,8 +12,7 @@ import pytest
 import hcal
 from hcal.certificates import CertificateStream, RowsOfTheFitError, certify_event, sentences
 from hcal.certificates.classes import certify_classes
-from hcal.certificates.table import bin_of, table_of_rows
-from hcal.certificates.windows import find_windows, variance_bound
+from hcal.certificates.windows import bin_of, find_windows, table_of_rows, variance_bound
 from hcal.leakage import model_fingerprint
 from hcal.metrics import Sample
 from helpers import synthetic

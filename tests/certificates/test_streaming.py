@@ -9,7 +9,7 @@ import pytest
 
 import hcal
 from hcal.certificates import CertificateStream, RowsOfTheFitError
-from hcal.certificates.table import bin_edges, bin_of
+from hcal.certificates.windows import bin_edges, bin_of
 from hcal.leakage import fingerprint
 from studies.worlds import WORLDS, draw_labels
 

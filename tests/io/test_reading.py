@@ -283,13 +283,19 @@ def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
 
 def test_unlabelled_rows_in_python() -> None:
     pd = pytest.importorskip("pandas")
-    scores, y, weight = hcal.io.drop_unlabelled(LOGITS, np.array([0.0, np.nan, 2.0]), [1, 2, 3])
+    scores, y, weight = hcal.drop_unlabelled(LOGITS, np.array([0.0, np.nan, 2.0]), [1, 2, 3])
     np.testing.assert_array_equal(scores, LOGITS[[0, 2]])
     assert (y.tolist(), weight) == ([0, 2], [1, 3])
-    frame, labels = hcal.io.drop_unlabelled(pd.DataFrame(LOGITS), pd.Series(["cat", None, "dog"]))
+    frame, labels = hcal.drop_unlabelled(pd.DataFrame(LOGITS), pd.Series(["cat", None, "dog"]))
     assert (frame.index.tolist(), labels.tolist()) == ([0, 2], ["cat", "dog"])
+    with pytest.raises(
+        UnlabelledError, match=r"y has no label in 1 of 3 rows, first row 1: hcal\.drop_unlabelled"
+    ):
+        hcal.make_calibrator("ts").fit(LOGITS, ["cat", None, "dog"], classes=NAMES)
+    with pytest.raises(ValueError, match=r"row 2 is 3.7, which is no class; hcal does no regression"):
+        hcal.make_calibrator("ts").fit(LOGITS, [0.0, 1.0, 3.7])
     with pytest.raises(ValueError, match="2 rows beside 3 labels"):
-        hcal.io.drop_unlabelled(LOGITS[:2], [0, None, 1])
+        hcal.drop_unlabelled(LOGITS[:2], [0, None, 1])
 
 
 # -- labels, classes, units -------------------------------------------------------------------------------

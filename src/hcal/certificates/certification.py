@@ -22,7 +22,7 @@ from hcal.certificates.result import (
     found_rows,
 )
 from hcal.certificates.streaming import CertificateStream
-from hcal.certificates.table import EventTable, table_of_rows
+from hcal.certificates.windows import EventTable, table_of_rows
 from hcal.io.class_names import ClassName, check_classes, encode
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import brier_rows

@@ -18,7 +18,7 @@ from hcal.certificates.bounds import check_level
 from hcal.certificates.classes import certify_classes, certify_groups, group_names
 from hcal.certificates.event import certify_event
 from hcal.certificates.result import ASSUMED, REFUSED, TOLERANCE, Certificate, found_rows
-from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins
+from hcal.certificates.windows import BINS, EventTable, bin_of, table_of_bins
 from hcal.io.class_names import check_classes
 from hcal.numerics import Float64, IntArray
 
@@ -206,7 +206,7 @@ def certify_batches(
     level, assume, positive
         As for :func:`hcal.certify`.
     runner, advance
-        Who works on the pieces, and what is told how many rows were done.
+        Who works on the pieces (this process by default), and who is told how many rows were done.
 
     Examples
     --------

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.certificates.thresholds import Tails
+from hcal.certificates.windows import Tails
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.numerics import Float64
 from hcal.reporting import svg

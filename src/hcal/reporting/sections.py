@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from hcal.certificates import class_tolerance
-from hcal.certificates.table import EventTable
-from hcal.certificates.thresholds import risk_coverage, threshold_table
+from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.metrics.clinical import clinical as clinical_panel
 from hcal.metrics.registry import LEVELS
