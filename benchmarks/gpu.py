@@ -35,41 +35,43 @@ def say(**facts: object) -> None:
     print(json.dumps(shown), flush=True)
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
-    say(device=torch.cuda.get_device_name(), torch=torch.__version__, hcal=hcal.__version__)
-    for n, k in SIZES:
-        z, y = task(n, k)
-        x, labels = torch.from_numpy(z).cuda(), torch.from_numpy(y).cuda()
-        softmax = seconds(lambda x=x: torch.softmax(x, dim=1))
-        cal = hcal.PooledCalibrator().fit(z, y)
-        size = f"{n}x{k}"
-        host = torch.from_numpy(cal.predict_proba(z)).cuda()
-        difference = float((cal.predict_proba(x) - host).abs().max())
-        say(size=size, what="predict_proba", softmaxes=seconds(lambda x=x: cal.predict_proba(x)) / softmax,
-            difference_to_numpy=difference)  # fmt: skip
-        say(
-            size=size,
-            what="fit",
-            seconds=seconds(lambda x=x, labels=labels: hcal.PooledCalibrator().fit(x, labels), 2),
-        )
-        probs = torch.softmax(x, dim=1).requires_grad_()
-        loss = hcal.HCalibrationLoss()
+def of_size(n: int, k: int) -> None:
+    """Measure one size."""
+    z, y = task(n, k)
+    size, x, labels = f"{n}x{k}", torch.from_numpy(z).cuda(), torch.from_numpy(y).cuda()
+    cal, loss = hcal.PooledCalibrator().fit(z, y), hcal.HCalibrationLoss()
+    softmax = seconds(lambda: torch.softmax(x, dim=1))
+    host = torch.from_numpy(cal.predict_proba(z)).cuda()
+    difference = float((cal.predict_proba(x) - host).abs().max())
+    predict = seconds(lambda: cal.predict_proba(x)) / softmax
+    say(size=size, what="predict_proba", softmaxes=predict, difference_to_numpy=difference)
+    say(size=size, what="fit", seconds=seconds(lambda: hcal.PooledCalibrator().fit(x, labels), 2))
+    probs = torch.softmax(x, dim=1).requires_grad_()
+    sort = seconds(lambda: torch.sort(probs.detach().flatten()))
+    say(size=size, what="h loss + gradient", sorts=seconds(lambda: loss(probs, labels).backward()) / sort)
+    say(size=size, what="evaluate", seconds=seconds(lambda: hcal.evaluate(probs.detach(), labels), 1))
+    say(size=size, what="module", **torch_ratios(n, k, "cuda"))
 
-        def step(probs: torch.Tensor = probs, labels: torch.Tensor = labels) -> None:
-            loss(probs, labels).backward()
 
-        sort = seconds(lambda probs=probs: torch.sort(probs.detach().flatten()))
-        say(size=size, what="h loss + gradient", sorts=seconds(step) / sort)
-        found = seconds(lambda probs=probs, labels=labels: hcal.evaluate(probs.detach(), labels), 1)
-        say(size=size, what="evaluate", seconds=found)
-        say(size=size, what="module", **torch_ratios(n, k, "cuda"))
+def training() -> None:
+    """Measure the paper's training."""
     z, y = task(5000, 10)
     x, labels = torch.from_numpy(z).cuda(), torch.from_numpy(y).cuda()
     for maps in ("piecewise-10", "all"):
         start = time.perf_counter()
         hcal.HCalibrator(maps=maps, device="cuda").fit(x, labels)
         say(size="5000x10", what=f"HCalibrator(maps={maps!r})", seconds=time.perf_counter() - start)
+
+
+def main() -> None:
+    """Measure everything; what fails is said and does not stop the rest."""
+    warnings.simplefilter("ignore")
+    say(device=torch.cuda.get_device_name(), torch=torch.__version__, hcal=hcal.__version__)
+    for work in (*((of_size, size) for size in SIZES), (training, ())):
+        try:
+            work[0](*work[1])
+        except Exception as error:
+            say(failed=work[0].__name__, arguments=str(work[1]), error=repr(error)[:500])
 
 
 if __name__ == "__main__":
