@@ -101,7 +101,7 @@ def evaluate(
     _check_options(ci, interval, n_resamples)
     names, chosen = chosen_metrics(metrics)
     named = None if classes is None else check_classes(classes, len(classes))
-    y = y if named is None else encode(y, named)
+    y = y if named is None or y is None else encode(y, named)
     s = _sample(probs, y, sample_weight, input)
     notes = _coincidence(probs, calibration, input)
     # A metric that was chosen refuses weights that it cannot take with an error of its own.
