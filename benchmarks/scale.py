@@ -184,7 +184,7 @@ def in_memory(name: str, rows: int, classes: int) -> dict[str, Any]:
 
 def files(rows: int, classes: int, *, blocks: bool) -> dict[str, Any]:
     """A file of logits to a file of probabilities: read, predict, write."""
-    from hcal.calibrators.batched import apply_batches
+    from hcal.calibrators.batches import apply_batches
     from hcal.io import Request, batches, read, write_probs
 
     calibrator = calibrated(classes)

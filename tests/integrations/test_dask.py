@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from hcal.calibrators.batched import apply_batches
+from hcal.calibrators.batches import apply_batches
 from hcal.certificates.streaming import CertificateStream
 from hcal.cli.app import app
 from hcal.io import Request, batches
