@@ -83,6 +83,11 @@ def test_baseline_gives_paired_differences() -> None:
     assert d.high - d.low < 2 * (own[1] - own[0])
     same = hcal.evaluate(P, Y, ["nll", "ece_ew"], ci=0.95, baseline=P, n_resamples=50)
     assert (same.differences["nll"].low, same.differences["ece_ew"].high) == (0.0, 0.0)
+    before = hcal.evaluate(P, Y, ["nll", "skce"])
+    found = hcal.evaluate(q, Y, ["nll", "skce"], baseline=before).differences
+    assert found == hcal.evaluate(q, Y, ["nll", "skce"], baseline=P).differences
+    with pytest.raises(ValueError, match="paired intervals need"):
+        hcal.evaluate(q, Y, ["nll"], 0.95, baseline=before)
     with pytest.raises(ValueError, match="baseline has 5 classes, probs has 4"):
         hcal.evaluate(P, Y, "nll", baseline=np.full((400, 5), 0.2))
 

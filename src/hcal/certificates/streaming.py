@@ -206,7 +206,7 @@ def certify_batches(
     level, assume, positive
         As for :func:`hcal.certify`.
     runner, advance
-        As for :func:`hcal.calibrators.batched.apply_batches`.
+        Who works on the pieces (this process by default), and who is told how many rows were done.
 
     Examples
     --------

@@ -104,10 +104,11 @@ def evaluate(
         probs = raw
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-            result = hcal.evaluate(probs, y, metrics, ci, baseline=raw, **options)
+            baseline = before if ci is None else raw
+            result = hcal.evaluate(probs, y, metrics, ci, baseline=baseline, **options)
             found = Measured(data, calibrator, before, result)
             found.changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
-    if raw.shape[1] == 2:
+    if raw.shape[1] == 2 and 0 < np.count_nonzero(y) < len(y):
         panel = hcal.clinical(probs, y, positive=options["positive"])
         found.more["clinical"] = panel.to_dict()
     found.sides = [("before", raw), ("after", probs)] if calibrator is not None else [("", raw)]

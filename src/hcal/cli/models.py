@@ -225,7 +225,8 @@ class _Apply:
             n_rows = source.n_rows or 0
             parts = (data for each in source.pieces() for _, data in read_blocks(each))
         first = next(parts)
-        names = {role: column for role, column in first.columns.items() if role in ("id", "label")}
+        asked = files.request(cal)
+        names = {role: name for role in ("id", "label") if (name := getattr(asked, role)) is not None}
         total = 0.0
         with write_blocks(target, n_rows, classes=first.classes, names=names) as write:
             for data in _chained(first, parts):

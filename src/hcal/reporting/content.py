@@ -67,7 +67,7 @@ class Source:
     @property
     def is_file(self) -> bool:
         """Whether commands can name it."""
-        return bool(self.checksum)
+        return self.name != Source.name
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ReportSide:
     probs: FloatArray
     headline: Evaluation  # four metrics with intervals, and what is proven
     metrics: Evaluation
-    curves: dict[str, ReliabilityCurve]  # of P(positive) or of the top label, by binning
+    curves: dict[Binning, ReliabilityCurve]  # of P(positive) or of the top label, by binning
 
 
 @dataclass(frozen=True)
@@ -281,6 +281,7 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
     found = evaluate_batches(source, calibrator, list(HEADLINE), ci, positive=positive)
     sample = found.sample
     names = options.pop("class_names", None) or source.classes
+    options.setdefault("source", Source(str(source.name), source.part, source.kind))
     content = measure_report(
         sample.scores,
         sample.y,
@@ -302,5 +303,5 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
 
 def _over_all(side: ReportSide, found: Evaluation) -> ReportSide:
     """Put the numbers of all rows in the place of those of the sample."""
-    numbers = {"n": found.n, "results": found.results, "differences": found.differences}
-    return replace(side, headline=replace(side.headline, **numbers))
+    headline = replace(side.headline, n=found.n, results=found.results, differences=found.differences)
+    return replace(side, headline=headline)

@@ -161,8 +161,8 @@ def render(content: Content) -> str:
         for name in ("style.css", "script.js")
     )
     return _PAGE.format(
-        title=escape(f"Calibration report: {content.source.name}"),
-        name=escape(content.source.name),
+        title=escape(f"Calibration report: {Path(content.source.name).name}"),
+        name=escape(Path(content.source.name).name),
         subtitle=escape(_subtitle(content)),
         style=style,
         style_hash=_hash(style),
