@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
-from hcal.io import Batch, Batches, Piece, read_piece
+from hcal.io import Batch, Batches, Piece, read_piece, rows_from
 from hcal.io.class_names import check_classes
 from hcal.passes import Runner
 
@@ -76,12 +76,12 @@ def fit_batches(
         raise ValueError(f"sample_rows must be at least 1, got {sample_rows}")
     known = getattr(batches, "n_rows", None) if n_rows is None else n_rows
     sample = _Sample(sample_rows, known)
+    pieces: Iterable[RowPiece] = batches() if callable(batches) else batches
     if run is None:
-        pieces = batches() if callable(batches) else batches
         for piece in pieces:
             sample.add(_draw(calibrator.input, sample.limit, piece))
     else:
-        pieces = batches.pieces() if isinstance(batches, Batches) else batches
+        pieces = batches.pieces() if isinstance(batches, Batches) else pieces
         for drawn in run(partial(_draw, calibrator.input, sample.limit), pieces):
             sample.add(drawn)
     rows = sample.result()
@@ -177,17 +177,13 @@ def _open(piece: RowPiece) -> Iterator[Batch]:
 
 def _check(batch: Batch, input: inputs.InputKind) -> None:
     """Name every fault of a batch with its rows."""
-    try:
+    with rows_from(batch.start):
         if batch.kind != input:
             raise ValueError(f"the batch holds {batch.kind}, but the calibrator takes input={input!r}")
         if batch.y is None:
             raise ValueError("the batch has no labels")
         scores, _ = inputs.check_scores(batch.scores, input=input)
         inputs.check_labels(batch.y, *scores.shape)
-    except ValueError as error:
-        raise ValueError(
-            f"counting from row {batch.start:,}: {error}" if batch.start else str(error)
-        ) from None
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

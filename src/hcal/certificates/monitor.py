@@ -21,14 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from hcal import inputs
-from hcal.certificates.bets import (
-    FAMILIES,
-    Gamblers,
-    log_average,
-    log_mean,
-    log_payoffs,
-    log_vector_payoffs,
-)
+from hcal.certificates.bets import FAMILIES, Gamblers, log_average, log_mean, log_payoffs, log_vector_payoffs
 from hcal.certificates.classes import class_tolerance
 from hcal.certificates.state import Alarm, check_alarm, check_file, check_listed, check_numbers, check_whole
 from hcal.extras import pyplot
