@@ -94,5 +94,5 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
     )
     assert found["alarm"]["event"] == "class cat"
     assert found["rows"] == 6000
-    told = hcal.Monitor(tolerance="auto").update(p[:600], y[:600]).update(p[600:], y[600:])
+    told = hcal.Monitor().update(p, y)
     assert found["log_evidence"] == pytest.approx(told.log_evidence, rel=1e-9)
