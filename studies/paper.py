@@ -124,8 +124,8 @@ def short_table(own: Numbers, paper: Numbers, task: str) -> list[str]:
             continue
         cells = []
         for metric, setting in SHORT.items():
-            known = method == setting or not method.startswith("h")
-            value = paper.get((task, method.partition(":")[0], metric)) if known else None
+            base = method.partition(":")[0]
+            value = paper.get((task, base, metric)) if base != "h" or method == setting else None
             cells += ["–" if value is None else f"{value:.5f}", f"{own[task, method, metric]:.5f}"]
         out.append(f"| `{method}` | {' | '.join(cells)} | {own[task, method, 'nll']:.4f} |")
     return [*out, ""]
@@ -163,7 +163,7 @@ def agreement(own: Numbers, paper: Numbers) -> list[str]:
         for method in METHODS:
             apart = [_apart(own, paper, task, method, m) for m in METRICS]
             kept = [d for d in apart if d is not None]
-            if kept and not method.startswith("h"):
+            if kept and method.partition(":")[0] != "h":
                 methods[method] = float(np.median(kept))
         close = [m for m, d in methods.items() if d <= 0.02]
         near = [m for m, d in methods.items() if 0.02 < d <= 0.15]
@@ -187,7 +187,12 @@ def _apart(own: Numbers, paper: Numbers, task: str, method: str, metric: str) ->
 
 def _shown(key: tuple[str, str, str], task: str, group: tuple[str, ...], paper: Numbers) -> bool:
     name, method, metric = key
-    return name == task and metric.startswith(group) and not method.startswith("h") and paper.get(key, 0) > 0
+    return (
+        name == task
+        and metric.startswith(group)
+        and method.partition(":")[0] != "h"
+        and paper.get(key, 0) > 0
+    )
 
 
 def draw(own: Numbers, paper: Numbers) -> Path:
@@ -208,7 +213,7 @@ def draw(own: Numbers, paper: Numbers) -> Path:
                 if key in paper and (task, setting, metric) in own:
                     axis.plot(paper[key], own[task, setting, metric], "D", color=SUBJECT, markeredgecolor="black",
                               label="h-calibration" if metric == "ece_s1" else None)  # fmt: skip
-            ends = np.array([1e-4, 1.0])
+            ends = np.array([1e-5, 1.0])
             axis.plot(ends, ends, color="black", linewidth=0.8)
             axis.set(xscale="log", yscale="log", title=title, xlabel="the paper", ylabel="hcal")
         axes[0].legend()
