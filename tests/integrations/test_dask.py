@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from hcal.calibrators.batches import apply_batches
 from hcal.certificates.streaming import CertificateStream
 from hcal.cli.app import app
-from hcal.io import Request, batches
 from hcal.metrics import METRICS, StreamingMetrics
 from helpers import synthetic
 
@@ -142,38 +138,6 @@ def test_a_fit_on_blocks_is_the_fit_in_memory(method: str, client: Any, tmp_path
     np.testing.assert_allclose(found.predict_proba(LOGITS), here.predict_proba(LOGITS), atol=1e-6)
     assert found.classes_.tolist() == list("nesw")
     assert (tmp_path / "mark").exists()
-
-
-def _fatal(function: Any, marks: str, numbered: Any) -> Any:
-    """Do a piece; one dies before its file has its name, another when all is done but nobody knows."""
-    number = numbered[0]
-    if number in (1, 3) and not (mark := Path(marks) / str(number)).exists():
-        mark.touch()
-        if number == 1:
-            os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
-        function(numbered)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return function(numbered)
-
-
-def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "scores.npy", LOGITS)
-    source = batches(tmp_path / "scores.npy", Request(input="logits"), rows=500)
-    run = on_dask.Runner(client)
-    (tmp_path / "marks").mkdir()
-
-    def fragile(function: Any, pieces: Any) -> Any:
-        return run(partial(_fatal, function, str(tmp_path / "marks")), pieces)
-
-    applied = apply_batches(CAL, source, tmp_path / "out", runner=fragile)
-    assert (applied.rows, applied.parts) == (ROWS, 6)
-    assert sorted(p.name for p in (tmp_path / "marks").iterdir()) == ["1", "3"]
-    parts = sorted((tmp_path / "out").iterdir())
-    assert [p.name for p in parts] == [f"part-{n:05d}.npy" for n in range(6)]
-    np.testing.assert_array_equal(np.concatenate([np.load(p) for p in parts]), PROBS)
-    assert apply_batches(CAL, source, tmp_path / "probs.npy", runner=run) == replace(applied, parts=1)
-    np.testing.assert_array_equal(np.load(tmp_path / "probs.npy"), PROBS)
-    assert not [p for p in tmp_path.rglob("*") if "hcal-tmp" in p.name]
 
 
 def test_commands_on_a_cluster_say_what_they_say_here(

@@ -379,9 +379,11 @@ def test_other_columns_are_kept(tmp_path: Path) -> None:
     table = TABLE | {"note": ["a b", "", "ü"], "age": [3, 4, 5]}
     for suffix in TABLES:
         data = read(write_table(tmp_path / f"t{suffix}", table), REQUEST, keep=True)
-        assert list(data.beside) == ["note", "age"]
+        assert list(data.beside) == ["note", "age", "site", "w"]
         assert [str(v) for v in data.beside["age"]] == ["3", "4", "5"]
         assert data.columns == {"label": "target", "id": "id", "group": "site", "weight": "w"}
+    path = write_table(tmp_path / "t.parquet", {"probs": PROBS.tolist(), "parts": [[1, 2], [3, 4], [5, 6]]})
+    assert read(path, keep=True).beside["parts"][2] == [5, 6]
     np.savez(tmp_path / "t.npz", logits=LOGITS, y=[0, 1, 2], age=[3, 4, 5], other=[1])
     assert list(read(tmp_path / "t.npz", keep=True).beside) == ["age"]
 

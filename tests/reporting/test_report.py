@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import hcal
 from hcal.certificates.sentences import points
 from hcal.cli.app import app
-from hcal.reporting import Content, Source, build_report, judge_report, measure_report
+from hcal.reporting import Content, Source, build_report, measure_report, verdict_of
 from hcal.reporting.charts import percent, probability_axis
 from hcal.reporting.content import HEADLINE, RESAMPLES
 from hcal.reporting.page import render
@@ -188,7 +188,7 @@ def binary() -> Content:
 
 def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
     content, text = binary(), render(binary())
-    assert "P(sick) is" in judge_report(content).headline
+    assert "P(sick) is" in verdict_of(content).headline
     rate = content.before.headline.positive
     assert rate is not None
     assert rate.observed == pytest.approx((content.y == 1).mean())
@@ -197,7 +197,7 @@ def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
     found = content.final.headline.assessment
     assert found is not None
     assert found.tolerance == pytest.approx(0.1 * np.sqrt(rate.observed * (1 - rate.observed)))
-    assert points(found.tolerance) in judge_report(content).headline
+    assert points(found.tolerance) in verdict_of(content).headline
     assert "P(sick) in" in text
     assert "Decision curve" in text
 
@@ -238,7 +238,7 @@ def test_another_class_frequency_is_told_with_the_command_that_corrects_it() -> 
     assert measure_report(*rows(0.5), calibrator).shift == 0
     content = measure_report(*rows(0.1), calibrator, source=Source("t.npz", "", "logits", "ab", "m.hcal"))
     assert content.shift > 0.1
-    assert any("predicted class frequencies differ" in a for a in judge_report(content).alarms)
+    assert any("predicted class frequencies differ" in a for a in verdict_of(content).alarms)
     assert "hcal apply m.hcal t.npz -o probs.npz --prior estimate" in render(content)
 
 

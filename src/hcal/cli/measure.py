@@ -224,7 +224,7 @@ def report(
     quiet: bool,
 ) -> Any:
     """Write the page and return its verdict."""
-    from hcal.reporting import Source, judge_report, measure_blocks, measure_report, write_page
+    from hcal.reporting import Source, measure_blocks, measure_report, verdict_of, write_page
 
     calibrator = load_model(model)
     options: dict[str, Any] = {"ci": ci, "threshold": tuple(threshold), "cost": cost}
@@ -250,7 +250,7 @@ def report(
                 data.values, data.labels(), calibrator, input=data.kind, groups=data.groups, **options
             )
     write_page(output, content)
-    return judge_report(content)
+    return verdict_of(content)
 
 
 def certify(

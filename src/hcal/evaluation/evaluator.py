@@ -101,7 +101,7 @@ def evaluate(
     _check_options(ci, interval, n_resamples)
     names, chosen = chosen_metrics(metrics)
     named = None if classes is None else check_classes(classes, len(classes))
-    y = y if named is None else encode(y, named)
+    y = y if named is None or y is None else encode(y, named)
     s = _sample(probs, y, sample_weight, input)
     notes = _coincidence(probs, calibration, input)
     # A metric that was chosen refuses weights that it cannot take with an error of its own.
@@ -215,8 +215,8 @@ def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
     if calibration is None or isinstance(probs, Sample | TopK):
         return []
-    fitted, judged = (inputs.check_logits(x, input=input)[0] for x in (calibration, probs))
-    if fitted.shape[1] != judged.shape[1] or not (text := leakage.coincidence(fitted, judged)):
+    fitted, tested = (inputs.check_logits(x, input=input)[0] for x in (calibration, probs))
+    if fitted.shape[1] != tested.shape[1] or not (text := leakage.coincidence(fitted, tested)):
         return []
     warnings.warn(text, UserWarning, stacklevel=3)
     return [text]

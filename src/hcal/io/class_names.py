@@ -91,7 +91,9 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
 
 def _refuse_missing(labels: NDArray[Any], classes: Sequence[ClassName] | None) -> None:
     """Refuse text and objects among which some are no label; numbers are checked with the scores."""
-    missing = missing_labels(labels, classes) if labels.dtype.kind != "f" else np.zeros(0, dtype=bool)
+    if labels.ndim == 0 or labels.dtype.kind == "f":
+        return
+    missing = missing_labels(labels, classes)
     if missing.any():
         row, count = int(np.argwhere(missing)[0][0]), int(missing.sum())
         raise UnlabelledError(

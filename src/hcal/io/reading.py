@@ -63,7 +63,7 @@ class DataFile:
     columns : dict of str
         What the file calls the label, id, group and weight.
     beside : dict of arrays
-        The other columns, where they were to be kept.
+        All columns but the scores, the id and the label, where they were to be kept.
     dropped : int
         Rows that were left out because they have no label, or a confidence that cannot be read.
     notes : tuple of str
@@ -261,6 +261,11 @@ def _data(
         weight=block[plan.roles["weight"]] if "weight" in plan.roles else None, columns=plan.roles,
         beside={name: _kept(block[name]) for name in keep},
     )  # fmt: skip
+    if reading.keep:  # the group and the weight go on too, under their own names
+        more = {
+            plan.roles[r]: a for r, a in (("group", data.groups), ("weight", data.weight)) if r in plan.roles
+        }
+        data = replace(data, beside=data.beside | more)
     names = reading.request.classes
     if names is None:
         names = plan.classes if listed is None else tuple(map(str, listed.ravel().tolist()))
@@ -268,11 +273,9 @@ def _data(
         array = getattr(data, role)
         if array is not None and array.shape != (len(values),):
             raise ValueError(f"{role} must have one value a row, got shape {array.shape}")
-    return (
-        data
-        if names is None
-        else replace(data, classes=tuple(map(str, check_classes(names, data.n_classes))))
-    )
+    if names is None:
+        return data
+    return replace(data, classes=tuple(map(str, check_classes(names, data.n_classes))))
 
 
 def _kept(cells: Any) -> NDArray[Any]:
@@ -280,7 +283,8 @@ def _kept(cells: Any) -> NDArray[Any]:
     if isinstance(cells, np.ndarray):
         return cells
     out = np.empty(len(cells), dtype=object)
-    out[:] = cells
+    for row, cell in enumerate(cells):
+        out[row] = cell
     return out
 
 

@@ -17,7 +17,7 @@ from hcal.io.class_names import check_classes, encode
 from hcal.reporting import sections
 from hcal.reporting.content import Content, measure_blocks, measure_report
 from hcal.reporting.sections import change, number, section, tip
-from hcal.reporting.verdict import ReportVerdict, judge_report, next_steps
+from hcal.reporting.verdict import ReportVerdict, next_steps, verdict_of
 
 _TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
 
@@ -114,7 +114,7 @@ def report(
             scores, labels, calibrator, input=input, groups=groups, crossed=crossed, **options
         )
     write_page(path, content)
-    return judge_report(content)
+    return verdict_of(content)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
@@ -143,7 +143,7 @@ def write_page(path: str | os.PathLike[str], content: Content) -> None:
 
 def render(content: Content) -> str:
     """Write the page as HTML."""
-    verdict = judge_report(content)
+    verdict = verdict_of(content)
     parts = [
         _verdict(verdict),
         _cards(content),
