@@ -30,9 +30,11 @@ from hcal.calibrators.pool.regression import (
 )
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 
-#: The one constant for few rows, in nats: what a factor e in temperature has to gain. Weights of the members and the
-#: last curve are held by the same: see docs/default.md.
+#: Shrinkage, in nats of held-out log-likelihood: what a factor e in temperature has to gain, and what a weight of a
+#: member one away from an equal share has to gain.
 CAUTION = 5.0
+#: Rows from which on the pool trusts its last curve, and leans on the member that is made for a kept prediction.
+ENOUGH = 5000.0
 #: Up to so many classes matrix scaling is a member; its K² numbers need rows.
 MATRIX_CLASSES = 32
 #: Members are weighed on at most so many scores.
@@ -40,8 +42,8 @@ _HELD_SCORES = 4_000_000
 FOLDS = 5
 _BLOCK = 400_000
 _HINGES = 8
-WEIGHT_RIDGE = 3.0
-_LAST_RIDGE = 100.0
+_LEAN = 5.0
+_LAST_RIDGE = 2.0
 #: Ridges of the top-versus-rest member: of its constant, its curves, and, times K, its class terms.
 _CONSTANT_RIDGE, _CURVE_RIDGE, _SLOPE_RIDGE, _CLASS_RIDGE = 0.01, 1.0, 1.0, 0.1
 #: In place of the sharpness of the top where the order of all classes is to stay: exact ties alone.
@@ -167,7 +169,7 @@ def _fit_rest(margins, y, weight, log_mean, sharpness, *, classes):  # type: ign
     margin = margins(lost)
     k = margin.shape[1]
     if len(lost) == 0:
-        return Rest(slopes=np.array([1.0, 0, 0, 0]), spread=spread, bias=np.zeros(k)), np.zeros((0, k)), lost
+        return Rest(slopes=np.eye(1, 2 + len(BENDS))[0], spread=spread, bias=np.zeros(k)), np.zeros((0, k)), lost
     share = _normalised(top_shares(margin, sharpness))
     with np.errstate(divide="ignore"):
         log_mass = np.log(1 - share)
@@ -177,7 +179,7 @@ def _fit_rest(margins, y, weight, log_mean, sharpness, *, classes):  # type: ign
         basis.append(margin * np.clip(standard[lost], *spread[2:])[:, None])
     ridge = _CLASS_RIDGE * k if classes else np.inf
     found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], _SLOPE_RIDGE, ridge)
-    slopes = np.zeros(4)
+    slopes = np.zeros(2 + len(BENDS))
     slopes[: len(found.slopes)] = found.slopes
     if not classes:
         slopes[0] = max(slopes[0], 0.0)
@@ -252,14 +254,20 @@ def fit_pool(
 
     ``keep``: whether the predicted classes stay; None asks the test. Beside the pool: whether they do.
     """
+    plenty = (float(weight.sum()) / ENOUGH) ** 2
     x, y, weight = x[held.rows], y[held.rows], weight[held.rows]
-    weights = pool_weights(held.scores, y, weight, WEIGHT_RIDGE)
+    equal = np.full(len(held.scores), 1 / len(held.scores))
+    weights = pool_weights(held.scores, y, weight, equal, CAUTION)
     scores = np.tensordot(weights, held.scores, 1)
     kept, free = x.argmax(axis=1) == y, scores.argmax(axis=1) == y
     # McNemar: were there no difference, rows that only one gets right would be a fair coin; three deviations of it.
     gain = float(weight @ free) - float(weight @ kept)
     proven = gain > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0)
     keep = not proven if keep is None else keep
+    if keep:
+        center = (equal + plenty * (np.arange(len(equal)) == 1)) / (1 + plenty)
+        weights = pool_weights(held.scores, y, weight, center, CAUTION * (1 + _LEAN * plenty))
+        scores = np.tensordot(weights, held.scores, 1)
     reference = members.beta * (x.max(axis=1, keepdims=True) - x)
     if not keep:
         reference = scores.max(axis=1, keepdims=True) - scores
@@ -268,7 +276,7 @@ def fit_pool(
     odds = (top - rest)[:, 0]
     bends = Bends.of(odds, weight)
     design = np.concatenate([np.ones((len(y), 1)), bends.design(odds)], axis=1)
-    ridge = _LAST_RIDGE * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
+    ridge = _LAST_RIDGE / plenty * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
     theta = fit_logistic(odds, design, shares[np.arange(len(y)), y], weight, ridge).theta
     rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
     return Pooled(weights, bends.curve(theta[0], theta[1:]), (rate[0], rate[1]), bool(proven)), keep
