@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hcal.calibrators.pool.map import Curve, PoolMap
 
 Array = NDArray[Any]
-_jit = jit(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"})
+_jit = jit(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp", "nnan"})
 #: Scores in a block of rows.
 _BLOCK = 4096
 _A, _B, _C, _D, _E, _F = (float(bend) for bend in BENDS)
@@ -108,15 +108,20 @@ def _exponentials(v: Array, out: Array) -> None:
 
 
 @_jit
-def _below(row: Array, top: int) -> Any:
-    """Return the largest value but the top class's own."""
-    own = row[top]
-    row[top] = -np.inf
+def _largest(row: Array) -> Any:
     most = row[0]
     for k in range(1, len(row)):
-        most = max(most, row[k])
-    row[top] = own
+        most = row[k] if row[k] > most else most  # a form that is vectorised
     return most
+
+
+@_jit
+def _first(row: Array, value: Any) -> int:
+    """Return where a value is found first."""
+    k = 0
+    while row[k] != value:
+        k += 1
+    return k
 
 
 @_jit
@@ -149,15 +154,19 @@ def _predict(
         count = min(rows, n - begin)
         for i in range(count):
             z, m, s = x[begin + i], margin[i], score[i]
-            t = 0
-            for j in range(1, k):
-                t = j if z[j] > z[t] else t
+            own = _largest(z)
+            t = _first(z, own)
             top[i] = t
-            total, own = none, z[t]
+            total = none
             for j in range(k):
                 m[j] = kind(beta) * (own - z[j])
                 total += m[j]
-            gap[i] = kind(beta) * (own - _below(z, t))
+            m[t] = np.inf
+            least = m[0]
+            for j in range(1, k):
+                least = m[j] if m[j] < least else least
+            m[t] = none
+            gap[i] = least
             value = (math.log1p(total / k) - spread[0]) / spread[1]
             slope = kind(slopes[0] + slopes[7] * min(max(value, spread[2]), spread[3]))
             for j in range(k):
@@ -165,12 +174,12 @@ def _predict(
                 bent = slope * v + a * max(v - kind(_A), none) + b * max(v - kind(_B), none)
                 bent += c * max(v - kind(_C), none) + d * max(v - kind(_D), none)
                 s[j] = rest_bias[j] - bent - f * max(v - kind(_E), none) - g * max(v - kind(_F), none)
-            most = _below(s, t)
+            s[t] = -np.inf
+            most = _largest(s)
             highest[i] = most
             s[t] = most
             for j in range(k):
                 s[j] -= most
-            for j in range(k):
                 m[j] = -min(m[j], kind(cap))
         _exponentials(score[:count].reshape(-1), e[:count].reshape(-1))
         if len(matrix):
@@ -187,11 +196,13 @@ def _predict(
                 s[j] = linear[i, j] + kind(scale) * m[j] + bias[j] + kind(weight) * max(s[j] + lost, floor)
             s[t] = linear[i, t] + bias[t] + kind(weight * max(won, -FLOOR))
             if not keep:
-                for j in range(k):
-                    t = j if s[j] > s[t] else t
-            most = _below(s, t)
-            gap[i] = sharpness * (gap[i] if keep else min(gap[i], s[t] - most))
-            highest[i], top[i] = s[t] - most, t
+                t = _first(s, _largest(s))
+                top[i] = t
+            own = s[t]
+            s[t] = -np.inf
+            most = _largest(s)
+            gap[i] = sharpness * (gap[i] if keep else min(gap[i], own - most))
+            highest[i] = own - most
             s[t] = most
             for j in range(k):
                 s[j] -= most
@@ -201,13 +212,14 @@ def _predict(
             mass = q.sum() - 1.0
             odds = highest[i] - math.log(mass)
             odds += _curve(last, odds)
-            own = 1.0 / (1.0 + math.exp(-odds))
-            share = kind(1.0 / (1.0 + math.exp(odds)) / mass)
+            power = math.exp(-abs(odds))
+            less, more = power / (1.0 + power), 1.0 / (1.0 + power)
+            won, lost = (more, kind(less / mass)) if odds > 0 else (less, kind(more / mass))
             for j in range(k):
-                p[j] = q[j] * share
-            p[t] = own
+                p[j] = q[j] * lost
+            p[t] = won
             shared[begin + i] = gap[i] < 1.0
-            if keep and share > own:  # the likeliest of the others has e = 1
+            if keep and lost > won:  # the likeliest of the others has e = 1
                 _lower(p, t)
 
 

@@ -17,8 +17,8 @@ from hcal.calibrators.pool.members import CAUTION, FOLDS
 from hcal.calibrators.pool.regression import fit_logistic, fit_temperature, pool_weights
 from hcal.numerics import Float64, IntArray
 
-#: Distinct log-odds that are kept apart; beyond so many, neighbours are counted together.
-_PLACES = 4096
+#: Distinct log-odds that are kept apart; beyond so many (odd: no row lies on an edge), neighbours are counted together.
+_PLACES = 4095
 #: Points of the table by mass, and evenly over the range; knots of the spline.
 _BY_MASS, _EVEN, _KNOTS = 192, 65, 12
 #: Standard deviations of what the regressions add: constant, slope, and curvature.
