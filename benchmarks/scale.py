@@ -67,7 +67,7 @@ class Made:
 
 
 def pieces(rows: int, classes: int) -> list[Made]:
-    from hcal.io.batching import NUMBERS, ROWS
+    from hcal.io.blocks import NUMBERS, ROWS
 
     size = min(ROWS, NUMBERS // classes, rows)
     blocks = max(1, round(rows / size))
@@ -185,7 +185,7 @@ def in_memory(name: str, rows: int, classes: int) -> dict[str, Any]:
 def files(rows: int, classes: int, *, blocks: bool) -> dict[str, Any]:
     """A file of logits to a file of probabilities: read, predict, write."""
     from hcal.calibrators.batched import apply_batches
-    from hcal.io import batches, read_data, write_probs
+    from hcal.io import Request, batches, read, write_probs
 
     calibrator = calibrated(classes)
     with tempfile.TemporaryDirectory() as folder:
@@ -200,11 +200,11 @@ def files(rows: int, classes: int, *, blocks: bool) -> dict[str, Any]:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
 
         def whole() -> int:
-            write_probs(out, calibrator.predict_proba(read_data(given, kind="logits").values), None)
+            write_probs(out, calibrator.predict_proba(read(given, Request(input="logits")).values), None)
             return 1
 
         def streaming() -> int:
-            apply_batches(calibrator, batches(given, kind="logits"), out)
+            apply_batches(calibrator, batches(given, Request(input="logits")), out)
             return 1
 
         calibrator.predict_proba(make_task(1000, classes)[0])

@@ -129,12 +129,11 @@ def ablations(cal: np.ndarray, y: np.ndarray, test: np.ndarray) -> dict[str, np.
 
 def with_h(chosen: Any, held: Any, setting: Any, window: int = 500) -> Any:
     """Refit the last curve of P(top) by NLL plus the windowed error of the top-label event (weight 1)."""
-    from scipy.special import expit
-
     from hcal.calibrators.h.blend import split_top, top_class
     from hcal.calibrators.h.events import _design
     from hcal.calibrators.h.rows import Scaler
     from hcal.solvers.lbfgs import lbfgs
+    from scipy.special import expit
 
     top = top_class(held.logits, setting.prefer)
     odds, _ = split_top(np.tensordot(chosen.share, held.scores, 1), top)

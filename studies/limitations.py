@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hcal
-from hcal.bench.synthetic import SyntheticTask, make_synthetic
 from hcal.metrics import dkde_ce, ece_ew, hce, ks, mmce
+from studies.synthetic import SyntheticTask, make_synthetic
 from studies.theory import World, conditional_error
 
 Array = NDArray[np.float64]
@@ -51,14 +51,14 @@ def no_link() -> Demonstration:
     """1: the least focal loss is not at the truth."""
     import torch
 
-    from studies.central_losses import OBJECTIVES
+    from studies.central import new_objective
 
     task = make_synthetic("calibrated", n_cal=4000)
     x, y = torch.from_numpy(task.logits_cal), torch.from_numpy(task.y_cal)
     scales = torch.linspace(0.3, 1.5, 61, dtype=torch.float64)
     found = {}
     for name in ("focal", "smoothing", "nll", "h"):
-        objective = OBJECTIVES[name]()
+        objective = new_objective(name)
         found[name] = float(
             scales[int(np.argmin([float(objective(torch.softmax(s * x, 1), y)) for s in scales]))]
         )
@@ -76,15 +76,15 @@ def binned_training() -> Demonstration:
     """2: DIAG's map trained on the binned error itself, as in the paper's appendix."""
     import torch
 
-    from hcal.maps.presets import build_map
-    from studies.central_losses import OBJECTIVES
+    from hcal.maps import build_trainable
+    from studies.central import new_objective
 
     task = make_synthetic("temperature", n_cal=1000, n_test=4000)
     x, y = (torch.from_numpy(a) for a in (_log_probs(task.logits_cal), task.y_cal))
     fresh = torch.from_numpy(_log_probs(task.logits_test))
     shown = []
-    for name, loss in (("ECE", _binned), ("NLL", OBJECTIVES["nll"]()), ("h", OBJECTIVES["h"]())):
-        new = build_map("monotonic-10", x, random_state=0).to(x.dtype)
+    for name, loss in (("ECE", _binned), ("NLL", new_objective("nll")), ("h", new_objective("h"))):
+        new = build_trainable("monotonic-10", x, random_state=0).to(x.dtype)
         optimiser = torch.optim.Adam(new.parameters(), lr=0.02)
         for _ in range(150):
             optimiser.zero_grad()
@@ -233,8 +233,8 @@ def settings() -> Demonstration:
         "settings that have to be guessed",
         f"NLL of histogram binning, {'; '.join(shown)}",
         "M from 100 to 400 moves the mean error by less than 2 % on four tasks "
-        "([robustness](reproduction.md#constants-of-the-objective)), by less than 5 % on one of 100 classes "
-        "([all maps](central-experiment.md#constants-of-the-objective))",
+        "(version 0.2), by less than 5 % on one of 100 classes "
+        "(all maps)",
     )
 
 
@@ -364,7 +364,7 @@ def between(text: str, marks: tuple[str, str], new: str) -> str:
 
 def write_page(path: Path = PAGE) -> None:
     """Run all demonstrations and put their tables into the page."""
-    from hcal.bench.render import write_text
+    from studies.drawing import write_text
 
     text = between(path.read_text(), MARKS, f"\n{table([d() for d in DEMONSTRATIONS])}\n")
     write_text(path, between(text, POOLED_MARKS, f"\n\n{pooled_table()}\n\n    "))

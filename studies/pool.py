@@ -254,7 +254,10 @@ def parts() -> dict[str, Row]:
     return {
         "full": {},
         "without temperature": {"members__pool_weights": drop[0], "binary__pool_weights": drop[0]},
-        "without top-versus-rest / quadratic": {"members__pool_weights": drop[1], "binary__pool_weights": drop[1]},
+        "without top-versus-rest / quadratic": {
+            "members__pool_weights": drop[1],
+            "binary__pool_weights": drop[1],
+        },
         "without matrix / spline": {"members__pool_weights": drop[2], "binary__pool_weights": drop[2]},
         "without the last curve": {"members___LAST_RIDGE": 1e12},
         "one slope below the top": {"members___SLOPE_RIDGE": 1e12},
@@ -302,7 +305,9 @@ def perturbed(method: str, task: str) -> Iterator[Row]:
         "noise": predict(method, noisy, y, test, kind),
         "dropped": predict(method, cal[dropped], y[dropped], test, kind),
         "float32": predict(method, cal.astype(narrow), y, test.astype(narrow), kind),
-        "permuted": predict(method, cal[:, order], np.argsort(order)[y], test[:, order], kind)[:, np.argsort(order)],
+        "permuted": predict(method, cal[:, order], np.argsort(order)[y], test[:, order], kind)[
+            :, np.argsort(order)
+        ],
     }
     for name, probs in moved.items():
         yield {"task": task, "method": method, "perturbation": name, **moves(base, probs, y_test)}
@@ -322,14 +327,27 @@ def threads(methods: Sequence[str], tasks: Sequence[str]) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "p.npz"
             names = {"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number, "MKL_NUM_THREADS": number}
-            command = [sys.executable, "-m", "studies.pool", "_fit", ",".join(methods), ",".join(tasks), str(out)]
+            command = [
+                sys.executable,
+                "-m",
+                "studies.pool",
+                "_fit",
+                ",".join(methods),
+                ",".join(tasks),
+                str(out),
+            ]
             subprocess.run(command, check=True, env={**os.environ, **names}, cwd=ROOT)
             with np.load(out) as f:
                 found.append({key: f[key] for key in f})
     for key in found[0]:
         method, task = key.split("|")
         y = any_task(task)[0][3]
-        yield {"task": task, "method": method, "perturbation": "threads", **moves(found[0][key], found[1][key], y)}
+        yield {
+            "task": task,
+            "method": method,
+            "perturbation": "threads",
+            **moves(found[0][key], found[1][key], y),
+        }
 
 
 def stability(args: argparse.Namespace) -> None:
@@ -361,7 +379,8 @@ def few(args: argparse.Namespace) -> None:
             for draw in range(3 if size < len(y) else 0):
                 part = np.random.default_rng([draw, size]).permutation(len(y))[:size]
                 nll = {
-                    m: score(predict(m, cal[part], y[part], test, kind), y_test)["nll"] for m in ("uncal", "ts", "pool")
+                    m: score(predict(m, cal[part], y[part], test, kind), y_test)["nll"]
+                    for m in ("uncal", "ts", "pool")
                 }
                 rows.append({"task": task, "rows": size, "draw": draw, **nll})
     write(RESULTS / "pool_few_rows.csv", rows)
@@ -370,7 +389,10 @@ def few(args: argparse.Namespace) -> None:
 
 def few_table(rows: Sequence[Row]) -> list[str]:
     """Return median and worst ratios by number of rows, as Markdown."""
-    lines = ["| rows | tasks | pool: median | above 1.01 | worst | temperature scaling: worst |", "|---" * 6 + "|"]
+    lines = [
+        "| rows | tasks | pool: median | above 1.01 | worst | temperature scaling: worst |",
+        "|---" * 6 + "|",
+    ]
     for size in SIZES:
         by_task: dict[str, list[Row]] = defaultdict(list)
         for r in rows:
@@ -411,7 +433,9 @@ def part_table() -> list[str]:
     """Return what each part bought, as Markdown: ratios to the full default."""
     means = summary(read(RESULTS / "pool_ablation.csv"))
     names = list(dict.fromkeys(method for _, method in means))
-    lines = ["| variant | networks: joint error, NLL | 30 tables of 3–26 classes: NLL, Brier | 66 of two: NLL, Brier |"]
+    lines = [
+        "| variant | networks: joint error, NLL | 30 tables of 3–26 classes: NLL, Brier | 66 of two: NLL, Brier |"
+    ]
     lines.append("|---" * 4 + "|")
     for name in names:
         own, full = means["network", name], means["network", "full"]
@@ -444,8 +468,17 @@ def _fit(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = {"boards": boards, "ablation": ablation, "stability": stability, "few": few, "page": page, "_fit": _fit}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = {
+        "boards": boards,
+        "ablation": ablation,
+        "stability": stability,
+        "few": few,
+        "page": page,
+        "_fit": _fit,
+    }
     parser.add_argument("command", choices=list(commands))
     parser.add_argument("arguments", nargs="*")
     parser.add_argument("--methods", default="pool,pool:accuracy,pool:none,ts")

@@ -21,12 +21,12 @@ from typing import Any, Final
 import numpy as np
 
 import hcal
-from hcal.bench.synthetic import make_synthetic
 from hcal.io import Batch
 from hcal.io.atomic import atomic_path
 from hcal.numerics import Float64, FloatArray, IntArray
 from studies.joint import load
 from studies.limitations import between
+from studies.synthetic import make_synthetic
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "fit-at-scale.md"
 MARKS: Final = ("<!-- rows: begin -->", "<!-- rows: end -->")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.bench.synthetic import make_synthetic
+from studies.synthetic import make_synthetic
 
 Array = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hcal.bench.synthetic import make_synthetic
 from hcal.metrics import brier, cwece_a, h_error
+from studies.synthetic import make_synthetic
 from studies.theory import Array, Check, World, events_of, smallest_epsilon
 
 

@@ -13,9 +13,9 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.bench.synthetic import Distortion, make_synthetic
-from hcal.objective.weights import window_weights
 from hcal.numerics import one_hot, softmax
+from hcal.objective.definition import window_weights
+from studies.synthetic import Distortion, make_synthetic
 from studies.theory import Check
 
 Array = NDArray[np.float64]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hcal.bench.render import write_text
-from hcal.bench.style import PALETTE, SUBJECT, save_figure, styled
+from studies.drawing import PALETTE, SUBJECT, save_figure, styled, write_text
 from studies.theory import (
     Check,
     check_counterexample,

@@ -8,9 +8,9 @@ from itertools import chain, combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcal.bench.synthetic import make_synthetic
-from hcal.objective.definition import sliding_means
 from hcal.numerics import one_hot
+from hcal.objective.definition import sliding_means
+from studies.synthetic import make_synthetic
 from studies.theory import Check
 
 Array = NDArray[np.float64]

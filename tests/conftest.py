@@ -73,14 +73,14 @@ def fitted() -> Callable[..., Any]:
 
 
 @pytest.fixture(autouse=True)
-def _no_method_stays_registered() -> Iterator[None]:
-    registry = sys.modules.get("hcal.calibrators.registry")
-    known = dict(getattr(registry, "_registered", {}))
+def _registries_stay_as_they_are() -> Iterator[None]:
+    places = (("hcal.calibrators.registry", "_registered"), ("hcal.metrics.registry", "METRICS"))
+    found = [getattr(sys.modules[module], name) for module, name in places if module in sys.modules]
+    known = [dict(registry) for registry in found]
     yield
-    registry = sys.modules.get("hcal.calibrators.registry")
-    if registry is not None:
-        registry._registered.clear()
-        registry._registered.update(known)
+    for registry, before in zip(found, known, strict=True):
+        registry.clear()
+        registry.update(before)
 
 
 @pytest.fixture

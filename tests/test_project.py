@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import hcal
 from hcal.cli.app import app
 from helpers import PENDING, ROOT, synthetic
+from tools.readme import ROWS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 HEAVY = {"torch", "sklearn", "scipy", "matplotlib", "pandas", "polars", "pyarrow", "numba", "onnx", "rich"}
@@ -107,14 +108,6 @@ def test_a_prediction_of_the_default_is_a_short_walk() -> None:
 
 # -- the README -------------------------------------------------------------------------------------
 
-#: Row of the README's table -> key of `hcal demo --json`.
-ROWS = {
-    "accuracy": "accuracy",
-    "mean confidence": "mean_confidence",
-    "ECE (`ece_ew`)": "ece_ew",
-    "NLL": "nll",
-    "Brier": "brier",
-}
 #: How much the demo's numbers move between processors and BLAS libraries, with a margin: 300 steps of
 #: training carry the last bit on. The demo prints its own numbers; this keeps the README from going stale.
 SLACK = 0.03

@@ -80,16 +80,21 @@ def mutants(part: str, rng: random.Random) -> list[tuple[Path, int]]:
     return found
 
 
+def pass_with(*tests: str) -> bool:
+    """Run tests until the first failure; return whether all passed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    return not subprocess.run(command, cwd=ROOT, capture_output=True, timeout=LIMIT).returncode
+
+
 def is_killed(file: Path, place: int, tests: list[str]) -> tuple[bool, str]:
     """Run the tests of a part with one mutant in place."""
     text = file.read_text(encoding="utf-8")
     tree = copy.deepcopy(ast.parse(text))
     node = places(tree)[place]
     told = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}  {change(node)}"
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests, str(file)]
     try:
         file.write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
-        return bool(subprocess.run(command, cwd=ROOT, capture_output=True, timeout=LIMIT).returncode), told
+        return not pass_with(*tests, str(file)), told
     except subprocess.TimeoutExpired:
         return True, told
     finally:
@@ -104,6 +109,8 @@ def main() -> None:
     options = parser.parse_args()
     parts, killed, tried = options.part or list(PARTS), Counter[str](), Counter[str]()
     for part in parts:
+        if not pass_with(*PARTS[part]):
+            sys.exit(f"the tests of {part} fail without any mutant")
         for file, place in mutants(part, random.Random(options.seed))[: options.count // len(parts)]:
             dead, told = is_killed(file, place, PARTS[part])
             tried[part], killed[part] = tried[part] + 1, killed[part] + dead

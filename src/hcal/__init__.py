@@ -20,21 +20,22 @@ if TYPE_CHECKING:
     from hcal import integrations, maps, metrics, objective
     from hcal.calibrators import list_calibrators, make_calibrator, register
     from hcal.calibrators.base import CalibrationWarning
-    from hcal.calibrators.files import load, save
     from hcal.calibrators.batches import fit_batches
+    from hcal.calibrators.files import load, save
     from hcal.calibrators.h import HCalibrator
     from hcal.calibrators.multilabel import MultilabelCalibrator
     from hcal.calibrators.pool import PooledCalibrator
-    from hcal.certificates import Certificate, Monitor, certify
+    from hcal.certificates import Certificate, Monitor, certify, drift
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
-    from hcal.metrics import list_metrics
+    from hcal.metrics import list_metrics, register_metric
+    from hcal.metrics.clinical import clinical
+    from hcal.numerics import softmax
     from hcal.objective.loss import HCalibrationLoss
     from hcal.reporting import report
-    from hcal.numerics import softmax
 
 # name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
 _LAZY = {
@@ -47,9 +48,12 @@ _LAZY = {
     "list_calibrators": "hcal.calibrators",
     "register": "hcal.calibrators",
     "list_metrics": "hcal.metrics",
+    "register_metric": "hcal.metrics",
+    "clinical": "hcal.metrics.clinical",
     "certify": "hcal.certificates",
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
+    "drift": "hcal.certificates",
     "compare": "hcal.evaluation.comparison",
     "cross_fit": "hcal.evaluation.crossfit",
     "evaluate": "hcal.evaluation",
@@ -83,8 +87,10 @@ __all__ = [
     "PooledCalibrator",
     "__version__",
     "certify",
+    "clinical",
     "compare",
     "cross_fit",
+    "drift",
     "evaluate",
     "export",
     "export_onnx",
@@ -98,6 +104,7 @@ __all__ = [
     "metrics",
     "objective",
     "register",
+    "register_metric",
     "reliability",
     "report",
     "save",

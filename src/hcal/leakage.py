@@ -30,6 +30,7 @@ _LOWEST: Final = -30.0  # log-scores below this are equal: float32 knows no smal
 #: Widths of the cells in which two rows count as equal: from float64 to six printed digits.
 _WIDTHS: Final = ((3e-6, 3e-5, 3e-4, 3e-3), (1e-6, 1e-5, 1e-4, 2e-3, 1e-2))
 _CHANCE: Final = 1e-4  # probability with which fresh rows may look like fitted ones, for each width
+_SPARSE: Final = 0.02  # of rows that repeat others: below it coincidences come in single pairs
 _GOLDEN: Final = np.pi * (3 - np.sqrt(5))  # an angle whose multiples never repeat
 
 Fingerprint = dict[str, NDArray[Any]]
@@ -315,12 +316,18 @@ def _excess(
     chance, upper = _rate(int(_repeats(fitted).sum()), len(mine))
     among, among_upper = _rate(int(_repeats(judged).sum()), len(theirs))
     if ratio * among_upper < upper:
-        chance, upper = ratio * among, ratio * among_upper
+        chance, upper = min(chance, ratio * among), ratio * among_upper
     likely = special.bdtrc(matched - 1, len(theirs), upper) if matched else 1.0
+    if matched and max(chance, among) < _SPARSE:
+        # Coincidences of fresh rows are as likely between the sets as within them, by the number of pairs.
+        n, m = len(mine), len(theirs)
+        pairs = matched + int(chance * n + among * m) // 2
+        between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)
+        likely = min(likely, special.bdtrc(matched - 1, pairs, between))
     if likely > _CHANCE or upper >= 1:
         return 0.0, 0.0, chance
     rate = matched / len(theirs)
-    return (rate - upper) / (1 - upper), (rate - chance) / (1 - chance), chance
+    return max((rate - upper) / (1 - upper), 1e-9), (rate - chance) / (1 - chance), chance
 
 
 def _rate(count: int, n: int) -> tuple[float, float]:

@@ -96,7 +96,8 @@ def softmax(x: Tensor) -> Tensor:
 
 def log_sum_exp(x: Tensor) -> Tensor:
     """Return ln Σ e^x of each row, (N, 1)."""
-    return torch.logsumexp(x, dim=-1, keepdim=True)
+    top = row_max(x)  # not torch.logsumexp: onnxruntime's gives NaN where all but the top are far below
+    return top + torch.log(row_sum(torch.exp(x - top)))
 
 
 def stack(parts: list[Tensor]) -> Tensor:
@@ -110,8 +111,8 @@ def concat(parts: list[Tensor]) -> Tensor:
 
 
 def floor_index(x: Tensor) -> Tensor:
-    """Return numbers ≥ 0, rounded down, as indices."""
-    return x.long()
+    """Return numbers ≥ 0, rounded down, as indices; NaN, which no table holds, as 0."""
+    return torch.where(x > 0, x, 0.0).long()
 
 
 def take(table: Tensor, index: Tensor) -> Tensor:

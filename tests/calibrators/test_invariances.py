@@ -1,23 +1,24 @@
 """One table over all methods: what must not change an answer, and does not.
 
-A cell fits a method twice, on two forms of the same rows, and compares the probabilities of new rows. A new
-method needs no line here; where an invariance cannot hold by a method's definition, ``EXCEPT`` says why.
+A cell fits a method twice, on two forms of the same rows, and compares the probabilities of new rows. A new method
+needs no line here; where an invariance cannot hold by a method's definition, ``EXCEPT`` says why.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from test_contract import METHODS, fit_quietly, make
 
 import hcal
-from helpers import synthetic
+from hcal.calibrators import get_calibrator
+from hcal.calibrators.folds import deal_folds, fold_sides
+from helpers import fit_quietly, quick, synthetic
+
+METHODS = hcal.list_calibrators()
 
 
 class Task(NamedTuple):
@@ -51,20 +52,16 @@ TASKS = {"network": _network(), "votes": _votes()}
 
 
 def fit(name: str, logits: Any, y: Any, weight: Any = None) -> Any:
-    return fit_quietly(make(name), logits, y, sample_weight=weight)
+    return fit_quietly(quick(name), logits, y, sample_weight=weight)
 
 
 @cache
-def plain(name: str, task: str) -> Any:
-    return fit(name, TASKS[task].logits, TASKS[task].y)
+def plain(name: str, task: str) -> tuple[Any, np.ndarray]:
+    cal = fit(name, TASKS[task].logits, TASKS[task].y)
+    return cal, np.asarray(cal.predict_proba(TASKS[task].new))
 
 
-@cache
-def answer(name: str, task: str) -> np.ndarray:
-    return np.asarray(plain(name, task).predict_proba(TASKS[task].new))
-
-
-# -- the rows of the table: (method, task) -> probabilities to compare with the plain ones -----------
+# -- the rows of the table: (method, task, plain fit) -> probabilities to compare with the plain ones
 
 
 def rows_permuted(name: str, task: Task, _: Any) -> np.ndarray:
@@ -72,21 +69,10 @@ def rows_permuted(name: str, task: Task, _: Any) -> np.ndarray:
     return fit(name, task.logits[order], task.y[order]).predict_proba(task.new)
 
 
-def rows_sorted_by_loss(name: str, task: Task, _: Any) -> np.ndarray:
-    own = hcal.softmax(task.logits)[np.arange(len(task.y)), task.y]
-    order = np.argsort(own, kind="stable")
-    return fit(name, task.logits[order], task.y[order]).predict_proba(task.new)
-
-
 def classes_permuted(name: str, task: Task, _: Any) -> np.ndarray:
     number = np.array([2, 0, 1])
     back = np.argsort(number)
     return fit(name, task.logits[:, number], back[task.y]).predict_proba(task.new[:, number])[:, back]
-
-
-def halves_apart(_: str, task: Task, cal: Any) -> np.ndarray:
-    half = len(task.new) // 2
-    return np.concatenate([cal.predict_proba(task.new[:half]), cal.predict_proba(task.new[half:])])
 
 
 def row_by_row(_: str, task: Task, cal: Any) -> np.ndarray:
@@ -97,21 +83,6 @@ def constant_added(name: str, task: Task, _: Any) -> np.ndarray:
     rng = np.random.default_rng(1)
     fitted = fit(name, task.logits + rng.normal(size=(len(task.y), 1)) * 5, task.y)
     return fitted.predict_proba(task.new + rng.normal(size=(len(task.new), 1)) * 5)
-
-
-def two_runs(name: str, task: Task, _: Any) -> np.ndarray:
-    return fit(name, task.logits, task.y).predict_proba(task.new)
-
-
-def two_threads(name: str, task: Task, _: Any) -> np.ndarray:
-    def run(_: int) -> np.ndarray:
-        return np.asarray(make(name).fit(task.logits, task.y).predict_proba(task.new))
-
-    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:  # filters belong to the process
-        warnings.simplefilter("ignore", hcal.CalibrationWarning)
-        first, second = pool.map(run, range(2))
-    np.testing.assert_array_equal(first, second)
-    return first
 
 
 def strides(name: str, task: Task, _: Any) -> np.ndarray:
@@ -129,115 +100,94 @@ def float32(name: str, task: Task, _: Any) -> np.ndarray:
     return np.asarray(narrow, dtype=np.float64)
 
 
-class Invariance(NamedTuple):
-    change: Callable[[str, Task, Any], np.ndarray]
-    tolerance: float
-
-
 #: Sums in another order differ by rounding, and searches that follow them end within 1e-9 of each other.
-TABLE = {
-    "rows permuted": Invariance(rows_permuted, 1e-9),
-    "rows sorted by loss": Invariance(rows_sorted_by_loss, 1e-9),
-    "classes permuted": Invariance(classes_permuted, 1e-9),
-    "halves predicted apart": Invariance(halves_apart, 1e-12),
-    "row by row": Invariance(row_by_row, 1e-12),
-    "a constant added to rows": Invariance(constant_added, 1e-9),
-    "two runs": Invariance(two_runs, 0.0),
-    "two threads": Invariance(two_threads, 0.0),
-    "strides": Invariance(strides, 1e-9),
-    "weights of one": Invariance(weights_of_one, 1e-9),
+TABLE: dict[str, tuple[Callable[[str, Task, Any], np.ndarray], float]] = {
+    "rows permuted": (rows_permuted, 1e-9),
+    "classes permuted": (classes_permuted, 1e-9),
+    "row by row": (row_by_row, 1e-12),
+    "a constant added to rows": (constant_added, 1e-9),
+    "strides": (strides, 1e-9),
+    "weights of one": (weights_of_one, 1e-9),
     # The rounding of the scores themselves, 6e-8, through a smooth map.
-    "float32": Invariance(float32, 1e-4),
+    "float32": (float32, 1e-4),
 }
 
 _STEPS = "a step function: a score that rounds across an edge gets the next bin's value"
 _SEARCH = "the search is not convex or stops early: scores that differ by 6e-8 may send it elsewhere"
 _FOLDS = "rows nearer to each other than 6e-8 may change places, and the folds follow"
 _TIES = "scores that tie in float32 differ in float64, and neighbours or ranks follow ties"
-_REFUSED = "takes no sample_weight, and says so"
+_TRAINED = "networks trained in float32 batches: the paper's method promises the same seed, the same result"
 
 #: (method, invariance) -> why it does not hold.
 EXCEPT: dict[tuple[str, str], str] = (
     {(name, "float32"): _STEPS for name in ("hb", "bbq", "imax", "iso", "enir", "scabin", "venn_abers")}
-    | {(name, "float32"): _SEARCH for name in ("dec", "diag", "gp", "h")}
-    | {(name, "float32"): _FOLDS for name in ("ms", "dir")}
+    | {(name, "float32"): _SEARCH for name in ("dec", "diag", "gp")}
+    | {(name, "float32"): _FOLDS for name in ("ms", "dir", "pool")}
     | {(name, "float32"): _TIES for name in ("lece", "ts_lece", "spline", "cir", "smooth_spline")}
-    | {
-        (name, "weights of one"): _REFUSED
-        for name in METHODS
-        if not hcal.calibrators.get_calibrator(name).weighted
-    }
+    | {("h", what): _TRAINED for what in TABLE if what not in ("row by row", "strides")}
 )
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("what", TABLE)
 @pytest.mark.parametrize("name", METHODS)
-def test_invariance(name: str, what: str, task: str) -> None:
-    reason = EXCEPT.get((name, what))
-    if reason == _REFUSED:
-        with pytest.raises(ValueError, match="does not support sample_weight"):
-            weights_of_one(name, TASKS[task], None)
-        return
-    if reason is not None:
-        pytest.skip(reason)
-    change, tolerance = TABLE[what]
-    changed = change(name, TASKS[task], plain(name, task))
-    np.testing.assert_allclose(changed, answer(name, task), rtol=0, atol=tolerance)
+def test_invariances(name: str) -> None:
+    for task in TASKS:
+        cal, expected = plain(name, task)
+        for what, (change, tolerance) in TABLE.items():
+            if (name, what) in EXCEPT or (what == "weights of one" and not cal.weighted):
+                continue
+            found = change(name, TASKS[task], cal)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=f"{task}: {what}")
 
 
-@pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("name", METHODS)
-def test_a_weight_of_k_is_k_copies(name: str, task: str) -> None:
-    logits, y, new = TASKS[task]
-    count = np.random.default_rng(4).integers(0, 4, len(y))
-    order = np.random.default_rng(5).permutation(int(count.sum()))
-    copies = np.repeat(logits, count, axis=0)[order], np.repeat(y, count)[order]
-    if not make(name).weighted:
-        with pytest.raises(ValueError, match="does not support sample_weight"):
-            fit(name, logits, y, count)
-        return
-    weighted, repeated = fit(name, logits, y, count), fit(name, *copies)
-    np.testing.assert_allclose(weighted.predict_proba(new), repeated.predict_proba(new), rtol=0, atol=1e-9)
+def test_a_weight_of_k_is_k_copies(name: str) -> None:
+    for logits, y, new in TASKS.values():
+        count = np.random.default_rng(4).integers(0, 4, len(y))
+        if not get_calibrator(name).weighted:
+            with pytest.raises(ValueError, match="does not support sample_weight"):
+                fit(name, logits, y, count)
+            return
+        order = np.random.default_rng(5).permutation(int(count.sum()))
+        copies = fit(name, np.repeat(logits, count, axis=0)[order], np.repeat(y, count)[order])
+        weighted = fit(name, logits, y, count)
+        # Trained in float32; a search that is cut short; a scalar search that ends where rounding begins.
+        tolerance = {"h": 1e-4, "gp": 1e-5, "ets": 1e-7, "softbin": 1e-7}.get(name, 1e-9)
+        np.testing.assert_allclose(
+            weighted.predict_proba(new), copies.predict_proba(new), rtol=0, atol=tolerance
+        )
 
 
-@pytest.mark.parametrize("name", ["dir", "ms", "diag"])
-def test_copies_do_not_leak_across_folds(name: str) -> None:
-    """Ten copies of every row say no more of held-out rows than one: the choice stays.
-
-    These methods do not look at the number of rows: with copies on one side, they are the same fits.
-    """
+def test_weights_that_are_no_counts() -> None:
+    """Millions are not written out as copies, fractions of a row are taken, and both are met with a sentence."""
     logits, y, new = TASKS["network"]
-    params: dict[str, Any] = {"hidden": (2, 4), "max_iterations": 60} if name == "diag" else {}
-    one, ten = (
-        fit_quietly(hcal.make_calibrator(name, **params), logits, y, sample_weight=np.full(len(y), w))
-        for w in (1.0, 10.0)
-    )
-    for chosen in ("lambda", "mu", "hidden"):
-        assert one.info_.get(chosen) == ten.info_.get(chosen)
-    np.testing.assert_allclose(one.predict_proba(new), ten.predict_proba(new), rtol=0, atol=1e-9)
-
-
-def test_large_weights_cost_nothing() -> None:
-    """Weights of a million are not written out: a fit that did would need 10¹² bytes."""
-    logits, y, new = TASKS["network"]
-    weight = np.random.default_rng(0).uniform(1e6, 2e6, len(y))
     for name in METHODS:
-        if name != "h" and make(name).weighted:
-            p = fit(name, logits, y, weight).predict_proba(new)
-            assert np.isfinite(p).all()
+        if name in ("h", "pool") or not get_calibrator(name).weighted:
+            continue
+        for weight in (np.random.default_rng(0).uniform(1e6, 2e6, len(y)), np.full(len(y), 1e-200)):
+            assert np.isfinite(fit(name, logits, y, weight).predict_proba(new)).all()
+    for total in (1 / len(y), 50.0):
+        with pytest.warns(hcal.CalibrationWarning, match="a weight counts rows"):
+            hcal.make_calibrator("svs").fit(logits, y, sample_weight=np.full(len(y), total))
 
 
-@pytest.mark.parametrize("total", ["one", "thousands"])
-def test_a_sum_far_from_the_number_of_rows_is_said(total: str) -> None:
-    logits, y, _ = TASKS["network"]
-    weight = np.full(len(y), 1 / len(y) if total == "one" else 50.0)
-    with pytest.warns(hcal.CalibrationWarning, match="a weight counts rows") as caught:
-        hcal.make_calibrator("svs").fit(logits, y, sample_weight=weight)
-    assert len([w for w in caught if "counts rows" in str(w.message)]) == 1
-
-
-def test_usual_weights_are_met_in_silence(recwarn: pytest.WarningsRecorder) -> None:
-    logits, y, _ = TASKS["network"]
-    hcal.make_calibrator("ts").fit(logits, y, sample_weight=np.arange(len(y)) % 4)
-    assert not [w for w in recwarn if "counts rows" in str(w.message)]
+def test_groups_stay_in_one_fold() -> None:
+    """Copies of a row leak from fold to fold unless their group is named."""
+    z, y = synthetic(60, 3)
+    groups = np.repeat(np.arange(60), 3)
+    fold = deal_folds(np.repeat(z, 3, axis=0), np.repeat(y, 3), 5, groups)
+    assert len(np.unique(fold)) == 5
+    assert all(len(set(fold[groups == g])) == 1 for g in range(60))
+    fit_rows, held = fold_sides(fold)[0]
+    assert set(fit_rows) | set(held) == set(range(180))
+    assert not set(groups[fit_rows]) & set(groups[held])
+    for name in ("ms", "dir", "lece", "diag", "dec"):
+        params = {"hidden": (2,), "max_iterations": 30} if name == "diag" else {}
+        alone, grouped = (
+            fit_quietly(
+                hcal.make_calibrator(name, **params), np.repeat(z, 3, axis=0), np.repeat(y, 3), groups=g
+            )
+            for g in (None, groups)
+        )
+        assert np.isfinite(grouped.predict_proba(z)).all()
+        if name == "lece":  # with its own copies among the neighbours a row seems to know its label
+            assert grouped.info_["held_out_nll"] > alone.info_["held_out_nll"]

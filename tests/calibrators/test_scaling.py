@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.calibrators._odir import penalty_grid
-from hcal.solvers.temperature import confidence_of_beta
-from helpers import synthetic
+from hcal.calibrators import lece
+from hcal.calibrators.base import by_content
+from hcal.calibrators.dec import critic_gain, train_critic
+from hcal.calibrators.folds import deal_folds, fold_sides
+from hcal.calibrators.ms import penalty_grid
+from hcal.calibrators.softbin import soft_binned_error
+from hcal.solvers.temperature import confidence_of_beta, top_probability
+from helpers import fit_quietly, synthetic
 
 
 def fit(name: str, z: np.ndarray, y: np.ndarray, **params):
@@ -58,14 +63,11 @@ def test_sctl_is_ts_when_all_classes_fare_alike() -> None:
 
 
 def test_softbin_minimises_what_it_says() -> None:
-    from hcal.objective.soft_binned import soft_binned_error
-    from hcal.solvers.temperature import top_probability
-
     z, y = synthetic(800)
     cal = fit("softbin", z, y)
     hit, w = (z.argmax(axis=1) == y).astype(float), np.full(800, 1 / 800)
     beta = 1 / cal.info_["temperature"]
-    errors = [soft_binned_error(top_probability(z, beta * f), hit, w)[0] for f in np.linspace(0.4, 2.5, 200)]
+    errors = [soft_binned_error(top_probability(z, beta * f), hit, w) for f in np.linspace(0.4, 2.5, 200)]
     assert cal.info_["error"] <= min(errors) + 1e-6
     with pytest.raises(ValueError, match="tau"):
         fit("softbin", z, y, tau=0.0)
@@ -88,9 +90,9 @@ def test_vs_is_a_stationary_point() -> None:
 
 def test_beta_keeps_its_slopes_non_negative() -> None:
     z, y = synthetic(300)
-    state = fit("beta", -z, y).state_  # scores turned around ask for negative slopes
-    assert state["a"].min() >= 0
-    assert state["b"].min() >= 0
+    found = fit("beta", -z, y).map_  # scores turned around ask for negative slopes
+    assert found.a.min() >= 0
+    assert found.b.min() >= 0
 
 
 @pytest.mark.parametrize("penalty", ["ridge", "lasso", "mcp", "group_lasso"])
@@ -126,26 +128,25 @@ def test_grids_and_refusals_of_the_matrix_methods() -> None:
 def test_one_pair_on_all_rows_is_the_plain_penalised_fit() -> None:
     z, y = synthetic(200)
     cal = fit("ms", z, y, penalty=(0.5, 0.5), folds=1)
-    assert cal.state_["matrix"].shape == (1, 4, 4)
-    off = cal.state_["matrix"][0] - np.diag(np.diag(cal.state_["matrix"][0]))
+    assert cal.map_.matrix.shape == (1, 4, 4)
+    off = cal.map_.matrix[0] - np.diag(np.diag(cal.map_.matrix[0]))
     p = cal.predict_proba(z)
     # Stationary: gradient of the mean NLL in W plus 2 lambda W is zero off the diagonal.
     gradient = (p - np.eye(4)[y]).T @ (z - z.mean(axis=1, keepdims=True)) / 200 + 2 * 0.5 * off
     assert gradient[~np.eye(4, dtype=bool)] == pytest.approx(0, abs=1e-5)
 
 
-def test_rows_do_not_see_their_neighbours() -> None:
-    """gp draws the same numbers for every row, so a row alone gets what it gets in a crowd."""
+def test_gp_averages_over_draws_that_its_map_holds() -> None:
     z, y = synthetic(200)
     cal = fit("gp", z, y)
-    assert cal.predict_proba(z[:1]) == pytest.approx(cal.predict_proba(z)[:1], abs=1e-14)
+    assert cal.map_.draws.shape == (50, 4)
     mean = fit("gp", z, y, samples=0)
     assert np.abs(mean.predict_proba(z) - cal.predict_proba(z)).max() < 0.1
+    with pytest.raises(ValueError, match=r"samples in \[0, 10000\]"):
+        fit("gp", z, y, samples=10**6)
 
 
 def test_dec_lowers_the_largest_violation_of_its_critics() -> None:
-    from hcal.calibrators._critics import critic_gain, train_critic
-
     z, y = synthetic(600, scale=3.0)
     marks, w = np.eye(4)[y], np.full(600, 1 / 600)
 
@@ -168,7 +169,7 @@ def test_dec_without_critics_is_temperature_scaling() -> None:
 
 def test_diag_beats_temperature_scaling_where_the_truth_is_not_linear() -> None:
     rng = np.random.default_rng(0)
-    u = rng.normal(size=(3000, 4)) * 2
+    u = rng.normal(size=(1500, 4)) * 2
     y = (u + rng.gumbel(size=u.shape)).argmax(axis=1)
     z = np.sign(u) * np.abs(u) ** 2.5  # an increasing distortion of the true logits
     ts, diag = fit("ts", z, y), fit("diag", z, y, hidden=(10,))
@@ -186,3 +187,79 @@ def test_mean_confidence_rises_with_beta() -> None:
     curve = [confidence_of_beta(z, None)(b) for b in np.geomspace(1e-6, 1e6, 25)]
     assert curve[0] == pytest.approx(1 / 4, abs=1e-4)
     assert (np.diff(curve) >= 0).all()
+
+
+# -- lece and ts_lece against a loop over rows ------------------------------------------------------
+
+
+def shift(q: np.ndarray, p: np.ndarray, y: np.ndarray, fraction: float, threshold: float) -> np.ndarray:
+    """The definition, a row at a time."""
+    out = []
+    for row in q:
+        divergence = (row * np.log(row / p)).sum(axis=1)
+        near = np.argsort(divergence, kind="stable")[: max(1, int(fraction * len(p)))]
+        error = p[near].mean(axis=0) - np.eye(p.shape[1])[y[near]].mean(axis=0)
+        error[row <= threshold] = 0
+        error[row - error <= threshold] = 0
+        out.append((row - error) / (row - error).sum())
+    return np.array(out)
+
+
+def test_lece_row_by_row() -> None:
+    z, y = synthetic(200, seed=8)
+    new = synthetic(60, seed=9)[0]
+    for fraction in (0.05, 0.2, 1.0):
+        for threshold in (0.0, 0.04, 1.0):
+            cal = fit_quietly(hcal.make_calibrator("lece", fraction=fraction, threshold=threshold), z, y)
+            expected = shift(hcal.softmax(new), hcal.softmax(z), y, fraction, threshold)
+            np.testing.assert_allclose(cal.predict_proba(new), expected, atol=1e-12)
+    assert cal.map_.probs.size == 0  # a threshold of 1 moves nothing and keeps no row
+
+
+def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
+    z, y, *_ = by_content(*synthetic(80, seed=8), None, None)
+    p = hcal.softmax(z)
+    sides = fold_sides(deal_folds(z, y, 4))
+    best, choice = np.inf, (0.0, 0.0)
+    for fraction in lece.FRACTIONS:
+        for threshold in lece.THRESHOLDS:
+            held_out = [
+                hcal.metrics.nll(shift(p[held], p[rows], y[rows], fraction, threshold), y[held])
+                for rows, held in sides
+            ]
+            if np.mean(held_out) < best - 1e-12:
+                best, choice = float(np.mean(held_out)), (fraction, threshold)
+    info = fit_quietly(hcal.make_calibrator("lece", folds=4), z, y).info_
+    assert (info["fraction"], info["threshold"]) == choice
+    assert info["held_out_nll"] == pytest.approx(best, rel=1e-9)
+
+
+def test_ts_lece_is_lece_after_ts() -> None:
+    z, y = synthetic(200, seed=8)
+    both, ts = fit("ts_lece", z, y), fit("ts", z, y)
+    chosen = {name: both.info_[name] for name in ("fraction", "threshold")}
+    after = fit_quietly(hcal.make_calibrator("lece", input="probs", **chosen), ts.predict_proba(z), y)
+    np.testing.assert_allclose(both.predict_proba(z), after.predict_proba(ts.predict_proba(z)), atol=1e-9)
+
+
+def test_rows_at_the_distance_of_the_last_neighbour_share_its_place() -> None:
+    """Five equal rows, two neighbours: each counts 2/5, whatever stands first."""
+    p, y = np.array([[0.5, 0.5]] * 5 + [[0.01, 0.99]] * 3), np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    for order in (np.arange(8), np.arange(8)[::-1]):
+        distance = lece.distances(np.array([[0.5, 0.5]]), p[order])
+        limit = np.sort(distance, axis=1)[:, 1:2]
+        found = lece.mean_errors(distance, limit, np.array(2), p[order] - np.eye(2)[y[order]])
+        np.testing.assert_allclose(found, [[-0.1, 0.1]], atol=1e-15)
+
+
+def test_lece_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, y = synthetic(60)
+    for params, message in (
+        ({"fraction": 0.0}, r"fraction must lie in \(0, 1\]"),
+        ({"threshold": 1.5}, r"threshold must lie in \[0, 1\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit("lece", z, y, **params)
+    monkeypatch.setattr(lece, "_MAX_WORK", 1000.0)
+    with pytest.raises(ValueError, match="compares all pairs of rows: 60 rows of 4 classes"):
+        fit("ts_lece", z, y)

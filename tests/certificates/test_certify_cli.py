@@ -44,9 +44,6 @@ def test_sentences_table_json_and_picture(task: tuple[Path, Path], tmp_path: Pat
     assert picture.stat().st_size > 10_000
 
 
-@pytest.mark.skipif(
-    "fitted_on_" not in hcal.calibrators.Calibrator.__annotations__, reason="fits keep no fingerprint yet"
-)
 def test_rows_of_the_fit_are_refused_on_the_command_line(task: tuple[Path, Path], tmp_path: Path) -> None:
     file, model = task
     with np.load(file) as f:
@@ -97,13 +94,3 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
     assert found["rows"] == 6000
     told = hcal.Monitor().update(p, y)
     assert found["log_evidence"] == pytest.approx(told.log_evidence, rel=1e-9)
-
-
-def test_evaluate_makes_the_reports_statements(task: tuple[Path, Path], tmp_path: Path) -> None:
-    file, model = task
-    found = json.loads(_run("evaluate", file, "--model", model, "--metrics", "nll", "--ci", "0.95", "--json"))
-    told = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
-    words = [found["standing"][name]["words"] for name in ("tolerance", "exact", "knowledge")]
-    assert told["sentences"][-3:] == words
-    shown = _run("evaluate", file, "--model", model, "--metrics", "nll", "--ci", "0.95")
-    assert words[0] in " ".join(shown.split())

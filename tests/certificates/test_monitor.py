@@ -1,8 +1,9 @@
-"""The watch: quiet where all is well, loud after a drift at a known row, the same whatever the batches."""
+"""The monitor: quiet where all is well, an alarm after a drift, the same whatever the batches."""
 
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 import hcal
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
-from hcal.certificates.monitor import BLOCK
+from hcal.certificates.drift import drift
+from hcal.certificates.monitor import BLOCK, RECENT
 from hcal.partial import merged
 from studies.worlds import WORLDS, draw_labels
 
@@ -145,13 +147,155 @@ def test_bad_input_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
         hcal.Monitor(events=["pooled"])
     with pytest.raises(ValueError, match="no tolerance"):
         hcal.Monitor(tolerance=0.1, events=["vector"])
-    with pytest.raises(ValueError, match="2 classes, this monitor watches 3"):
+    with pytest.raises(ValueError, match="2 classes, this monitor checks 3"):
         hcal.Monitor().update([[0.2, 0.3, 0.5]], [0]).update([[0.5, 0.5]], [0])
     (tmp_path / "x.json").write_text("[1]")
     with pytest.raises(ValueError, match="not the state of a monitor"):
         hcal.Monitor.load(tmp_path / "x.json")
     with pytest.raises(ValueError, match="schema 9"):
         hcal.Monitor.from_state({"schema": 9})
+
+
+def _binary(rng: np.random.Generator, n: int, off: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    p = rng.uniform(0.3, 0.9, n)
+    return p, (rng.random(n) < p - off).astype(int)
+
+
+def test_an_alarm_names_rows_and_size_and_ends() -> None:
+    rng = np.random.default_rng(0)
+    monitor = hcal.Monitor(0.01, classes=["well", "sick"]).update(*_binary(rng, 3000))
+    monitor.update(*_binary(rng, 2000, off=0.2))
+    alarm = monitor.alarm
+    assert alarm is not None
+    assert 3000 < alarm.row < alarm.last <= 5000
+    assert alarm.stated - alarm.observed == pytest.approx(0.15, abs=0.1)  # most of the recent rows are off
+    assert f"in rows {alarm.last - alarm.rows + 1:,} to {alarm.last:,}" in str(monitor)
+    monitor.update(*_binary(rng, 6000))
+    assert monitor.alarm is None
+    assert [a.row for a in monitor.alarms] == [alarm.row]
+    assert monitor.alarms[0].until is not None
+    assert monitor.alarms[0].until <= alarm.last + 2 * BLOCK * RECENT
+    assert "1 earlier" in str(monitor)
+    views = monitor.windows()
+    assert views["before"]["gap"] > 3 * views["before"]["standard_error"]
+    assert abs(views["recent"]["gap"]) < 3 * views["recent"]["standard_error"]
+    assert views["recent"]["rows"] + views["before"]["rows"] == 11_000
+    assert monitor.reset().n == 0
+    assert monitor.alarms == []
+
+
+def test_files_are_remembered_and_refused_a_second_time() -> None:
+    rng = np.random.default_rng(0)
+    monitor = hcal.Monitor()
+    for day, off in ((1, 0.0), (2, 0.0), (3, 0.1)):
+        monitor.update(*_binary(rng, 500, off), name=f"{day}.csv", digest=str(day), date=f"2026-01-0{day}")
+    back = hcal.Monitor.from_state(json.loads(json.dumps(monitor.state)))
+    assert [f["name"] for f in back.files] == ["1.csv", "2.csv", "3.csv"]
+    with pytest.raises(ValueError, match=r"again\\x1b.csv was added before, as 2.csv \(2026-01-02\)"):
+        back.update(*_binary(rng, 500), name="again\x1b.csv", digest="2")
+    assert back.n == 1500
+    since = back.windows(since="2026-01-03")
+    assert (since["before"]["rows"], since["recent"]["rows"]) == (1000, 500)
+    assert since["recent"]["gap"] > since["before"]["gap"]
+
+
+def test_the_automatic_tolerance_fits_the_frequency() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.beta(1, 24, 20_000)  # 4 % positives
+    for off, raised in ((1.3, False), (2.5, True)):
+        monitor = hcal.Monitor(tolerance="auto").update(p, (rng.random(20_000) < off * p).astype(int))
+        assert monitor._tolerances["class-wise"][0] == pytest.approx(0.0196, abs=0.001)
+        assert (monitor.alarm is not None) == raised
+        assert hcal.Monitor.from_state(monitor.state).log_evidence == monitor.log_evidence
+
+
+def test_the_history_is_bounded() -> None:
+    monitor = hcal.Monitor(events="top-label")
+    for _ in range(3):
+        monitor.update(np.full(60_000, 0.5), np.arange(60_000) % 2)
+    assert len(monitor.history) <= 1000
+    assert len(monitor.state["recent"]) == RECENT
+
+
+def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    state = hcal.Monitor().update(*_stream(700, 3, "T=2")).state
+    path = tmp_path / "state.json"
+
+    def refused(text: str) -> None:
+        path.write_text(text)
+        with pytest.raises(ValueError, match="is not the state of a monitor") as found:
+            hcal.Monitor.load(path)
+        assert "\n" not in str(found.value)
+
+    def changed(*keys: object, value: object) -> str:
+        copy = json.loads(json.dumps(state))
+        part = copy
+        for key in keys[:-1]:
+            part = part[key]
+        part[keys[-1]] = value
+        return json.dumps(copy)
+
+    refused("[" * 100_000)
+    refused("[1]")
+    refused("\x00")
+    for keys, value in (
+        (("gamblers", "top-label", "weights"), [[-1.0] * 15]),
+        (("gamblers", "top-label", "weights", 0, 0), -0.1),
+        (("gamblers", "top-label", "start"), ["a"]),
+        (("gamblers", "vector", "gained"), []),
+        (("gamblers",), {}),
+        (("n",), -1),
+        (("n",), 2.5),
+        (("n_classes",), 10**9),
+        (("level",), 2),
+        (("tolerance",), "much"),
+        (("events",), [1]),
+        (("merged",), None),
+        (("alarm",), {"row": 1}),
+        (("alarm", "row"), "one"),
+        (("alarms",), {}),
+        (("files",), [{"name": 1}]),
+        (("history",), [[1]]),
+        (("total", 0, 0), -5),
+        (("recent",), "x"),
+        (("classes",), ["a"] * 2),
+        (("schema",), 1),
+    ):
+        refused(changed(*keys, value=value))
+    refused(json.dumps({k: v for k, v in state.items() if k != "total"}))
+    refused(json.dumps(state).replace('"merged": 0.0', '"merged": NaN'))
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(ValueError, match="not a regular file"):
+        hcal.Monitor.load(fifo)
+    path.write_text(json.dumps(state))
+    assert hcal.Monitor.load(path).state == state
+
+
+def test_prometheus_text() -> None:
+    text = hcal.Monitor().update(*_stream(2000, 3, "T=2")).prometheus()
+    values = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
+    assert values["hcal_monitor_rows_total"] == "2000"
+    assert values["hcal_monitor_alarm"] == "1"
+    assert float(values["hcal_monitor_recent_stated"]) > float(values["hcal_monitor_recent_observed"])
+
+
+def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
+    rng = np.random.default_rng(0)
+    false = 0
+    for _ in range(20):
+        old, same = 2 * rng.normal(size=(2, 400, 3))
+        false += drift(old, same).changed
+    assert false <= 2
+    for k in (2, 5, 50):
+        old, new = 2 * rng.normal(size=(2, 1000, k))
+        found = drift(old, 1.6 * new)
+        assert found.changed
+        assert "The scores have changed" in str(found)
+    with pytest.raises(ValueError, match="at least 50 rows"):
+        drift(old[:10], new)
+    with pytest.raises(ValueError, match="reference has 50 classes"):
+        drift(old, new[:, :3])
 
 
 def test_the_picture_of_the_evidence() -> None:

@@ -235,7 +235,7 @@ def test_a_bug_is_called_a_bug(task: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("hcal.io.read_data", broken)
+    monkeypatch.setattr("hcal.io.read", broken)
     result = run("evaluate", task)
     assert result.exit_code == 1
     assert "internal error: RuntimeError: boom" in result.stderr

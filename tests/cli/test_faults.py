@@ -110,7 +110,7 @@ def test_errors_of_the_world_areassert_one_line(
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("hcal.io.read_data", broken)
+    monkeypatch.setattr("hcal.io.read", broken)
     result = run("evaluate", folder / "task.npz")
     assert result.exit_code == 1
     assert_one_line(result.stderr, message)

@@ -109,7 +109,7 @@ cal = hcal.make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])
 hcal.reporting.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
 with tempfile.TemporaryDirectory() as folder:
     hcal.save(cal, folder + "/m.hcal")
-hcal.io.read_data("task.npz")
+hcal.io.read("task.npz")
 """
 # Root may write anywhere: where the tests are root's, the command goes on as nobody.
 _NOBODY = _LOADED + "if os.geteuid() == 0: os.setegid(65534); os.seteuid(65534)"

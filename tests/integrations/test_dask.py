@@ -19,7 +19,7 @@ import hcal
 from hcal.calibrators.batched import apply_batches
 from hcal.certificates.streaming import CertificateStream
 from hcal.cli.app import app
-from hcal.io import batches
+from hcal.io import Request, batches
 from hcal.metrics import METRICS, StreamingMetrics
 from helpers import synthetic
 
@@ -158,7 +158,7 @@ def _fatal(function: Any, marks: str, numbered: Any) -> Any:
 
 def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "scores.npy", LOGITS)
-    source = batches(tmp_path / "scores.npy", kind="logits", rows=500)
+    source = batches(tmp_path / "scores.npy", Request(input="logits"), rows=500)
     run = on_dask.Driver(client)
     (tmp_path / "marks").mkdir()
 

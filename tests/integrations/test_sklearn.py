@@ -128,6 +128,7 @@ def test_frames_in_and_names_checked(flowers) -> None:
         assert model.feature_names_in_.tolist() == names
 
 
+@pytest.mark.filterwarnings("ignore::hcal.CalibrationWarning")  # the words tell all
 def test_sparse_and_text_input() -> None:
     docs = [
         "good film",
@@ -201,6 +202,7 @@ def test_estimator_without_weights_says_so(flowers) -> None:
         CalibratedClassifier(KNeighborsClassifier(), method="ts").fit(X, y, sample_weight=np.ones(len(y)))
 
 
+@pytest.mark.slow
 def test_folds_in_joblib_workers_agree(flowers) -> None:
     X, y = flowers
     one = CalibratedClassifier(GaussianNB(), method="ts").fit(X, y)

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.cli.app import app
-from hcal.io import read_data
 from hcal.integrations.multiple_choice import option_scores, read_lm_eval, read_stated
+from hcal.io import Request, read
+from hcal.io.language_models import WORDS
 from lm_eval_files import write_samples
 
 # -- lm-evaluation-harness ---------------------------------------------------------------------------
@@ -108,15 +109,15 @@ def test_bad_samples_are_named(tmp_path: Path, new, message) -> None:
 def test_other_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for text, message in (
-        ("", "it is empty"),
+        ("", "is empty"),
         ("{", "line 1: not JSON"),
         ("3", "line 1 is no JSON object"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
-            read_data(path)
-    with pytest.raises(ValueError, match=r"2 files: several are read together only"):
-        read_data([path, tmp_path / "b.npz"])
+            read(path)
+    with pytest.raises(ValueError, match=r"files of several types, .jsonl, .npz"):
+        read([path, tmp_path / "b.npz"])
 
 
 def test_an_impossible_option_is_an_option(tmp_path: Path) -> None:
@@ -148,14 +149,10 @@ def test_fit_evaluate_apply_and_report_read_samples(tmp_path: Path) -> None:
     after = json.loads(run("evaluate", test.path, "--model", model, "--json"))
     assert after["argmax_changed"] == 0
     assert after["metrics"]["nll"] < 0.9 * after["before"]["nll"]
-    seen = json.loads(run("evaluate", *cal, "--model", model, "--json"))
-    assert any("learned from" in warning for warning in seen["warnings"])
     run("apply", model, test.path, "-o", tmp_path / "probs.npz")
     with np.load(tmp_path / "probs.npz") as held:
         assert held["probs"].shape == (300, 4)
         assert (held["probs"] == 0).any()
-    run("report", test.path, "--model", model, "-o", tmp_path / "report.html")
-    assert "Multiple choice" in (tmp_path / "report.html").read_text()
 
 
 def test_the_score_of_an_option_is_an_option_of_the_commands(tmp_path: Path) -> None:
@@ -212,39 +209,93 @@ def test_bad_responses_are_named(response, options, message) -> None:
         option_scores(response, options)
 
 
+def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
+    """OpenAI's JSONL: labels as tokenizers and models write them, targets as label, text or index."""
+    top = [{"token": t, "logprob": v} for t, v in (("**B**", -0.5), ("ĠA", -1.5), ("b)", -3.0), ("c", -4.0))]
+    response = {"choices": [{"logprobs": {"content": [{"token": "B", "top_logprobs": top}]}}]}
+    texts = ["Lyon", "Paris", "Rome"]
+    lines = [
+        {"response": {"body": response}, "options": ["A)", "B)", "C)"], "target": "b", "custom_id": "q1"},
+        {**response, "options": texts, "target": "paris.", "custom_id": "q2"},
+        {**response, "options": texts, "target": 1, "custom_id": "q3"},
+        {**response, "options": texts, "target": "(B)", "custom_id": "q4"},
+    ]
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    data = read(path)
+    assert (data.questions, data.y.tolist(), data.ids.tolist()) == (
+        True,
+        [1, 1, 1, 1],
+        ["q1", "q2", "q3", "q4"],
+    )
+    both = np.exp(-0.5) + np.exp(-3.0)
+    expected = np.array([np.exp(-1.5), both, np.exp(-4.0)])
+    np.testing.assert_allclose(np.exp(data.values), np.tile(expected / expected.sum(), (4, 1)))
+    path.write_text(json.dumps(response))
+    with pytest.raises(ValueError, match=r"r.jsonl, line 1: a response needs 'options'"):
+        read(path)
+    path.write_text(json.dumps({**response, "options": texts, "target": "Oslo"}))
+    with pytest.raises(ValueError, match=r"line 1: the target 'Oslo' is no index or text"):
+        read(path)
+
+
+def test_samples_keep_their_number(tmp_path: Path) -> None:
+    data = read(write_samples(tmp_path, n=5).path)
+    assert (data.columns, len(data.ids)) == ({"id": "doc_id"}, 5)
+
+
 # -- words -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("said", "scale", "share"),
-    [
-        ("85%", 1, 0.85),
-        (0.85, 1, 0.85),
-        ("Of 3 sources: 85 percent.", 1, 0.85),
-        (85, 100, 0.85),
-        ("1.0", 1, 1.0),
-    ],
-)
-def test_stated_confidences(said, scale, share) -> None:
-    stated = read_stated([{"confidence": said, "correct": True}], scale=scale)
-    assert stated.confidence.tolist() == [pytest.approx(share)]
+def test_stated_confidences() -> None:
+    for said, unit, share in (
+        ("85%", "fraction", 0.85),
+        (0.85, "fraction", 0.85),
+        ("Of 3 sources: 85 percent.", "fraction", 0.85),
+        (85, "percent", 0.85),
+        ("1.0", "fraction", 1.0),
+        ("95,5 %", "fraction", 0.955),
+        ("0,7", "fraction", 0.7),
+        ("9/10", "fraction", 0.9),
+        ("8 out of 10", "fraction", 0.8),
+        ("very likely", "fraction", WORDS["very likely"]),
+        ("I think it is unlikely.", "fraction", WORDS["unlikely"]),
+    ):
+        stated = read_stated([{"confidence": said, "correct": True}], unit=unit)
+        assert stated.confidence.tolist() == [pytest.approx(share)], said
+    row = {"confidence": "70-80 %", "correct": "yes"}
+    assert read_stated([row], ranges="middle").confidence.tolist() == [pytest.approx(0.75)]
+    assert read_stated([row, {"confidence": 0.5, "correct": "No"}]).unread == [0]
+    assert read_stated(
+        [{"confidence": "surely", "correct": 1}], words={"surely": 0.8}
+    ).confidence.tolist() == [0.8]
+    answers = [
+        {"answer": "Paris.", "target": "paris", "confidence": 1},
+        {"answer": "x", "target": "y", "confidence": 0},
+    ]
+    assert read_stated(answers).correct.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
+def test_bad_statements_are_named_counted_and_quoted(tmp_path: Path) -> None:
+    for record, message in (
         (
             {"confidence": 85, "correct": True},
-            "record 0: the confidence 85 is not between 0 and 1; say scale=100",
+            "record 0: the confidence 85 is not between 0 and 1; unit='percent'",
         ),
-        ({"confidence": 0.5, "correct": "yes"}, "record 0: 'correct' must be true or false"),
+        ({"confidence": 0.5, "correct": "maybe"}, "record 0: 'correct' must be true or false"),
         ({"confidence": 0.5}, "neither 'correct' nor"),
-        ({"confidence": "none", "correct": True}, "no record has a confidence"),
-    ],
-)
-def test_bad_statements_are_named(record, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_stated([record])
+        ({"confidence": "none", "correct": True}, "1 of 1 confidences cannot be read, such as 'none'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_stated([record])
+    path = tmp_path / "judge.jsonl"
+    rows = [{"confidence": c, "correct": True} for c in ("80%", "not likely", "70-80%", "90%")]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=r"2 of 4 .*'not likely' \(judge.jsonl, line 2\).*--unreadable drop"):
+        read(path)
+    data = read(path, Request(unreadable="drop"))
+    assert (data.values.tolist(), data.dropped) == ([0.8, 0.9], 2)
+    assert read(path, Request(unreadable="drop", ranges="middle")).values.tolist() == [0.8, 0.75, 0.9]
 
 
 def test_stated_confidences_are_a_binary_problem_for_the_commands(tmp_path: Path) -> None:

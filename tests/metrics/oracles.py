@@ -288,10 +288,6 @@ def skce_biased(p, y):
     return float(np.mean([_h(p, y, i, j) for i in range(n) for j in range(n)]))
 
 
-def skce_linear(p, y):
-    return float(np.mean([_h(p, y, 2 * i, 2 * i + 1) for i in range(len(p) // 2)]))
-
-
 def dkde_ce(p, y):
     p = np.maximum(p, 1e-25)
     n, k = p.shape

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import oracles
 import pytest
-import torch
 
 from hcal import metrics
 from helpers import wait_for_release
@@ -48,35 +47,26 @@ SETS = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("data", SETS)
-def test_metric_is_its_definition(name: str, data: str) -> None:
+def test_metrics_are_their_definitions(data: str) -> None:
     p, y = SETS[data]
-    kwargs = {"window": 15} if name.startswith("hce") else {}
-    if name == "nll" and (p[np.arange(len(y)), y] == 0).any():
-        pytest.skip("the literal logarithm of 0 does not exist")
-    expected = getattr(oracles, name)(p.astype(np.float64), y, **kwargs)
-    # float32 rows are renormalised in float32: 6e-8 on each entry. kde_ece convolves by FFT: 1e-9 absolute.
-    rel, tiny = (1e-5, 1e-7) if data == "float32" else (1e-9, 1e-9 if name == "kde_ece" else 1e-12)
-    if name == "smece":  # a grid of 4096 cells, and a bisection of 22 steps in the oracle
-        rel, tiny = 1e-3, 1e-5
-    assert getattr(metrics, name)(p, y, **kwargs) == pytest.approx(expected, rel=rel, abs=tiny)
-
-
-@pytest.mark.parametrize("events", ["class-wise", "pooled", "top-label"])
-@pytest.mark.parametrize("data", ["five classes", "ties and edges", "fewer rows than bins"])
-def test_hce_of_other_events(data: str, events: str) -> None:
-    p, y = SETS[data]
-    expected = oracles.hce(p, y, window=9, events=events)
-    assert metrics.hce(p, y, window=9, events=events) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize("estimator", ["biased", "linear"])
-@pytest.mark.parametrize("data", SETS)
-def test_skce_estimators(data: str, estimator: str) -> None:
-    p, y = SETS[data]
-    expected = getattr(oracles, f"skce_{estimator}")(p.astype(np.float64), y)
-    assert metrics.skce(p, y, estimator=estimator) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+    for name in EXACT:
+        kwargs = {"window": 15} if name.startswith("hce") else {}
+        if name == "nll" and (p[np.arange(len(y)), y] == 0).any():
+            continue  # the literal logarithm of 0 does not exist
+        if name == "smece" and data not in ("five classes", "two classes", "ties and edges"):
+            continue  # its oracle takes a second
+        expected = getattr(oracles, name)(p.astype(np.float64), y, **kwargs)
+        # float32 rows are renormalised in float32: 6e-8 on each entry. kde_ece convolves by FFT: 1e-9 absolute.
+        rel, tiny = (1e-5, 1e-7) if data == "float32" else (1e-9, 1e-9 if name == "kde_ece" else 1e-12)
+        if name == "smece":  # a grid of 4096 cells, and a bisection of 22 steps in the oracle
+            rel, tiny = 1e-3, 1e-5
+        assert getattr(metrics, name)(p, y, **kwargs) == pytest.approx(expected, rel=rel, abs=tiny), name
+    for events in ("class-wise", "pooled", "top-label"):
+        expected = oracles.hce(p.astype(np.float64), y, window=9, events=events)
+        assert metrics.hce(p, y, window=9, events=events) == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    biased = oracles.skce_biased(p.astype(np.float64), y)
+    assert metrics.skce(p, y, estimator="biased") == pytest.approx(biased, rel=1e-5, abs=1e-9)
 
 
 def test_kmeans_error_lies_in_the_spread_of_another_kmeans() -> None:
@@ -101,6 +91,8 @@ def test_scores_agree_with_scikit_learn() -> None:
 
 
 def test_errors_agree_with_torchmetrics() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchmetrics")
     from torchmetrics.functional.classification import multiclass_calibration_error as theirs
 
     # Away from a confidence of exactly 1.0, which torchmetrics puts into a bin of its own.
@@ -112,20 +104,13 @@ def test_errors_agree_with_torchmetrics() -> None:
         assert getattr(metrics, name)(p, y) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", metrics.list_metrics())
-def test_torch_agrees_with_numpy(name: str) -> None:
-    p, y = draw(300, 5, 14)
-    function = getattr(metrics, name)
-    assert function(torch.from_numpy(p), torch.from_numpy(y)) == pytest.approx(function(p, y), rel=1e-10)
-
-
-@pytest.mark.parametrize("bandwidth", [1e-4, 0.01, 0.4, 10.0])
-def test_mmce_of_any_bandwidth(bandwidth: float) -> None:
+def test_mmce_of_any_bandwidth() -> None:
     p, y = draw(60, 3, 16)
     conf, hit = (np.array(v) for v in oracles.top(p, y))
     a = hit - conf
-    expected = np.sqrt(a @ np.exp(-np.abs(conf[:, None] - conf) / bandwidth) @ a) / len(y)
-    assert metrics.mmce(p, y, bandwidth=bandwidth) == pytest.approx(expected, rel=1e-10)
+    for bandwidth in (1e-4, 0.01, 0.4, 10.0):
+        expected = np.sqrt(a @ np.exp(-np.abs(conf[:, None] - conf) / bandwidth) @ a) / len(y)
+        assert metrics.mmce(p, y, bandwidth=bandwidth) == pytest.approx(expected, rel=1e-10)
 
 
 def test_blocks_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

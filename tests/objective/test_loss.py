@@ -22,15 +22,7 @@ from hcal.objective.definition import (
     window_weights,
 )
 from hcal.objective.engines import evaluate_loss
-from hcal.objective.events import (
-    FAMILIES,
-    Events,
-    Family,
-    PooledEvents,
-    family_of,
-    register_family,
-    row_index,
-)
+from hcal.objective.events import Events, Family, family_of, row_index
 from hcal.objective.loss import check_tensors, families_loss
 from hcal.objective.published import PublishedLoss
 
@@ -405,39 +397,32 @@ def test_on_a_device_one_answer_is_read_back(monkeypatch):
 def test_the_old_name_of_the_pooled_family_stays_readable():
     p, y = problem()
     assert loss_and_grad(p, y, events="atomic")[0] == loss_and_grad(p, y)[0]
-    assert repr(hcal.HCalibrationLoss(events="atomic").events) == "'pooled'"
-    with pytest.raises(ValueError, match="name of its own"):
-        register_family(type("Atomic", (PooledEvents,), {"name": "atomic"}))
+
+
+class SecondGuess(Family):
+    """A family of a stranger's: the event that the second most probable class is the label."""
+
+    def gather(self, probs, y):
+        second = probs.argsort(1)[:, -2]
+        return Events(probs[row_index(probs), second][None], (second == y)[None], second)
+
+    def scatter(self, gradient, probs, events):
+        out = 0 * probs
+        out[row_index(probs), events.index] = gradient[0]
+        return out
 
 
 def test_a_new_family_is_one_class():
-    """It works by name on arrays and in the module, and its gradient is the definition's."""
-
-    @register_family
-    class SecondGuess(Family):
-        name = "second-guess"
-
-        def gather(self, probs, y):
-            second = probs.argsort(1)[:, -2]
-            return Events(probs[row_index(probs), second][None], (second == y)[None], second)
-
-        def scatter(self, gradient, probs, events):
-            out = 0 * probs
-            out[row_index(probs), events.index] = gradient[0]
-            return out
-
-    try:
-        p, y = problem(200, 4)
-        keywords = {"window": 10, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "events": "second-guess"}
-        loss, grad = loss_and_grad(p, y, **keywords)
-        second, hit = np.sort(p, axis=1)[:, -2], p.argsort(1)[:, -2] == y
-        want, slope = one_family(second, hit, ObjectiveSettings(10, 0.0, weighting="uniform", norm=2))
-        assert loss == pytest.approx(want)
-        assert grad.sum(1) == pytest.approx(slope)
-        probs = torch.tensor(p, requires_grad=True)
-        value = hcal.HCalibrationLoss(**keywords)(probs, torch.tensor(y))
-        value.backward()
-        assert value.item() == pytest.approx(loss)
-        np.testing.assert_allclose(probs.grad, grad, rtol=1e-9)
-    finally:
-        del FAMILIES["second-guess"]
+    """It works on arrays and in the module, and its gradient is the definition's."""
+    p, y = problem(200, 4)
+    keywords = {"window": 10, "norm": 2, "weighting": "uniform", "epsilon": 0.0, "events": SecondGuess()}
+    loss, grad = loss_and_grad(p, y, **keywords)
+    second, hit = np.sort(p, axis=1)[:, -2], p.argsort(1)[:, -2] == y
+    want, slope = one_family(second, hit, ObjectiveSettings(10, 0.0, weighting="uniform", norm=2))
+    assert loss == pytest.approx(want)
+    assert grad.sum(1) == pytest.approx(slope)
+    probs = torch.tensor(p, requires_grad=True)
+    value = hcal.HCalibrationLoss(**keywords)(probs, torch.tensor(y))
+    value.backward()
+    assert value.item() == pytest.approx(loss)
+    np.testing.assert_allclose(probs.grad, grad, rtol=1e-9)

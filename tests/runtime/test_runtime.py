@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import gc
 import os
 import shutil
 import subprocess
@@ -21,13 +20,11 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import hcal
-from hcal.maps import TemperatureMap, build_map, table
-from hcal.objective.torch_loss import torch_nll
+from hcal.maps.trainable import PiecewiseLinear
 from hcal.runtime import jit as jit_module
 from hcal.runtime.jit import compiled, writable_by_others
 from hcal.runtime.threads import one_blas_thread
-from hcal.solvers.adam import AdamSettings, train
-from hcal.solvers.monitors import epoch_nll
+from hcal.solvers.training import AdamSettings, torch_nll, train
 from helpers import ROOT, synthetic
 
 needs_numba = pytest.mark.skipif(not compiled(), reason="needs numba: the extra 'fast'")
@@ -117,7 +114,7 @@ def test_a_read_only_install_and_home() -> None:
         for path in (*place.rglob("*"), place):
             path.chmod(0o555 if path.is_dir() else 0o444)
         code = (
-            "import numpy as np, hcal; from hcal.objective import loss_and_grad; import hcal.maps._compiled;"
+            "import numpy as np, hcal; from hcal.objective import loss_and_grad; import hcal.maps._numba;"
             "print(hcal.__file__, loss_and_grad(np.full((4, 2), 0.5, 'f'), np.zeros(4, int), window=2)[0])"
         )
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))}
@@ -217,13 +214,13 @@ def test_training_limits_its_own_thread_only() -> None:
 
         x, y = torch.log_softmax(torch.randn(20, 3), 1), torch.zeros(20, dtype=torch.int64)
         keywords = {
-            "monitor": epoch_nll,
-            "select": {"nll": epoch_nll},
+            "monitor": torch_nll,
+            "select": {"nll": torch_nll},
             "settings": AdamSettings(epochs=2),
             "tick": tick,
         }
         with ThreadPoolExecutor(1) as pool:
-            done = pool.submit(train, TemperatureMap(), x, y, torch_nll, **keywords)
+            done = pool.submit(train, PiecewiseLinear(1), x, y, torch_nll, **keywords)
             assert running.wait(60)
             assert torch.get_num_threads() == 2
             looked.set()
@@ -232,54 +229,3 @@ def test_training_limits_its_own_thread_only() -> None:
         assert set(seen) == {1}
     finally:
         torch.set_num_threads(before)
-
-
-def grads(new: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    return list(torch.autograd.grad((new(x) * torch.arange(x.shape[1])).sum(), list(new.parameters())))
-
-
-def test_an_order_is_kept_as_long_as_its_tensor_and_no_longer(monkeypatch) -> None:
-    made = []
-    plain = table.orders._make
-    monkeypatch.setattr(table.orders, "_make", lambda *a: made.append(1) or plain(*a))
-    x = torch.log_softmax(torch.randn(50, 4, dtype=torch.float64), 1)
-    new, held = build_map("piecewise-100", x, init="published", random_state=1), len(table.orders)
-    for _ in range(3):
-        grads(new, x)
-    assert (len(made), len(table.orders)) == (1, held + 1)
-    x.sub_(1.0)  # the same tensor, another content
-    grads(new, x)
-    assert len(made) == 2
-    del x
-    gc.collect()
-    assert len(table.orders) == held
-
-
-def test_orders_of_threads_do_not_mix() -> None:
-    xs = [torch.log_softmax(torch.randn(40, 4, dtype=torch.float64) * i, 1) for i in range(1, 13)]
-    new = build_map("piecewise-100", xs[0], init="published", random_state=1)
-    expected = [grads(new, x) for x in xs]
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(5):
-            for one, other in zip(pool.map(lambda x: grads(new, x), xs), expected, strict=True):
-                assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def test_buffers_go_round_only_while_nobody_holds_them() -> None:
-    from hcal.runtime.buffers import buffer, reused_buffers
-
-    size = 1 << 21
-    with reused_buffers():
-        one = buffer(size, np.float32)
-        one[:] = 7.0
-        held = one.reshape(2, -1)[1]  # a view is a holder
-        del one
-        two = buffer((2, size // 2), np.float32)
-        two[:] = 0.0
-        assert (held == 7.0).all()
-        address = two.ctypes.data
-        del two
-        assert buffer(size, np.int32).ctypes.data == address
-        assert buffer(8, np.int32).base is None  # small ones are numpy's own
-    assert (held == 7.0).all()
-    assert buffer(size, np.float32).base is None

@@ -18,7 +18,6 @@ from hcal.solvers.optimise import (
     newton,
     proximal_gradient,
 )
-from hcal.solvers.rows import PieceRows, array_rows
 
 CELLS = Cells(-6.0, 0.5, 24)
 FAMILIES = [ClassLinear(3), ClassLinear(3, inputs=2), MatrixScaling(3), MonotoneNet(4, CELLS, random_state=2)]
@@ -47,10 +46,10 @@ def test_gradients_and_curvatures_are_derivatives():
         numeric = differences(lambda t, f=family, a=(x, y, weight): _loss_sums(f, t, *a)[0], theta)
         np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-5)
         if hasattr(family, "curvature"):
-            hessian = _second_sums(family, theta, "curvature", x, y, weight)[0]
+            hessian = _second_sums(family, theta, "curvature", x, y, weight)
             numeric = differences(lambda t, f=family, a=(x, y, weight): _loss_sums(f, t, *a)[1], theta)
             np.testing.assert_allclose(hessian, numeric, rtol=1e-4, atol=1e-4)
-            diagonal = _second_sums(family, theta, "diagonal", x, y, weight)[0]
+            diagonal = _second_sums(family, theta, "diagonal", x, y, weight)
             np.testing.assert_allclose(diagonal, np.diag(hessian), rtol=1e-9, atol=1e-12)
 
 
@@ -58,40 +57,47 @@ def test_newton_lbfgs_and_scipy_find_the_same(monkeypatch):
     for family in FAMILIES[:3]:
         x, y, weight = problem(family)
         ridge = Ridge(np.full(family.start.shape, 0.01), family.start)
-        rows = array_rows(x, y, weight)
 
         def objective(theta, family=family, x=x, y=y, weight=weight, ridge=ridge):
             return mean_nll(family.vjp(theta, x)[0], y, weight) + ridge.value_and_grad(theta)[0]
 
         want = minimize(objective, family.start, method="BFGS", options={"gtol": 1e-7}).x
-        by_newton = fit_nll(family, rows, penalty=ridge)
+        by_newton = fit_nll(family, x, y, weight, penalty=ridge)
         monkeypatch.setattr("hcal.solvers.nll.NEWTON_PARAMETERS", 0)
-        by_lbfgs = fit_nll(family, rows, penalty=ridge)
+        by_lbfgs = fit_nll(family, x, y, weight, penalty=ridge)
         monkeypatch.undo()
         for found in (by_newton, by_lbfgs):
             assert found.converged
             np.testing.assert_allclose(found.theta, want, atol=2e-4)
 
 
-def test_blocks_give_what_arrays_give():
+def test_a_weight_counts_rows():
     family = FAMILIES[0]
     x, y, weight = problem(family)
     ridge = Ridge(np.full(6, 0.01), family.start)
-    pieces = [[(x[a : a + 17].copy(), y[a : a + 17], weight[a : a + 17])] for a in range(0, 60, 17)]
-    mass = np.bincount(y, weights=weight, minlength=3)
-    rows = PieceRows(pieces, list, lambda work, items: map(work, items), mass)
-    want = fit_nll(family, array_rows(x, y, weight), penalty=ridge)
-    np.testing.assert_allclose(fit_nll(family, rows, penalty=ridge).theta, want.theta, atol=1e-8)
+    want = fit_nll(family, x, y, weight, penalty=ridge)
     copies = np.repeat(np.arange(60), 2)
-    twice = fit_nll(family, array_rows(x[copies], y[copies], weight[copies] / 2), penalty=ridge)
+    twice = fit_nll(family, x[copies], y[copies], weight[copies] / 2, penalty=ridge)
     np.testing.assert_allclose(twice.theta, want.theta, atol=1e-8)
+
+
+def test_many_rows_are_summed_in_parts(monkeypatch):
+    family = FAMILIES[0]
+    x, y, weight = problem(family)
+    whole = _loss_sums(family, family.start, x, y, weight)
+    monkeypatch.setattr("hcal.solvers.nll._PART_EVENTS", 30)
+    monkeypatch.setattr("hcal.solvers.nll._BLOCK_ROWS", 3)
+    monkeypatch.setattr("hcal.solvers.nll._BLOCK_EVENTS", 3)
+    parts = _loss_sums(family, family.start, x, y, weight)
+    assert parts[0] == pytest.approx(whole[0])
+    np.testing.assert_allclose(parts[1], whole[1])
 
 
 def test_a_monotone_net_learns_and_rises():
     family = FAMILIES[3]
     x, y, _ = problem(family, n=400)
     seen = []
-    found = fit_nll(family, array_rows(3 * x, y), watch=lambda theta: bool(seen.append(theta)))
+    found = fit_nll(family, 3 * x, y, watch=lambda theta: bool(seen.append(theta)))
     start, end = (mean_nll(family.vjp(t, 3 * x)[0], y) for t in (family.start, found.theta))
     assert end < start - 0.1
     assert seen
@@ -106,15 +112,15 @@ def test_a_monotone_net_learns_and_rises():
 def test_bounds_and_penalties_hold():
     family = FAMILIES[0]
     x, y, _ = problem(family)
-    free = fit_nll(family, array_rows(-x, y), penalty=Ridge(np.full(6, 1e-3), np.zeros(6)))
+    free = fit_nll(family, -x, y, penalty=Ridge(np.full(6, 1e-3), np.zeros(6)))
     assert free.theta[:3].min() < 0
     bounds = [(0.0, None)] * 3 + [(None, None)] * 3
-    held = fit_nll(family, array_rows(-x, y), bounds=bounds)
+    held = fit_nll(family, -x, y, bounds=bounds)
     assert held.theta[:3] == pytest.approx(np.zeros(3))
     start = np.concatenate([np.ones(3), np.zeros(3)])
     for prox in (lasso_prox(np.full(6, 10.0)), mcp_prox(np.full(6, 10.0))):
-        assert fit_nll(family, array_rows(x, y), penalty=prox).theta == pytest.approx(start)
-    loose = fit_nll(family, array_rows(x, y), penalty=lasso_prox(np.full(6, 1e-3)))
+        assert fit_nll(family, x, y, penalty=prox).theta == pytest.approx(start)
+    loose = fit_nll(family, x, y, penalty=lasso_prox(np.full(6, 1e-3)))
     assert np.abs(loose.theta - start).max() > 0.01
 
 

@@ -12,6 +12,8 @@ from hcal.metrics import h_error
 from studies import limitations, theory_more
 from studies.theory import World
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 #: Those that train nothing: quick, and the same to the last digit on any machine.
 EXACT = (3, 4, 5, 7, 8)

@@ -10,6 +10,8 @@ import pytest
 from hcal.objective.definition import sliding_means
 from studies.theory_windows import exact_statistics
 
+pytestmark = pytest.mark.slow
+
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
 INTERVALS = [(a, b) for a, b in product(GRID, GRID) if a < b]
 

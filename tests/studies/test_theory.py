@@ -10,6 +10,8 @@ import pytest
 from studies import theory, theory_norm, theory_page, theory_windows
 from studies.theory import World
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs() -> list[theory_norm.Draws]:

@@ -24,7 +24,7 @@ from hcal.calibrators.parameters import refuse_types
 from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
-from hcal.metrics.summary import Scores, score_probs
+from hcal.metrics.scores import Scores, score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
@@ -33,6 +33,8 @@ Preserves = Literal["order", "accuracy"] | None
 
 #: Rows are predicted in blocks of about this many scores, so memory stays bounded at any N.
 _BLOCK_SCORES = 4_000_000
+#: Whole weights are written out as copies up to this many rows, where a method deals rows into folds.
+_MOST_COPIES = 200_000
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
 _FAR = 5.0
 #: What ``info_`` says of predictions, untrue once the class frequencies change.
@@ -137,7 +139,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         y : array-like of shape (N,)
             Integer labels 0..K−1, or the names that ``classes`` lists.
         sample_weight : array-like of shape (N,), optional
-            Counts rows: an integer weight equals repetition.
+            Counts rows: an integer weight equals repetition. Weights that are all 7 are seven times the rows, and
+            what depends on the number of rows (penalties, priors, the floor) follows.
         groups : array-like of shape (N,), optional
             Rows of one group depend on each other: methods that hold rows out keep a group together.
         classes : sequence of K str or int, optional
@@ -153,6 +156,8 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
         members = inputs.check_groups(groups, len(x))
         fitted_on = leakage.fingerprint(x)
         x, labels, weight, members = by_content(x, labels, weight, members)
+        if self.grouped and weight is not None:
+            x, labels, weight, members = as_copies(x, labels, weight, members)
         floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
         inner = x.astype(np.float64, copy=False)
         fitted = self._fit(
@@ -391,17 +396,56 @@ def by_content(
     """Return the rows that have weight, in an order that depends on what they say and not on how they came.
 
     Rows are sorted by how far the label, and then the other classes, lie below the top score. A constant added to
-    a row and the numbers of the classes do not matter.
+    a row does not matter, and neither do the numbers of the classes: a class is known by its rows.
 
     >>> x, y = np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]]), np.array([1, 0, 0])
     >>> by_content(x, y, None, None)[1], by_content(x[::-1], y[::-1], None, None)[1]
     (array([0, 1, 0]), array([0, 1, 0]))
     """
+    if weight is not None and not weight.all():
+        kept = weight > 0
+        x, y, weight = x[kept], y[kept], weight[kept]
+        groups = None if groups is None else groups[kept]
     top = x.max(axis=1)
     gaps = (top - x[np.arange(len(y)), y], top - x.min(axis=1), top - x.mean(axis=1))
     unit = float(np.median(gaps[1])) * 2.0**-30 or 1.0  # rounding moves a gap by far less than this grid
-    order = np.lexsort((x[:, 0], y, *(np.rint(gap / unit) for gap in gaps[::-1])))
-    if weight is not None:
-        order = order[weight[order] > 0]
-    own_weight = None if weight is None else weight[order]
-    return x[order], y[order], own_weight, None if groups is None else groups[order]
+    keys = [np.rint(gap / unit) for gap in gaps[::-1]]
+    order = np.lexsort(keys)
+    same = np.all([key[order[1:]] == key[order[:-1]] for key in keys], axis=0)
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    if tied.size:  # few rows: these are told apart by all of their scores
+        rank = class_ranks(x, y, weight)
+        rows = order[tied]
+        scores = np.rint((top[rows, None] - x[rows][:, np.argsort(rank)]) / unit)
+        order[tied] = rows[np.lexsort((*scores.T, rank[y[rows]], *(key[rows] for key in keys)))]
+    part = [None if a is None else a[order] for a in (weight, groups)]
+    return x[order], y[order], part[0], part[1]
+
+
+def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
+    """Return a place (K,) of every class that its rows decide, not its number (unless they are alike in all).
+
+    >>> class_ranks(np.array([[0.0, 2.0], [1.0, 0.0], [0.0, 3.0]]), np.array([1, 0, 1]), None)
+    array([0, 1])
+    """
+    mass = np.ones(len(y)) if weight is None else weight / weight.max()
+    below = x - x.max(axis=1, keepdims=True)
+    sums = mass @ np.exp(below), mass @ below, np.bincount(y, weights=mass, minlength=x.shape[1])
+    keys = (np.rint(v / (np.abs(v).max() * 2.0**-30 or 1.0)) for v in sums)
+    ranks = np.empty(x.shape[1], dtype=np.int64)
+    ranks[np.lexsort(tuple(keys))] = np.arange(len(ranks))
+    return ranks
+
+
+def as_copies(
+    x: FloatArray, y: IntArray, weight: Float64, groups: IntArray | None
+) -> tuple[FloatArray, IntArray, Float64 | None, IntArray | None]:
+    """Return rows of whole weights as that many copies: they are dealt into folds one by one, a weight is not.
+
+    >>> as_copies(np.array([[0.0, 2.0], [1.0, 0.0]]), np.array([1, 0]), np.array([2.0, 1.0]), None)[1]
+    array([1, 1, 0])
+    """
+    if weight.sum() > _MOST_COPIES or (weight != np.rint(weight)).any():
+        return x, y, weight, groups
+    count = weight.astype(np.int64)
+    return x.repeat(count, axis=0), y.repeat(count), None, None if groups is None else groups.repeat(count)

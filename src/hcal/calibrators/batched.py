@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.base import Calibrator
 from hcal.io.atomic import atomic_folder
-from hcal.io.batching import Batches, rows_from
-from hcal.io.block_writing import BLOCK_TYPES, write_blocks
-from hcal.io.pieces import Piece, read_data_blocks
+from hcal.io.blocks import Batches, rows_from
+from hcal.io.reading import Piece, read_blocks
+from hcal.io.writing import WRITTEN_TYPES, write_blocks
 from hcal.passes import Driver, one_by_one
 
-#: Probabilities, labels as the file has them, ids.
-Block = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]
-#: The parts of a folder where the input's own type cannot be written block by block.
+#: Probabilities, labels as the file has them, ids, other columns.
+Block = tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None, dict[str, Any]]
+#: The files of a folder where the input's own type cannot be written.
 _USUAL_TYPE: Final = ".npz"
 
 
@@ -55,9 +55,9 @@ def apply_batches(
     source : Batches
         Of files.
     output : path-like
-        ``.npz .npy .csv`` or ``.parquet``: one file, written by this process. Without an ending: a new
-        folder, a file for each piece, of the type of the input, written by whoever has the piece. Either
-        appears when all is written, or not at all.
+        With an ending that can be written: one file, written by this process. Without one: a new folder,
+        with a file of the same name for each input file (of one file: for each piece), of the type of the
+        input where that can be written. Either appears when all is written, or not at all.
     driver : Driver, optional
         Who works on the pieces; this process by default. What is written does not depend on it.
     advance : callable, optional
@@ -69,7 +69,7 @@ def apply_batches(
     >>> folder = Path(tempfile.mkdtemp())
     >>> np.save(folder / "scores.npy", np.tile([0.0, 2.0], (6, 1)))
     >>> cal = hcal.make_calibrator("ts").fit([[0.0, 2.0]] * 4, [1, 1, 1, 0])
-    >>> rows = hcal.io.batches(folder / "scores.npy", kind="logits", rows=4)
+    >>> rows = hcal.io.batches(folder / "scores.npy", hcal.io.Request(input="logits"), rows=4)
     >>> apply_batches(cal, rows, folder / "probs.npy").rows
     6
     >>> np.load(folder / "probs.npy")[5].round(2).tolist()
@@ -83,10 +83,10 @@ def apply_batches(
 
 def predicted(calibrator: Calibrator, piece: Piece) -> Iterator[Block]:
     """Yield what a calibrator says of a piece, block by block."""
-    for start, data in read_data_blocks(piece):
+    for start, data in read_blocks(piece):
         with rows_from(start):
             probs = calibrator.predict_proba(data.values)
-        yield probs, data.y, data.ids
+        yield probs, data.y, data.ids, data.beside
 
 
 def _blocks_of(calibrator: Calibrator, piece: Piece) -> list[Block]:
@@ -101,41 +101,58 @@ def _to_file(
     # Here a block is written before the next is made; from elsewhere the blocks of a piece come together.
     here = partial(predicted, calibrator)
     answers = map(here, pieces) if driver is None else driver(partial(_blocks_of, calibrator), pieces)
-    with write_blocks(output, rows, classes=source.classes) as write:
+    with write_blocks(output, rows, classes=source.classes, names=_names(source)) as write:
         for blocks in answers:
             confidence = 0.0  # of a piece: so the sum does not depend on who made it
-            for probs, y, ids in blocks:
-                write(probs, y, ids)
+            for probs, *beside in blocks:
+                write(probs, *beside)
                 confidence += float(probs.max(axis=1).sum(dtype=float))
                 advance(len(probs))
             total += confidence
     return Applied(rows, 1, total / max(rows, 1))
 
 
+def _names(source: Batches) -> dict[str, str]:
+    """Return what the output calls the id: as the input does."""
+    return {"id": source.first.columns["id"]} if "id" in source.first.columns else {}
+
+
 def _to_folder(
     calibrator: Calibrator, source: Batches, output: Path, driver: Driver, advance: Any
 ) -> Applied:
-    pieces = source.pieces()
-    suffix = source.paths[0].suffix.lower()
+    files = _files(source)
     total = 0.0
     with atomic_folder(output) as folder:
-        suffix = suffix if suffix in BLOCK_TYPES else _USUAL_TYPE
-        work = partial(_write_part, calibrator, folder, suffix, source.classes)
-        for piece, confidence in zip(pieces, driver(work, list(enumerate(pieces))), strict=True):
+        work = partial(_write_file, calibrator, folder, source.classes, _names(source))
+        for (_, pieces), confidence in zip(files, driver(work, files), strict=True):
             total += confidence
-            advance(len(piece))
-    rows = sum(map(len, pieces))
-    return Applied(rows, len(pieces), total / max(rows, 1))
+            advance(sum(map(len, pieces)))
+    rows = sum(len(piece) for _, pieces in files for piece in pieces)
+    return Applied(rows, len(files), total / max(rows, 1))
 
 
-def _write_part(
-    calibrator: Calibrator, folder: Path, suffix: str, classes: Any, numbered: tuple[int, Piece]
+def _files(source: Batches) -> list[tuple[str, list[Piece]]]:
+    """Return the files of an output folder, by name, and the pieces that each has."""
+    pieces, suffix = source.pieces(), source.paths[0].suffix.lower()
+    suffix = suffix if suffix in WRITTEN_TYPES else _USUAL_TYPE
+    if len(source.paths) == 1:
+        return [(f"part-{number:05d}{suffix}", [piece]) for number, piece in enumerate(pieces)]
+    names = [path.with_suffix(suffix).name for path in source.paths]
+    if len(set(names)) < len(names):  # of several folders: the names count them
+        names = [f"{number:05d}-{name}" for number, name in enumerate(names)]
+    paths = [path.absolute() for path in source.paths]
+    return [(name, [p for p in pieces if p.path == path]) for name, path in zip(names, paths, strict=True)]
+
+
+def _write_file(
+    calibrator: Calibrator, folder: Path, classes: Any, names: dict[str, str], file: tuple[str, list[Piece]]
 ) -> float:
-    """Write the file of a piece, under a name that only this piece has, and return its sum of confidences."""
-    number, piece = numbered
+    """Write one file of a folder, and return its sum of confidences."""
+    name, pieces = file
     confidence = 0.0
-    with write_blocks(folder / f"part-{number:05d}{suffix}", len(piece), classes=classes) as write:
-        for probs, y, ids in predicted(calibrator, piece):
-            write(probs, y, ids)
-            confidence += float(probs.max(axis=1).sum(dtype=float))
+    with write_blocks(folder / name, sum(map(len, pieces)), classes=classes, names=names) as write:
+        for piece in pieces:
+            for probs, *beside in predicted(calibrator, piece):
+                write(probs, *beside)
+                confidence += float(probs.max(axis=1).sum(dtype=float))
     return confidence

@@ -19,7 +19,6 @@ from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import ClassLinear
 from hcal.solvers.nll import fit_nll
-from hcal.solvers.rows import array_rows
 from hcal.xp import Array, namespace
 
 
@@ -76,7 +75,9 @@ class BetaCalibration(Calibrator):
         features = np.hstack(_features(x, present))
         solved = fit_nll(
             ClassLinear(k, inputs=2),
-            array_rows(features, places_among(present, y), weight),
+            features,
+            places_among(present, y),
+            weight,
             bounds=[(0.0, None)] * (2 * k) + [(None, None)] * k,
             max_iterations=self.max_iterations,
             tolerance=1e-6,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hcal.calibrators._curves import default_floor
 from hcal.calibrators._log_odds import expit
 from hcal.calibrators._scaling import on_grid
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators.base import Calibrator, Fitted, class_ranks
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.parameters import parameters
 from hcal.inputs import InputKind
@@ -28,8 +28,6 @@ _CLIP = 1e-7
 # The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two; unbounded,
 # a critic becomes a hard cut.
 _REACH = 50.0
-# Sums that differ by less are equal but for rounding.
-_GRID = 2.0**-30
 
 
 @map_type
@@ -104,7 +102,7 @@ class DecisionCalibration(Calibrator):
             raise ValueError(f"floor must be at most 0.5, got {self.floor!r}")
         fold = deal_folds(x, y, 5, groups)
         # Classes by what their rows say, not by their numbers: the random starts belong to places.
-        ranks = _class_ranks(x, y, weight)
+        ranks = class_ranks(x, y, weight)
         x, y = on_grid(x)[:, np.argsort(ranks)], ranks[y]
         solved = solve_temperature(x, y, weight)
         probs = np.asarray(softmax(solved.beta * x), dtype=np.float64)
@@ -243,14 +241,3 @@ def adjustment(x: Float64, residual: Float64, weight: Float64, critic: Float64) 
     gram = (omega.T * weight) @ omega
     target = (omega.T * weight) @ residual
     return np.asarray(np.linalg.lstsq(gram, target, rcond=1e-12)[0], dtype=np.float64)
-
-
-def _class_ranks(x: Float64, y: IntArray, weight: Float64 | None) -> IntArray:
-    """Return a place (K,) of every class that its rows decide, not its number (unless they are alike in all)."""
-    mass = np.ones(len(y)) if weight is None else weight / weight.max()
-    below = x - x.max(axis=1, keepdims=True)
-    sums = mass @ np.exp(below), mass @ below, np.bincount(y, weights=mass, minlength=x.shape[1])
-    keys = (np.rint(v / (np.abs(v).max() * _GRID or 1.0)) for v in sums)
-    ranks = np.empty(x.shape[1], dtype=np.int64)
-    ranks[np.lexsort(tuple(keys))] = np.arange(len(ranks))
-    return ranks

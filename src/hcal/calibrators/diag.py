@@ -18,7 +18,6 @@ from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import Cells, MonotoneNet, cells_over
 from hcal.solvers.nll import Selection, fit_nll, mean_nll, select
 from hcal.solvers.optimise import Solution
-from hcal.solvers.rows import array_rows
 from hcal.xp import Array, namespace
 
 # Iterations without a lower held-out NLL after which a search ends.
@@ -145,7 +144,7 @@ class DiagonalOrderPreserving(Calibrator):
             best = _Best(lambda theta: held_out_nll(size, theta, held))
             solved = fit_nll(
                 MonotoneNet(size, cells, self.random_state),
-                array_rows(*part(fitted)),
+                *part(fitted),
                 max_iterations=self.max_iterations,
                 tolerance=1e-6,
                 gain=1e-9,

@@ -29,9 +29,10 @@ _CELLS = 1024
 
 @map_type
 class LatentProcess(ProbabilityMap):
-    """The mean of softmax(f) over draws of f, whose mean is x + aᵀ ``mean`` and variance prior − Σ ``known`` a².
+    """The mean of softmax(f) over draws of f.
 
-    a = L⁻¹k with k = σ² RBF(Z, x). The draws belong to ranks: the numbers of the classes do not matter, and tied ones stay tied.
+    Its mean is x + aᵀ ``mean``, its variance prior − Σ ``known`` a², where a = L⁻¹k with k = σ² RBF(Z, x).
+    The draws belong to ranks: the numbers of the classes do not matter, and tied ones stay tied.
     """
 
     unit: Array = array("logits are divided by it", low=1e-100, high=STEEP)
@@ -122,8 +123,9 @@ class GaussianProcessCalibration(Calibrator):
         ranked, own, kept, unit = thinned_ranks(x, y, weight, self.max_events, usual=10)  # ℓ starts at 10
         low, high = float(ranked.min()), float(ranked.max())
         cells = Cells(low, (high - low) / _CELLS or 1.0, _CELLS)
-        elbo = _Elbo(ranked, own, unit_weight(kept, len(ranked)), total, cells, self.inducing)
-        start = start_parameters(line_centres(ranked, self.inducing))
+        share = unit_weight(kept, len(ranked))
+        elbo = _Elbo(ranked, own, share, total, cells, self.inducing)
+        start = start_parameters(line_centres(ranked, share, self.inducing))
         solved = lbfgs(elbo, start, max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9)
         m, s, z, (length, variance, noise) = _unpack(solved.theta, self.inducing)
         inverse = np.asarray(np.linalg.inv(_lower(z, length, variance, noise)[1]), dtype=np.float64)
@@ -280,17 +282,22 @@ class _Elbo:
         return value
 
 
-def line_centres(x: Float64, m: int, iterations: int = 100) -> Float64:
-    """Return m centres of 1-D k-means, Lloyd from quantiles; distinct even where values repeat.
+def line_centres(x: Float64, weight: Float64, m: int, iterations: int = 100) -> Float64:
+    """Return m centres of 1-D k-means of all values of the rows (N, K) with weights (N,), Lloyd from quantiles.
 
-    >>> line_centres(np.array([0.0, 0.0, 4.0, 4.0]), 2)
+    >>> line_centres(np.array([[0.0, 0.0], [4.0, 4.0]]), np.ones(2), 2)
     array([0., 4.])
     """
-    values = np.sort(x.ravel()[:: max(1, x.size // 1_000_000)])
-    total = prefix_sums(values)
-    centres = np.quantile(values, (np.arange(m) + 0.5) / m)
+    every = slice(None, None, max(1, x.size // 1_000_000))
+    values, mass = x.ravel()[every], np.repeat(weight, x.shape[1])[every]
+    order = np.argsort(values, kind="stable")
+    values, mass = values[order], mass[order]
+    total, moment = prefix_sums(mass), prefix_sums(mass * values)
+    # A little below the share, so that rounding does not pass from a value to the next.
+    share = (np.arange(m) + 0.5) / m * (1 - 1e-12)
+    centres = values[np.searchsorted(total[1:], share * total[-1])]
     for _ in range(iterations):
         cuts = np.concatenate([[0], np.searchsorted(values, (centres[1:] + centres[:-1]) / 2), [len(values)]])
-        size = np.diff(cuts)
-        centres = np.where(size > 0, np.diff(total[cuts]) / np.maximum(size, 1), centres)
+        size = np.diff(total[cuts])
+        centres = np.where(size > 0, np.diff(moment[cuts]) / np.where(size > 0, size, 1.0), centres)
     return centres

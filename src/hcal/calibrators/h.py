@@ -43,7 +43,7 @@ class HCalibrator(Calibrator):
     select : {"top_label", "class_wise", "score"}
         What chooses epoch and map, on the calibration set: the debiased top-label ECE, the class-wise ECE
         (CWECE_a) or the NLL. With many classes the class-wise error is lowest for nearly uniform predictions:
-        the fit warns when it chose one (docs/paper.md, "The trap").
+        the fit warns when it chose one (docs/why-not-the-papers-selector.md).
     maps : "all", str, or sequence of str
         The paper's twelve, or some of them: ``piecewise-z``, ``monotonic-h``, ``ensemble-m``.
     epochs : int
@@ -99,7 +99,7 @@ class HCalibrator(Calibrator):
         from hcal.maps.trainable import PAPER_MAPS
         from hcal.solvers.training import SELECTORS, AdamSettings
 
-        if self.select not in SELECTORS:
+        if self.select not in list(SELECTORS):
             raise ValueError(f"select must be one of {', '.join(map(repr, SELECTORS))}, got {self.select!r}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
@@ -115,7 +115,7 @@ class HCalibrator(Calibrator):
         if why := fitted.info["collapsed"]:
             warnings.warn(
                 f"h: the map chosen by select={self.select!r} is nearly uniform ({why}): do not use its "
-                "probabilities. The error that chose it favours such maps (docs/paper.md, 'The trap'); "
+                "probabilities. The error that chose it favours such maps (docs/why-not-the-papers-selector.md); "
                 "select='score' or 'top_label' does not.",
                 CalibrationWarning,
                 stacklevel=4,

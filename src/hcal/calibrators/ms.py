@@ -16,7 +16,6 @@ from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import MatrixScaling as MatrixFamily
 from hcal.solvers.nll import Ridge, fit_nll, mean_nll, select
 from hcal.solvers.optimise import Solution
-from hcal.solvers.rows import array_rows
 from hcal.solvers.temperature import logit_scale, solve_temperature
 from hcal.xp import Array, namespace
 
@@ -153,7 +152,7 @@ def fit_matrices(
         # that no held-out row could show.
         return fit_nll(
             family,
-            array_rows(*part(rows)),
+            *part(rows),
             penalty=_ridge(k, *pair),
             start=start if previous is None else previous.theta,
             max_iterations=method.max_iterations,

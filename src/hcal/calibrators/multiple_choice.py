@@ -22,8 +22,9 @@ from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preser
 from hcal.calibrators.registry import make_calibrator
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.inputs import InputKind, to_numpy
+from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction
-from hcal.metrics.summary import Scores, score_probs
+from hcal.metrics.scores import Scores, score_probs
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax_options, pad_options, softmax
 from hcal.solvers.temperature import label_derivatives, solve_increasing
 
@@ -138,7 +139,10 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         """
         padded, exists, _ = _pad(scores, mask)
         known = np.where(exists, padded, -np.inf)
-        return np.where(exists, known - known.max(axis=1, keepdims=True), 0.0)
+        rows = np.where(exists, known - known.max(axis=1, keepdims=True), 0.0)
+        used = int(np.flatnonzero(exists.any(axis=0))[-1]) + 1
+        width = max(used, self.n_classes_) if hasattr(self, "members_") else used
+        return np.pad(rows[:, :used], ((0, 0), (0, width - used)))
 
     def predict_proba(self, scores: Any, mask: Any = None) -> Any:
         """Return calibrated probabilities of the options.
@@ -178,6 +182,11 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         return self._common().n_classes_
 
     @property
+    def classes_(self) -> NDArray[Any]:
+        """The positions of the options."""
+        return self._common().classes_
+
+    @property
     def converged_(self) -> bool:
         """Whether all fits within converged."""
         return all(member.converged_ for member in self.members_.values())
@@ -206,6 +215,11 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
                 'only method="ts" is one graph'
             )
         return self._common().prediction_
+
+    @property
+    def map_(self) -> Map:
+        """The map of ``method="ts"``."""
+        return self.prediction_.map
 
     @property
     def preserves(self) -> Preserves:

@@ -14,7 +14,6 @@ from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import ClassLinear, Family
 from hcal.solvers.nll import Ridge, fit_nll
 from hcal.solvers.optimise import Prox, group_lasso_prox, lasso_prox, mcp_prox
-from hcal.solvers.rows import array_rows
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
@@ -113,11 +112,10 @@ def fit_stages(
     total = float(len(y)) if weight is None else float(weight.sum())
     temperature = solve_temperature(x, y, weight)
     first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (total + 1)))
-    rows = array_rows(first(x), y, weight)
     # Large problems stop at what no test set could tell apart.
     gain = 1e-12 if x.shape[1] <= 300 else 1e-6
     pull = Ridge(strength, family.start) if penalty == "ridge" else _prox(penalty, strength, x.shape[1])
-    solved = fit_nll(family, rows, penalty=pull, max_iterations=max_iterations, gain=gain)
+    solved = fit_nll(family, first(x), y, weight, penalty=pull, max_iterations=max_iterations, gain=gain)
     # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
     told = {
         "converged": solved.converged and temperature.converged,

@@ -20,7 +20,6 @@ from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.solvers.families import ClassLinear
 from hcal.solvers.nll import fit_nll, unit_weight
 from hcal.solvers.optimise import Solution
-from hcal.solvers.rows import array_rows
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
@@ -101,7 +100,9 @@ def _fit_vector(
     first = np.concatenate([np.full(k, beta), beta * centre])
     found = fit_nll(
         ClassLinear(k),
-        array_rows(x - centre, y, weight),
+        x - centre,
+        y,
+        weight,
         start=first,
         max_iterations=max_iterations,
         tolerance=1e-6,

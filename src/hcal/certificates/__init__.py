@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hcal.certificates.certification import certify
 from hcal.certificates.classes import ClassCertificates, GroupCertificate, class_tolerance
+from hcal.certificates.drift import Drift, drift
 from hcal.certificates.event import EventCertificate, Refutation, certify_event
 from hcal.certificates.monitor import Alarm, Monitor
 from hcal.certificates.result import TOLERANCE, Certificate, OutOfFoldCertificate
@@ -20,6 +21,7 @@ __all__ = [
     "Certificate",
     "CertificateStream",
     "ClassCertificates",
+    "Drift",
     "EventCertificate",
     "GroupCertificate",
     "Monitor",
@@ -29,4 +31,5 @@ __all__ = [
     "certify",
     "certify_event",
     "class_tolerance",
+    "drift",
 ]

@@ -56,10 +56,11 @@ VECTOR_BETS = tuple(Bet("over-confident" if t > 1 else "under-confident", slope=
 FAMILIES = {"top-label": TOP_BETS, "class-wise": CLASS_BETS, "vector": VECTOR_BETS}
 
 
-def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDArray[np.float64]:
+def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: Any) -> NDArray[np.float64]:
     """Return the logarithm of what each bet pays on each event.
 
-    Claims ``p`` and marks ``c`` have any shape S, the answer (*S, E).
+    Claims ``p`` and marks ``c`` have any shape S, the answer (*S, E); a tolerance is one number or one for
+    each of the last axis.
 
     >>> pays = np.exp(log_payoffs(np.array([0.8, 0.8]), np.array([True, False]), TOP_BETS, 0.0))
     >>> np.allclose(0.8 * pays[0] + 0.2 * pays[1], 1)  # a fair game
@@ -71,9 +72,10 @@ def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: float) -> NDAr
     q = 1 / (1 + np.exp(-(odds[..., None] * slope + shift)))
     q = np.clip(np.where(p[..., None] >= threshold, q, p[..., None]), _TINY, 1 - _TINY)
     against = p[..., None]
-    if tolerance:
+    if np.any(tolerance):
         # The nearest probability that the tolerance allows: no bet where the alternative is allowed too.
-        low, high = np.maximum(against - tolerance, _TINY), np.minimum(against + tolerance, 1 - _TINY)
+        reach = np.asarray(tolerance)[..., None]
+        low, high = np.maximum(against - reach, _TINY), np.minimum(against + reach, 1 - _TINY)
         against = np.clip(q, low, high)
     won, lost = np.log(q / against), np.log1p((against - q) / (1 - against))
     return np.asarray(np.where(np.asarray(c, dtype=bool)[..., None], won, lost))
@@ -130,6 +132,11 @@ class Gamblers:
         self.weights = (1 - share) * won + share * self.prior
         self.start = self.start + total
         self.gained = np.zeros_like(self.gained)
+
+    def restart(self, capital: float) -> None:
+        """Deal a given log-capital to every event as at the start."""
+        self.weights = np.tile(self.prior, (len(self.start), 1))
+        self.start, self.gained = np.full_like(self.start, capital), np.zeros_like(self.gained)
 
     def leader(self) -> tuple[int, int]:
         """Return the event with the most capital, and its best bet."""

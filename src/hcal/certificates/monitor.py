@@ -1,23 +1,24 @@
-"""``hcal.Monitor``: is it still calibrated? An e-process that may be looked at after every row.
+"""A monitor for a predictor in production: evidence against calibration that may be read after every row.
 
-For each family of events a gambler bets against calibration (:mod:`hcal.certificates.bets`). If the predictor
-is calibrated given the past, the capital is a non-negative martingale that starts at 1, so that it ever
-reaches 1/α with probability at most α (Ville): looking often costs nothing. Capital is spread over all bets
-and over cash, and after every block of rows a small, shrinking share is dealt anew: a mixture over all
-sequences of bets, which is a martingale too, and finds a drift that starts late.
+Evidence is the capital of bets against calibration (:mod:`hcal.certificates.bets`). If the predictor is
+calibrated given the past, the capital is a non-negative martingale that starts at 1, so it ever reaches 1/α
+with probability at most α (Ville): looking often costs nothing. Capital is spread over all bets and over
+cash, and after every block of rows a small, shrinking share is dealt anew: a mixture over all sequences of
+bets, which is a martingale too, and finds a drift that starts late. After an alarm it starts anew at 1.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.certificates.bets import (
@@ -28,20 +29,26 @@ from hcal.certificates.bets import (
     log_payoffs,
     log_vector_payoffs,
 )
+from hcal.certificates.classes import class_tolerance
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
-from hcal.numerics import Float64
+from hcal.numerics import Float64, IntArray
+from hcal.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Rows after which shares are dealt anew; fixed, so that batches of any size give the same evidence.
 BLOCK = 128
-_SCHEMA = 1
+#: Blocks of the recent window. An alarm that is not raised again in so many blocks is over.
+RECENT = 20
+_SCHEMA = 2
+_KEPT = 1000  # files, alarms and points of the history that are remembered
+_LARGEST_FILE = 1 << 28
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """When calibration was refuted, and what spoke against it.
+    """When calibration was refuted, what spoke against it, and by how much.
 
     Attributes
     ----------
@@ -55,6 +62,14 @@ class Alarm:
         Such as ``"over-confident"`` or ``"stated too low at or above 0.5"``.
     evidence : float
         The capital; calibration is refuted at level 1/evidence.
+    rows : int
+        Recent rows that ``stated`` and ``observed`` are averages of: the last ones up to ``last``.
+    stated, observed : float
+        Mean probability of the event (of the top label for the whole vector), and how often it happened.
+    last : int
+        How many rows had been seen when it was raised last.
+    until : int or None
+        Rows seen when the alarm was over; None while it lasts.
     """
 
     row: int
@@ -62,21 +77,36 @@ class Alarm:
     event: str
     direction: str
     evidence: float
+    rows: int = 0
+    stated: float = 0.0
+    observed: float = 0.0
+    last: int = 0
+    until: int | None = None
+
+    def __str__(self) -> str:
+        size = f"stated {self.stated:.1%}, observed {self.observed:.1%}".replace("%", " %")
+        where = f"{self.last - self.rows + 1:,} to {self.last:,}"
+        end = "" if self.until is None else f"; over since row {self.until:,}"
+        return f"{printable(self.event)} is {self.direction}: {size} in rows {where}{end}"
 
 
 class Monitor:
-    """Watch a stream of predictions and labels; the alarm is false with probability at most ``level``, ever.
+    """Check a stream of predictions and labels; an alarm is false with probability at most ``level``, ever.
+
+    After an alarm the evidence starts anew, with the same promise. The alarm is over when it has not been
+    raised again for 2,560 rows.
 
     Parameters
     ----------
     level : float
         Probability of a false alarm over all time, however often one looks.
-    tolerance : float
-        Events that are off by at most this are no reason for an alarm; 0 watches for any miscalibration.
+    tolerance : float or "auto"
+        Events that are off by at most this are no reason for an alarm; 0 for any miscalibration. ``"auto"``
+        takes 5 points for an event of one half and less for rarer ones, from the first probabilities.
     events : sequence of {"top-label", "class-wise", "vector"}, optional
         Families; all of them by default. The whole vector has no tolerance: with one it is left out.
     positive : int
-        The class that is watched where there are two.
+        The class that is checked where there are two.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns: alarms use them, and labels may be given by them.
 
@@ -85,10 +115,13 @@ class Monitor:
     n : int
         Rows seen.
     alarm : Alarm or None
-    evidence : float
-        The capital now. Calibration is refuted at level α once it has reached 1/α.
+        The alarm that lasts.
+    alarms : list of Alarm
+        Those that are over.
+    files : list of dict
+        Name, digest, date and sums of every named update, the last 1,000.
     history : array of shape (H, 1 + families)
-        Rows, and log₁₀ of each family's evidence, at the end of every block.
+        Rows, and log₁₀ of each family's evidence, at the ends of at most 1,000 blocks.
 
     Examples
     --------
@@ -99,13 +132,13 @@ class Monitor:
     >>> monitor.alarm is None
     True
     >>> monitor.update(p, worse.astype(int)).alarm.direction
-    'over-confident'
+    'stated too high'
     """
 
     def __init__(
         self,
         level: float = 0.05,
-        tolerance: float = 0.0,
+        tolerance: float | str = 0.0,
         *,
         events: Sequence[str] | None = None,
         positive: int = 1,
@@ -113,17 +146,14 @@ class Monitor:
     ) -> None:
         if not (isinstance(level, int | float | np.number) and 0 < level < 1):
             raise ValueError(f"level must lie between 0 and 1, such as 0.05, got {level!r}")
-        if not 0 <= tolerance < 1:
-            raise ValueError(f"tolerance must lie in 0..1, got {tolerance!r}")
-        self.level, self.tolerance, self.positive = float(level), float(tolerance), int(positive)
+        number = isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1
+        if not number and tolerance != "auto":
+            raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
+        self.level, self.positive = float(level), int(positive)
+        self.tolerance = "auto" if tolerance == "auto" else float(tolerance)
         self.classes = None if classes is None else check_classes(classes, len(classes))
         self.events = self._families(events)
-        self.n, self.n_classes = 0, 0
-        self.alarm: Alarm | None = None
-        self._gamblers: dict[str, Gamblers] = {}
-        self._merged = 0.0  # log-evidence of merged streams
-        self._loudest: tuple[float, dict[str, Any]] | None = None  # of these: its log-evidence, its words
-        self._history: list[tuple[float, ...]] = []
+        self.reset()
 
     def _families(self, events: Sequence[str] | None) -> tuple[str, ...]:
         chosen = tuple(FAMILIES) if events is None else tuple([events] if isinstance(events, str) else events)
@@ -133,77 +163,139 @@ class Monitor:
         if self.tolerance and events is None:
             chosen = tuple(e for e in chosen if e != "vector")
         if self.tolerance and "vector" in chosen:
-            raise ValueError("the whole vector has no tolerance: watch 'top-label' or 'class-wise' with one")
+            raise ValueError("the whole vector has no tolerance: choose 'top-label' or 'class-wise' with one")
         return chosen
 
-    # -- watching ---------------------------------------------------------------------------------
+    def reset(self) -> Self:
+        """Forget all rows, alarms and files; the settings stay."""
+        self.n, self.n_classes = 0, 0
+        self.alarm: Alarm | None = None
+        self.alarms: list[Alarm] = []
+        self.files: list[dict[str, Any]] = []
+        self._gamblers: dict[str, Gamblers] = {}
+        self._tolerances: dict[str, Float64] = {}
+        self._base = 0.0  # log-evidence when it last started anew
+        self._merged = 0.0  # log-evidence of merged streams
+        self._loudest: tuple[float, dict[str, Any]] | None = None  # of these: its log-evidence, its alarm
+        self._history: list[tuple[float, ...]] = []
+        #: Of the whole stream and of each recent block: rows, claims, marks and variances, (4, 1 + C).
+        self._total = np.zeros((4, 2))
+        self._recent: deque[Float64] = deque(maxlen=RECENT)
+        self._raised = False  # in the block under way
+        return self
 
-    def update(self, probs: Any, y: Any) -> Self:
+    # -- rows -------------------------------------------------------------------------------------
+
+    def update(
+        self, probs: Any, y: Any, *, name: str | None = None, digest: str = "", date: str = ""
+    ) -> Self:
         """Add rows in the order in which they came.
 
         Parameters
         ----------
         probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
         y : array-like of shape (N,)
+        name, digest, date : str, optional
+            Of the file that the rows come from: it is remembered, and refused a second time.
         """
-        p, _ = inputs.check_probs(probs)
+        if digest and (seen := next((f for f in self.files if f["digest"] == digest), None)):
+            raise ValueError(
+                f"{printable(name)} was added before, as {printable(seen['name'])} ({seen['date']})"
+            )
+        p = inputs.check_probs(probs)[0].astype(np.float64, copy=False)
         labels = inputs.check_labels(encode(y, self.classes), *p.shape)
         if self.classes is not None:
             check_classes(self.classes, p.shape[1])
         if not self.n_classes:
-            self._begin(p.shape[1])
+            self._begin(p.shape[1], p)
         if p.shape[1] != self.n_classes:
-            raise ValueError(f"probs has {p.shape[1]} classes, this monitor watches {self.n_classes}")
+            raise ValueError(f"probs has {p.shape[1]} classes, this monitor checks {self.n_classes}")
+        before = self._total[:, 0].copy()
         at = 0
         while at < len(p):
             rows = slice(at, at + min(BLOCK - self.n % BLOCK, len(p) - at))
-            self._block(p[rows].astype(np.float64, copy=False), labels[rows])
+            self._block(p[rows], labels[rows])
             at = rows.stop
+        if name is not None:
+            sums = (self._total[:, 0] - before).tolist()
+            self.files = [*self.files, {"name": name, "digest": digest, "date": date, "sums": sums}][-_KEPT:]
         return self
 
-    def _begin(self, k: int) -> None:
+    def _begin(self, k: int, p: Float64 | None = None) -> None:
         self.n_classes = k
         sizes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
         self._gamblers = {f: Gamblers(sizes[f], len(FAMILIES[f])) for f in self.events}
+        self._total = np.zeros((4, 1 + sizes["class-wise"]))
+        if p is not None:
+            stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
+            auto = class_tolerance(stated, 0.05)
+            every = auto if self.tolerance == "auto" else np.full(len(auto), self.tolerance)
+            self._tolerances = {"top-label": every[:1], "class-wise": every[1:], "vector": np.zeros(1)}
 
-    def _block(self, p: Float64, y: NDArray[np.int64]) -> None:
-        paths = np.stack(
-            [log_average(self._gamblers[f].path(self._logs(f, p, y))) for f in self.events], axis=1
-        )
-        total = log_average(paths) + self._merged
-        if self.alarm is None and total.max() >= -np.log(self.level):
-            first = int((total >= -np.log(self.level)).argmax())
-            self.alarm = self._describe(self.n + first + 1, paths[first], float(total[first]))
-        self.n += len(p)
+    def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
+        """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
+        top = p.argmax(axis=1)
+        chosen = [self.positive] if self.n_classes == 2 else list(range(self.n_classes))
+        claims = np.concatenate([p[np.arange(len(p)), top][:, None], p[:, chosen]], axis=1)
+        return claims, np.concatenate([(top == y)[:, None], y[:, None] == chosen], axis=1).astype(np.float64)
+
+    def _block(self, p: Float64, y: IntArray) -> None:
+        claims, marks = self._claims(p, y)
+        family = {"top-label": slice(0, 1), "class-wise": slice(1, None)}
+        logs = {f: log_vector_payoffs(p, y)[:, None] if f == "vector" else
+                log_payoffs(claims[:, family[f]], marks[:, family[f]], FAMILIES[f], self._tolerances[f])
+                for f in self.events}  # fmt: skip
+        paths = np.stack([log_average(self._gamblers[f].path(logs[f])) for f in self.events], axis=1)
+        total = log_average(paths) + self._merged - self._base
+        rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
         if self.n % BLOCK == 0:
+            self._recent.append(np.zeros_like(self._total))
+        if not self._raised and total.max() >= -np.log(self.level):
+            first = int((total >= -np.log(self.level)).argmax())
+            sums = sum(self._recent) + rows[:, : first + 1].sum(axis=1)
+            raised = self._describe(self.n + first + 1, paths[first], float(total[first]), sums)
+            # While an alarm lasts, its first row stays; its size is that of the latest rows.
+            self.alarm = raised if self.alarm is None else replace(raised, row=self.alarm.row)
+            self._raised = True
+        self.n += len(p)
+        self._recent[-1] = self._recent[-1] + rows.sum(axis=1)
+        self._total = self._total + rows.sum(axis=1)
+        if self.n % BLOCK == 0:
+            self._end_block(paths[-1])
+
+    def _end_block(self, path: Float64) -> None:
+        self._history.append((self.n, *(float(v) for v in path / np.log(10))))
+        if len(self._history) > _KEPT:
+            self._history = self._history[::2]
+        if self._raised:
+            # All capital is dealt as at the start: later drifts of other kinds are found as fast.
+            self._base, self._raised = self.log_evidence, False
             for gamblers in self._gamblers.values():
-                gamblers.deal(1 / (self.n // BLOCK + 1))
-            self._history.append((self.n, *(float(v) for v in paths[-1] / np.log(10))))
+                gamblers.restart(self._base - self._merged)
+            return
+        for gamblers in self._gamblers.values():
+            gamblers.deal(1 / (self.n // BLOCK + 1))
+        if self.alarm is not None and self.n - self.alarm.last >= RECENT * BLOCK:
+            self.alarms = [*self.alarms, replace(self.alarm, until=self.n)][-_KEPT:]
+            self.alarm = None
 
-    def _logs(self, family: str, p: Float64, y: NDArray[np.int64]) -> Float64:
-        if family == "vector":
-            return log_vector_payoffs(p, y)[:, None]
-        if family == "top-label":
-            top = p.argmax(axis=1)
-            claims, marks = p[np.arange(len(p)), top][:, None], (top == y)[:, None]
-        elif self.n_classes == 2:
-            claims, marks = p[:, self.positive, None], (y == self.positive)[:, None]
-        else:
-            claims, marks = p, y[:, None] == np.arange(self.n_classes)
-        return log_payoffs(claims, marks, FAMILIES[family], self.tolerance)
-
-    def _describe(self, row: int, families: Float64, log_evidence: float) -> Alarm:
+    def _describe(self, row: int, families: Float64, log_evidence: float, sums: Float64) -> Alarm:
         family = self.events[int(families.argmax())]
         event, bet = self._gamblers[family].leader()
-        watched = self.positive if self.n_classes == 2 else event
+        column = 1 + event if family == "class-wise" else 0
+        number = self.positive if self.n_classes == 2 else event
         name = {"top-label": "top label", "vector": "whole vector"}.get(family)
-        name = class_title(watched, self.classes) if name is None else name
+        name = class_title(number, self.classes) if name is None else name
         evidence = float(np.exp(min(log_evidence, 700.0)))
-        return Alarm(row, family, name, FAMILIES[family][bet].words, evidence)
+        many, claimed, happened = (float(v) for v in sums[:3, column])
+        words = FAMILIES[family][bet].words
+        return Alarm(row, family, name, words, evidence, int(many), claimed / many, happened / many, row)
+
+    # -- what was seen ----------------------------------------------------------------------------
 
     @property
     def log_evidence(self) -> float:
-        """Logarithm of the capital now, over all families and merged streams."""
+        """Logarithm of the capital since the first row, over all families and merged streams."""
         if not self._gamblers:
             return self._merged
         each = [g.start + log_mean(g.gained, g.weights) for g in self._gamblers.values()]
@@ -211,13 +303,73 @@ class Monitor:
 
     @property
     def evidence(self) -> float:
-        """The capital now."""
-        return float(np.exp(min(self.log_evidence, 700.0)))
+        """The capital since it last started anew. Calibration is refuted at level α once it reaches 1/α."""
+        return float(np.exp(min(self.log_evidence - self._base, 700.0)))
 
     @property
     def history(self) -> Float64:
-        """Rows, and log₁₀ of the evidence of each family, at the end of every block."""
+        """Rows, and log₁₀ of the evidence of each family, at the ends of blocks."""
         return np.array(self._history, dtype=np.float64).reshape(-1, 1 + len(self.events))
+
+    def windows(self, since: str | None = None) -> dict[str, dict[str, float]]:
+        """Return two windows beside each other: what was stated and observed before, and recently.
+
+        Parameters
+        ----------
+        since : str, optional
+            A date: recent are the files of that date or later (as text, so ISO dates). By default recent are
+            the last 2,560 rows, or fewer.
+
+        Returns
+        -------
+        dict
+            ``"before"`` and ``"recent"``, each with rows, stated, observed, gap (stated − observed) and the
+            gap's standard error, of P(positive) where there are two classes, else of the top label.
+        """
+        column = 1 if self.n_classes == 2 else 0
+        if since is None:
+            recent = np.sum([r[:, column] for r in self._recent], axis=0) if self._recent else np.zeros(4)
+        else:
+            recent = np.sum([f["sums"] for f in self.files if f["date"] >= since] or [np.zeros(4)], axis=0)
+        return {"before": _window(self._total[:, column] - recent), "recent": _window(recent)}
+
+    def result(self) -> Alarm | None:
+        """Return the alarm that lasts, or None."""
+        return self.alarm
+
+    def __str__(self) -> str:
+        seen = f"{self.n:,} rows, evidence {self.evidence:.3g} (alarm at {1 / self.level:g})"
+        if self.alarm is None:
+            past = f"; {len(self.alarms)} earlier, the last over" if self.alarms else ""
+            return f"no alarm: {seen}{past}"
+        return f"ALARM at row {self.alarm.row:,}: {self.alarm}; {seen}"
+
+    def __repr__(self) -> str:
+        return f"<Monitor: {self}>"
+
+    def prometheus(self) -> str:
+        """Return the numbers as Prometheus text, for a textfile collector.
+
+        Examples
+        --------
+        >>> print(Monitor().update([0.8] * 5, [1] * 5).prometheus().splitlines()[1])
+        hcal_monitor_rows_total 5
+        """
+        recent = self.windows()["recent"]
+        values = {
+            "rows_total": ("counter", self.n), "alarm": ("gauge", int(self.alarm is not None)),
+            "alarms_total": ("counter", len(self.alarms) + (self.alarm is not None)),
+            "evidence_log10": ("gauge", self.log_evidence / np.log(10)),
+            "recent_stated": ("gauge", recent["stated"]), "recent_observed": ("gauge", recent["observed"]),
+        }  # fmt: skip
+        lines = (f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n" for k, (t, v) in values.items())
+        return "".join(lines)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the evidence of every family over time, and the line where the alarm sounds."""
+        from hcal.certificates.drawing import draw_evidence
+
+        return draw_evidence(self, ax)
 
     # -- merging and saving -----------------------------------------------------------------------
 
@@ -244,22 +396,19 @@ class Monitor:
         self._merged += other.log_evidence
         if self.alarm is None and other.alarm is not None:
             self.alarm = other.alarm
-        if self.alarm is None and self._loudest and self.log_evidence >= -np.log(self.level):
-            evidence = float(np.exp(min(self.log_evidence, 700.0)))
-            self.alarm = Alarm(**self._loudest[1] | {"row": self.n + other.n, "evidence": evidence})
+        if self.alarm is None and self._loudest and self.evidence >= 1 / self.level:
+            self.alarm = Alarm(
+                **self._loudest[1] | {"row": self.n + other.n, "last": self.n, "evidence": self.evidence}
+            )
         return self
 
     def _voice(self) -> tuple[float, dict[str, Any]] | None:
-        """Log-evidence and words of the strongest single stream among this one and those merged into it."""
+        """Log-evidence and alarm of the strongest single stream among this one and those merged into it."""
         own = self.log_evidence - self._merged
         if not self._gamblers or (self._loudest is not None and self._loudest[0] > own):
             return self._loudest
         families = np.array([log_average(g.start) for g in self._gamblers.values()])
-        return own, asdict(self._describe(self.n, families, own))
-
-    def result(self) -> Alarm | None:
-        """Return the alarm, or None while there is none."""
-        return self.alarm
+        return own, asdict(self._describe(self.n, families, own, np.maximum(sum(self._recent), 1e-12)))
 
     @property
     def state(self) -> dict[str, Any]:
@@ -269,24 +418,21 @@ class Monitor:
             for f, g in self._gamblers.items()
         }
         return {
-            "schema": _SCHEMA,
-            "level": self.level,
-            "tolerance": self.tolerance,
-            "events": list(self.events),
-            "positive": self.positive,
-            "classes": self.classes,
-            "n": self.n,
-            "n_classes": self.n_classes,
+            "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance, "events": list(self.events),
+            "positive": self.positive, "classes": None if self.classes is None else list(self.classes),
+            "n": self.n, "n_classes": self.n_classes, "raised": self._raised, "merged": self._merged,
+            "base": self._base,
             "alarm": None if self.alarm is None else asdict(self.alarm),
-            "merged": self._merged,
-            "loudest": self._loudest,
-            "gamblers": gamblers,
-            "history": [list(h) for h in self._history],
-        }
+            "alarms": [asdict(a) for a in self.alarms], "files": self.files,
+            "loudest": None if self._loudest is None else list(self._loudest), "gamblers": gamblers,
+            "tolerances": {f: t.tolist() for f, t in self._tolerances.items()},
+            "history": [list(h) for h in self._history], "total": self._total.tolist(),
+            "recent": [r.tolist() for r in self._recent],
+        }  # fmt: skip
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Monitor:
-        """Return the monitor whose :attr:`state` this is.
+        """Return the monitor whose :attr:`state` this is, or raise ValueError with what is wrong.
 
         Examples
         --------
@@ -294,21 +440,46 @@ class Monitor:
         >>> Monitor.from_state(monitor.state).evidence == monitor.evidence
         True
         """
-        if state.get("schema") != _SCHEMA:
-            raise ValueError(f"the state has schema {state.get('schema')!r}; this hcal reads {_SCHEMA}")
+        if not isinstance(state, dict) or state.get("schema") != _SCHEMA:
+            found = state.get("schema") if isinstance(state, dict) else None
+            raise ValueError(
+                f"the state has schema {found!r:.40}; this hcal reads {_SCHEMA}: start a new one"
+            )
+        if missing := sorted(set(cls().state) - set(state)):
+            raise ValueError(f"the state has no {missing[0]!r}")
         made = cls(
-            state["level"], state["tolerance"], events=state["events"], positive=state["positive"],
-            classes=state.get("classes"),  # none in older states
+            state["level"], state["tolerance"], events=_listed(state["events"], str, 3, "events"),
+            positive=_whole(state["positive"], "positive", 1 << 20), classes=state["classes"],
         )  # fmt: skip
-        if state["n_classes"]:
-            made._begin(state["n_classes"])
-        made.n, made._merged = state["n"], state["merged"]
-        made._loudest = tuple(state["loudest"]) if state.get("loudest") else None  # none in older states
-        made.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
-        made._history = [tuple(h) for h in state["history"]]
-        for family, held in state["gamblers"].items():
-            for name, values in held.items():
-                setattr(made._gamblers[family], name, np.array(values))
+        made.n = _whole(state["n"], "n", 1 << 62)
+        k = _whole(state["n_classes"], "n_classes", 1 << 20)
+        if k:
+            made._begin(k)
+            shapes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
+            made._tolerances = {
+                f: _numbers(state["tolerances"][f], (c,), f"tolerances.{f}", low=0.0)
+                for f, c in shapes.items()
+            }
+            for family, gamblers in made._gamblers.items():
+                for name in ("weights", "start", "gained"):
+                    held, low = state["gamblers"][family][name], 0.0 if name == "weights" else -np.inf
+                    shape = getattr(gamblers, name).shape
+                    setattr(gamblers, name, _numbers(held, shape, f"gamblers.{family}.{name}", low))
+                if (np.abs(gamblers.weights.sum(axis=1) - 1) > 1e-6).any():
+                    raise ValueError(f"gamblers.{family}.weights must sum to 1")
+            made._total = _numbers(state["total"], made._total.shape, "total", low=0.0)
+            recent = _listed(state["recent"], list, RECENT, "recent")
+            made._recent.extend(_numbers(r, made._total.shape, "recent", low=0.0) for r in recent)
+        made._merged, made._base = (float(_numbers(state[name], (), name)) for name in ("merged", "base"))
+        made._raised = bool(state["raised"])
+        if state["loudest"] is not None:
+            value, words = state["loudest"]
+            made._loudest = float(_numbers(value, (), "loudest")), asdict(_alarm(words))
+        made.alarm = None if state["alarm"] is None else _alarm(state["alarm"])
+        made.alarms = [_alarm(a) for a in _listed(state["alarms"], dict, _KEPT, "alarms")]
+        made.files = [_file(f) for f in _listed(state["files"], dict, _KEPT, "files")]
+        history = _listed(state["history"], list, _KEPT, "history")
+        made._history = [tuple(_numbers(h, (1 + len(made.events),), "history").tolist()) for h in history]
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -320,27 +491,65 @@ class Monitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Monitor:
-        """Return the monitor that :meth:`save` wrote."""
+        """Return the monitor that :meth:`save` wrote; anything else is refused in one line."""
+        shown = printable(path)
+        about = os.stat(path)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST_FILE:
+            raise ValueError(
+                f"{shown} is not the state of a monitor: not a regular file of a reasonable size"
+            )
         try:
             return cls.from_state(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} is not the state of a monitor ({error})") from None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            reason = printable(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise ValueError(f"{shown} is not the state of a monitor: {reason}") from None
 
-    # -- for people -------------------------------------------------------------------------------
 
-    def __str__(self) -> str:
-        limit = f"alarm at {1 / self.level:g}"
-        seen = f"{self.n:,} rows seen, evidence against calibration {self.evidence:.3g} ({limit})"
-        if self.alarm is None:
-            return f"no alarm: {seen}"
-        a = self.alarm
-        return f"ALARM at row {a.row:,}: {a.event} ({a.family}) is {a.direction}; {seen}"
+def _window(sums: Float64) -> dict[str, float]:
+    rows, claimed, happened, variance = (float(v) for v in sums)
+    many = max(rows, 1.0)
+    return {
+        "rows": rows, "stated": claimed / many, "observed": happened / many,
+        "gap": (claimed - happened) / many, "standard_error": float(np.sqrt(max(variance, 0.0))) / many,
+    }  # fmt: skip
 
-    def __repr__(self) -> str:
-        return f"<Monitor: {self}>"
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the evidence of every family over time, and the line where the alarm sounds."""
-        from hcal.certificates.drawing import draw_evidence
+# -- what a file may hold -------------------------------------------------------------------------
 
-        return draw_evidence(self, ax)
+
+def _whole(value: Any, name: str, high: int) -> int:
+    if type(value) is not int or not 0 <= value <= high:
+        raise ValueError(f"{name} must be a whole number of at least 0")
+    return value
+
+
+def _numbers(value: Any, shape: tuple[int, ...], name: str, low: float = -np.inf) -> Float64:
+    found = np.asarray(value, dtype=np.float64) if not isinstance(value, str | dict | bool) else None
+    if found is None or found.shape != shape or not np.isfinite(found).all() or (found < low).any():
+        least = "" if low == -np.inf else f" of at least {low:g}"
+        raise ValueError(f"{name} must hold finite numbers{least} in shape {shape}")
+    return found
+
+
+def _listed(value: Any, kind: type, longest: int, name: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) > longest or not all(isinstance(v, kind) for v in value):
+        raise ValueError(f"{name} must be a list of at most {longest} {kind.__name__}")
+    return value
+
+
+def _alarm(value: Any) -> Alarm:
+    kinds = {f.name: f.type for f in fields(Alarm)}
+    types = {"int": (int,), "float": (int, float), "str": (str,), "int | None": (int, type(None))}
+    if not isinstance(value, dict) or set(value) != set(kinds):
+        raise ValueError(f"an alarm must hold {', '.join(kinds)}")
+    for name, kind in kinds.items():
+        if not isinstance(value[name], types[str(kind)]) or value[name] != value[name]:
+            raise ValueError(f"an alarm's {name} must be {kind}")
+    return Alarm(**value)
+
+
+def _file(value: dict[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(value.get(name), str) for name in ("name", "digest", "date")):
+        raise ValueError("a file must have a name, a digest and a date")
+    texts = {name: value[name] for name in ("name", "digest", "date")}
+    return texts | {"sums": _numbers(value.get("sums"), (4,), "files.sums", low=0.0).tolist()}

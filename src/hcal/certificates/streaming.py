@@ -24,8 +24,8 @@ from hcal.numerics import Float64, IntArray
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.io.batching import Batches
-    from hcal.io.pieces import Piece
+    from hcal.io.blocks import Batches
+    from hcal.io.reading import Piece
     from hcal.passes import Driver
 
 _GAIN = "a gain over a baseline: its bound needs the rows one after the other"
@@ -256,7 +256,7 @@ def certify_batches(
 def _certify_piece(
     empty: Callable[[], CertificateStream], calibrator: Calibrator | None, piece: Piece
 ) -> CertificateStream:
-    from hcal.io.batching import read_piece, rows_from
+    from hcal.io.blocks import read_piece, rows_from
     from hcal.io.probabilities import to_probs
 
     part = empty()

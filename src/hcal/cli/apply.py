@@ -13,7 +13,6 @@ from hcal.cli.files import Ask, read_for, shape_of
 from hcal.cli.scale import Scale, describe, open_batches
 from hcal.io import Batches, can_write, write_probs
 from hcal.io.atomic import check_new_folder
-from hcal.io.block_writing import can_write_blocks
 
 #: Peak of memory over the bytes of the scores: 3 for arrays, 5 for tables, whose columns are gathered.
 TIMES: Final = 5
@@ -45,10 +44,8 @@ class Written:
 
 def check_target(output: Path, *, blocks: bool) -> None:
     """Raise before the work begins where the output cannot be written."""
-    if not blocks:
+    if not blocks or output.suffix:
         can_write(output)
-    elif output.suffix:
-        can_write_blocks(output)
     else:
         check_new_folder(output)
 

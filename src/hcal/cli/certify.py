@@ -18,9 +18,9 @@ from hcal.cli.evaluate import TIMES, own_probs, text_names
 from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import class_number, same_file
 from hcal.cli.scale import Scale, describe, open_batches
+from hcal.evaluation import learned_from
 from hcal.io import DataFile
 from hcal.io.class_names import reorder
-from hcal.evaluation import learned_from
 
 
 def certify_file(

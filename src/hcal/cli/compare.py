@@ -8,8 +8,8 @@ from typing import Any
 
 import hcal
 from hcal.cli.files import Ask
-from hcal.io import DataFile
 from hcal.evaluation.comparison_table import Comparison
+from hcal.io import DataFile
 
 
 def compare_file(

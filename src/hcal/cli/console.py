@@ -127,8 +127,13 @@ def _sentence(error: BaseException) -> str:
 
 def _hint(error: BaseException) -> str:
     """Return the option that helps; the library's own words know of no options."""
-    from hcal.io import MissingLabelsError, OtherColumnError, UnknownKindError, UnnamedClassesError
-    from hcal.io.limits import NeedsBlocksError
+    from hcal.io import (
+        MissingLabelsError,
+        NeedsBlocksError,
+        OtherColumnError,
+        UnknownKindError,
+        UnnamedClassesError,
+    )
 
     if isinstance(error, UnknownKindError):
         return " (add --input logits, probs or log_probs; for some columns of a table --scores)"

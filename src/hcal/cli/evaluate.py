@@ -18,10 +18,10 @@ from hcal.cli import console, diagram
 from hcal.cli.files import Ask, calibrator_and_data, shape_of
 from hcal.cli.report import same_file
 from hcal.cli.scale import Scale, describe, open_batches
-from hcal.io import Batches, DataFile
-from hcal.io.probabilities import to_probs
 from hcal.evaluation import Evaluation, learned_from
 from hcal.evaluation.blocks import BatchedEvaluation, evaluate_batches
+from hcal.io import Batches, DataFile
+from hcal.io.probabilities import to_probs
 from hcal.numerics import FloatArray, IntArray
 
 #: Peak of memory over the bytes of the scores: 14 for float32 before and after a calibrator, 7 for float64.

@@ -14,8 +14,8 @@ from hcal.cli.options import names_of
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
-    from hcal.io import Batches, Columns, DataFile, Part
     from hcal.inputs import InputKind
+    from hcal.io import Batches, DataFile, Part, Request
 
 T = TypeVar("T")
 
@@ -40,35 +40,28 @@ class Ask:
 
     def read(self, *, part: Part = "test", kind: str | None = None) -> DataFile:
         """Read all of it; ``kind`` is that of a model, where one decides."""
-        from hcal.io import read_data
+        from hcal.io import read
 
-        if self.several:
-            return self.batches(None, part=part, kind=kind).read_all()
-        return read_data(
-            self.file, part=part, kind=kind or self.input, labels=self.labels, columns=self.columns,
-            classes=names_of(self.classes), score=check_score(self.score),
-        )  # fmt: skip
+        return read(self.file, self.request(kind), part=part)
 
     @property
     def several(self) -> bool:
         """Whether it is a folder, a pattern or a store: read as one set of rows by blocks."""
-        from hcal.io.sources import is_many
-        from hcal.io.zarr_rows import is_zarr
+        from hcal.io.reading import is_many
 
         together = len(self.file) > 1 and any(path.suffix.lower() != ".jsonl" for path in self.file)
-        return together or any(is_many(path) or is_zarr(path) for path in self.file)
+        return together or any(is_many(path) for path in self.file)
 
     def check_memory(self, times: int, kind: str | None = None) -> None:
         """Raise before anything starts where all rows, at ``times`` their bytes, would not fit in memory."""
         from contextlib import suppress
 
         from hcal.io.limits import check_memory
-        from hcal.io.pieces import Recipe, declared_bytes
-        from hcal.io.sources import files_of
+        from hcal.io.reading import declared_bytes
 
-        recipe, declared = Recipe(1, kind or self.input, self.columns, self.labels), 0
+        declared = 0
         with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
-            declared = sum(declared_bytes(path, recipe) for path in files_of(self.file) or ())
+            declared = declared_bytes(self.file, self.request(kind))
         check_memory(self.file[0].name, times * declared)
 
     def batches(
@@ -77,17 +70,18 @@ class Ask:
         """Read it by blocks; ``kind`` and ``order`` of classes are those of a model, where one decides."""
         from hcal.io import batches
 
-        return batches(
-            self.file, rows=rows, part=part, kind=kind or self.input, labels=self.labels,
-            columns=self.columns, classes=names_of(self.classes), order=order,
+        return batches(self.file, self.request(kind), rows=rows, part=part, order=order)
+
+    def request(self, kind: str | None = None) -> Request:
+        """Return what the options say of the file; ``kind`` is that of a model, where one decides."""
+        from hcal.io import Request
+
+        names = names_of(self.classes)
+        return Request(
+            self.scores, self.label, self.id, self.group, self.weight, input=kind or self.input,
+            option_score=check_score(self.score), classes=None if names is None else tuple(names),
+            labels=self.labels,
         )  # fmt: skip
-
-    @property
-    def columns(self) -> Columns:
-        """What the options call the columns."""
-        from hcal.io import Columns
-
-        return Columns(self.scores, self.label, self.id, self.group, self.weight)
 
 
 def calibrator_and_data(model: Path | None, ask: Ask) -> tuple[Calibrator | None, DataFile]:

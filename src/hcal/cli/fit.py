@@ -9,14 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from hcal.calibrators.base import Calibrator
-from hcal.calibrators.files import save
 from hcal.calibrators.batches import fit_batches
+from hcal.calibrators.files import save
 from hcal.cli import console, opening
 from hcal.cli.files import Ask, shape_of
 from hcal.cli.report import origin
 from hcal.cli.scale import Scale, describe, open_batches
 from hcal.io import DataFile
-from hcal.io.pieces import classes_of
 
 #: Peak of memory of a fit over the bytes of its scores, at least.
 TIMES: Final = 10
@@ -102,7 +101,7 @@ def _fit_blocks(
 
 def _written(data: DataFile) -> str:
     """Return the type of the next output: that of the input where it can be written."""
-    tables = (".csv", ".parquet", ".feather", ".jsonl", ".xlsx")
+    tables = (".csv", ".parquet", ".feather", ".jsonl")
     return data.path.suffix if data.path.suffix in tables and not data.questions else ".npz"
 
 
@@ -119,7 +118,7 @@ def warn_of_few_rows(data: DataFile) -> list[str]:
             f"{rows} rows are very few to learn from: what they show is mostly chance. "
             "Some hundreds, and others to judge on, are a start"
         )
-    elif classes_of(data) == 2 and len(found) == 2 and counts.min() < FEW_OF_A_CLASS:
+    elif data.n_classes == 2 and len(found) == 2 and counts.min() < FEW_OF_A_CLASS:
         rare = found[counts.argmin()]
         name = rare if data.classes is None else data.classes[int(rare)]
         told.append(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
     from hcal.io import DataFile
-    from hcal.io.lm_eval import OptionScore
+    from hcal.io.request import OptionScore
 
 
 def new_calibrator(method: str | None, data: DataFile, params: dict[str, Any]) -> Calibrator:
@@ -47,7 +47,7 @@ def fit_on(calibrator: Any, data: DataFile) -> None:
 
 def check_score(name: str) -> OptionScore:
     """Return what --score says, or name what it can say."""
-    from hcal.io.lm_eval import OPTION_SCORES
+    from hcal.io.request import OPTION_SCORES
 
     if name not in OPTION_SCORES:
         raise ValueError(f"--score must be one of {', '.join(OPTION_SCORES)}, got {name!r}")

@@ -10,10 +10,10 @@ from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import save
 from hcal.cli import console, demo, diagram
 from hcal.cli.report import write
-from hcal.io import read_data
-from hcal.io.atomic import atomic_path
-from hcal.metrics.summary import score_probs
 from hcal.extras import install_command
+from hcal.io import read
+from hcal.io.atomic import atomic_path
+from hcal.metrics.scores import score_probs
 from hcal.numerics import FloatArray, IntArray, softmax
 
 _RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
@@ -34,7 +34,7 @@ def run_demo(folder: Path, *, method: str, random_state: int, quiet: bool, json:
     probs = calibrator.predict_proba(digits.logits_test)
     files = ["digits.npz", "model.hcal", *_pictures(folder, raw, probs, y), "report.html"]
     with console.working("writing the report", quiet=silent):
-        write(folder / "report.html", read_data(folder / "digits.npz"), calibrator)
+        write(folder / "report.html", read(folder / "digits.npz"), calibrator)
     before, after = _scores(raw, y), _scores(probs, y)
     if json:
         console.print_json({"folder": str(folder), "files": files, "method": method,

@@ -83,10 +83,15 @@ class Assessment:
     grade: Grade
 
     @property
+    def estimated(self) -> str:
+        """The estimate in words."""
+        return points(self.estimate) if self.estimate >= 0.0005 else "less than 0.1 points"
+
+    @property
     def how_far(self) -> str:
         """Estimate and proof side by side."""
         return (
-            f"Estimated {points(self.estimate)} off on average, at most {points(self.bound)} proven "
+            f"Estimated {self.estimated} off on average, at most {points(self.bound)} proven "
             f"(tolerance {points(self.tolerance)}); an estimated {share(self.share_far)} of rows are off by "
             "more than 5 points."
         )
@@ -116,7 +121,9 @@ def assess(
     within = _within(title, event, limit, far, certificate.level)
     skill = knows_more(s, certificate.level)
     needed = event.rows_needed(limit) if within.status == "open" else None
-    if within.status == "open":
+    if needed is not None and needed <= s.n:  # what a typical calibrated predictor needs is already there
+        within, needed = Statement("open", f"{within.words} A few more rows would tell."), None
+    elif within.status == "open":
         told = f"{within.words} {capital(rows_words(needed))} would tell, if it is calibrated."
         within = Statement("open", told)
     proven = event.bound <= limit

@@ -21,8 +21,8 @@ from hcal.certificates.streaming import CertificateStream
 from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation, Result
-from hcal.io.batching import Batch, Batches, read_piece, rows_from
-from hcal.io.pieces import Piece
+from hcal.io.blocks import Batch, Batches, read_piece, rows_from
+from hcal.io.reading import Piece
 from hcal.io.probabilities import to_probs
 from hcal.metrics.registry import METRICS
 from hcal.metrics.streaming import NAMES, StreamingMetrics
@@ -235,7 +235,7 @@ def evaluate_batches(
     pieces = source.pieces()
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes, random_state)
     work = [(piece, numbers_between(rows, piece.start, piece.start + len(piece))) for piece in pieces]
-    grouped = source.recipe.columns.group is not None
+    grouped = source.first.groups is not None
     streamed = [name for name in NAMES if name in wanted]
     empty = partial(_empty, source.n_classes, streamed, positive, grouped=grouped)
     function = partial(_measure, empty, calibrator)

@@ -26,9 +26,9 @@ from sklearn.base import clone
 from hcal import inputs, leakage
 from hcal._version import __version__
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
+from hcal.calibrators.folds import deal_folds
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.io.class_names import check_classes, encode
-from hcal.io.folds import Fold, kfold
 from hcal.metrics import Sample, get_metric, list_metrics
 from hcal.metrics.resampling import measure, replicates, resample_blocks
 from hcal.numerics import FloatArray, IntArray
@@ -47,7 +47,7 @@ Methods = str | Iterable[str | Calibrator] | Mapping[str, Method]
 
 @dataclass(frozen=True)
 class Task:
-    """Rows to fit on and rows to measure on, checked; with ``folds`` the same rows are both."""
+    """Rows to fit on and rows to measure on, checked; with ``fold`` the same rows are both."""
 
     name: str
     cal: FloatArray
@@ -55,7 +55,7 @@ class Task:
     test: FloatArray
     test_y: IntArray
     kind: inputs.InputKind = "logits"
-    folds: list[Fold] | None = None
+    fold: IntArray | None = None
 
     @classmethod
     def from_arrays(
@@ -72,10 +72,10 @@ class Task:
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Task:
         """Return the task of a file with a calibration and a test part."""
-        from hcal.io import read_data
+        from hcal.io import Request, read
 
-        cal = read_data(Path(path), part="cal")
-        test = read_data(Path(path), part="test", kind=cal.kind)
+        cal = read(Path(path), part="cal")
+        test = read(Path(path), Request(input=cal.kind), part="test")
         parts = cal.values, cal.labels(), test.values, test.labels()
         return cls.from_arrays(Path(path).stem, *parts, input=cal.kind)
 
@@ -83,8 +83,8 @@ class Task:
     def fingerprint(self) -> str:
         """What the task's rows are recognised by in a results file."""
         digest = hashlib.sha256(repr((self.kind, self.cal.shape, self.test.shape)).encode())
-        for array in (self.cal, self.cal_y, self.test, self.test_y, *(f[1] for f in self.folds or ())):
-            digest.update(np.ascontiguousarray(array).tobytes())
+        for array in (self.cal, self.cal_y, self.test, self.test_y, self.fold):
+            digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
 
@@ -102,9 +102,7 @@ def compare(
     metrics: str | Sequence[str] | None = None,
     input: inputs.InputKind = "logits",
     folds: int | None = None,
-    stratify: bool = False,
     groups: Any = None,
-    random_state: int = 0,
     resamples: int = RESAMPLES,
     results: str | os.PathLike[str] | None = None,
     n_jobs: int | None = None,
@@ -129,12 +127,8 @@ def compare(
     metrics : names, or "all", optional
     input : {"logits", "probs", "log_probs"}
     folds : int, optional
-    stratify : bool
-        Keep the shares of the labels in every fold.
     groups : array-like of shape (N,), optional
         Rows of one group never stand on both sides of a fold.
-    random_state : int
-        Seed of the folds.
     resamples : int
         Resampled test sets, the same for every method, behind the intervals of differences; 0 for none.
     results : path-like, optional
@@ -170,17 +164,23 @@ def compare(
     """
     names = _metric_names(metrics)
     chosen = named_methods(methods, input)
-    if tasks is not None and (cal_logits is not None or folds is not None or groups is not None):
-        raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
-    sources: dict[str, Source]
-    if tasks is not None:
-        sources = _sources(tasks, input)
-    else:
+    if tasks is None:
         if classes is not None:
             known = check_classes(classes, len(classes))
             cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
-        parts = (cal_logits, cal_y, test_logits, test_y)
-        sources = {"task": _task(*parts, input, folds, stratify, groups, random_state)}
+        sources: dict[str, Source] = {
+            "task": _task(cal_logits, cal_y, test_logits, test_y, input, folds, groups)
+        }
+    elif cal_logits is not None or folds is not None or groups is not None:
+        raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
+    else:
+        given = tasks if isinstance(tasks, Mapping) else {Path(path).stem: path for path in tasks}
+        sources = {
+            name: Task.from_arrays(name, *t[:4], input) if isinstance(t, tuple | list) else t
+            for name, t in given.items()
+        }
+    if not sources:
+        raise ValueError("tasks is empty: name at least one file or four arrays")
     work = [
         Work(name, source, label, cal, tuple(names), resamples)
         for name, source in sources.items()
@@ -189,41 +189,21 @@ def compare(
     return aggregate(_run(work, results, n_jobs, scheduler, progress), names)
 
 
-def _sources(tasks: Any, input: inputs.InputKind) -> dict[str, Source]:
-    if not isinstance(tasks, Mapping):
-        tasks = {Path(path).stem: path for path in tasks}
-    if not tasks:
-        raise ValueError("tasks is empty: name at least one file or four arrays")
-    return {
-        name: Task.from_arrays(name, *t, input=input) if isinstance(t, tuple | list) else t
-        for name, t in tasks.items()
-    }
-
-
 def _task(
-    cal_logits: Any,
-    cal_y: Any,
-    test_logits: Any,
-    test_y: Any,
-    input: inputs.InputKind,
-    folds: int | None,
-    stratify: bool,
-    groups: Any,
-    random_state: int,
+    cal: Any, cal_y: Any, test: Any, test_y: Any, input: inputs.InputKind, folds: int | None, groups: Any
 ) -> Task:
-    if (test_logits is None) != (test_y is None):
+    if (test is None) != (test_y is None):
         raise ValueError("test_logits and test_y belong together: give both, or neither and folds")
-    if test_logits is None:
-        if folds is None:
-            raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
-        fit, _ = inputs.check_logits(cal_logits, input=input)
-        y = inputs.check_labels(cal_y, *fit.shape)
-        labels = y if stratify else None
-        parts = kfold(len(fit), folds, random_state=random_state, stratify=labels, groups=groups)
-        return Task("task", fit, y, fit, y, "logits" if input == "logits" else "log_probs", parts)
-    if folds is not None or groups is not None:
-        raise ValueError("folds and groups divide the calibration part; with a test part leave them out")
-    return Task.from_arrays("task", cal_logits, cal_y, test_logits, test_y, input)
+    if test is not None:
+        if folds is not None or groups is not None:
+            raise ValueError("folds and groups divide the calibration part; with a test part leave them out")
+        return Task.from_arrays("task", cal, cal_y, test, test_y, input)
+    if folds is None:
+        raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
+    x, _ = inputs.check_logits(cal, input=input)
+    y = inputs.check_labels(cal_y, *x.shape)
+    fold = deal_folds(x, y, folds, inputs.check_groups(groups, len(y)))
+    return Task("task", x, y, x, y, "logits" if input == "logits" else "log_probs", fold)
 
 
 def named_methods(methods: Methods | None, input: inputs.InputKind = "logits") -> dict[str, Calibrator]:
@@ -322,10 +302,12 @@ def run_cell(work: Work) -> Cell:
 
 
 def _predictions(calibrator: Calibrator, task: Task) -> tuple[FloatArray, float, float]:
-    everything: Any = [(slice(None), slice(None))]
+    parts: list[Any] = [(slice(None), slice(None))]
+    if task.fold is not None:
+        parts = [(task.fold != k, task.fold == k) for k in np.unique(task.fold)]
     out = np.empty(task.test.shape, dtype=task.test.dtype)
     fit_s = predict_s = 0.0
-    for rows, held in task.folds or everything:
+    for rows, held in parts:
         # The input was checked and turned into logits once; a method that was told probs sees their logs.
         cal = clone(calibrator).set_params(input=task.kind)
         start = time.perf_counter()

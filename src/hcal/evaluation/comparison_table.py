@@ -236,7 +236,8 @@ class Comparison:
 
     def win_rate(self, metric: str = "nll") -> dict[str, float]:
         """Return the share of opponents that are strictly worse, averaged over tasks (CalArena's score)."""
-        sign, rates = _sign(metric), {r.label: [] for r in self.results}  # type: dict[str, list[float]]
+        sign = _sign(metric)
+        rates: dict[str, list[float]] = {r.label: [] for r in self.results}
         for task in self.tasks:
             values = {c.label: sign * c.scores[metric] for c in self.cells if c.task == task and c.scores}
             for label, value in values.items():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import logit
 from sklearn.base import clone
 
 from hcal import inputs
@@ -45,8 +46,8 @@ class CrossFit:
     calibrator : Calibrator
         Fitted on all rows: the one to use.
     slope, brier : Corrected or None
-        Calibration slope (of the log-odds; with more than two classes of the logits of all classes) and
-        Brier score, corrected for optimism; None where no bootstrap was asked for.
+        Calibration slope of two classes, and Brier score, corrected for optimism; None where no bootstrap
+        was asked for.
     resamples : int
 
     Examples
@@ -74,10 +75,11 @@ class CrossFit:
             f"({int(self.fold.max()) + 1} folds)."
         ]
         if self.slope is not None and self.brier is not None:
+            slope = f"calibration slope {self.slope.corrected:.3f} (apparent {self.slope.apparent:.3f}), "
             told.append(
-                f"Corrected for optimism by {self.resamples} bootstrap fits: calibration slope "
-                f"{self.slope.corrected:.3f} (apparent {self.slope.apparent:.3f}), Brier score "
-                f"{self.brier.corrected:.4f} (apparent {self.brier.apparent:.4f})."
+                f"Corrected for optimism by {self.resamples} bootstrap fits: "
+                f"{'' if np.isnan(self.slope.apparent) else slope}Brier score {self.brier.corrected:.4f} "
+                f"(apparent {self.brier.apparent:.4f})."
             )
         return told
 
@@ -155,45 +157,18 @@ def _corrected(
         rows = np.concatenate([members[u] for u in rng.integers(0, len(members), len(members))])
         fitted = clone(cal).fit(x[rows], y[rows])
         gaps.append(_slope_and_brier(fitted, x[rows], y[rows]) - _slope_and_brier(fitted, x, y))
-    apparent, optimism = _slope_and_brier(final, x, y), np.nanmean(gaps, axis=0)
+    apparent, optimism = _slope_and_brier(final, x, y), np.mean(gaps, axis=0)
     slope, brier = (Corrected(float(a), float(o)) for a, o in zip(apparent, optimism, strict=True))
     return slope, brier
 
 
 def _slope_and_brier(fitted: Calibrator, x: FloatArray, y: IntArray) -> Float64:
+    """The slope of a logistic regression on the log-odds of two classes (NaN of more), and the Brier score."""
+    from sklearn.linear_model import LogisticRegression
+
     probs = np.asarray(fitted.predict_proba(x), dtype=np.float64)
     brier = ((probs - np.eye(probs.shape[1])[y]) ** 2).sum(axis=1).mean()
-    return np.array([calibration_slope(probs, y), brier])
-
-
-def calibration_slope(probs: Float64, y: IntArray, steps: int = 50) -> float:
-    """Return the factor of the log-probabilities, with an intercept a class, that makes the labels likeliest.
-
-    With two classes it is the slope of a logistic regression on the log-odds (Cox, 1958). 1 is calibrated;
-    below 1 the probabilities are too extreme.
-
-    >>> p = np.array([[0.1, 0.9]] * 50 + [[0.9, 0.1]] * 50)
-    >>> y = np.array([1] * 40 + [0] * 10 + [0] * 40 + [1] * 10)  # the truth is 0.8
-    >>> round(calibration_slope(p, y), 4), round(float(np.log(4) / np.log(9)), 4)
-    (0.6309, 0.6309)
-    """
-    n, k = probs.shape
-    z = np.log(np.maximum(probs, np.finfo(np.float64).tiny))
-    z -= z.mean(axis=1, keepdims=True)
-    target = np.eye(k)[y]
-    theta = np.concatenate([[1.0], np.zeros(k - 1)])  # slope, then intercepts of classes 1..K−1
-    for _ in range(steps):
-        f = theta[0] * z + np.concatenate([[0.0], theta[1:]])
-        q = np.exp(f - f.max(axis=1, keepdims=True))
-        q /= q.sum(axis=1, keepdims=True)
-        mean = (q * z).sum(axis=1)
-        gradient = np.concatenate([[((target - q) * z).sum()], (target - q).sum(axis=0)[1:]])
-        hessian = np.empty((k, k))
-        hessian[0, 0] = ((q * z * z).sum(axis=1) - mean**2).sum()
-        hessian[0, 1:] = hessian[1:, 0] = (q * (z - mean[:, None])).sum(axis=0)[1:]
-        hessian[1:, 1:] = (np.diag(q.sum(axis=0)) - q.T @ q)[1:, 1:]
-        step = np.linalg.solve(hessian + 1e-9 * n * np.eye(k), gradient)
-        theta += step
-        if np.abs(step).max() < 1e-10:
-            break
-    return float(theta[0])
+    if probs.shape[1] > 2 or len(np.unique(y)) < 2:
+        return np.array([np.nan, brier])
+    log_odds = logit(np.clip(probs[:, 1], 1e-8, 1 - 1e-8))
+    return np.array([LogisticRegression(C=np.inf).fit(log_odds[:, None], y).coef_[0, 0], brier])

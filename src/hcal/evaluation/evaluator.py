@@ -16,6 +16,7 @@ from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 from hcal.io.class_names import check_classes, encode
 from hcal.io.probabilities import to_probs
 from hcal.io.top_k import TopK
+from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
 from hcal.metrics.resampling import (
     SPREAD_RESAMPLES,
@@ -155,7 +156,10 @@ def _proof(
     tested, vector = calibration_test(s, random_state=random_state), vector_test(s, random_state)
     name = None if names is None else str(names[positive])
     found = assess(s, certificate, tested, vector, positive, name)
-    return {"certificate": certificate, "test": tested, "vector_test": vector, "assessment": found}
+    both = s.k == 2 and 0 < (s.y == positive).sum() < s.n
+    panel = clinical(s, None, ci=ci or 0.95, positive=positive) if both else None
+    return {"certificate": certificate, "test": tested, "vector_test": vector, "assessment": found,
+            "clinical": panel}  # fmt: skip
 
 
 def _positive_rate(s: Sample, positive: int, names: Any) -> PositiveRate | None:
@@ -239,7 +243,11 @@ def fit_overlap(calibrator: Any, scores: Any) -> leakage.Overlap | None:
 
 def learned_from(calibrator: Any, scores: Any) -> list[str]:
     """Return a note where a calibrator was fitted on some of these rows; else nothing."""
-    found = fit_overlap(calibrator, scores)
+    return overlap_note(fit_overlap(calibrator, scores))
+
+
+def overlap_note(found: leakage.Overlap | None) -> list[str]:
+    """Return what an overlap of rows means for an evaluation, in words; nothing where there is none."""
     if found is None or not found.sentence:
         return []
     return [f"{found.sentence[0].lower()}{found.sentence[1:-1]}: evaluate it on others"]

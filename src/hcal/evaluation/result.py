@@ -12,6 +12,7 @@ from hcal.certificates import Certificate, GroupCertificate
 from hcal.certificates.sentences import group_sentences, share
 from hcal.evaluation.assessment import Assessment, p_words
 from hcal.extras import load_extra
+from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
@@ -81,6 +82,8 @@ class Evaluation:
     certificate : Certificate or None
     assessment : Assessment or None
         What tests and certificate add up to; the report shows the same object.
+    clinical : Clinical or None
+        Of two classes: slope, intercept, O:E, ICI, AUC and net benefit with intervals.
     positive : PositiveRate or None
         Of two classes: the name of the positive one, what is stated of it on average, how often it came.
     differences : dict of Difference
@@ -110,6 +113,7 @@ class Evaluation:
     certificate: Certificate | None = None
     assessment: Assessment | None = None
     positive: PositiveRate | None = None
+    clinical: Clinical | None = None
 
     @property
     def collapsed(self) -> bool:
@@ -182,6 +186,7 @@ class Evaluation:
             "test": None if self.test is None else vars(self.test),
             "vector_test": None if self.vector_test is None else vars(self.vector_test),
             "assessment": None if self.assessment is None else self.assessment.to_dict(),
+            "clinical": None if self.clinical is None else self.clinical.to_dict(),
             "positive": None if self.positive is None else vars(self.positive),
             "groups": [g.to_dict() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
@@ -235,6 +240,12 @@ class Evaluation:
             )
         if self.assessment is not None:
             lines += self.assessment.sentences
+        if self.clinical is not None:
+            c = self.clinical
+            lines.append(
+                f"slope {c.slope}, in the large {c.in_the_large}, O:E {c.observed_expected}, ICI {c.ici}, "
+                f"AUC {c.auc}; hcal.clinical has more"
+            )
         lines += group_sentences(self.groups) if self.groups else []
         return lines + [f"warning: {w}" for w in self.warnings]
 

@@ -22,7 +22,7 @@ from hcal.certificates.streaming import CertificateStream
 from hcal.extras import missing
 from hcal.inputs import InputKind
 from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where
-from hcal.io.batching import Batch
+from hcal.io.blocks import Batch
 from hcal.io.class_names import check_classes
 from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics

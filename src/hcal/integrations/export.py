@@ -116,12 +116,13 @@ def _described(map: Map) -> dict[str, Any]:
 
 def _numbers(value: Any) -> Any:
     """Return numbers as JSON has them: infinity becomes a number beyond any use, NaN becomes null."""
-    array = np.asarray(value, dtype=np.float64) if np.asarray(value).dtype.kind == "f" else np.asarray(value)
-    if array.dtype.kind != "f":
-        return array.tolist()
-    finite = np.nan_to_num(array, nan=0.0, posinf=1e308, neginf=-1e308).astype(object)
-    finite[np.isnan(array)] = None
-    return finite.tolist()
+    if isinstance(value, np.ndarray):
+        return _numbers(value.tolist())
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None if np.isnan(value) else float(np.copysign(1e308, value))
+    return value
 
 
 def _example(calibrator: Calibrator) -> Any:
@@ -249,7 +250,8 @@ class _Needed:
             if (isinstance(value, FunctionType) and not name.startswith("__")) or name == "__call__"
         }
         methods.pop("check", None)
-        methods["probabilities"] = Map.probabilities  # not a compiled twin
+        methods.setdefault("probabilities", Map.probabilities)
+        methods["compiled"] = Map.compiled  # what is exported is the formula
         for method in methods.values():
             self._add_globals(method)
         names = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]

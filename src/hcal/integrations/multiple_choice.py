@@ -8,9 +8,7 @@
 from __future__ import annotations
 
 from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
-from hcal.io.lm_eval import read_lm_eval
-from hcal.io.questions import Questions
-from hcal.io.responses import Stated, option_scores, read_stated
+from hcal.io.language_models import Questions, Stated, option_scores, read_lm_eval, read_stated
 from hcal.numerics import pad_options
 
 __all__ = [

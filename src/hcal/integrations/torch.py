@@ -54,9 +54,9 @@ class MapModule(nn.Module):
             else:
                 setattr(self, each.name, value)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what the map computes of scores (N, K)."""
-        out: Tensor = self.formula.__call__(self, x)  # type: ignore[arg-type]
+    def forward(self, *x: Tensor) -> Tensor:
+        """Return what the map computes of scores (N, K); a part of a map may take more."""
+        out: Tensor = self.formula.__call__(self, *x)  # type: ignore[arg-type]
         return out
 
     def __getattr__(self, name: str) -> Any:
@@ -147,7 +147,9 @@ class CalibrationHead(nn.Module):
             probs = module(rows.to(wide))
             if self.output == "log_probs":
                 probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
-            out: Tensor = probs if dtype == wide else module.narrowed(probs, rows)
+            # Rounding, also that of a logarithm, may tie the top class with an earlier one.
+            plain = dtype == wide and self.output == "probs"
+            out: Tensor = probs if plain else module.narrowed(probs, rows)
         return out.movedim(-1, 1)
 
     def _rows(self, scores: Tensor) -> Tensor:

@@ -1,45 +1,89 @@
-"""Data files: logits, probabilities and labels in and out, within stated limits of memory."""
+"""Data files: scores and labels in, probabilities out, models in inert files.
+
+Reading. A :class:`Request` says what a file calls its columns and what its numbers are; a model remembers it.
+
+    request = Request(scores="logit_*", label="target", id="id")
+    data = read("rows.csv", request)             # DataFile: values, kind, y, ids, classes, notes, …
+    data = read("task.npz", part="cal")          # a file that says what it holds needs no request
+    data = read("new.csv", Request().for_model(header["request"]), keep=True)   # as the model was fitted
+
+``read`` takes one file, several, a folder or a pattern: ``.npz .npy .safetensors .csv .jsonl .parquet
+.feather .pt`` and numpy pickles ``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the
+columns into a model's order, ``data.beside`` are the other columns (``keep=True``), ``data.columns`` what the
+file calls label, id, group and weight. ``Request(unlabelled="drop")`` leaves out rows without a label;
+``data.dropped`` and ``data.notes`` say how many.
+
+By blocks. The same rows some at a time, for files that memory does not hold:
+
+    source = batches("folder/", request, rows=65536)   # Batches: n_rows, n_classes, classes, kind, first
+    for batch in source: ...                            # Batch: scores, y (integers), start, weight, …
+    source.pieces()                                     # parts for joblib or Dask: read_piece(piece)
+    read_blocks(piece)                                  # (number of the first row, DataFile) as it was read
+
+Writing. ``write_probs(path, probs, y, ids=, kept=, classes=, names=)`` or, block by block,
+``with write_blocks(path, n_rows, ...) as write: write(probs, y, ids=, kept=)``. ``can_write`` raises early.
+``atomic_path`` and ``atomic_folder`` make any output appear whole or not at all; ``ended_by_sigterm`` lets a
+command end by SIGTERM without a temporary file left.
+
+Models. ``write_model(path, header, arrays)`` and ``read_model(path)`` (:mod:`hcal.io.model_file`) know a JSON
+header and arrays and nothing of methods; ``check_info`` checks what a header tells of the fit and
+``Request.from_json`` how the rows were asked for.
+
+Language models. ``.jsonl`` files of lm-evaluation-harness, responses with ``top_logprobs`` and stated
+confidences are read by ``read`` too; :mod:`hcal.io.language_models` has their parts.
+
+Errors are ValueError or OSError with one line. Those that an option of a command can help with have a class:
+MissingLabelsError, UnlabelledError, OtherColumnError, UnknownKindError, UnnamedClassesError and
+NeedsBlocksError.
+"""
 
 from __future__ import annotations
 
-from hcal.io.arrays import Arrays, Wish
-from hcal.io.batching import Batch, Batches, batches, read_piece
+from hcal.io.atomic import atomic_folder, atomic_path, ended_by_sigterm
+from hcal.io.blocks import Batch, Batches, batches, read_piece, rows_from
 from hcal.io.class_names import UnnamedClassesError
-from hcal.io.columns import Columns
-from hcal.io.limits import max_bytes
-from hcal.io.pieces import Piece
-from hcal.io.plan import Part, UnknownKindError
+from hcal.io.limits import NeedsBlocksError, max_bytes
 from hcal.io.reading import (
     DataFile,
     MissingLabelsError,
+    Piece,
     checksum,
+    read,
     read_arrays,
-    read_data,
+    read_blocks,
     read_names,
 )
-from hcal.io.tables import OtherColumnError
-from hcal.io.writing import can_write, write_probs
+from hcal.io.request import Request
+from hcal.io.tables import OtherColumnError, Part, UnknownKindError, UnlabelledError, drop_unlabelled
+from hcal.io.writing import can_write, write_blocks, write_probs
 
 __all__ = [
-    "Arrays",
     "Batch",
     "Batches",
-    "Columns",
     "DataFile",
     "MissingLabelsError",
+    "NeedsBlocksError",
     "OtherColumnError",
     "Part",
     "Piece",
+    "Request",
     "UnknownKindError",
+    "UnlabelledError",
     "UnnamedClassesError",
-    "Wish",
+    "atomic_folder",
+    "atomic_path",
     "batches",
     "can_write",
     "checksum",
+    "drop_unlabelled",
+    "ended_by_sigterm",
     "max_bytes",
+    "read",
     "read_arrays",
-    "read_data",
+    "read_blocks",
     "read_names",
     "read_piece",
+    "rows_from",
+    "write_blocks",
     "write_probs",
 ]

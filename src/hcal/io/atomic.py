@@ -7,20 +7,23 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-#: Temporary names: ``.hcal-tmp-<machine>-<process>-<random><suffix>``; writers look at the suffix.
-_PATTERN = re.compile(r"\.hcal-tmp-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}(\..*)?", re.DOTALL)
+#: Temporary names: ``.hcal-tmp-<machine>-<process>-<start><random><suffix>``; writers look at the suffix.
+_PATTERN = re.compile(r"\.hcal-tmp-([0-9a-f]{8})-(\d+)-([0-9a-f]{8})[0-9a-f]{8}(\..*)?", re.DOTALL)
 #: Of another machine one cannot ask whether a process lives: its files are left alone for a day.
 _ABANDONED_SECONDS = 24 * 3600
 _LONGEST_SUFFIX = 32
-#: Temporaries that this process is writing now: another file with its number is of a former process.
-_writing: set[str] = set()
+#: Drawn when this process began: a file with its number and another draw is of a former process.
+_START = secrets.token_hex(4)
 
 
 @contextmanager
@@ -56,7 +59,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _sync_folder(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
-        _writing.discard(temporary.name)
 
 
 @contextmanager
@@ -84,9 +86,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     check_new_folder(target)
     remove_stale(target.parent)
-    name = _new_name("")
-    temporary = target.parent / name
-    _writing.add(name)
+    temporary = target.parent / _new_name("")
     try:
         temporary.mkdir()
         yield temporary
@@ -99,7 +99,31 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         _sync_folder(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        _writing.discard(name)
+
+
+class Terminated(SystemExit):
+    """The program was asked to end by SIGTERM."""
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the program like an error: temporaries are removed, the exit status is 143.
+
+    For the main thread of a command; elsewhere, and where somebody has set a handler, nothing changes.
+    """
+
+    def end(_signal: int, _frame: Any) -> None:
+        raise Terminated(128 + signal.SIGTERM)
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def check_new_folder(path: Path) -> None:
@@ -124,20 +148,20 @@ def remove_stale(folder: Path) -> None:
 
 def _is_stale(path: Path) -> bool:
     found = _PATTERN.fullmatch(path.name)
-    if found is None or path.name in _writing:
+    if found is None:
         return False
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         return False
-    if found[1] == _machine() and not _alive(int(found[2])):
+    if found[1] == _machine() and not _alive(int(found[2]), found[3]):
         return True
     return time.time() - status.st_mtime > _ABANDONED_SECONDS
 
 
-def _alive(process: int) -> bool:
-    """Return whether a process of this number, other than this one, runs here."""
+def _alive(process: int, start: str) -> bool:
+    """Return whether the process that made a file, by its number and what it drew, runs here."""
     if process == os.getpid():
-        return False  # not among the files being written: of a former process that had this number
+        return start == _START
     if os.name == "nt":  # there signal 0 is no question but an end
         return True
     try:
@@ -177,7 +201,7 @@ def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
 
 
 def _new_name(suffix: str) -> str:
-    return f".hcal-tmp-{_machine()}-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
+    return f".hcal-tmp-{_machine()}-{os.getpid()}-{_START}{secrets.token_hex(4)}{suffix}"
 
 
 def _create(target: Path) -> tuple[Path, int]:
@@ -185,15 +209,10 @@ def _create(target: Path) -> tuple[Path, int]:
 
     The kernel applies the umask here: to ask for it is to set it, for every thread of the process.
     """
-    name = _new_name(target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else "")
-    _writing.add(name)
+    temporary = target.parent / _new_name(target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else "")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        handle = os.open(target.parent / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    except BaseException:
-        _writing.discard(name)
-        raise
-    try:
-        return target.parent / name, os.fstat(handle).st_mode & 0o777
+        return temporary, os.fstat(handle).st_mode & 0o777
     finally:
         os.close(handle)
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import lzma
 import os
+import pickle
 import stat
 import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from hcal.text import printable
 
 #: The environment variable that sets how many bytes the arrays of one file may take.
 VARIABLE: Final = "HCAL_MAX_BYTES"
@@ -24,19 +29,18 @@ EXPANSION: Final = 200
 
 #: What parsers of foreign formats raise when the bytes make no sense.
 BROKEN: Final = (
-    ValueError, OSError, EOFError, SyntaxError, TypeError, KeyError, IndexError,
-    OverflowError, MemoryError, RecursionError, NotImplementedError, RuntimeError,
+    ValueError, OSError, EOFError, SyntaxError, TypeError, KeyError, IndexError, AttributeError,
+    OverflowError, MemoryError, RecursionError, NotImplementedError, RuntimeError, pickle.UnpicklingError,
     struct.error, zlib.error, lzma.LZMAError, csv.Error, zipfile.BadZipFile, tokenize.TokenError,
 )  # fmt: skip
 
 
-def max_bytes() -> int:
-    """Return how many bytes the arrays read from one file may take in memory.
+class NeedsBlocksError(ValueError):
+    """A file that memory does not hold was to be read whole."""
 
-    Returns
-    -------
-    int
-        The environment variable ``HCAL_MAX_BYTES`` where it is set, else half of the memory there is.
+
+def max_bytes() -> int:
+    """Return how many bytes the arrays of one file may take: ``HCAL_MAX_BYTES``, or half of the memory.
 
     Examples
     --------
@@ -62,7 +66,6 @@ def _memory() -> int:
 
 
 def _own_limit() -> int | None:
-    """Return the bytes that this process may map, where somebody has limited it."""
     try:
         import resource
     except ImportError:
@@ -74,14 +77,12 @@ def _own_limit() -> int | None:
 def available_memory() -> int:
     """Return the bytes that this process can still get: of the machine, its container and its own limit."""
     found = [_memory()]
-    told = _first_number("/proc/meminfo", "MemAvailable:")
-    if told is not None:
-        found.append(1024 * told)
+    if (free := _first_number("/proc/meminfo", "MemAvailable:")) is not None:
+        found.append(1024 * free)
     group, used = (_first_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     if group is not None and used is not None:
         found.append(group - used)
-    pages = _first_number("/proc/self/statm")
-    own = _own_limit()
+    own, pages = _own_limit(), _first_number("/proc/self/statm")
     if own is not None and pages is not None:
         found.append(own - pages * os.sysconf("SC_PAGE_SIZE"))
     return max(min(found), 1)
@@ -114,10 +115,6 @@ def check_memory(name: str, needed: int) -> None:
             f"{name} needs about {_gigabytes(needed)} of memory and there are {_gigabytes(there)}: "
             "read it by blocks"
         )
-
-
-class NeedsBlocksError(ValueError):
-    """A file that memory does not hold was to be read whole."""
 
 
 def check_bytes(name: str, wanted: int, held: int) -> None:
@@ -160,7 +157,7 @@ def open_regular(path: Path) -> BufferedReader:
         _check_regular(path, path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"no such file: {path}") from None
-    # Not blocking: between the two looks the name may have become a pipe that nobody writes to.
+    # Not blocking: between the two checks the name may have become a pipe that nobody writes to.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, flags), "rb")
     try:
@@ -192,5 +189,34 @@ def one_line(text: object, length: int = 240) -> str:
     240
     """
     cut = " ".join(str(text)[: 16 * length].split())
-    cut = "".join(c if c.isprintable() else "?" for c in cut)
+    cut = printable(cut)
     return cut if len(cut) <= length else cut[: length - 1] + "…"
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn what a parser of a foreign format raises into one sentence that names the file.
+
+    Errors of hcal's own classes keep their class; errors of pyarrow become ValueError.
+
+    >>> with explained("a.npz"):
+    ...     raise EOFError
+    Traceback (most recent call last):
+    ...
+    ValueError: cannot read a.npz: EOFError
+    """
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        known = isinstance(error, BROKEN) or type(error).__module__.startswith(("pyarrow", "torch"))
+        if not known:
+            raise
+        own = isinstance(error, ValueError) and type(error).__module__.startswith("hcal")
+        kind = type(error) if own else ValueError
+        text = "not enough memory" if isinstance(error, MemoryError) else one_line(error)
+        text = text or type(error).__name__
+        if not text.startswith(name):
+            text = f"{name}{text[2:]}" if text.startswith("it ") else f"cannot read {name}: {text}"
+        raise kind(text) from None

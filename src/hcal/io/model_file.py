@@ -9,22 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal._version import __version__
-from hcal.io.arrays import Arrays
 from hcal.io.atomic import atomic_path
-from hcal.io.limits import one_line
+from hcal.io.limits import one_line, open_regular
 
-#: Raised when the layout of a saved calibrator changes; older numbers stay readable for ever.
-#: 2: a checksum, and scalars of shape (), is new; the arrays are those of 1.
-SCHEMA = 2
+#: Raised when the layout of a saved calibrator changes; every number from 3 on stays readable for ever.
+#: 3: the arrays are the fields of a map, the header has the map's options and how the rows were asked for.
+SCHEMA = 3
+Arrays = dict[str, NDArray[Any]]
 #: The most bytes of a file's header: names, parameters, scores and facts of the fit.
 MOST_HEADER = 16_000_000
 # An array that stands where a method has none: the container must hold one.
@@ -114,8 +113,6 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     ...
     FileNotFoundError: no such file: no such file
     """
-    if not Path(path).exists():
-        raise FileNotFoundError(f"no such file: {path}")
     try:
         metadata, arrays = _read(path)
         header = _parse(metadata[_CONTAINER])
@@ -126,9 +123,11 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
         raise ValueError(
             f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
         )
-    if schema >= 2 and metadata.get(_CHECKSUM) != digest(metadata[_CONTAINER], arrays):
+    if schema < 3:
+        raise ValueError(f"{path} was written by hcal 0.2 or before: fit again")
+    if metadata.get(_CHECKSUM) != digest(metadata[_CONTAINER], arrays):
         raise ValueError(f"{path} is damaged: its checksum is not that of its content")
-    return header, arrays if schema >= 2 else _from_schema_1(arrays)
+    return header, arrays
 
 
 def reason(error: BaseException) -> str:
@@ -151,10 +150,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
     from safetensors import SafetensorError
     from safetensors.numpy import load as to_arrays
 
-    # Not a pipe or a device, which would never end: opening one may already wait for ever.
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError("not a regular file")
-    with open(path, "rb") as f:
+    with open_regular(Path(path)) as f:  # no pipe or device, which would never end
         start = f.read(8)
         length = int.from_bytes(start, "little")
         if len(start) < 8 or length > min(MOST_HEADER, os.fstat(f.fileno()).st_size):
@@ -190,7 +186,106 @@ def _parse(text: str) -> dict[str, Any]:
     return header
 
 
-def _from_schema_1(arrays: Arrays) -> Arrays:
-    """Return the arrays as schema 2 has them: early files hold a scalar β as an array of one."""
-    old = arrays.get("beta")
-    return arrays if old is None or old.shape != (1,) else arrays | {"beta": old.reshape(())}
+# -- what a header tells of the fit -------------------------------------------------------------------
+
+#: The most levels, values and characters of what a fit tells of itself.
+MOST_LEVELS: Final = 8
+MOST_VALUES: Final = 300_000
+MOST_CHARACTERS: Final = 10_000
+#: What an entry is said to be, and whether a value is that (given the number of classes).
+Declaration = tuple[str, Callable[[Any, int], bool]]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def _is_list(value: Any, kind: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(kind, value))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_frequencies(value: Any, n_classes: int) -> bool:
+    if not _is_list(value, _is_number) or len(value) != n_classes:
+        return False
+    return min(value) >= 0 and abs(sum(value) - 1) < 1e-6
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_origin(value: Any, _n_classes: int) -> bool:
+    known: dict[str, Callable[[Any], bool]] = {"rows": _is_count, "rows_sha256": _is_text, "file": _is_text}
+    return isinstance(value, dict) and all(known[k](v) for k, v in value.items() if k in known)
+
+
+#: The entries of ``info`` that hcal reads again; all others are only shown.
+INFO: Final[Mapping[str, Declaration]] = {
+    "class_frequencies": ("K numbers that sum to 1", _is_frequencies),
+    "prior": ("K numbers that sum to 1", _is_frequencies),
+    "notes": ("a list of texts", lambda value, _: _is_list(value, _is_text)),
+    "warnings": ("a list of texts", lambda value, _: _is_list(value, _is_text)),
+    "absent_classes": ("numbers of classes", lambda v, k: _is_list(v, lambda i: _is_count(i) and i < k)),
+    "fitted_on": ("an object with the rows and the file", _is_origin),
+    "batches": (
+        "an object with its words",
+        lambda v, _: isinstance(v, dict) and _is_text(v.get("words", "")),
+    ),
+}
+
+
+def check_info(info: Any, n_classes: int, declared: Mapping[str, Declaration] = INFO) -> dict[str, Any]:
+    """Return what a header tells of a fit, or refuse what is too large, too deep or not as declared.
+
+    Parameters
+    ----------
+    info : dict
+        Plain values, as JSON has them.
+    n_classes : int
+    declared : mapping of str to Declaration
+        What some entries must be; a method may add its own to :data:`INFO`.
+
+    Examples
+    --------
+    >>> check_info({"class_frequencies": [0.25, 0.75]}, 2)
+    {'class_frequencies': [0.25, 0.75]}
+    >>> check_info({"class_frequencies": [0.25, 0.25]}, 2)
+    Traceback (most recent call last):
+    ...
+    ValueError: 'info.class_frequencies' must be K numbers that sum to 1
+    """
+    if not isinstance(info, dict):
+        raise ValueError("'info' must be an object")
+    _check_values(info)
+    for name, (words, holds) in declared.items():
+        if name in info and not holds(info[name], n_classes):
+            raise ValueError(f"'info.{name}' must be {words}")
+    return info
+
+
+def _check_values(info: Any) -> None:
+    """Refuse what is no plain value, or more of them than a fit tells."""
+    level, count = [info], 0
+    for _ in range(MOST_LEVELS):
+        count += len(level)
+        if count > MOST_VALUES:
+            raise ValueError(f"'info' holds more than {MOST_VALUES:,} values")
+        for value in level:
+            keys = list(value) if isinstance(value, dict) else []
+            if not isinstance(value, dict | list | str | int | float | None):
+                raise ValueError(f"'info' holds {type(value).__name__}, which is no plain value")
+            if any(len(text) > MOST_CHARACTERS for text in (*keys, value) if isinstance(text, str)):
+                raise ValueError(f"'info' holds a text of more than {MOST_CHARACTERS:,} characters")
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ValueError(f"'info' is nested in more than {MOST_LEVELS} levels")

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from hcal import inputs
-from hcal.numerics import FloatArray, softmax
-from hcal.numerics import is_ragged, log_softmax_options, pad_options
+from hcal.numerics import FloatArray, is_ragged, log_softmax_options, pad_options, softmax
 
 
 def to_probs(scores: Any, kind: inputs.InputKind) -> FloatArray:

@@ -1,36 +1,37 @@
 """Scores and labels from files, in the formats that people have.
 
 A file *says* what it holds (the key ``logits``, ``probs`` or ``log_probs``); where it cannot (a bare
-``.npy`` matrix, a table with free column names) the caller must. Nothing is guessed from the numbers.
+``.npy`` matrix, a table with free column names) the caller must. Nothing is guessed from the numbers. One
+reader a format reads blocks of rows: a whole file is one block.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.io.arrays import Arrays, Wish, read_npy, read_npz
-from hcal.io.arrow import read_feather, read_parquet
-from hcal.io.class_names import check_classes, encode, reorder
-from hcal.io.columns import ANY, BARE, CLASSES, Columns, may_be_text
-from hcal.io.jsonl import is_questions, read_questions
-from hcal.io.limits import BROKEN, check_bytes, one_line, open_regular, size_of
-from hcal.io.lm_eval import OptionScore
-from hcal.io.pickles import read_pickle
-from hcal.io.plan import Part, ReadingPlan, UnknownKindError
-from hcal.io.records import read_jsonl, read_xlsx
-from hcal.io.tables import OtherColumnError, read_csv
-from hcal.io.tensors import read_safetensors
-from hcal.io.torch_files import load_tensors
-from hcal.io.zarr_rows import is_zarr
-from hcal.inputs import INPUT_KINDS, InputKind
+from hcal.inputs import InputKind
+from hcal.io.arrays import BARE, OPENERS, ArrayRows
+from hcal.io.class_names import ClassName, check_classes, encode, reorder
+from hcal.io.language_models import is_questions, read_questions
+from hcal.io.limits import check_bytes, explained, one_line, open_regular, size_of
+from hcal.io.request import Request
+from hcal.io.table_files import READERS, Cut, text_column
+from hcal.io.tables import Part, Plan, UnlabelledError, missing_labels, plan_of, refuse_identifiers
+
+#: The types that can be read.
+TYPES: Final = tuple(sorted([*OPENERS, *READERS]))
+#: The parts that may hold text, and where they stand in a :class:`DataFile`.
+_TEXT_ROLES: Final = {"label": "y", "id": "ids", "group": "groups"}
 
 
 class MissingLabelsError(ValueError):
@@ -39,7 +40,7 @@ class MissingLabelsError(ValueError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """One part of a data file.
+    """Rows of a file, or of several.
 
     Attributes
     ----------
@@ -54,11 +55,19 @@ class DataFile:
     classes : tuple of str, or None
         Names of the classes in the order of the columns, where the file or the caller gives them.
     ids, groups, weight : array of shape (N,), or None
-        What :class:`Columns` asked for.
+        What :class:`Request` asked for.
     more : tuple of Path
         The files that were read together with ``path``.
     questions : bool
         Whether rows are questions with their options, −inf where one does not exist.
+    columns : dict of str
+        What the file calls the label, id, group and weight.
+    beside : dict of arrays
+        The other columns, where they were to be kept.
+    dropped : int
+        Rows that were left out because they have no label, or a confidence that cannot be read.
+    notes : tuple of str
+        What a person should be told about the reading.
     """
 
     path: Path
@@ -72,23 +81,35 @@ class DataFile:
     weight: NDArray[Any] | None = None
     more: tuple[Path, ...] = ()
     questions: bool = False
+    columns: dict[str, str] = field(default_factory=dict)
+    beside: dict[str, Any] = field(default_factory=dict)
+    dropped: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The name of the file, and how many came with it."""
         return f"{self.path.name} and {len(self.more)} more" if self.more else self.path.name
 
+    @property
+    def n_classes(self) -> int:
+        """How many classes the scores have; two where there is one score a row."""
+        return 2 if self.values.ndim == 1 else int(self.values.shape[1])
+
     def checksum(self) -> str:
         """Return the SHA-256 of the file; of the checksums where there are several."""
-        if not self.more:
-            return checksum(self.path)
         each = [checksum(path) for path in (self.path, *self.more)]
-        return hashlib.sha256("".join(each).encode()).hexdigest()
+        return each[0] if len(each) == 1 else hashlib.sha256("".join(each).encode()).hexdigest()
 
     def labels(self) -> NDArray[Any]:
         """Return the labels, names as the numbers of their classes, or say that this file has none."""
         if self.y is None:
             raise MissingLabelsError(f"{self.path.name} has no labels: add an array 'y' beside {self.kind!r}")
+        if self.y.ndim == 2:
+            raise ValueError(
+                f"{self.path.name}: the labels are a matrix of shape {self.y.shape}, as for several "
+                "labels a row: use hcal.MultilabelCalibrator, or give one label a row"
+            )
         return np.asarray(encode(self.y, self.classes))
 
     def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
@@ -106,254 +127,366 @@ class DataFile:
         order = reorder(self.classes, classes)
         if order is None:
             return self
+        if self.values.ndim == 1:
+            raise ValueError(
+                f"{self.path.name}: the one score a row is that of class {self.classes[1]!r} here and of "
+                f"class {classes[1]!r} in the model: name the classes as the model does, "
+                f"{classes[0]},{classes[1]}"
+            )
         # Numbers count the columns of the file; names do not care.
         y = None if self.y is None else np.array(self.classes)[self.labels()]
         return replace(self, values=self.values[:, order], classes=tuple(map(str, classes)), y=y)
 
+    def rows(self, kept: NDArray[Any]) -> DataFile:
+        """Return some of the rows, by a mask or by numbers."""
+        names = ("values", "y", "ids", "groups", "weight")
+        some = {n: None if (a := getattr(self, n)) is None else a[kept] for n in names}
+        return replace(self, **some, beside={n: a[kept] for n, a in self.beside.items()})
 
-def read_data(
+
+@dataclass(frozen=True)
+class Reading:
+    """How rows are read, whichever file they are in; the last three say what the first rows have."""
+
+    request: Request
+    part: Part = "test"
+    keep: bool = False
+    order: tuple[ClassName, ...] | None = None
+    texts: frozenset[str] | None = None
+    n_classes: int | None = None
+
+    def after(self, first: DataFile) -> Reading:
+        """Return how the rows that follow are read: like the first."""
+        held = {role: getattr(first, name) for role, name in _TEXT_ROLES.items()}
+        texts = frozenset(role for role, a in held.items() if a is not None and a.dtype.kind == "U")
+        request = replace(self.request, input=first.kind)
+        order = self.order or first.classes
+        return replace(self, request=request, order=order, texts=texts, n_classes=first.n_classes)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one file that can be read alone: small, and the same in every process that sees the files.
+
+    Attributes
+    ----------
+    path : Path
+    begin, end : int
+        The rows of the file.
+    cut : tuple
+        Where they begin, in the unit of the format.
+    start : int
+        The number of the first of them in the whole source.
+    count : int
+        How many rows are left after those without a label were dropped.
+    origin : int
+        How many rows the files before this one have: a file of labels counts through.
+    reading : Reading
+    size : int
+        The most rows of a block.
+    """
+
+    path: Path
+    begin: int
+    end: int
+    cut: Cut
+    start: int
+    count: int
+    origin: int
+    reading: Reading
+    size: int
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@contextmanager
+def open_rows(path: Path) -> Iterator[Any]:
+    """Open a file for reading some rows at a time."""
+    suffix = path.suffix.lower()
+    reader = READERS.get(suffix) or (ArrayRows if suffix in OPENERS else None)
+    if reader is None:
+        raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
+    with open_regular(path) as file:
+        with explained(path.name):
+            rows = reader(file, path.name)
+        yield rows
+
+
+def plan_for(rows: Any, reading: Reading) -> Plan:
+    """Return what to read of an open file."""
+    table = not isinstance(rows, ArrayRows)
+    return plan_of(rows.names, reading.request, reading.part, table=table, index=rows.index)
+
+
+def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
+    """Yield the number of the first row of each block in the source, and the block."""
+    reading, path, first = piece.reading, piece.path, piece.start
+    with open_rows(path) as rows, explained(path.name):
+        plan = plan_for(rows, reading)
+        keep = rows.beside(plan.columns, rows.count(plan.scores)) if reading.keep else []
+        texts = {n for role, n in plan.roles.items() if role in _TEXT_ROLES} | set(keep)
+        listed = rows.whole(plan.listed) if plan.listed else None
+        row = piece.begin
+        if row == piece.end:
+            yield first, _data(plan, path, reading, {n: np.empty(0) for n in plan.columns}, listed)
+        for block in rows.blocks([*plan.columns, *keep], texts, piece.cut, row, piece.end, piece.size):
+            length = len(block[plan.scores[0]])
+            labels = _labels(reading.request.labels, piece.origin + row, piece.origin + row + length)
+            data = _data(plan, path, reading, block, listed, labels, keep)
+            _check_like_the_first(data, reading, first)
+            data = _drop_unlabelled(data, reading.request, row).in_order_of(reading.order)
+            yield first, data
+            first, row = first + len(data.values), row + length
+        if row < piece.end:
+            raise ValueError("it ends early: the file was cut short")
+
+
+def _data(
+    plan: Plan, path: Path, reading: Reading, block: dict[str, Any], listed: Any, labels: Any = None,
+    keep: Sequence[str] = (),
+) -> DataFile:  # fmt: skip
+    """Return the columns of a block by the parts they play."""
+    values = _scores(plan, reading, [np.asarray(block[name]) for name in plan.scores])
+    known = reading.texts or frozenset()
+    parts = {
+        role: text_column(block[n], text=role in known, ids=role == "id")
+        for role, n in plan.roles.items()
+        if role in _TEXT_ROLES
+    }
+    y = parts.get("label") if labels is None else labels
+    y = y[:, 0] if y is not None and y.ndim == 2 and y.shape[1] == 1 else y
+    data = DataFile(
+        path, plan.kind, values, y, plan.part, ids=parts.get("id"), groups=parts.get("group"),
+        weight=block[plan.roles["weight"]] if "weight" in plan.roles else None, columns=plan.roles,
+        beside={name: _kept(block[name]) for name in keep},
+    )  # fmt: skip
+    names = reading.request.classes
+    if names is None:
+        names = plan.classes if listed is None else tuple(map(str, listed.ravel().tolist()))
+    for role in ("ids", "groups", "weight"):
+        array = getattr(data, role)
+        if array is not None and array.shape != (len(values),):
+            raise ValueError(f"{role} must have one value a row, got shape {array.shape}")
+    return data if names is None else replace(data, classes=check_classes(names, data.n_classes))
+
+
+def _kept(cells: Any) -> NDArray[Any]:
+    """Return the cells of a column that is only carried along."""
+    if isinstance(cells, np.ndarray):
+        return cells
+    out = np.empty(len(cells), dtype=object)
+    out[:] = cells
+    return out
+
+
+def _scores(plan: Plan, reading: Reading, columns: list[NDArray[Any]]) -> NDArray[Any]:
+    if plan.free and reading.texts is None:
+        refuse_identifiers(columns, plan.scores)
+    one = len(columns) == 1 and (columns[0].ndim > 1 or plan.scores[0] in (plan.kind, BARE))
+    one = one or (len(columns) == 1 and (reading.request.scores is not None or bool(plan.part)))
+    if not one and any(c.ndim > 1 for c in columns):
+        raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
+    values = columns[0] if one else np.stack(columns, axis=1)
+    if plan.kind == "probs":
+        if reading.request.unit == "percent":
+            values = values / 100
+        elif values.size and 1.5 < values.max() <= 100 and values.min() >= 0:
+            raise ValueError(
+                f"its probs go up to {values.max():.4g}: if they are per cent, say unit='percent' "
+                "(--unit percent)"
+            )
+    return values
+
+
+def _check_like_the_first(data: DataFile, reading: Reading, first: int) -> None:
+    """Refuse rows that are not like the first: other classes, or text where the first had numbers."""
+    if reading.texts is None:
+        return
+    if reading.n_classes != data.n_classes:
+        raise ValueError(f"it has {data.n_classes} classes, the first file {reading.n_classes}")
+    for role, name in _TEXT_ROLES.items():
+        array = getattr(data, name)
+        if array is not None and array.dtype.kind == "U" and role not in reading.texts:
+            raise ValueError(
+                f"the {role} column holds numbers in the first rows and text after row {first:,}: "
+                "read block by block it must hold one of them"
+            )
+
+
+def _drop_unlabelled(data: DataFile, request: Request, row: int) -> DataFile:
+    """Refuse rows without a label, or leave them out where the request says so."""
+    missing = None if data.y is None or data.y.ndim != 1 else missing_labels(data.y, data.classes)
+    if missing is None or not missing.any():
+        return data
+    if request.unlabelled != "drop":
+        if "label" in request.optional:  # a model applied to new rows: labels are only carried along
+            return data
+        name = data.columns.get("label", "y")
+        raise UnlabelledError(
+            f"{data.path.name}: {_rows_have(int(missing.sum()))} no label in {one_line(repr(name), 60)}, first "
+            f"row {row + int(np.argmax(missing)):,}: unlabelled='drop' (--unlabelled drop) leaves them out"
+        )
+    return replace(data.rows(~missing), dropped=int(missing.sum()))
+
+
+def _rows_have(rows: int) -> str:
+    return "1 row has" if rows == 1 else f"{rows:,} rows have"
+
+
+def _labels(path: Path | None, start: int, stop: int) -> NDArray[Any] | None:
+    """Return labels ``start`` to ``stop`` − 1 of a file that holds nothing else, or calls them ``y``."""
+    if path is None:
+        return None
+    with open_rows(path) as rows, explained(path.name):
+        name = label_name(rows, path)
+        if stop > rows.count([name]):
+            raise ValueError(f"{path.name} has {rows.count([name]):,} labels, and there are more rows")
+        cut = (0, 0) if not rows.cuts else rows.cuts[0]
+        found = [
+            text_column(b[name]) for b in rows.blocks([name], [name], cut, start, stop, max(stop - start, 1))
+        ]
+    y = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
+
+
+def label_name(rows: Any, path: Path) -> str:
+    """Return what a file of labels calls them: ``y``, or the one column that it has."""
+    if "y" in rows.names or len(rows.names) == 1:
+        return "y" if "y" in rows.names else str(rows.names[0])
+    raise ValueError(f"{path.name} has no 'y'; it holds: {one_line(', '.join(sorted(rows.names)), 120)}")
+
+
+def whole_piece(path: Path, reading: Reading, first: int = 0, origin: int = 0) -> Piece:
+    """Return all rows of a file as one piece, once they are known to fit into memory."""
+    with open_rows(path) as rows, explained(path.name):
+        plan = plan_for(rows, reading)
+        n_rows = rows.count(plan.columns)
+        check_bytes(path.name, rows.n_bytes(plan.columns), size_of(rows.file))
+        cut = (0, 0) if not rows.cuts else rows.cuts[0]
+    return Piece(path, 0, n_rows, cut, first, n_rows, origin, reading, max(n_rows, 1))
+
+
+def check_label_count(path: Path | None, n_rows: int) -> None:
+    """Refuse a file of labels that has more or fewer than there are rows."""
+    if path is not None:
+        with open_rows(path) as rows, explained(path.name):
+            count = rows.count([label_name(rows, path)])
+        if count != n_rows:
+            raise ValueError(f"{path.name} has {count:,} labels for {n_rows:,} rows")
+
+
+def read(
     path: str | Path | Sequence[str | Path],
+    request: Request | None = None,
     *,
     part: Part = "test",
-    kind: str | None = None,
-    labels: str | Path | None = None,
-    columns: Columns | None = None,
-    classes: Sequence[str] | None = None,
-    score: OptionScore = "sum",
+    keep: bool = False,
+    order: Sequence[ClassName] | None = None,
 ) -> DataFile:
-    """Read scores and labels from a file, by its extension.
+    """Read scores and labels from a file, several files, a folder or a pattern.
 
     Parameters
     ----------
     path : path-like, or sequence of them
-        Several only where all are ``.jsonl``;
-        ``.npz .npy .csv .parquet .feather .jsonl .xlsx .safetensors .pt`` or a numpy pickle ``.p``.
+        ``.npz .npy .csv .parquet .feather .jsonl .safetensors .pt`` or a numpy pickle ``.p``; a folder or
+        ``"scores/*.parquet"`` is one set of rows, its files in sorted order.
+    request : Request, optional
+        What the file calls its columns, what its scores are, what happens to rows without a label.
     part : {"cal", "test"}
         Which part of a task file (``logits_cal``, ``y_cal``, ``logits_test``, ``y_test``); a file without
         parts is read whole.
-    kind : {"logits", "probs", "log_probs"}, optional
-        Needed only where the file holds several of them or does not say.
-    labels : path-like, optional
-        A second file with the labels, for formats that hold one array.
-    columns : Columns, optional
-        What the file calls its scores, labels, ids, groups and weights.
-    classes : sequence of K str, optional
-        Names of the classes in the order of the columns, where the columns do not say.
-    score : {"sum", "length", "mutual-information"}
-        What the score of an option is, in samples of lm-evaluation-harness (``.jsonl``).
+    keep : bool
+        Whether all other columns are carried along (``DataFile.beside``).
+    order : sequence of K str or int, optional
+        Names of the classes in the order in which the columns are to come; by default that of the first file.
 
     Examples
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.csv"
     >>> _ = path.write_text("id,logit_cat,logit_dog,target\\n7,0.5,1.5,dog\\n8,2.5,0.5,cat\\n")
-    >>> data = read_data(path, columns=Columns(scores="logit_*", label="target", id="id"))
+    >>> data = read(path, Request(scores="logit_*", label="target", id="id"))
     >>> data.kind, data.classes, data.ids, data.labels()
     ('logits', ('cat', 'dog'), array([7, 8]), array([1, 0]))
     """
-    path, *more = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
-    if kind is not None and kind not in INPUT_KINDS:
-        raise ValueError(f"the kind of scores must be one of {', '.join(INPUT_KINDS)}, got {kind!r}")
-    if labels is None and columns in (None, ANY) and is_questions([path, *more]):
-        holds, values, found_y, questions = read_questions([path, *more], score=score)
-        return DataFile(path, holds, values, found_y, "", more=tuple(more), questions=questions)
-    if more:
-        raise ValueError(f"{1 + len(more)} files: several are read together only where all are .jsonl")
-    plan = ReadingPlan(path, part, kind, columns or Columns(), own_labels=labels is None)
-    arrays = read_arrays(path, Wish(plan.choose, columns=plan.columns))
-    y = None if labels is None else read_labels(Path(labels))
-    return data_of_arrays(plan, arrays, y, classes)
+    request = request or Request()
+    paths = files_of(path)
+    if paths is None:
+        raise TypeError(f"read takes names of files, got {type(path).__name__}")
+    if request.plain and is_questions(paths):
+        found = read_questions(paths, request)
+        return DataFile(paths[0], part="", more=tuple(paths[1:]), **found)
+    reading, parts = Reading(request, part, keep, None if order is None else tuple(order)), list[DataFile]()
+    first = origin = 0
+    for each in paths:
+        piece = whole_piece(each, reading, first, origin)
+        if not len(piece):
+            raise ValueError(f"{each.name} has no rows")
+        ((_, data),) = read_blocks(piece)
+        reading = reading.after(data)
+        parts.append(data)
+        first, origin = first + len(data.values), origin + len(piece)
+    check_label_count(request.labels, origin)
+    return joined(parts, paths)
 
 
-def data_of_arrays(
-    plan: ReadingPlan, arrays: Arrays, y: NDArray[Any] | None, classes: Sequence[str] | None
-) -> DataFile:
-    """Return arrays that a plan chose, of all rows or of some, by the parts they play.
-
-    ``y`` are labels of another file; None where those of this file count.
-    """
-    path = plan.path
-    found: dict[str, Any] = {role: arrays[name] for role, name in plan.names.items()}
-    y = found.get("label") if y is None else y
-    if y is not None and y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    values = found["scores"]
-    n_classes = 2 if values.ndim == 1 else values.shape[-1]
-    names = None if classes is None else check_classes(classes, n_classes)
-    if classes is None and (said := plan.classes(found.get(CLASSES))) is not None:
-        with explained(path.name):
-            names = check_classes(said, n_classes)
-    data = DataFile(path, plan.kind, values, y, plan.suffix.lstrip("_"), names)  # type: ignore[arg-type]
-    rest: dict[str, Any] = {
-        key: found.get(role) for key, role in (("ids", "id"), ("groups", "group"), ("weight", "weight"))
-    }
-    for key, array in rest.items():
-        if array is not None and array.shape != (len(values),):
-            raise ValueError(f"{path.name}: {key} must have one value a row, got shape {array.shape}")
-    return replace(data, **rest)
+def joined(parts: Sequence[DataFile], paths: Sequence[Path]) -> DataFile:
+    """Return rows that were read one after the other as one set."""
+    first, dropped = parts[0], sum(part.dropped for part in parts)
+    words = "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
+    notes = (f"{words} dropped",) if dropped else ()
+    more = {"path": paths[0], "more": tuple(paths[1:]), "dropped": dropped, "notes": notes}
+    if len(parts) == 1:
+        return replace(first, **more)  # type: ignore[arg-type]
+    arrays = {}
+    for name in ("values", "y", "ids", "groups", "weight"):
+        held = [getattr(part, name) for part in parts]
+        arrays[name] = None if any(a is None for a in held) else np.concatenate(held)
+    both = [n for n in first.beside if all(n in part.beside for part in parts)]
+    beside = {n: np.concatenate([part.beside[n] for part in parts]) for n in both}
+    return replace(first, **arrays, beside=beside, **more)  # type: ignore[arg-type]
 
 
-def read_labels(path: Path) -> NDArray[Any]:
-    """Return the labels of a file that holds nothing else, or calls them ``y``."""
-    return only_array(read_arrays(path, wish_for_labels(path)))
-
-
-def only_array(arrays: Arrays) -> NDArray[Any]:
-    """Return the one array of labels, a row or column of them as (N,)."""
-    (y,) = arrays.values()
-    return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
-
-
-def wish_for_labels(path: Path) -> Wish:
-    """Return what is wanted of a file of labels: its ``y``, or the one array that it holds."""
-
-    def choose(names: Collection[str]) -> list[str]:
-        for name in ("y", BARE):
-            if name in names:
-                return [name]
-        raise ValueError(f"{path.name} has no 'y'; it holds: {one_line(', '.join(sorted(names)), 120)}")
-
-    return Wish(choose, labels=True)
-
-
-def read_arrays(path: Path, wish: Wish | None = None) -> Arrays:
-    """Read arrays of a file by name, by the file's extension.
-
-    Parameters
-    ----------
-    path : Path
-    wish : Wish, optional
-        Which of its arrays; all by default.
-
-    Returns
-    -------
-    dict of arrays
+def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+    """Return all arrays of a file of arrays by name, or all columns of a table.
 
     Examples
     --------
-    >>> read_arrays(Path("a.doc"))
+    >>> read_arrays("a.doc")
     Traceback (most recent call last):
     ...
     ValueError: cannot read a.doc: the types are .arrow, .csv, .feather, .ipc, .jsonl, .npy, .npz, .p, ...
     """
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
-    with open_regular(path) as file, explained(path.name):
-        return reader(file, path.name, wish or Wish(list))
+    with open_rows(Path(path)) as rows, explained(Path(path).name):
+        if isinstance(rows, ArrayRows):
+            check_bytes(rows.name, rows.n_bytes(rows.names), size_of(rows.file))
+            return {name: rows.whole(name) for name in rows.names}
+        count = rows.count(rows.names)
+        (block,) = rows.blocks(rows.names, rows.names, rows.cuts[0], 0, count, max(count, 1))
+        return {name: text_column(cells) for name, cells in block.items()}
 
 
-@contextmanager
-def explained(name: str) -> Iterator[None]:
-    """Turn what a parser of a foreign format raises into one sentence that names the file.
-
-    >>> with explained("a.npz"):
-    ...     raise EOFError
-    Traceback (most recent call last):
-    ...
-    ValueError: cannot read a.npz: EOFError
-    """
-    try:
-        yield
-    except UnknownKindError:
-        raise
-    except OtherColumnError as error:
-        raise OtherColumnError(_sentence(name, error)) from None
-    except BROKEN as error:
-        raise ValueError(_sentence(name, error)) from None
+def read_names(path: str | Path) -> list[str]:
+    """Return the names of the arrays, or columns, of a file, without reading them."""
+    with open_rows(Path(path)) as rows:
+        return list(rows.names)
 
 
-def _sentence(name: str, error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return f"cannot read {name}: not enough memory"
-    text = one_line(error) or type(error).__name__
-    return text if text.startswith(name) else f"cannot read {name}: {text}"
-
-
-def read_names(path: Path) -> list[str]:
-    """Return the names of the arrays of a file, without reading them.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "a.npz"
-    >>> np.savez(path, probs=[[0.25, 0.75]], y=[1])
-    >>> read_names(path)
-    ['probs', 'y']
-    """
-    held: list[str] = []
-
-    def choose(names: Collection[str]) -> list[str]:
-        held.extend(names)
-        return []
-
-    read_arrays(path, Wish(choose))
-    return held
-
-
-def _read_benchmark(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read the benchmark's ``((logits_cal, y_cal), (logits_test, y_test))``, or a dict of arrays."""
-    check_bytes(name, size_of(file), size_of(file))
-    return _pick(read_pickle(file.read(), name), wish)
-
-
-def _read_torch(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read a tensor, a tuple or a dict of them that ``torch.save`` wrote."""
-    return _pick(load_tensors(file, name), wish)
-
-
-def _pick(content: Any, wish: Wish) -> Arrays:
-    """Return the wanted arrays of what a pickle held; numbers, and text where it is meant."""
-    held = _named(content)
-    if held is None:
-        raise ValueError(
-            "expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays"
-        )
-    arrays = {key: np.asarray(held[key]) for key in wish.choose(list(held))}
-    for key, array in arrays.items():
-        if array.dtype.kind not in ("biufU" if may_be_text(key, labels=wish.labels) else "biuf"):
-            raise ValueError(f"{one_line(repr(key), 60)} holds {array.dtype}, not numbers")
-    return arrays
-
-
-def _named(held: Any) -> dict[str, Any] | None:
-    if isinstance(held, dict):
-        return {str(k): v for k, v in held.items()}
-    if isinstance(held, np.ndarray):
-        return {BARE: held}
-    if _is_pair(held):
-        return {"logits": held[0], "y": held[1]}
-    if isinstance(held, tuple | list) and len(held) == 2 and all(map(_is_pair, held)):
-        (logits_cal, y_cal), (logits_test, y_test) = held
-        return {"logits_cal": logits_cal, "y_cal": y_cal, "logits_test": logits_test, "y_test": y_test}
-    return None
-
-
-def _is_pair(held: Any) -> bool:
-    return isinstance(held, tuple | list) and len(held) == 2 and all(isinstance(a, np.ndarray) for a in held)
-
-
-_READERS: Final[dict[str, Callable[[BinaryIO, str, Wish], Arrays]]] = {
-    ".npz": read_npz,
-    ".npy": read_npy,
-    ".csv": read_csv,
-    ".parquet": read_parquet,
-    ".feather": read_feather,
-    ".arrow": read_feather,
-    ".ipc": read_feather,
-    ".jsonl": read_jsonl,
-    ".xlsx": read_xlsx,
-    ".safetensors": read_safetensors,
-    ".pt": _read_torch,
-    ".p": _read_benchmark,
-    ".pkl": _read_benchmark,
-}
-#: The types that can be read.
-TYPES: Final = tuple(sorted(_READERS))
+def declared_bytes(path: Any, request: Request) -> int:
+    """Return the bytes that the wanted arrays of files take, as far as they tell without being read."""
+    total = 0
+    for each in files_of(path) or ():
+        if each.suffix.lower() not in (".npy", ".npz", ".safetensors", ".parquet"):
+            total += each.stat().st_size
+            continue
+        with open_rows(each) as rows, explained(each.name):
+            total += rows.n_bytes(plan_for(rows, Reading(request)).columns)
+    return total
 
 
 def checksum(path: str | Path) -> str:
-    """Return the SHA-256 of a file, to name the data behind a result; of a Zarr store, that of all its files.
+    """Return the SHA-256 of a file, to name the data behind a result.
 
     Examples
     --------
@@ -363,10 +496,64 @@ def checksum(path: str | Path) -> str:
     >>> checksum(path)[:12]
     'e3b0c44298fc'
     """
-    path = Path(path)
-    if is_zarr(path):
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        each = (f"{file.relative_to(path).as_posix()} {checksum(file)}\n" for file in files)
-        return hashlib.sha256("".join(each).encode()).hexdigest()
-    with open_regular(path) as f:
+    with open_regular(Path(path)) as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+# -- which files a name stands for --------------------------------------------------------------------
+
+
+def files_of(source: Any) -> list[Path] | None:
+    """Return the files of a source in their order; None where it is no name.
+
+    >>> files_of("a.npz"), files_of([[1.0, 2.0]])
+    ([PosixPath('a.npz')], None)
+    """
+    names = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(names, list | tuple) or not names:
+        return None
+    if not all(isinstance(p, str | os.PathLike) for p in names):
+        return None
+    found = [file for path in names for file in _named(Path(path))]
+    types = sorted({p.suffix.lower() for p in found})
+    if len(types) > 1:
+        raise ValueError(f"files of several types, {one_line(', '.join(types))}: name one with a pattern")
+    return found
+
+
+def is_many(path: Path) -> bool:
+    """Whether a name stands for several files: a folder, or a pattern.
+
+    >>> is_many(Path("scores/*.npy")), is_many(Path("a.npy"))
+    (True, False)
+    """
+    return path.is_dir() if path.exists() else has_magic(str(path))
+
+
+def _named(path: Path) -> list[Path]:
+    if not is_many(path) or (path.suffix.lower() in TYPES and path.is_dir()):
+        return [path]
+    if path.is_dir():
+        files = sorted(_inside(path))
+    else:
+        found = (Path(name) for name in sorted(glob(str(path), recursive=True)))
+        files = [p for p in found if p.suffix.lower() in TYPES and not p.is_dir()]
+    if not files:
+        words = (
+            f"{path} holds no file of a known type"
+            if path.is_dir()
+            else f"no file of a known type matches {path}"
+        )
+        raise FileNotFoundError(f"{words}: {', '.join(TYPES)}")
+    return files
+
+
+def _inside(folder: Path) -> Iterable[Path]:
+    """Yield the data files below a folder; hidden ones, and those that engines keep for themselves, not."""
+    for path in folder.iterdir():
+        if path.name.startswith((".", "_")):
+            continue
+        if path.is_dir():
+            yield from _inside(path)
+        elif path.suffix.lower() in TYPES:
+            yield path

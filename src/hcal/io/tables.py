@@ -1,27 +1,36 @@
-"""Tables: columns gathered into arrays by their names, and never by a guess.
+"""Which columns of a table, or arrays of a file, play which part: said by the caller or by their names.
 
-A column is a score because its name says so (``logits_0``), or because the caller said that all free columns
-are. Then a column that looks like something else (an index, an ``id``, a ``label``) is refused by name.
+A column is a score because its name says so (``logits_0``), because the caller chose it, or because the
+caller said that all free columns are scores. Then a column that looks like something else (an index, an ``id``, a
+``label``) is refused by name. Nothing is guessed from the numbers.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, BinaryIO, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.io.arrays import Arrays, Wish
-from hcal.io.columns import BARE, SCORES, Columns, listed, match_scores, may_be_text, role_key
-from hcal.io.limits import check_bytes, one_line, size_of
-from hcal.inputs import INPUT_KINDS
+from hcal.inputs import INPUT_KINDS, InputKind, to_numpy
+from hcal.io.arrays import BARE
+from hcal.io.limits import one_line
+from hcal.io.request import Request
 
-_COLUMN: Final = re.compile(r"(logits|probs|log_probs)(_cal|_test)?[ _.\[]?(\d{1,7})\]?")
-_NAMED: Final = re.compile(r"(logits|probs|log_probs)_(.+)")
+Part = Literal["cal", "test"]
+#: An array of a file that names its classes in the order of the columns.
+CLASSES: Final = "classes"
+
+_PREFIX: Final = re.compile(r"(?i:(?P<log>log[_ ]?)?(?P<kind>logit|prob)s?)(?:[_ .\-]|(?=\[))?")
+_KINDS: Final[Mapping[tuple[bool, str], InputKind]] = {
+    (False, "logit"): "logits",
+    (False, "prob"): "probs",
+    (True, "prob"): "log_probs",
+}
 _NOT_SCORES: Final = re.compile(
     r"|unnamed: ?\d+|__index_level_\d+__|(row|sample)?[_ ]?(id|ids|index|idx|nr|number)|row|uuid|key"
     r"|(true|pred|predicted)?[_ ]?(label|labels|target|targets|class|classes|prediction|predictions)"
@@ -29,296 +38,293 @@ _NOT_SCORES: Final = re.compile(
     r"|date|time|timestamp",
     re.IGNORECASE,
 )
-#: A float takes this many times the bytes of the shortest cell, ``0,``.
-WIDEST: Final = 4
+_WAY_OUT: Final = (
+    "does not look like scores: leave it out (labels are named y), or name the scores logits_0, logits_1, …"
+)
+#: What stands for "no label", where no class has that name.
+MISSING: Final = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "None"})
+
+
+class UnknownKindError(ValueError):
+    """A file does not say whether it holds logits, probs or log_probs, or holds several of them."""
 
 
 class OtherColumnError(ValueError):
     """A column is among the scores that does not look like one."""
 
 
-def columns_by_name(names: Sequence[str], columns: Columns | None = None) -> dict[str, list[str]]:
-    """Say which columns make which array: ``{"logits": ["logits_0", "logits_1"], "y": ["y"]}``.
+class UnlabelledError(ValueError):
+    """Rows have no label."""
 
-    Free columns stand under ``"_bare"`` where no column is named as a score, columns that the caller named
-    under ``"@scores"``, ``"@label"``, ….
 
-    >>> columns_by_name(["y", "probs_1", "probs_0"])
-    {'y': ['y'], 'probs': ['probs_0', 'probs_1']}
-    >>> columns_by_name(["id", "a", "b", "target"], Columns(scores="a,b", label="target"))
-    {'@label': ['target'], '@scores': ['a', 'b']}
+@dataclass(frozen=True)
+class Plan:
+    """What to read of one file.
+
+    Attributes
+    ----------
+    kind : {"logits", "probs", "log_probs"}
+    scores : list of str
+        The columns, in the order of the classes, or one array.
+    roles : dict of str
+        Label, id, group and weight, by the names of their columns.
+    part : str
+        ``"cal"``, ``"test"``, or ``""`` for a file without parts.
+    classes : tuple of str, or None
+        Names that the columns give to their classes.
+    listed : str, optional
+        The array that lists the names of the classes.
+    free : bool
+        Whether the scores are all columns that nobody named.
     """
-    repeated = sorted({n for n in names if list(names).count(n) > 1}) if len(set(names)) < len(names) else []
-    if repeated:
-        raise ValueError(f"two columns are named {one_line(repr(repeated[0]), 60)}")
-    columns = columns or Columns()
-    arrays = _roles(names, columns)
-    free = [n for n in names if [n] not in arrays.values()]
-    if columns.scores is None:
-        return arrays | _by_name(free)
-    scores = {SCORES: match_scores(free, columns.scores)}
-    return arrays | scores | ({"y": ["y"]} if "y" in free and scores[SCORES] != ["y"] else {})
+
+    kind: InputKind
+    scores: list[str]
+    roles: dict[str, str] = field(default_factory=dict)
+    part: str = ""
+    classes: tuple[str, ...] | None = None
+    listed: str | None = None
+    free: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns to read."""
+        return list(dict.fromkeys([*self.scores, *self.roles.values()]))
 
 
-def _roles(names: Sequence[str], columns: Columns) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for role, name in columns.wanted().items():
-        if name not in names:
-            raise ValueError(f"it has no column {one_line(repr(name), 60)}; it holds: {listed(names)}")
-        found[role_key(role)] = [name]
-    return found
-
-
-def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
-    """Gather columns by what they are called: numbered, named by a class, or free."""
-    arrays: dict[str, list[str]] = {}
-    numbered: dict[str, dict[int, str]] = {}
-    rest: list[str] = []
-    for name in names:
-        match = _COLUMN.fullmatch(name)
-        if match:
-            _number(numbered.setdefault(match[1] + (match[2] or ""), {}), int(match[3]), name)
-        elif _kind_of(name) in (*INPUT_KINDS, "y"):
-            arrays[name] = [name]
-        else:
-            rest.append(name)
-    for name, found in numbered.items():
-        _check_gaps(name, found)
-        if name in arrays:
-            raise ValueError(f"there is a column {name!r} and columns {name}_0, {name}_1, …")
-        arrays[name] = [found[i] for i in sorted(found)]
-    if not any(_kind_of(k) in INPUT_KINDS for k in arrays):
-        arrays |= _by_class(rest) or ({BARE: rest} if rest else {})
-    return arrays
-
-
-def _by_class(names: Sequence[str]) -> dict[str, list[str]]:
-    """Gather ``probs_cat, probs_dog``: a kind, and a class that has a name."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        if match := _NAMED.fullmatch(name):
-            found.setdefault(match[1], []).append(name)
-    return {kind: columns for kind, columns in found.items() if len(columns) > 1}
-
-
-def _number(found: dict[int, str], index: int, name: str) -> None:
-    if index in found:
-        raise ValueError(f"the columns {found[index]!r} and {name!r} have the same number")
-    found[index] = name
-
-
-def _check_gaps(name: str, found: dict[int, str]) -> None:
-    if sorted(found) not in (list(range(len(found))), list(range(1, len(found) + 1))):
-        raise ValueError(f"the columns {name}_0, {name}_1, … have gaps: found {one_line(sorted(found), 80)}")
-
-
-def _kind_of(name: str) -> str:
-    return name.removesuffix("_cal").removesuffix("_test")
-
-
-def refuse_other_columns(names: Iterable[str], index: Iterable[str] = ()) -> None:
-    """Refuse free columns whose names say that they are no scores.
-
-    >>> refuse_other_columns(["cat", "dog"])
-    >>> refuse_other_columns(["id", "cat", "dog"])
-    Traceback (most recent call last):
-    ...
-    hcal.io.tables.OtherColumnError: the column 'id' does not look like scores: leave it out ...
-    """
-    for name in names:
-        if name in index or _NOT_SCORES.fullmatch(name.strip()):
-            what = f"the column {one_line(repr(name), 60)}" if name.strip() else "a column without a name"
-            raise OtherColumnError(f"{what} {_WAY_OUT}")
-
-
-_WAY_OUT: Final = (
-    "does not look like scores: leave it out (labels are named y), or name the scores logits_0, logits_1, …"
-)
-
-
-def refuse_identifiers(matrix: NDArray[Any], names: Sequence[str]) -> None:
-    """Refuse a free column of whole numbers among columns that are not: a number of a row, or a label."""
-    # A column of one value (a class that is never predicted) says nothing.
-    whole = [(np.rint(c) == c).all() and (c != c[0]).any() for c in matrix.T] if len(matrix) else []
-    fraction = [not (np.rint(c) == c).all() for c in matrix.T]
-    if any(whole) and any(fraction):
-        name = one_line(repr(names[whole.index(True)]), 60)
-        raise OtherColumnError(f"the column {name} holds whole numbers, others do not: it {_WAY_OUT}")
-
-
-# -- csv --------------------------------------------------------------------------------------------
-
-
-def read_csv(file: BinaryIO, name: str, wish: Wish) -> Arrays:
-    """Read a table of numbers with commas between them.
-
-    The first line is a header unless all its cells are numbers. Where they are ``0,1,2`` (or ``1,2,3``) it
-    may be either, and is refused. No line is dropped: ``#`` begins no comment, and an empty line in the
-    middle is an error.
-    """
-    check_bytes(name, WIDEST * size_of(file), size_of(file))
-    return parse_csv(csv_text(file.read()), wish)
-
-
-def parse_csv(text: str, wish: Wish, *, judged: bool = False, known: Collection[str] = ()) -> Arrays:
-    """Return the wanted arrays of a table's text: of a whole file, or of some rows under its first line.
-
-    ``judged`` says that other rows have shown the free columns to be scores (a few may all be whole numbers),
-    ``known`` are arrays that other rows have shown to hold text.
-
-    >>> parse_csv("probs_0,probs_1\\n0.25,0.75\\n", Wish(list))
-    {'probs': array([[0.25, 0.75]])}
-    """
-    head = next(csv.reader(io.StringIO(text, newline="")), [])
-    if not text.strip() or not head:
-        raise ValueError("it is empty")
-    bare = all(is_number(cell) for cell in head)
-    if not bare and any("\n" in cell or "\r" in cell for cell in head):
-        raise ValueError("a column name with a line break")
-    head = [cell.strip() for cell in head]
-    # One column of labels often begins with 0 or 1; a name too many there is one label too many.
-    if bare and _may_be_names(head) and not (wish.labels and len(head) == 1):
-        raise ValueError(
-            f"its first line {one_line(','.join(head), 40)} may be column names or scores: "
-            "name the columns logits_0, logits_1, …, or write the numbers with a decimal point"
-        )
-    names = [f"column {i}" for i in range(len(head))] if bare else head
-    if bare:
-        columns = columns_by_name(names, wish.columns) if wish.columns.scores else {BARE: names}
-        chosen = {key: columns[key] for key in wish.choose(columns)}
-    else:
-        chosen = choose_columns(names, wish)
-    values = _columns_of(text, names, chosen, wish, known, skip=0 if bare else 1)
-    return judged_columns(values, chosen, wish, judged=judged)
-
-
-def choose_columns(names: Sequence[str], wish: Wish, index: Iterable[str] = ()) -> dict[str, list[str]]:
-    """Return the columns of every wanted array; refuse free ones that are no scores by their names.
+def plan_of(
+    names: Sequence[str], request: Request, part: Part, *, table: bool, index: Iterable[str] = ()
+) -> Plan:
+    """Decide which columns, or arrays, are what.
 
     ``index`` are columns that the file itself calls an index.
 
-    >>> choose_columns(["y", "probs_0", "probs_1", "age"], Wish(lambda held: ["probs"]))
-    {'probs': ['probs_0', 'probs_1']}
+    >>> plan_of(["y", "probs_1", "probs_0"], Request(), "test", table=True).scores
+    ['probs_0', 'probs_1']
+    >>> plan_of(["id", "a", "b"], Request(scores="a,b", input="logits"), "test", table=True).classes
+    ('a', 'b')
     """
-    columns = columns_by_name(names, wish.columns)
-    chosen = {key: columns[key] for key in wish.choose(columns)}
-    if not wish.labels:
-        refuse_other_columns(chosen.get(BARE, ()), index)
-    return chosen
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if list(names).count(n) > 1)
+        raise ValueError(f"two columns are named {one_line(repr(twice), 60)}")
+    roles = _roles(names, request, part)
+    taken = set(roles.values())
+    free = [n for n in names if n not in taken and n != CLASSES]
+    if table:
+        scores, kind, bare = _score_columns(free, request)
+        suffix = ""
+    else:
+        scores, kind, suffix = _score_array(free, request, part)
+        bare = False
+    if (
+        "label" not in roles
+        and request.labels is None
+        and f"y{suffix}" in free
+        and f"y{suffix}" not in scores
+    ):
+        roles["label"] = f"y{suffix}"
+    if bare:
+        scores = [n for n in scores if n not in roles.values()]
+        for name in scores:
+            if name in index or _NOT_SCORES.fullmatch(name.strip()):
+                what = f"the column {one_line(repr(name), 60)}" if name.strip() else "a column without a name"
+                raise OtherColumnError(f"{what} {_WAY_OUT}")
+    listed = CLASSES if CLASSES in names and not table else None
+    classes = named_classes(scores, request.scores) if table else None
+    return Plan(kind, scores, roles, suffix.lstrip("_"), classes, listed, bare)
 
 
-def judged_columns(
-    arrays: Arrays, chosen: dict[str, list[str]], wish: Wish, *, judged: bool = False
-) -> Arrays:
-    """Return the arrays of chosen columns in their final shapes; refuse free columns that are no scores.
-
-    >>> judged_columns({"y": np.array([[1], [0]])}, {"y": ["y"]}, Wish(list))
-    {'y': array([1, 0])}
-    """
-    if BARE in arrays and not wish.labels and not judged:
-        refuse_identifiers(arrays[BARE], chosen[BARE])
-    return {key: _one_axis(key, array, chosen[key]) for key, array in arrays.items()}
-
-
-def _one_axis(key: str, array: NDArray[Any], columns: Sequence[str]) -> NDArray[Any]:
-    """Return one column as (N,) where it is an array by its own name (y, probs) or by the caller's word."""
-    alone = list(columns) == [key] or (key.startswith("@") and len(columns) == 1)
-    return array[:, 0] if alone and array.ndim == 2 and array.shape[1] == 1 else array
-
-
-def _columns_of(
-    text: str,
-    names: Sequence[str],
-    chosen: dict[str, list[str]],
-    wish: Wish,
-    known: Collection[str],
-    *,
-    skip: int,
-) -> Arrays:
-    """Return the chosen columns, (N, columns) each; text where that is allowed and there is some."""
-    place = {column: i for i, column in enumerate(names)}
-    textual = [key for key in chosen if may_be_text(key, labels=wish.labels)]
-    try:
-        table = _numbers(text, skip=skip)
-    except ValueError:
-        if not textual and {c for cs in chosen.values() for c in cs} == set(names):
-            raise
-        return _mixed(text, place, chosen, textual, known, skip=skip)
-    if table.shape[1] != len(names):
-        raise ValueError(f"{len(names)} column names for {table.shape[1]} columns")
-    if role_key("id") in chosen or not chosen.keys().isdisjoint(known):  # 0017 is an id, 17 another
-        return _mixed(text, place, chosen, textual, known, skip=skip)
-    return {key: table[:, [place[c] for c in cs]] for key, cs in chosen.items()}
-
-
-def _mixed(
-    text: str,
-    place: dict[str, int],
-    chosen: dict[str, list[str]],
-    textual: list[str],
-    known: Collection[str],
-    *,
-    skip: int,
-) -> Arrays:
-    wanted = [place[c] for key in chosen if key not in textual for c in chosen[key]]
-    table = _numbers(text, skip=skip, columns=wanted) if wanted else np.empty((0, 0))
-    cells = _cells(text, [place[chosen[key][0]] for key in textual], len(place), skip=skip)
-    if wanted and len(table) != len(cells[0] if cells else table):
-        raise ValueError("a line break inside a cell")
-    arrays: Arrays = {
-        key: typed(key, found, text=key in known) for key, found in zip(textual, cells, strict=True)
-    }
-    start = 0
-    for key in (k for k in chosen if k not in textual):
-        arrays[key] = table[:, start : start + len(chosen[key])]
-        start += len(chosen[key])
-    return arrays
-
-
-def _cells(text: str, places: list[int], width: int, *, skip: int) -> list[list[str]]:
-    """Return the text of columns; every line must have all of them."""
-    found: list[list[str]] = [[] for _ in places]
-    for number, row in enumerate(csv.reader(io.StringIO(text, newline=""))):
-        if number < skip:
+def _roles(names: Sequence[str], request: Request, part: Part) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for role, name in request.roles.items():
+        if role == "label" and request.labels is not None:
             continue
-        if len(row) != width:
-            raise ValueError(f"line {number + 1} has {len(row)} cells, the first line {width}")
-        for column, place in zip(found, places, strict=True):
-            column.append(row[place].strip())
+        held = next((n for n in (f"{name}_{part}", name) if n in names), None)
+        if held is not None:
+            found[role] = held
+        elif role not in request.optional:
+            raise ValueError(f"it has no column {one_line(repr(name), 60)}; it holds: {listed_names(names)}")
     return found
 
 
-def typed(key: str, cells: Sequence[Any], *, text: bool = False) -> NDArray[Any]:
-    """Return cells as integers where all are, labels also as other numbers, else as text.
+def _score_columns(names: Sequence[str], request: Request) -> tuple[list[str], InputKind, bool]:
+    """Return the columns of the scores, what they are, and whether nobody named them."""
+    if request.scores is not None:
+        scores, kind = match_scores(names, request.scores), request.input
+        kind = kind or kind_by_name(scores[0]) or kind_by_name(request.scores)
+        if kind is None:
+            raise UnknownKindError("it does not say what its numbers are")
+        return scores, kind, False
+    found = {kind: _columns_of(kind, names) for kind in ([request.input] if request.input else INPUT_KINDS)}
+    found = {kind: columns for kind, columns in found.items() if columns}
+    if len(found) > 1:
+        raise UnknownKindError(f"it holds {' and '.join(found)}: choose one")
+    for kind, columns in found.items():
+        return columns, kind, False
+    free = [n for n in names if n != "y"]
+    other = next((k for k in INPUT_KINDS if _columns_of(k, names)), None)
+    if other is not None or not free:
+        raise ValueError(
+            f"it has no {request.input or 'logits, probs or log_probs'}; it holds: {listed_names(names)}"
+        )
+    if request.input is None:
+        raise UnknownKindError("it does not say what its numbers are")
+    return free, request.input, True
 
-    Only an id (``key``) may be empty; ``text`` says that other cells have shown to be text, whatever these
-    look like.
 
-    >>> typed("@id", ["0017", "2"]), typed("y", ["1", "0"])
-    (array(['0017', '2'], dtype='<U4'), array([1, 0]))
+def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
+    """Return the columns of a kind: one column of lists, numbered ones by number, or one a class."""
+    if kind in names:
+        return [kind]
+    found = [n for n in names if re.match(rf"{kind}(?=[_ .\[\d])", n)]
+    parts = [n[len(kind) :].strip("_ .[]") for n in found]
+    if not all(p.isdecimal() and len(p) < 8 for p in parts):
+        return found if len(found) > 1 else []
+    numbers = [int(p) for p in parts]
+    for a, number in enumerate(numbers):
+        if number in numbers[:a]:
+            first = found[numbers.index(number)]
+            raise ValueError(f"the columns {first!r} and {found[a]!r} have the same number")
+    if numbers and sorted(numbers) not in (list(range(len(found))), list(range(1, len(found) + 1))):
+        raise ValueError(
+            f"the columns {kind}_0, {kind}_1, … have gaps: found {one_line(sorted(numbers), 80)}"
+        )
+    return [name for _, name in sorted(zip(numbers, found, strict=True))]
+
+
+def _score_array(names: Sequence[str], request: Request, part: Part) -> tuple[list[str], InputKind, str]:
+    """Return the array of the scores, what it holds, and the suffix of its part."""
+    if request.scores is not None:
+        held = next((n for n in (f"{request.scores}_{part}", request.scores) if n in names), None)
+        if held is None:
+            raise ValueError(
+                f"it has no array {one_line(repr(request.scores), 60)}; it holds: {listed_names(names)}"
+            )
+        kind = request.input or kind_by_name(held)
+        if kind is None:
+            raise UnknownKindError("it does not say what its numbers are")
+        return [held], kind, held.removeprefix(request.scores)
+    for suffix in (f"_{part}", ""):
+        found = [k for k in ([request.input] if request.input else INPUT_KINDS) if k + suffix in names]
+        if len(found) > 1:
+            raise UnknownKindError(f"it holds {' and '.join(k + suffix for k in found)}: choose one")
+        if found:
+            return [found[0] + suffix], found[0], suffix
+    if BARE in names:
+        if request.input is None:
+            raise UnknownKindError("it does not say what its numbers are")
+        return [BARE], request.input, ""
+    what = request.input or "logits, probs or log_probs"
+    role = "calibration" if part == "cal" else "test"
+    raise ValueError(
+        f"it has no {what} (nor a {role} part of that name with _{part}); "
+        f"it holds: {listed_names(sorted(names))}"
+    )
+
+
+def match_scores(names: Sequence[str], wish: str) -> list[str]:
+    """Return the columns that the caller calls scores: a pattern, or names with commas between them.
+
+    Numbered columns come by their number, others as the file or the caller has them.
+
+    >>> match_scores(["id", "logit_1", "logit_0"], "logit_*"), match_scores(["dog", "cat", "id"], "cat,dog")
+    (['logit_0', 'logit_1'], ['cat', 'dog'])
     """
-    empty = [row for row, cell in enumerate(cells) if cell is None or cell == ""]
-    if empty and key != role_key("id"):
-        raise ValueError(f"{key.removeprefix('@')}: {len(empty)} missing values, first in row {empty[0]}")
-    texts = ["" if cell is None else str(cell) for cell in cells]
-    if text:
+    if any(c in wish for c in "*?["):
+        pattern = re.compile(translate(wish))
+        found = [n for n in names if pattern.match(n)]
+        if not found:
+            raise ValueError(f"no column matches {one_line(repr(wish), 60)}; it holds: {listed_names(names)}")
+        numbers = _numbers(_class_parts(found, wish))
+        return found if numbers is None else [found[numbers.index(i)] for i in sorted(numbers)]
+    found = [name.strip() for name in wish.split(",")]
+    for name in found:
+        if name not in names:
+            raise ValueError(f"it has no column {one_line(repr(name), 60)}; it holds: {listed_names(names)}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{one_line(repr(wish), 60)} names a column twice")
+    return found
+
+
+def _class_parts(columns: Sequence[str], wish: str | None = None) -> list[str]:
+    """Return what columns' names do not share: what the star stands for, or all but the prefix."""
+    if wish is not None and wish.count("*") == 1 and not any(c in wish for c in "?["):
+        start, _, end = wish.partition("*")
+        return [c[len(start) : len(c) - len(end)] for c in columns]
+    return [_PREFIX.sub("", c, count=1) if _PREFIX.match(c) else c for c in columns]
+
+
+def named_classes(columns: Sequence[str], wish: str | None = None) -> tuple[str, ...] | None:
+    """Return the names that score columns give to their classes; None where they only count them.
+
+    >>> named_classes(["probs_cat", "probs_dog"]), named_classes(["logits_0", "logits_1"])
+    (('cat', 'dog'), None)
+    """
+    parts = [part.strip("[] ") for part in _class_parts(columns, wish)]
+    if len(parts) < 2 or _numbers(parts) is not None or len(set(parts)) < len(parts) or not all(parts):
+        return None
+    return tuple(parts)
+
+
+def _numbers(parts: Sequence[str]) -> list[int] | None:
+    """Return numbers 0..K−1 or 1..K in any order, or None where the parts are something else."""
+    digits = [p.strip("[] ").removeprefix("column ") for p in parts]
+    if not all(d.isdecimal() and len(d) < 8 for d in digits):
+        return None
+    found = [int(d) for d in digits]
+    return found if sorted(found) in (list(range(len(found))), list(range(1, len(found) + 1))) else None
+
+
+def kind_by_name(column: str) -> InputKind | None:
+    """Return the kind of scores that a column's name states, if it states one.
+
+    >>> kind_by_name("logit_cat"), kind_by_name("log_prob_3"), kind_by_name("cat")
+    ('logits', 'log_probs', None)
+    """
+    match = _PREFIX.match(column)
+    return None if match is None else _KINDS.get((bool(match["log"]), match["kind"].lower()))
+
+
+def listed_names(names: Iterable[str]) -> str:
+    """Return names in one short line, for messages."""
+    return one_line(", ".join(n for n in names if n != BARE), 120) or "nothing"
+
+
+def refuse_identifiers(columns: Sequence[NDArray[Any]], names: Sequence[str]) -> None:
+    """Refuse a free column of whole numbers among columns that are not: a number of a row, or a label."""
+    # A column of one value (a class that is never predicted) says nothing.
+    whole = [len(c) and (np.rint(c) == c).all() for c in columns]
+    varies = [bool(w) and bool((c != c[0]).any()) for w, c in zip(whole, columns, strict=True)]
+    if any(varies) and not all(whole):
+        name = one_line(repr(names[varies.index(True)]), 60)
+        raise OtherColumnError(f"the column {name} holds whole numbers, others do not: it {_WAY_OUT}")
+
+
+# -- cells ------------------------------------------------------------------------------------------
+
+
+def typed(cells: Sequence[Any], *, text: bool = False, ids: bool = False) -> NDArray[Any]:
+    """Return cells of labels, ids or groups as integers where all are, as other numbers, or as text.
+
+    A missing one is NaN among numbers and empty among text. ``text`` says that other cells have shown to be
+    text, whatever these look like; ids that do not look like plain integers stay text.
+
+    >>> typed(["0017", "2"], ids=True), typed(["1", None]), typed([True, False])
+    (array(['0017', '2'], dtype='<U4'), array([ 1., nan]), array([1, 0]))
+    """
+    texts = [
+        "" if c is None or c != c else str(int(c)) if isinstance(c, bool) else str(c).strip() for c in cells
+    ]
+    known = [t for t in texts if t not in MISSING]
+    if text or not known:
         return np.array(texts, dtype=np.str_)
-    if all(t.lstrip("-").isdecimal() and len(t) < 19 and str(int(t)) == t for t in texts):
-        return np.array([int(t) for t in texts], dtype=np.int64)
-    if key != role_key("id") and all(map(is_number, texts)):
-        return np.array([float(t) for t in texts])
+    if all(t.lstrip("-").isdecimal() and len(t) < 19 and str(int(t)) == t for t in known):
+        if len(known) == len(texts):
+            return np.array([int(t) for t in texts], dtype=np.int64)
+        return np.array([np.nan if t in MISSING else float(t) for t in texts])
+    if not ids and all(map(is_number, known)):
+        return np.array([np.nan if t in MISSING else float(t) for t in texts])
     return np.array(texts, dtype=np.str_)
-
-
-def csv_text(raw: bytes) -> str:
-    """Return the text of a table, or say that it is none."""
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text") from None
-    if "\0" in text:
-        raise ValueError("it is not text: it has bytes of zero")
-    return text
 
 
 def is_number(cell: str) -> bool:
@@ -330,20 +336,53 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def _may_be_names(head: list[str]) -> bool:
-    """Whether numbers count the columns, as a table without names of its own is written."""
-    return head in ([str(i) for i in range(len(head))], [str(i + 1) for i in range(len(head))])
+def missing_labels(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.bool_]:
+    """Return which labels are missing (N,): None, NaN, or a text such as "" or "NA" that no class is named.
+
+    >>> missing_labels(["cat", "", None, "NA"]).tolist()
+    [False, True, True, True]
+    """
+    labels = y if isinstance(y, np.ndarray) else to_numpy(y, "y")[0]
+    if labels.dtype.kind == "f":
+        return np.asarray(np.isnan(labels))
+    if labels.dtype.kind not in "OUST":
+        return np.zeros(labels.shape, dtype=bool)
+    nothing = MISSING - {str(name) for name in classes or ()}
+    flat = [v is None or v != v or str(v).strip() in nothing for v in labels.ravel().tolist()]
+    return np.array(flat, dtype=bool).reshape(labels.shape)
 
 
-def _numbers(text: str, *, skip: int, columns: list[int] | None = None) -> NDArray[Any]:
-    if re.search(r"\n[ \t\r]*\n", text.rstrip()) or text.startswith(("\n", "\r\n")):
-        raise ValueError("an empty line among the rows")
-    if skip and not text.rstrip().partition("\n")[2].strip():
-        raise ValueError("it has column names and no rows")
-    try:
-        return np.loadtxt(
-            io.StringIO(text), delimiter=",", skiprows=skip, ndmin=2, quotechar='"', comments=None,
-            usecols=columns,
-        )  # fmt: skip
-    except ValueError as error:
-        raise ValueError(str(error).split(";")[0]) from None
+def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
+    """Return scores, labels and whatever else has a value a row, without the rows that have no label.
+
+    Parameters
+    ----------
+    scores : array-like of shape (N, K) or (N,)
+    y : array-like of shape (N,)
+        None, NaN and empty text are no labels.
+    others : array-like of shape (N,)
+        Weights or groups.
+
+    Returns
+    -------
+    tuple
+        As many as were given, in their order.
+
+    Examples
+    --------
+    >>> drop_unlabelled(np.eye(3), [0, None, 2])[1]
+    [0, 2]
+    """
+    kept = ~missing_labels(y)
+    return tuple(_rows(values, kept) for values in (scores, y, *others))
+
+
+def _rows(values: Any, kept: NDArray[np.bool_]) -> Any:
+    if len(values) != len(kept):
+        raise ValueError(f"{len(values)} rows beside {len(kept)} labels")
+    if isinstance(values, list | tuple):
+        found = [value for value, keep in zip(values, kept, strict=True) if keep]
+        return type(values)(found)
+    if hasattr(values, "loc"):
+        return values.loc[kept]
+    return values.filter(kept) if hasattr(values, "filter") else values[kept]

@@ -1,4 +1,4 @@
-"""Event-level kernels of the maps in float32, compiled by numba; rows lo..hi a call, GIL released.
+"""The mixture of temperatures in float32, compiled by numba; rows lo..hi a call, GIL released.
 
 ``exp`` is a polynomial on a reduced argument, written so that the compiler vectorises it: at most 2 ulp off,
 0 below e^−87, and a function of nothing but its argument.
@@ -16,8 +16,6 @@ from hcal.runtime.jit import jit
 Array = NDArray[Any]
 
 _jit = jit()
-# Reassociation lets sums over a row use vector registers; everything here is finite.
-_fast = jit(fastmath={"reassoc", "contract", "nsz"})
 
 _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)
@@ -43,114 +41,8 @@ def exp_row(x: Array, out: Array) -> None:
         out[k] = (y * r * r + r + np.float32(1.0)) * power if x[k] >= _LEAST else np.float32(0.0)
 
 
-@_fast
-def _row_sum(x: Array) -> Any:
-    total = np.float32(0.0)
-    for k in range(len(x)):
-        total += x[k]
-    return total
-
-
-# Rows are handled in blocks of about this many events: long enough for vector loops at any K, and in cache.
+# Rows are handled in blocks of about this many events, which stay in cache.
 _EVENTS = 2048
-
-
-@_jit
-def _rows_a_block(n_classes: int) -> int:
-    return max(1, _EVENTS // n_classes)
-
-
-@_jit
-def _locate(x: Array, cells: int, inverse_step: float, cell: Array, part: Array) -> None:
-    """The cell of each event, and how far into it: a loop of its own, because only so it is vectorised."""
-    last, inv = np.float32(cells - 1), np.float32(-inverse_step)
-    for k in range(len(x)):
-        t = max(x[k] * inv, np.float32(0.0))
-        c = np.int32(min(t, last))
-        cell[k] = c
-        part[k] = t - np.float32(c)
-
-
-@_jit
-def _interpolate(cell: Array, part: Array, values: Array) -> None:
-    """−V by linear interpolation, over the parts; the last slope continues below the table."""
-    last, after = np.int32(len(values) - 2), values[1:]
-    for k in range(len(cell)):
-        at = np.uint32(cell[k])  # 32 bits: as many look-ups at once as floats
-        low, high = values[at], after[at]
-        w = low + part[k] * (high - low)
-        # rounding must not carry a point beyond the next knot: the map never inverts a pair
-        part[k] = -(min(w, high) if cell[k] < last else w)
-
-
-@_jit
-def _less_row_maximum(scores: Array, n: int) -> None:
-    for start in range(0, len(scores), n):
-        row = scores[start : start + n]
-        # the scores are not positive: the least of their bits is the highest, and integers are vectorised
-        least = np.int32(0x7FFFFFFF)
-        for k in range(n):
-            least = min(least, np.float32(-row[k]).view(np.int32))
-        top = -np.int32(least).view(np.float32)
-        for k in range(n):
-            row[k] -= top
-
-
-@_jit
-def table_forward(x: Array, values: Array, inverse_step: float, lo: int, hi: int, probs: Array) -> None:
-    """P = softmax(−V(−x)) of rows lo..hi."""
-    n = x.shape[1]
-    rows = _rows_a_block(n)
-    cell, score = np.empty(rows * n, dtype=np.int32), np.empty(rows * n, dtype=np.float32)
-    flat, out = x.reshape(-1), probs.reshape(-1)
-    for i in range(lo, hi, rows):
-        a, b = i * n, min(i + rows, hi) * n
-        z, p = score[: b - a], out[a:b]
-        _locate(flat[a:b], len(values) - 1, inverse_step, cell, z)
-        _interpolate(cell[: b - a], z, values)
-        _less_row_maximum(z, n)
-        exp_row(z, p)
-        for start in range(0, b - a, n):
-            row = p[start : start + n]
-            share = np.float32(1.0) / _row_sum(row)
-            for k in range(n):
-                row[k] *= share
-
-
-@_fast
-def _row_dot(a: Array, b: Array) -> Any:
-    total = np.float32(0.0)
-    for k in range(len(a)):
-        total += a[k] * b[k]
-    return total
-
-
-@_jit
-def table_backward(
-    x: Array, probs: Array, grad: Array, inverse_step: float, cells: int, lo: int, hi: int
-) -> NDArray[np.float64]:
-    """dL/dV of the table from dL/dP of rows lo..hi."""
-    n = x.shape[1]
-    sums = np.zeros((2, cells, 2))  # neighbours go to different copies: no addition waits for the one before
-    cell, part = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.float32)
-    inner = np.empty(n, dtype=np.float32)
-    for i in range(lo, hi):
-        _locate(x[i], cells, inverse_step, cell, part)
-        p, g = probs[i], grad[i]
-        mean = _row_dot(p, g)
-        for k in range(n):
-            inner[k] = p[k] * (mean - g[k])
-            part[k] *= inner[k]
-        for k in range(n):
-            at, copy = np.uintp(cell[k]), np.uintp(k & 1)
-            sums[copy, at, 0] += inner[k]
-            sums[copy, at, 1] += part[k]
-    out = np.zeros(cells + 1)
-    for c in range(cells):
-        upper = sums[0, c, 1] + sums[1, c, 1]
-        out[c] += sums[0, c, 0] + sums[1, c, 0] - upper
-        out[c + 1] += upper
-    return out
 
 
 # The members of a mixture are summed over classes: with the classes of a block of rows one after the other,

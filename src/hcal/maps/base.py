@@ -107,8 +107,12 @@ class Map(ABC):
         """Return log-probabilities (N, K) of finite logits (N, K)."""
 
     def probabilities(self, x: Array) -> Array:
-        """Return probabilities (N, K): the exponential of the map, or a compiled twin of it."""
+        """Return probabilities (N, K). A map may write this formula and take its logarithm in ``__call__``."""
         return namespace(x).exp(self(x))
+
+    def compiled(self, x: Array) -> Array | None:
+        """Return probabilities (N, K) of a numpy array by a compiled twin of the formula; None: there is none."""
+        return None
 
     def expansion(self) -> int:
         """Return how many numbers a score takes on its way: rows then come in smaller blocks."""

@@ -17,7 +17,7 @@ from hcal.xp import Array, namespace
 _LOG_TINY = float(np.log(1e-30))
 _LOG_2 = float(np.log(2.0))
 #: Below this many nats under the top, a score is as good as impossible; products with it stay finite.
-_LOWEST = {"float64": -1e100, "float32": -1e15}
+_LOWEST = {"float64": -1e30, "float32": -1e15}
 
 
 @map_type
@@ -52,7 +52,8 @@ class Prediction(Map):
         """Return probabilities (N, K) of finite logits (N, K), in their float width."""
         xp = namespace(x)
         inner = x if self.floor is None else raise_to_floor(x, self.floor)
-        probs = xp.astype(self.map.probabilities(inner), x)
+        probs = self.map.compiled(inner) if isinstance(x, np.ndarray) else None
+        probs = xp.astype(self.map.probabilities(inner) if probs is None else probs, x)
         if self.prior is not None:
             probs = reweight(probs, self.prior)
         return probs if self.preserves is None else keep_argmax(probs, x)

@@ -2,15 +2,14 @@
 
 A module takes x = log-softmax of the logits, or the logits less the largest of their row, and gives probabilities.
 After the training, :meth:`TrainableMap.fitted` gives the map that predicts (:mod:`hcal.maps.paper`), without torch.
-On float32 the kernels of ``_numba`` (CPU) or ``_triton`` (CUDA) compute the events where they are there; without
-them torch does, by the formula of the map that predicts.
+On float32 the kernels of ``_numba`` (mixtures on the CPU) and ``_triton`` (CUDA) compute the events where they are
+there; without them torch does, by the formula of the map that predicts.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -84,7 +83,7 @@ class ScalarMap(TrainableMap):
     def forward(self, x: Tensor, order: CellOrder | None = None) -> Tensor:
         """Return probabilities (N, K) of x (N, K), which is not positive."""
         values = self.values(x.dtype).to(x.dtype)
-        if kernels_for(x) is None and not x.is_cuda:
+        if not x.is_cuda:
             return torch.softmax(table_scores(x, values, self.step), dim=1)
         probs: Tensor = _TableSoftmax.apply(x, values, self.step, order or self.cell_order(x))  # type: ignore[no-untyped-call]
         return probs
@@ -309,21 +308,17 @@ def _locate(x: Tensor, step: float, cells: int) -> tuple[Tensor, Tensor]:
 
 
 class _TableSoftmax(torch.autograd.Function):
-    """softmax of the table, differentiable in its values."""
+    """softmax of the table on a GPU, differentiable in its values."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor, step: float, order: CellOrder | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, values: Tensor, step: float, order: CellOrder) -> Tensor:
         kernels = kernels_for(x)
         if kernels is None:
             probs = torch.softmax(table_scores(x, values, step), dim=1)
-        elif x.is_cuda:
-            probs = kernels.table_forward(x.contiguous(), values.contiguous(), step)
         else:
-            probs = _in_parts(
-                x, 1, lambda a, b, out: kernels.table_forward(*_arrays(x, values), 1 / step, a, b, out)
-            )
+            probs = kernels.table_forward(x.contiguous(), values.contiguous(), step)
         ctx.save_for_backward(x, probs)
-        ctx.step, ctx.cells, ctx.order = step, len(values) - 1, order
+        ctx.cells, ctx.order = len(values) - 1, order
         return probs
 
     @staticmethod
@@ -331,17 +326,10 @@ class _TableSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
         x, probs = ctx.saved_tensors
         kernels = kernels_for(x)
-        if not x.is_cuda:
-            arrays = _arrays(x, probs, grad)
-            parts = split(len(x), grain=x.shape[1])
-            sums = run_parts(
-                lambda a, b: kernels.table_backward(*arrays, 1 / ctx.step, ctx.cells, a, b), parts
-            )
-            return None, torch.from_numpy(np.sum(sums, axis=0)).to(x.dtype), None, None
-        if kernels is not None:
-            inner = kernels.table_inner(probs, grad.contiguous())
-        else:
+        if kernels is None:
             inner = probs * (grad - (probs * grad).sum(dim=1, keepdim=True))
+        else:
+            inner = kernels.table_inner(probs, grad.contiguous())
         return None, -_cell_sums(inner, ctx.order, ctx.cells).to(x.dtype), None, None
 
 
@@ -373,8 +361,11 @@ class _Mixture(torch.autograd.Function):
         kernels = kernels_for(x)
         if x.is_cuda:
             return kernels.mixture_forward(x.contiguous(), slopes, shares)  # type: ignore[no-any-return]
+        out = np.empty(tuple(x.shape), np.float32)
         arrays = _arrays(x, slopes, shares)
-        return _in_parts(x, len(slopes), lambda a, b, out: kernels.mixture_forward(*arrays, a, b, out))
+        parts = split(len(x), grain=x.shape[1] * len(slopes))
+        run_parts(lambda a, b: kernels.mixture_forward(*arrays, a, b, out), parts)
+        return torch.from_numpy(out)
 
     @staticmethod
     @once_differentiable
@@ -395,10 +386,3 @@ class _Mixture(torch.autograd.Function):
 
 def _arrays(*tensors: Tensor) -> list[Any]:
     return [t.detach().contiguous().numpy() for t in tensors]
-
-
-def _in_parts(x: Tensor, work: int, kernel: Callable[[int, int, Any], None]) -> Tensor:
-    """Return what a kernel (first row, last row, out) writes, rows shared out to threads."""
-    out = np.empty(tuple(x.shape), np.float32)
-    run_parts(lambda a, b: kernel(a, b, out), split(len(x), grain=x.shape[1] * work))
-    return torch.from_numpy(out)

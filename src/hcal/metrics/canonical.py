@@ -19,7 +19,6 @@ from hcal.numerics import Float64, IntArray
 _SPAN = 256  # rows of a block of pairs: a temporary of 0.5 MB stays in the cache
 # Squared distances are differences of numbers near 1: less this, equal rows are at distance 0 and not 1e-8.
 _ROUNDING = 1e-15
-Estimator = Literal["unbiased", "biased", "linear"]
 
 
 def _positive(bandwidth: float) -> None:
@@ -59,37 +58,34 @@ def skce(
     y: Any = None,
     *,
     sample_weight: Any = None,
-    estimator: Estimator = "unbiased",
+    estimator: Literal["unbiased", "biased"] = "unbiased",
     bandwidth: float = 1.0,
 ) -> float:
     """Return the squared kernel calibration error with kernel exp(−‖p − p'‖₂/bandwidth).
 
     Widmann, Lindsten, Zachariah: Calibration tests in multi-class classification, NeurIPS 2019. With
     h_ij = k(p_i, p_j)·⟨e_i − p_i, e_j − p_j⟩, e the one-hot label: ``"unbiased"`` is the mean over i < j (it
-    can be negative), ``"biased"`` the mean over all i, j, ``"linear"`` that over the pairs (1, 2), (3, 4), ….
+    can be negative), ``"biased"`` the mean over all i, j.
 
     Parameters
     ----------
-    estimator : {"unbiased", "biased", "linear"}
-        ``"linear"`` takes no weights: its answer depends on the order of the rows.
+    estimator : {"unbiased", "biased"}
     bandwidth : float
 
     Returns
     -------
     float
-        NaN for the unbiased estimators of a single row, which has no pair.
+        NaN for the unbiased estimator of a single row, which has no pair.
 
     Examples
     --------
     >>> round(skce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.125
     """
-    if estimator not in ("unbiased", "biased", "linear"):
-        raise ValueError(f"estimator must be 'unbiased', 'biased' or 'linear', got {estimator!r}")
+    if estimator not in ("unbiased", "biased"):
+        raise ValueError(f"estimator must be 'unbiased' or 'biased', got {estimator!r}")
     _positive(bandwidth)
     s = as_sample(probs, y, sample_weight)
-    if estimator == "linear":
-        return _skce_linear(s, bandwidth)
     s.need_repetitions("skce")
     pairs = float(np.dot(s.w, pair_sums(s, bandwidth)[0]))
     diagonal = s.data.squares - 2 * s.data.chosen + 1  # h_ii, the squared residual
@@ -97,24 +93,6 @@ def skce(
         return float((pairs + np.dot(s.w**2, diagonal)) / s.total**2)
     pairs += float(np.dot(s.w * (s.w - 1), diagonal))
     return float(pairs / (s.total * (s.total - 1))) if s.total > 1 else float("nan")
-
-
-def _skce_linear(s: Sample, bandwidth: float) -> float:
-    if s.weight is not None:
-        raise ValueError(
-            "skce with estimator='linear' pairs rows by their order: sample_weight has no meaning"
-        )
-    half = s.n // 2
-    if half == 0:
-        return float("nan")
-    total, step = 0.0, 2 * max(1, BLOCK // (2 * s.k))
-    for i in range(0, 2 * half, step):
-        rows = np.arange(i, min(i + step, 2 * half))
-        p = s.data.probs[rows].astype(np.float64)
-        distance = np.linalg.norm(p[0::2] - p[1::2], axis=1)
-        p[np.arange(len(rows)), s.y[rows]] -= 1
-        total += float((np.exp(-distance / bandwidth) * (p[0::2] * p[1::2]).sum(axis=1)).sum())
-    return total / half
 
 
 def pair_sums(s: Sample, bandwidth: float) -> tuple[Vector, float]:
@@ -155,21 +133,47 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Flo
 # -- the Dirichlet-kernel error ---------------------------------------------------------------------
 
 
-def dkde_rows(s: Sample, bandwidth: float = 1.0, floor: float = 1e-25) -> Vector:
-    """Return ‖π_i − p_i‖² of every row, shape (N,)."""
+def _dkde(
+    s: Sample, bandwidth: float, floor: float
+) -> Iterator[tuple[IntArray, Float64, Float64, Float64, Any]]:
+    """Yield (rows, π − p, π, the normalised kernel to all rows by class, the order of these) in blocks."""
     by_class = np.argsort(s.y, kind="stable")  # a class is a run of columns: its mass is one reduceat
     present, starts = np.unique(s.y[by_class], return_index=True)
-    out = np.empty(s.n)
     for rows, p, kernel in _kernel_blocks(s, by_class, bandwidth, floor):
-        mass = np.add.reduceat(kernel, starts, axis=1)
-        mass /= mass.sum(axis=1, keepdims=True)
-        p[:, present] -= mass
-        out[rows] = np.einsum("nk,nk->n", p, p)
-    return out
+        kernel /= kernel.sum(axis=1, keepdims=True)
+        mass = np.zeros_like(p)
+        mass[:, present] = np.add.reduceat(kernel, starts, axis=1)
+        yield rows, mass - p, mass, kernel, by_class
+
+
+def dkde_shares(s: Sample) -> Vector:
+    """Return values whose mean is dkde_ce and whose spread is its first-order sampling error, shape (N,).
+
+    A row counts by its own distance and by what it adds to π of the others; the sample has no weights.
+    """
+    return _dkde_shares(s)[0]
+
+
+def _dkde_shares(s: Sample) -> tuple[Vector, float]:
+    """Return the shares, and how much the noise of labels in π adds: mean_i Σ_j κ_ij²·(1 − ‖p_j‖²)."""
+    own, added, noise = np.empty(s.n), np.zeros(s.n), 0.0
+    for rows, gap, mass, kernel, columns in _dkde(s, 1.0, 1e-25):
+        own[rows] = np.einsum("nk,nk->n", gap, gap)
+        moved = gap[:, s.y[columns]] - np.einsum("nk,nk->n", gap, mass)[:, None]
+        added[columns] += 2 * np.einsum("nm,nm->m", kernel, moved)
+        noise += float((kernel**2 @ (1 - s.data.squares[columns])).sum())
+    return own + added, noise / s.n
+
+
+def _dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
+    """Return the ends of the interval of dkde_ce; the noise of the labels may be all there is."""
+    shares, noise = _dkde_shares(s)
+    reach = z * float(shares.std(ddof=1) / np.sqrt(s.n))
+    return max(value - noise - reach, 0.0), value + reach
 
 
 def _kernel_blocks(
-    s: Sample, columns: IntArray, bandwidth: float = 1.0, floor: float = 1e-25
+    s: Sample, columns: IntArray, bandwidth: float, floor: float
 ) -> Iterator[tuple[IntArray, Float64, Float64]]:
     """Yield (rows, their probabilities, weighted kernel to all rows in the order of ``columns``).
 
@@ -202,52 +206,8 @@ def _dirichlet_constant(shape: Float64) -> Vector:
     return np.asarray(np.concatenate(parts) - gammaln(shape.sum(axis=1) + shape.shape[1]))
 
 
-def dkde_spread(s: Sample, groups: int = 20, random_state: int = 0) -> tuple[float, float]:
-    """Return the standard error of dkde_ce, and how much the noise of the labels in π adds to it.
-
-    The standard error comes from leaving out one of ``groups`` random groups of rows at a time, as neighbours
-    too; all of them in one pass over the kernel. The noise is mean_i Σ_j κ_ij²·(1 − ‖p_j‖²), the variance of
-    π_i if labels were drawn from the predictions. The sample has no weights.
-
-    >>> rng = np.random.default_rng(0)
-    >>> p = rng.dirichlet([1, 1, 1], size=200)
-    >>> se, noise = dkde_spread(Sample(p, rng.integers(0, 3, 200)))
-    >>> 0 < se < 0.1 and 0 < noise < 0.1
-    True
-    """
-    groups = min(groups, s.n)
-    group = np.random.default_rng(random_state).permutation(s.n) % groups
-    cell = group * s.k + s.y
-    columns = np.argsort(cell, kind="stable")
-    present, starts = np.unique(cell[columns], return_index=True)
-    spread = 1 - s.data.squares[columns]
-    sums, noise = np.zeros(groups), 0.0
-    for rows, p, kernel in _kernel_blocks(s, columns):
-        kernel /= kernel.sum(axis=1, keepdims=True)
-        noise += float((kernel**2 @ spread).sum())
-        cells = np.zeros((len(rows), groups * s.k))
-        cells[:, present] = np.add.reduceat(kernel, starts, axis=1)
-        mass = cells.reshape(len(rows), groups, s.k)
-        whole = mass.sum(axis=1)
-        for g in range(groups):
-            kept = group[rows] != g
-            rest = whole[kept] - mass[kept, g]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                gap = rest / rest.sum(axis=1, keepdims=True) - p[kept]
-            sums[g] += float(np.einsum("nk,nk->", gap, gap))
-    values = sums / (s.n - np.bincount(group, minlength=groups))
-    variance = (groups - 1) / groups * ((values - values.mean()) ** 2).sum()
-    return float(np.sqrt(variance)), noise / s.n
-
-
-def _dkde_ends(s: Sample, value: float, z: float) -> tuple[float, float]:
-    """Return the ends of the interval of dkde_ce; the noise of the labels may be all there is."""
-    se, noise = dkde_spread(s)
-    return max(value - noise - z * se, 0.0), value + z * se
-
-
 @metric("canonical", "DKDE-CE", "squared distance to the label frequencies among similar predictions",
-        weights="counts", large=True, shares=dkde_rows, ends=_dkde_ends)  # fmt: skip
+        weights="counts", large=True, shares=dkde_shares, ends=_dkde_ends)  # fmt: skip
 def dkde_ce(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0, floor: float = 1e-25
 ) -> float:
@@ -276,4 +236,7 @@ def dkde_ce(
     _positive(bandwidth)
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("dkde_ce")
-    return s.mean(dkde_rows(s, bandwidth, floor)) if s.total >= 2 else float("nan")
+    if s.total < 2:
+        return float("nan")
+    blocks = _dkde(s, bandwidth, floor)
+    return s.mean(np.concatenate([np.einsum("nk,nk->n", gap, gap) for _, gap, *_ in blocks]))

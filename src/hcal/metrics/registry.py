@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
@@ -58,7 +58,7 @@ class Metric:
     rows : callable, optional
         ``(sample) -> array of shape (N,)`` whose weighted mean is the metric.
     shares : callable, optional
-        The same to first order, for a metric that would cost a pass over all pairs a replicate.
+        The same for an unweighted sample and to first order: their spread is that of the metric.
     ends : callable, optional
         ``(sample, value, z) -> (low, high)``: its interval from its own standard error, in place of a
         bootstrap that costs too much.
@@ -94,12 +94,6 @@ class Metric:
             return True
         whole = np.array_equal(s.weight, np.rint(s.weight))
         return whole and (self.weights == "counts" or s.total <= MOST_COPIES)
-
-    def standard_error(self, s: Sample) -> float:
-        """Return the first-order standard error from the spread of its ``shares``; NaN where it has none."""
-        if self.shares is None or s.weight is not None or s.n < 2:
-            return float("nan")
-        return float(self.shares(s).std(ddof=1) / np.sqrt(s.n))
 
 
 METRICS: dict[str, Metric] = {}
@@ -185,8 +179,8 @@ def register_metric(
     >>> del METRICS["log_ten"]
     """
     if function is None:
-        facts = {"name": name, "level": level, "title": title, "explain": explain, "kind": kind}
-        return lambda f: register_metric(f, **facts, lower_is_better=lower_is_better)
+        return partial(register_metric, name=name, level=level, title=title, explain=explain,
+                       lower_is_better=lower_is_better, kind=kind)  # fmt: skip
     if not callable(function):
         raise TypeError(f"register_metric takes a function (probs, y) -> float, got {function!r}")
     name = str(name or getattr(function, "__name__", ""))

@@ -22,12 +22,12 @@ from scipy.special import ndtr, ndtri
 
 from hcal.metrics.registry import METRICS
 from hcal.metrics.sample import BLOCK, Sample, Vector
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64
 
 BootstrapEnds = Literal["percentile", "bca"]
 
 #: Standard errors and chance levels need fewer replicates than the ends of a distribution.
-SPREAD_RESAMPLES, CHANCE_RESAMPLES = 200, 100
+SPREAD_RESAMPLES, CHANCE_RESAMPLES = 100, 100
 _GROUPS = 40  # of the grouped jackknife behind BCa
 
 
@@ -51,10 +51,13 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
     values, told = {}, []
     for metric in (METRICS[n] for n in names):
         of = s.subset if metric.large else s
-        values[metric.name] = metric.function(of)
-        if of is not s:
-            se = metric.standard_error(of)
-            told.append(metric.name if np.isnan(se) else f"{metric.name} (standard error {se:.2g})")
+        if of is s or of.weight is not None or metric.shares is None:
+            values[metric.name] = metric.function(of)
+            told += [metric.name] if of is not s else []
+        else:
+            shares = metric.shares(of)
+            values[metric.name] = float(shares.mean())
+            told.append(f"{metric.name} (standard error {shares.std(ddof=1) / np.sqrt(of.n):.2g})")
     if not told:
         return values, []
     return values, [f"from {s.subset.n:,} of {s.n:,} rows, a systematic sample: {', '.join(told)}"]
@@ -86,7 +89,8 @@ def replicates(
     for metric in (METRICS[n] for n in names):
         rows = metric.rows or (metric.shares if first_order else None)
         if rows is not None:
-            out[metric.name] = weights @ rows(s) / weights.sum(axis=1)
+            w = weights[:, s.subset_rows] if metric.large else weights
+            out[metric.name] = w @ rows(s.subset if metric.large else s) / w.sum(axis=1)
     rest = [n for n in names if n not in out]
     if rest:
         table = np.array([[METRICS[n].function(r) for n in rest] for r in _reweighted(s, rest, weights)])
@@ -137,19 +141,13 @@ def bootstrap(
 
 def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generator) -> dict[str, Vector]:
     """Return every metric on ``n_draws`` sets of labels drawn from the predictions, each of shape (D,)."""
-    names = list(names)
-    parts = [chance_levels(s, names, s.data.drawn(size, rng)) for size in resample_blocks(n_draws, s.n)]
-    return {n: np.concatenate([p[n] for p in parts]) for n in names}
-
-
-def chance_levels(s: Sample, names: Iterable[str], labels: IntArray) -> dict[str, Vector]:
-    """Return every metric under every row of labels (D, N), each of shape (D,)."""
     names, keep = list(names), s.reweighted(s.weight)
     keep.keep_clusters = True
     if any(METRICS[n].level == "class-wise" for n in names):
         _ = keep.column_sums, keep.zero_weights  # one pass over N x K for all draws
-    table = [[METRICS[n].function(r) for n in names] for r in (keep.relabelled(y) for y in labels)]
-    return dict(zip(names, np.array(table).reshape(len(labels), len(names)).T, strict=True))
+    drawn = (y for size in resample_blocks(n_draws, s.n) for y in s.data.drawn(size, rng))
+    table = np.array([[METRICS[n].function(r) for n in names] for r in map(keep.relabelled, drawn)])
+    return dict(zip(names, table.T, strict=True))
 
 
 def percentile(values: Vector, level: float) -> tuple[float, float]:

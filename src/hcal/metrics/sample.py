@@ -44,7 +44,6 @@ class Data:
 
     #: Whether the probabilities of all classes are there.
     complete = True
-    tensor: Any = None  # until hcal.certificates no longer asks
 
     def __init__(self, probs: Any, y: Any) -> None:
         self.probs, _ = inputs.check_probs(probs)
@@ -358,19 +357,23 @@ class Sample:
         return self.data.zero_weights(self.w)
 
     @cached_property
-    def subset(self) -> Sample:
-        """At most 10,000 rows and 5 million probabilities, for metrics that look at all pairs of rows.
+    def subset_rows(self) -> IntArray:
+        """Every so many rows in the order of confidence, prediction and label, sorted.
 
-        Every so many rows in the order of confidence, prediction and label: a systematic sample, which does
-        not depend on the order of the rows. The sample itself where it is small enough.
+        A systematic sample, which does not depend on the order of the rows: of at most 10,000 rows and 5
+        million probabilities, for metrics that look at all pairs of rows.
         """
-        size = min(SUBSET_ROWS, max(2, SUBSET_NUMBERS // self.k))
-        if self.n <= size:
+        size = min(self.n, SUBSET_ROWS, max(2, SUBSET_NUMBERS // self.k))
+        order = np.lexsort((self.y, self.data.pred, self.data.conf))
+        return np.sort(order[((np.arange(size) + 0.5) * (self.n / size)).astype(np.int64)])
+
+    @cached_property
+    def subset(self) -> Sample:
+        """The sample of ``subset_rows``: itself where it is small enough."""
+        rows = self.subset_rows
+        if len(rows) == self.n:
             return self
-        d = self.data
-        order = np.lexsort((d.y, d.pred, d.conf))
-        rows = np.sort(order[((np.arange(size) + 0.5) * (self.n / size)).astype(np.int64)])
-        return Sample(d.take(rows), d.y[rows], None if self.weight is None else self.weight[rows])
+        return Sample(self.data.take(rows), self.y[rows], None if self.weight is None else self.weight[rows])
 
     def mean(self, values: Vector) -> float:
         """Return the weighted mean of one value a row."""

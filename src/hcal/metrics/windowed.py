@@ -292,11 +292,9 @@ def _pooled_windows(s: Sample, window: int, se: bool) -> WindowSums:
     """Sum over the windows of all classes sorted together."""
     flat = np.ascontiguousarray(s.data.probs).ravel()
     place = stable_order(flat)
-    d = np.empty(len(flat))
-    for i in range(0, len(flat), BLOCK):
-        part = place[i : i + BLOCK]
-        row, column = np.divmod(part, s.k)
-        d[i : i + BLOCK] = flat[part] - (s.y[row] == column).astype(np.float64)
+    d = flat.astype(np.float64)
+    d[np.arange(s.n) * s.k + s.y] -= 1
+    d = d[place]
     found = sum_windows(d, place // s.k if se else place, s.n, window, se)
     remove_same_rows(found, d, place, s.k, min(window, len(d)))
     return found

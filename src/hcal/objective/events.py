@@ -1,23 +1,22 @@
 """Which events are constrained: the families of h-𝒜 calibration (def:h-a-calib, eq:top-label-event).
 
-A family is ONE class: it gathers the probabilities q and the marks of its events, and scatters a gradient in
-q back to the probabilities. Engines see nothing else. Each row of q is sorted and windowed on its own, and
-the losses are averaged: ``"pooled"`` is one row of all N·K events (the paper's choice), ``"class-wise"`` has
-a row a class. Families are written once for numpy arrays and torch tensors; :func:`row_index`,
-:func:`label_marks` and :func:`stack` are what the two do not spell alike.
+A family gathers the probabilities q and the marks of its events, and scatters a gradient in q back to the
+probabilities. Engines see nothing else. Each row of q is sorted and windowed on its own, and the losses are averaged:
+``"pooled"`` is one row of all N·K events (the paper's choice), ``"class-wise"`` has a row a class. Families are written
+once for numpy arrays and torch tensors.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-#: A registered name, a class index, a list of subsets of classes, or a family itself.
+#: A name, a class index, a list of subsets of classes, or a family itself.
 EventsArgument = Any
 
 
@@ -30,18 +29,7 @@ class Events(NamedTuple):
 
 
 class Family(ABC):
-    """A choice of events. Subclass it, give it a ``name`` and :func:`register_family` it.
-
-    Attributes
-    ----------
-    name : str
-        What ``events=`` calls it.
-    capturable : bool
-        ``gather`` and ``scatter`` make nothing on the host, so a CUDA graph can record them; and F = 1.
-    """
-
-    name: ClassVar[str] = ""
-    capturable: ClassVar[bool] = False
+    """A choice of events; subclass it and pass an instance as ``events=``."""
 
     @abstractmethod
     def gather(self, probs: Any, y: Any) -> Events:
@@ -52,37 +40,7 @@ class Family(ABC):
         """Return the gradient (N, K) in the probabilities, given the one (F, n) in ``events.q``."""
 
     def __repr__(self) -> str:
-        return repr(self.name)
-
-
-#: The families by name; their only list.
-FAMILIES: dict[str, type[Family]] = {}
-#: Old names that stay readable.
-ALIASES = {"atomic": "pooled"}
-
-
-def register_family(family: type[Family]) -> type[Family]:
-    """Make a family known by its name; a decorator.
-
-    Parameters
-    ----------
-    family : subclass of Family
-        Made without arguments when its name is asked for.
-
-    Returns
-    -------
-    the same
-
-    Examples
-    --------
-    >>> register_family(PooledEvents).name
-    'pooled'
-    """
-    known = FAMILIES.get(family.name)
-    if not family.name or family.name in ALIASES or (known and known is not family):
-        raise ValueError(f"an event family needs a name of its own, got {family.name!r}")
-    FAMILIES[family.name] = family
-    return family
+        return type(self).__name__
 
 
 def family_of(events: EventsArgument) -> Family:
@@ -95,18 +53,17 @@ def family_of(events: EventsArgument) -> Family:
     Examples
     --------
     >>> family_of("atomic"), family_of([{1, 0}, [2]])
-    ('pooled', Subsets(subsets=((0, 1), (2,))))
+    (PooledEvents, Subsets(subsets=((0, 1), (2,))))
     """
     if isinstance(events, Family):
         return events
     if isinstance(events, str):
-        name = ALIASES.get(events, events)
-        if name not in FAMILIES:
-            names = ", ".join(map(repr, FAMILIES))
+        if events not in _FAMILIES:
+            names = ", ".join(repr(name) for name in _FAMILIES if name != "atomic")
             raise ValueError(
                 f"events must be {names}, a class index or a list of subsets of classes, got {events!r}"
             )
-        return FAMILIES[name]()
+        return _FAMILIES[events]()
     if isinstance(events, Integral):
         return Subsets(((int(events),),))
     try:
@@ -116,47 +73,8 @@ def family_of(events: EventsArgument) -> Family:
 
 
 def row_index(probs: Any) -> Any:
-    """Return 0..N−1 where ``probs`` (N, K) lives.
-
-    Examples
-    --------
-    >>> row_index(np.zeros((2, 3)))
-    array([0, 1])
-    """
+    """Return 0..N−1 where ``probs`` (N, K) lives."""
     return _indices(probs, len(probs))
-
-
-def label_marks(y: Any, probs: Any) -> Any:
-    """Return the marks (N, K), true in the column of each row's label.
-
-    Examples
-    --------
-    >>> label_marks(np.array([1]), np.zeros((1, 2)))
-    array([[False,  True]])
-    """
-    if isinstance(probs, np.ndarray):
-        marks = np.zeros(probs.shape, dtype=np.bool_)
-        marks[row_index(probs), y] = True
-        return marks
-    import torch
-
-    return torch.zeros(probs.shape, dtype=torch.bool, device=probs.device).scatter_(1, y[:, None], True)
-
-
-def stack(parts: Sequence[Any]) -> Any:
-    """Return vectors (n,) as the rows of one array or tensor (F, n).
-
-    Examples
-    --------
-    >>> stack([np.zeros(2), np.ones(2)])
-    array([[0., 0.],
-           [1., 1.]])
-    """
-    if isinstance(parts[0], np.ndarray):
-        return np.stack(parts)
-    import torch
-
-    return torch.stack(list(parts))
 
 
 def _indices(like: Any, count: int) -> Any:
@@ -167,27 +85,39 @@ def _indices(like: Any, count: int) -> Any:
     return torch.arange(count, device=like.device)
 
 
-@register_family
+def _stack(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.stack(parts)
+    import torch
+
+    return torch.stack(list(parts))
+
+
+def _label_marks(y: Any, probs: Any) -> Any:
+    """Return the marks (N, K), true in the column of each row's label."""
+    if isinstance(probs, np.ndarray):
+        marks = np.zeros(probs.shape, dtype=np.bool_)
+        marks[row_index(probs), y] = True
+        return marks
+    import torch
+
+    return torch.zeros(probs.shape, dtype=torch.bool, device=probs.device).scatter_(1, y[:, None], True)
+
+
 class PooledEvents(Family):
     """All N·K events "the label is k" in one list: the paper's choice."""
 
-    name = "pooled"
-    capturable = True
-
     def gather(self, probs: Any, y: Any) -> Events:
         """Return one row of all entries."""
-        return Events(probs.reshape(1, -1), label_marks(y, probs).reshape(1, -1))
+        return Events(probs.reshape(1, -1), _label_marks(y, probs).reshape(1, -1))
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return the gradient entry by entry."""
         return gradient.reshape(probs.shape)
 
 
-@register_family
 class TopLabel(Family):
     """The event that the most probable class is the label."""
-
-    name = "top-label"
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return one row of the largest entries."""
@@ -196,16 +126,13 @@ class TopLabel(Family):
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return the gradient in the largest entries, 0 elsewhere."""
-        out = _zeros_like(probs)
+        out = 0 * probs
         out[row_index(probs), events.index] = gradient[0]
         return out
 
 
-@register_family
 class ClassWise(Family):
     """A row a class: N events "the label is k" each."""
-
-    name = "class-wise"
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return K rows, the columns of ``probs``."""
@@ -233,32 +160,26 @@ class Subsets(Family):
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return the sum of the entries of each subset."""
-        self._check(probs.shape[1])
+        for c in (c for subset in self.subsets for c in subset):
+            if not 0 <= c < probs.shape[1]:
+                raise ValueError(f"events name class {c}, but there are {probs.shape[1]} classes")
         # a sum and no matrix product: equal rows must stay equal to the last bit
         q = [probs[:, s[0]] if len(s) == 1 else probs[:, list(s)].sum(1) for s in self.subsets]
-        return Events(stack(q), stack([_any_of(y, s) for s in self.subsets]))
+        marks = _label_marks(y, probs)
+        return Events(_stack(q), _stack([marks[:, list(s)].any(1) for s in self.subsets]))
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return for each class the sum of the gradients of the subsets that hold it."""
-        out = _zeros_like(probs)
+        out = 0 * probs
         for own, subset in zip(gradient, self.subsets, strict=True):
             out[:, list(subset)] += own[:, None]
         return out
 
-    def _check(self, n_classes: int) -> None:
-        for c in (c for subset in self.subsets for c in subset):
-            if not 0 <= c < n_classes:
-                raise ValueError(f"events name class {c}, but there are {n_classes} classes")
 
-
-def _any_of(y: Any, classes: Iterable[int]) -> Any:
-    found = y < 0
-    for c in classes:
-        found = found | (y == c)
-    return found
-
-
-def _zeros_like(probs: Any) -> Any:
-    if isinstance(probs, np.ndarray):
-        return np.zeros(probs.shape, dtype=probs.dtype)
-    return probs.new_zeros(probs.shape)
+#: The families by name; ``"atomic"`` is the old name of ``"pooled"``.
+_FAMILIES: dict[str, type[Family]] = {
+    "pooled": PooledEvents,
+    "atomic": PooledEvents,
+    "top-label": TopLabel,
+    "class-wise": ClassWise,
+}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings, Weighting
-from hcal.objective.engines import check_arrays, check_ranges, evaluate_loss, has_kernel
+from hcal.objective.engines import check_arrays, check_ranges, evaluate_loss
 from hcal.objective.events import EventsArgument, Family, family_of
 
 
@@ -71,11 +71,6 @@ class HCalibrationLoss(torch.nn.Module):
         self.check = check
         self.settings = ObjectiveSettings(window, epsilon, scale, clusters, iterations, weighting, norm)
         self.events = family_of(events)
-
-    @property
-    def capturable(self) -> bool:
-        """Whether a CUDA graph can record it: nothing is read back to the host or made there."""
-        return self.events.capturable and has_kernel("_triton")
 
     @classmethod
     def published(cls, **keywords: Any) -> torch.nn.Module:

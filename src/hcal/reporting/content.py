@@ -14,25 +14,26 @@ import numpy as np
 from hcal import inputs
 from hcal._version import __version__
 from hcal.calibrators import Calibrator
-from hcal.evaluation import Evaluation, evaluate, fit_overlap, learned_from, reliability
-from hcal.evaluation.crossfit import CrossFit, cross_fit
-from hcal.evaluation.curves import ReliabilityCurve
+from hcal.evaluation import Evaluation, evaluate, fit_overlap, reliability
+from hcal.evaluation.crossfit import CrossFit
+from hcal.evaluation.curves import Binning, ReliabilityCurve
+from hcal.evaluation.evaluator import overlap_note
 from hcal.io.probabilities import to_probs
-from hcal.metrics.registry import METRICS
+from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, FloatArray, IntArray
 
 #: Metrics whose intervals are worth their time: they are the headline.
 HEADLINE: Final = ("ece_ew", "nll", "brier", "accuracy")
-#: Beyond so many probabilities only metrics that need one pass are shown, and the others named.
+#: Beyond so many probabilities only metrics that need one pass are shown.
 _ENTRIES: Final = 5_000_000
 _ONE_PASS: Final = ("ece_ew", "ece_em", "dece", "ks", "smece", "cwece_a", "nll", "brier", "accuracy")
-#: The canonical metrics compare all pairs of rows; beyond this many products they are left out.
-_PAIR_PRODUCTS: Final = 2e10
+#: Resampled rows behind the intervals of the headline.
+RESAMPLES: Final = 400
 #: Events drawn for the band of a curve without bins; with many rows the band is as thin as its line.
 _DRAWN_EVENTS: Final = 4e6
 #: The ways to draw the curve: button, words for its bins.
-VIEWS: Final = {
+VIEWS: Final[dict[Binning, tuple[str, str]]] = {
     "equal-width": ("Equal width", "equal-width bins"),
     "equal-mass": ("Equal mass", "equal-mass bins"),
     "corp": ("Isotonic", "steps of the isotonic fit"),
@@ -78,11 +79,6 @@ class ReportSide:
     metrics: Evaluation
     curves: dict[str, ReliabilityCurve]  # of P(positive) or of the top label, by binning
 
-    @property
-    def over_confidence(self) -> float:
-        """Mean confidence minus accuracy."""
-        return self.metrics.mean_confidence - self.metrics.accuracy
-
 
 @dataclass(frozen=True)
 class Content:
@@ -103,7 +99,6 @@ class Content:
     threshold: tuple[float, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
     shift: float = 0.0  # how far predicted class frequencies are from those of the fit, beyond chance
-    clinical: Any = None
     created: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -194,17 +189,18 @@ def measure_report(
         probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
         overlap = fit_overlap(calibrator, scores)
         seen = 0.0 if overlap is None or not overlap.refused else overlap.share
-        told += learned_from(calibrator, scores)
-    wanted, left_out = _affordable(n, k)
-    if left_out:
-        told.append(f"not computed at this size: {', '.join(left_out)}")
-    options = {"ci": ci, "positive": positive, "groups": groups, "classes": names}
+        told += overlap_note(overlap)
+    wanted = list_metrics() if n * k <= _ENTRIES else list(_ONE_PASS)
+    if len(wanted) < len(list_metrics()):
+        told.append("only metrics that need one pass over the rows are shown at this size")
+    options = {"ci": ci, "positive": positive, "groups": None, "classes": names}
+    last: dict[str, Any] = {"groups": groups} if probs is None else {"test": False}
     return Content(
         source=source or Source(kind=kind),
         y=labels,
         names=names or tuple(f"class {i}" for i in range(k)),
-        before=_side(raw, labels, None, wanted, options),
-        after=None if probs is None else _side(probs, labels, raw, wanted, options),
+        before=_side(raw, labels, None, wanted, options | last),
+        after=None if probs is None else _side(probs, labels, raw, wanted, options | {"groups": groups}),
         calibrator=calibrator,
         notes=tuple(told),
         ci=ci,
@@ -215,7 +211,6 @@ def measure_report(
         threshold=tuple(np.atleast_1d(threshold).tolist()),
         cost=_checked_cost(cost),
         shift=0.0 if probs is None or crossed is not None else frequency_shift(calibrator, probs),
-        clinical=_clinical(raw if probs is None else probs, labels, positive),
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=_versions(),
     )
@@ -245,24 +240,6 @@ def frequency_shift(calibrator: Calibrator | None, probs: FloatArray) -> float:
     return distance if distance > max(0.05, chance) else 0.0
 
 
-def _clinical(probs: FloatArray, y: IntArray, positive: int) -> Any:
-    """The panel of clinical prediction models, of two classes with rows of both."""
-    if probs.shape[1] != 2 or len(np.unique(y)) < 2:
-        return None
-    try:
-        from hcal.metrics.clinical import clinical
-    except ImportError:
-        return None
-    return clinical(probs[:, positive].astype(np.float64), (y == positive).astype(np.int64))
-
-
-def _affordable(n: int, k: int) -> tuple[list[str], list[str]]:
-    wanted = [name for name in METRICS if n * k <= _ENTRIES or name in _ONE_PASS]
-    if n * n * k > _PAIR_PRODUCTS:
-        wanted = [name for name in wanted if METRICS[name].level != "canonical"]
-    return wanted, [name for name in METRICS if name not in wanted]
-
-
 def _side(
     probs: FloatArray, y: IntArray, raw: FloatArray | None, wanted: list[str], options: dict[str, Any]
 ) -> ReportSide:
@@ -274,7 +251,8 @@ def _side(
         binning: reliability(s, binning=binning, bins=15 if s.n >= 1000 else 8, resamples=drawn, **common)[0]
         for binning in VIEWS
     }
-    headline = evaluate(s, None, HEADLINE, baseline=None if raw is None else Sample(raw, y), **options)
+    baseline = None if raw is None else Sample(raw, y)
+    headline = evaluate(s, None, HEADLINE, baseline=baseline, n_resamples=RESAMPLES, **options)
     return ReportSide(probs, headline, evaluate(s, None, wanted), curves)
 
 
@@ -333,9 +311,3 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
 def _joined(side: ReportSide, over_all: Evaluation) -> Evaluation:
     """The numbers of all rows with what the sample alone can tell."""
     return replace(over_all, certificate=side.headline.certificate, assessment=side.headline.assessment)
-
-
-def crossed_report(method: str | Calibrator, scores: Any, y: Any, groups: Any, input: Any) -> CrossFit:
-    """Cross-fit a method for a report; labels are numbers."""
-    kind = input or (method.input if isinstance(method, Calibrator) else "logits")
-    return cross_fit(method, scores, y, groups=groups, input=kind)

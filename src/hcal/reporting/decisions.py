@@ -8,6 +8,7 @@ import numpy as np
 
 from hcal.certificates.table import EventTable
 from hcal.certificates.thresholds import risk_coverage, threshold_table
+from hcal.metrics.clinical import clinical
 from hcal.reporting import charts
 from hcal.reporting.charts import percent
 from hcal.reporting.content import Content
@@ -31,12 +32,15 @@ def decisions(content: Content) -> str:
             "Decision curve: the net benefit of acting on rows above a threshold (solid), of acting on all "
             "rows (dashed) and on none (zero). Where the solid line is highest, the model helps to decide."
         )
-        curve = f'<figure class="{side}">{_net_benefit(content, table)}</figure><p class="aside">{words}</p>'
-        return f'{_positive_thresholds(content, table, failure)}<div class="pair spaced">{curve}</div>'
+        found = _positive_thresholds(content, table, failure)
+        if not 0 < content.counts[content.positive] < len(content.y):
+            return found
+        curve = f'<figure class="{side}">{_net_benefit(content)}</figure><p class="aside">{words}</p>'
+        return f'{found}<div class="pair spaced">{curve}</div>'
     if certificate.top is None:
         return ""
     left = _confidence_thresholds(certificate.top.table, failure)
-    right = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure))
+    right = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure), side)
     return f'<div class="pair"><div>{left}</div><figure class="{side}">{right}</figure></div>'
 
 
@@ -78,7 +82,7 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
             spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (total - hits)
             cells.append(f"{1000 * spent / table.n:,.0f}")
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = ["at or above", "", "rows", f"truly {name}", f"of all {name}"]
+    head = ["at or above", "why", "rows", f"truly {name}", f"of all {name}"]
     head += ["cost of 1,000 rows"] if content.cost else []
     return _table("Thresholds", head, rows)
 
@@ -103,18 +107,11 @@ def _table(caption: str, head: list[str], rows: list[str]) -> str:
     )
 
 
-def _net_benefit(content: Content, table: EventTable) -> str:
-    """The decision curve: what decisions at a threshold are worth, beside treating all and none."""
-    axis = charts.probability_axis(content.final.probs[:, content.positive])
-    at = np.linspace(0, min(axis.high, 0.99), 101)
-    first = np.searchsorted(table.low, at, side="left")
-    flagged = (table.n - table.ends[first]) / table.n
-    hits = (table.prefix[1][-1] - table.prefix[1][first]) / table.n
-    odds = at / (1 - at)
-    base = float(table.prefix[1][-1] / table.n)
-    lines = [
-        ("all", base - (1 - base) * odds),
-        ("none", np.zeros_like(at)),
-        ("after", hits - (flagged - hits) * odds),
-    ]
+def _net_benefit(content: Content) -> str:
+    """The decision curve: what decisions at a threshold are worth, beside acting on all rows and none."""
+    p = content.final.probs[:, content.positive].astype(np.float64)
+    at = np.linspace(0, min(charts.probability_axis(p).high, 0.99), 100)[1:]
+    found = clinical(p, content.y == content.positive, thresholds=at).net_benefit
+    side = "after" if content.after is not None else "before"
+    lines = [("all", found.treat_all), ("none", np.zeros_like(at)), (side, found.model)]
     return charts.net_benefit_chart(at, lines)

@@ -15,7 +15,7 @@ from hcal import inputs
 from hcal.calibrators import Calibrator
 from hcal.io.class_names import check_classes, encode
 from hcal.reporting import sections
-from hcal.reporting.content import Content, crossed_report, measure_blocks, measure_report
+from hcal.reporting.content import Content, measure_blocks, measure_report
 from hcal.reporting.decisions import decisions
 from hcal.reporting.sections import change, number, section, tip
 from hcal.reporting.verdict import ReportVerdict, judge_report, next_steps
@@ -104,8 +104,11 @@ def report(
         labels = encode(y, names)
         crossed = None
         if cross_fit:
-            crossed = crossed_report(calibrator or "h", scores, labels, groups, input)
-            calibrator, input = crossed.calibrator, crossed.calibrator.input
+            from hcal.evaluation.crossfit import cross_fit as fit_out_of_fold
+
+            kind: Any = input or getattr(calibrator, "input", "logits")
+            crossed = fit_out_of_fold(calibrator or "pool", scores, labels, groups=groups, input=kind)
+            calibrator, input = crossed.calibrator, kind
         if isinstance(calibrator, str):
             raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
         content = measure_report(
@@ -147,8 +150,7 @@ def render(content: Content) -> str:
         _cards(content),
         _now(content, verdict),
         sections.reliability(content),
-        sections.confidence(content),
-        _clinical(content),
+        sections.clinical(content),
         sections.groups(content),
         sections.classes(content),
         sections.mapping(content),
@@ -273,7 +275,8 @@ def _rate_card(content: Content) -> str:
 
 def _card(title: str, explain: str, rows: list[tuple[str, str, str]], trend: str) -> str:
     lines = "".join(
-        f'<p class="figure {side}"><span class="side">{side if len(rows) == 2 else ""}</span> '
+        f'<p class="figure {side}{"" if len(rows) == 2 else " single"}">'
+        f'<span class="side">{side if len(rows) == 2 else ""}</span> '
         f'<b>{value}</b> <span class="interval">{interval}</span></p>'
         for side, value, interval in rows
     )
@@ -293,11 +296,3 @@ def _now(content: Content, verdict: ReportVerdict) -> str:
         f"{100 * content.ci:g} %."
     )
     return section("now", "What now?", lead, body) if body else ""
-
-
-def _clinical(content: Content) -> str:
-    """The panel of clinical prediction models; with two classes."""
-    if content.clinical is None:
-        return ""
-    lead = "The measures that studies of prediction models report, with intervals."
-    return section("clinical", "Clinical panel", lead, sections.facts(content.clinical.to_dict()))

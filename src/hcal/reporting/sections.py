@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from html import escape
 from typing import Any
 
@@ -16,6 +15,7 @@ from hcal.metrics.registry import LEVELS
 from hcal.reporting import charts
 from hcal.reporting.charts import percent
 from hcal.reporting.content import VIEWS, Content
+from hcal.reporting.svg import Axis
 
 #: Classes of the heat list; the others are in a table that opens.
 _WORST = 20
@@ -75,8 +75,8 @@ def reliability(content: Content) -> str:
     column = [
         s.probs[:, content.positive] if content.binary else s.probs.max(axis=1) for _, s in content.sides
     ]
-    axis = charts.probability_axis(*column) if content.binary else charts.Axis()
-    first = "equal-width" if axis == charts.Axis() else "equal-mass"
+    axis = charts.probability_axis(*column) if content.binary else Axis()
+    first = "equal-width" if axis == Axis() else "equal-mass"
     views, buttons = [], []
     for view, (button, label) in VIEWS.items():
         figures = "".join(
@@ -137,48 +137,48 @@ def _bins_table(curve: ReliabilityCurve, side: str) -> str:
     return f'<div class="scroll"><table class="numbers"><caption>{side}</caption>{head}{rows}</table></div>'
 
 
-def confidence(content: Content) -> str:
-    """Return how confident the predictions are, for more than two classes."""
-    if content.binary:
-        return ""
-    lead = (
-        "How many rows were stated with which confidence, on a logarithmic axis: right predictions in the "
-        "colour of the side, wrong ones in grey. The solid line is the mean confidence, the dashed one the "
-        "accuracy; they should meet."
-    )
-    top = max(math.ceil(math.log10(len(content.y))), 1)
-    figures = []
-    for side, s in content.sides:
-        conf = s.probs.max(axis=1).astype(np.float64)
-        hit = s.probs.argmax(axis=1) == content.y
-        figures.append(_figure(content, charts.confidence(conf, hit, side, top=top), side))
-        if content.after is None:
-            wrong = int((conf[~hit] > 0.9).sum())
-            figures.append(
-                f'<p class="aside">It states {percent(float(conf.mean()))} on average and is right '
-                f"{percent(float(hit.mean()))} of the time. {wrong:,} wrong predictions were stated with "
-                "more than 90 % confidence.</p>"
-            )
-    return section("confidence", "How confident is it?", lead, f'<div class="pair">{"".join(figures)}</div>')
-
-
 def mapping(content: Content) -> str:
-    """Return what the calibrator does: P in, P out with two classes, logits with more."""
+    """Return what the calibrator makes of P(positive), or of the predicted class's probability."""
     if content.after is None:
         return ""
-    if content.binary:
-        p, q = (s.probs[:, content.positive].astype(np.float64) for _, s in content.sides)
-        drawing, words = charts.probability_map(p, q, content.names[content.positive])
-        lead = "What the calibrator makes of each probability. The dashed diagonal changes nothing."
-    else:
-        drawing, words = charts.logit_map(content.before.probs, content.after.probs)
-        lead = (
-            "What the calibrator does to a logit, measured from the top class of its row. The dashed "
-            "diagonal changes nothing; a flatter curve makes the model less sure. Dots away from the line "
-            "mean that classes or rows are treated differently."
-        )
+    rows = np.arange(len(content.y))
+    column = content.positive if content.binary else content.before.probs.argmax(axis=1)
+    p, q = (s.probs[rows, column].astype(np.float64) for _, s in content.sides)
+    event = content.event if content.binary else "confidence"
+    drawing, words = charts.probability_map(p, q, event)
+    lead = (
+        "What the calibrator makes of each probability. The dashed diagonal changes nothing. A band instead "
+        "of a line means that rows with the same probability are treated differently."
+    )
     figure = f'<figure class="after">{drawing}</figure><p class="aside">{escape(words)}</p>'
     return section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
+
+
+def clinical(content: Content) -> str:
+    """Return what studies of prediction models report; with two classes."""
+    c = content.final.headline.clinical
+    if c is None:
+        return ""
+    rows = {
+        "Calibration in the large": (c.in_the_large, "ideal 0; above: risks are stated too low"),
+        "Calibration slope": (c.slope, "ideal 1; below: too extreme"),
+        "Observed : expected": (c.observed_expected, "ideal 1"),
+        "ICI": (c.ici, "mean distance of observed from stated risk"),
+        "E50, E90": (f"{c.e50.value:.3f}, {c.e90.value:.3f}", "its median and 90th percentile"),
+        "E max": (c.e_max, "its maximum"),
+        "Brier score, one class": (c.brier, "0 is perfect; half of the sum over both classes"),
+        "Scaled Brier score": (c.scaled_brier, "1 is perfect, 0 is no use"),
+        "AUC": (c.auc, "0.5 is no use"),
+        "Spiegelhalter's z": (f"{c.spiegelhalter_z:.2f}", f"p = {c.spiegelhalter_p:.2g}"),
+        "Hosmer-Lemeshow": (f"{c.hosmer_lemeshow:.1f}", f"p = {c.hosmer_lemeshow_p:.2g}; do not rely on it"),
+    }
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{value}</td><td>{escape(words)}</td></tr>'
+        for name, (value, words) in rows.items()
+    )
+    lead = f"What studies of prediction models report, with {100 * c.ci:g} % intervals."
+    table = f'<div class="scroll"><table class="numbers clinical">{body}</table></div>'
+    return section("clinical", "Clinical panel", lead, table)
 
 
 # -- classes and groups ---------------------------------------------------------------------------
@@ -191,7 +191,8 @@ def classes(content: Content) -> str:
     if content.binary or found is None:
         return ""
     gap = found.stated - found.frequency
-    heat = gap / class_tolerance(found.frequency, certificate.tolerance if certificate else 0.05)
+    chance = 2 * np.sqrt(np.maximum(found.stated, 1e-12) / len(content.y))
+    heat = gap / np.maximum(class_tolerance(found.frequency, 0.05), chance)
     order = np.lexsort((-np.abs(heat), -found.at_least))
     rows = []
     for i in order:
@@ -213,7 +214,7 @@ def classes(content: Content) -> str:
     lead = (
         f"What is stated of each class on average and how often it came; {wrong:,} of "
         f"{len(found.classes):,} are proven to be off somewhere. The colour is the gap measured by the "
-        "class's own tolerance: red is stated too high, blue too low."
+        "class's tolerance: red is stated too high, blue too low."
     )
     table = f'<div class="scroll"><table class="numbers heat">{head}{"".join(rows[:_WORST])}</table></div>'
     if len(rows) > _WORST:
@@ -268,7 +269,8 @@ def metrics(content: Content) -> str:
             )
             body += [_metric_row(content, name) for name in names]
     table = f'<table class="metrics"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
-    return section("metrics", "Every metric", lead, f'<div class="scroll">{table}</div>')
+    notes = "".join(f'<p class="fine">{escape(note)}</p>' for note in content.final.metrics.notes)
+    return section("metrics", "Every metric", lead, f'<div class="scroll">{table}</div>{notes}')
 
 
 def _metric_row(content: Content, name: str) -> str:

@@ -107,10 +107,12 @@ def _chips(content: Content, grade: Grade) -> dict[str, str]:
         sure = (
             f"{percent(found.share_far)} of rows are proven to be off by more than {points(found.tolerance)}"
         )
+    elif found.within.status == "open":
+        sure = f"not yet: at most {points(found.bound)} is proven, {points(found.tolerance)} is the tolerance"
     elif found.share_proven > 0:
         sure += f"; {percent(found.share_proven, 2)} of rows are off by more than {points(found.tolerance)}"
     return {
-        "How far off": f"about {points(found.estimate)} on average (estimate)",
+        "How far off": f"about {found.estimated} on average (estimate)".replace("about less", "less"),
         "How sure": sure,
         "What to do": _action(content, grade),
     }
@@ -123,7 +125,7 @@ def _action(content: Content, grade: Grade) -> str:
         return "evaluate on rows that the calibrator has not seen"
     if grade == "few":
         rows = None if found is None else found.rows_needed
-        return f"collect about {rows:,} labelled rows" if rows else "collect more labelled rows"
+        return f"collect about {rows:,} labelled rows" if rows else "collect some more labelled rows"
     if grade == "bad":
         return "calibrate it" if content.after is None else "try another method"
     if grade == "care":
@@ -144,7 +146,7 @@ def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]
     if verdict.grade == "few" and not content.seen:
         found = content.final.headline.assessment
         rows = found.rows_needed if found is not None else None
-        many = f"about {rows:,} labelled rows" if rows else "more labelled rows"
+        many = f"about {rows:,} labelled rows" if rows else "some more labelled rows"
         with_model = f" --model {model}" if content.after is not None else ""
         steps.append((f"Collect {many}, then ask again", f"hcal report {file}{with_model} -o report.html"))
     if content.after is None and verdict.grade != "good":
@@ -168,11 +170,9 @@ def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]
 
 def direction(side: ReportSide) -> str:
     """Return over-confident, under-confident or neither, as far as it exceeds chance."""
-    top = side.headline.certificate.top if side.headline.certificate is not None else None
-    low, high = (-1.0, 1.0) if top is None else top.overall
-    if low <= 0 <= high:
-        return "neither proven over- nor under-confident on average"
-    gap = side.over_confidence
+    gap, right = side.metrics.mean_confidence - side.metrics.accuracy, side.metrics.accuracy
+    if abs(gap) <= 2 * np.sqrt(right * (1 - right) / side.metrics.n):
+        return "neither over- nor under-confident on average"
     return f"{'over' if gap > 0 else 'under'}-confident by {100 * abs(gap):.1f} points"
 
 
@@ -208,7 +208,11 @@ def _change(content: Content, after: ReportSide) -> str:
 
 
 def _alarms(content: Content) -> list[str]:
-    alarms = [*content.final.metrics.warnings, *(f"{_capital(note)}." for note in content.notes)]
+    alarms = [
+        f"The predictor has collapsed: {r}. Low class-wise errors mean nothing here."
+        for r in content.final.metrics.collapse
+    ]
+    alarms += [f"{_capital(note)}." for note in content.notes]
     if content.calibrator is not None and not content.calibrator.converged_:
         alarms.append("The calibrator's fit did not converge.")
     if _worse(content):

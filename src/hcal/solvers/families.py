@@ -1,7 +1,7 @@
 """Families of softmax maps that methods fit by NLL: scores of θ and x, with their pullback and curvature.
 
-A family is a frozen dataclass, so that it can be sent to where the rows are. ``vjp(θ, x)`` gives the scores (N, K)
-whose softmax are the probabilities, and a function that pulls a gradient in the scores back to one in θ.
+``vjp(θ, x)`` gives the scores (N, K) whose softmax are the probabilities, and a function that pulls a gradient in the
+scores back to one in θ.
 """
 
 from __future__ import annotations

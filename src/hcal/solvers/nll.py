@@ -1,10 +1,9 @@
-"""Fitting a family of softmax maps by mean NLL + penalty, on rows in memory or not."""
+"""Fitting a family of softmax maps by mean NLL + penalty."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -13,7 +12,6 @@ from hcal.numerics import Float64, IntArray, row_blocks
 from hcal.runtime.threads import each
 from hcal.solvers.families import Family
 from hcal.solvers.optimise import Prox, Solution, lbfgs, newton, proximal_gradient
-from hcal.solvers.rows import ArrayRows, FitRows
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
@@ -66,7 +64,9 @@ def mean_nll(scores: Float64, y: IntArray, weight: Float64 | None = None) -> flo
 
 def fit_nll(
     family: Family,
-    rows: FitRows,
+    x: Float64,
+    y: IntArray,
+    weight: Float64 | None = None,
     *,
     penalty: Ridge | Prox | None = None,
     start: Float64 | None = None,
@@ -85,8 +85,10 @@ def fit_nll(
     Parameters
     ----------
     family : Family
-    rows : FitRows
-        :func:`hcal.solvers.rows.array_rows`, or rows that are read block by block.
+    x : array of shape (N, ·)
+        What the family takes.
+    y : array of shape (N,)
+    weight : array of shape (N,), optional
     penalty : Ridge or Prox, optional
         A Prox penalises the distance from the start.
     start : array of shape (P,), optional
@@ -103,21 +105,18 @@ def fit_nll(
     Examples
     --------
     >>> from hcal.solvers.families import ClassLinear
-    >>> from hcal.solvers.rows import array_rows
     >>> x, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
     >>> ridge = Ridge(np.full(4, 1e-9), np.zeros(4))
-    >>> solved = fit_nll(ClassLinear(2), array_rows(x, y), penalty=ridge)
+    >>> solved = fit_nll(ClassLinear(2), x, y, penalty=ridge)
     >>> ClassLinear(2).vjp(solved.theta, x[:1])[0].round(4) @ [-1.0, 1.0]  # log 3
     array([1.0986])
     """
     first = family.start if start is None else start
-    if isinstance(rows, ArrayRows):
-        rows = replace(rows, x=rows.x.astype(np.float64, copy=False))
+    rows = x.astype(np.float64, copy=False), y, unit_weight(weight, len(y))
     ridge = penalty if isinstance(penalty, Ridge) else None
 
     def loss(theta: Float64) -> tuple[float, Float64]:
-        value, gradient = rows.sum(partial(_loss_sums, family, theta))
-        value, gradient = value / rows.total, gradient / rows.total
+        value, gradient = _loss_sums(family, theta, *rows)
         if ridge is not None:
             extra, slope = ridge.value_and_grad(theta)
             value, gradient = value + extra, gradient + slope
@@ -132,7 +131,7 @@ def fit_nll(
     if linear and bounds is None and len(first) <= NEWTON_PARAMETERS:
 
         def hessian(theta: Float64) -> Float64:
-            total: Float64 = rows.sum(partial(_second_sums, family, theta, "curvature"))[0] / rows.total
+            total = _second_sums(family, theta, "curvature", *rows)
             if ridge is not None:
                 total[np.diag_indices_from(total)] += 2 * ridge.strength
             return total
@@ -140,7 +139,7 @@ def fit_nll(
         return newton(loss, hessian, first, tolerance=newton_gain)
     unit = None
     if linear:
-        diagonal = rows.sum(partial(_second_sums, family, first, "diagonal"))[0] / rows.total
+        diagonal = _second_sums(family, first, "diagonal", *rows)
         unit = _units(diagonal if ridge is None else diagonal + 2 * ridge.strength)
     return lbfgs(
         loss, first, scale=unit, bounds=bounds, max_iterations=max_iterations, tolerance=tolerance, gain=gain,
@@ -191,7 +190,7 @@ def _loss_sums(
 
 def _second_sums(
     family: Any, theta: Float64, which: str, x: Float64, y: IntArray, weight: Float64
-) -> tuple[Float64]:
+) -> Float64:
     """Return the sum over rows of the curvature (P, P) of the NLL, or of its diagonal (P,)."""
     size = len(theta) if which == "curvature" else x.shape[1]
     blocks = row_blocks((len(x), size), 4_000_000)
@@ -199,7 +198,7 @@ def _second_sums(
         getattr(family, which)(x[block], _softmax(family.vjp(theta, x[block])[0])[0], weight[block])
         for block in blocks
     ]
-    return (np.sum(parts, axis=0),)
+    return np.asarray(np.sum(parts, axis=0))
 
 
 def _blocks(x: Float64, part: slice) -> list[slice]:

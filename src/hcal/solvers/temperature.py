@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
 from hcal.runtime.threads import each
-from hcal.solvers.rows import FitRows, array_rows
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)
@@ -49,56 +47,38 @@ def logit_scale(logits: FloatArray) -> float:
     >>> logit_scale(np.array([[0.0, 4.0]]))
     2.0
     """
-    return _scale(*_distances(logits))
-
-
-def _distances(logits: FloatArray) -> tuple[float, int]:
-    """Return the sum over rows of the mean distance to the top, and the number of rows."""
     blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
     parts = each(lambda rows: -_below_top(logits, rows).mean(axis=1).sum(), blocks, events=logits.size)
-    return float(sum(parts)), len(logits)
-
-
-def _scale(distances: float, n_rows: int) -> float:
-    scale = distances / n_rows
+    scale = float(sum(parts)) / len(logits)
     return scale if scale > NOTHING else 0.0
 
 
 def _derivatives(
-    rows: FitRows, unit: float, log_sizes: Float64 | None = None
+    logits: FloatArray, y: IntArray, weight: Float64, unit: float
 ) -> Callable[[float], tuple[float, float]]:
     """Return β ↦ (first, second) derivative in β of the mean NLL of softmax(β z), z measured in ``unit``.
 
     The first is the mean of E_p[z] − z_y and increases with β; the second is the mean of Var_p[z]. In a unit
-    of their own, squares of the scores cannot overflow.
+    of their own, squares of the scores cannot overflow. ``weight`` sums to 1.
     """
+    blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
 
     def derivatives(beta: float) -> tuple[float, float]:
-        slope, curvature = rows.sum(partial(_derivative_sums, beta, unit, log_sizes))
-        return slope / rows.total, curvature / rows.total
+        def of_block(rows: slice) -> tuple[float, float]:
+            d = _below_top(logits, rows)
+            d /= unit
+            e = np.exp(beta * d)
+            mass = e.sum(axis=1)
+            e *= d
+            mean = e.sum(axis=1) / mass
+            variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
+            gap = mean - d[np.arange(len(d)), y[rows]]
+            return float(weight[rows] @ gap), float(weight[rows] @ np.maximum(variance, 0))
+
+        slope, curvature = zip(*each(of_block, blocks, events=logits.size), strict=True)
+        return sum(slope), sum(curvature)
 
     return derivatives
-
-
-def _derivative_sums(
-    beta: float, unit: float, log_sizes: Float64 | None, logits: FloatArray, y: IntArray, weight: Float64
-) -> tuple[float, float]:
-    """Return the sums over rows of both derivatives of the NLL; a score may stand for several classes."""
-
-    def of_block(rows: slice) -> tuple[float, float]:
-        d = _below_top(logits, rows)
-        d /= unit
-        e = np.exp(beta * d if log_sizes is None else beta * d + log_sizes[rows])
-        mass = e.sum(axis=1)
-        e *= d
-        mean = e.sum(axis=1) / mass
-        variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
-        gap = mean - d[np.arange(len(d)), y[rows]]
-        return float(np.sum(weight[rows] * gap)), float(np.sum(weight[rows] * np.maximum(variance, 0)))
-
-    parts = each(of_block, row_blocks(logits.shape, _BLOCK_EVENTS), events=logits.size)
-    slope, curvature = (float(sum(column)) for column in zip(*parts, strict=True))
-    return slope, curvature
 
 
 def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
@@ -118,16 +98,15 @@ def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Flo
     return loss, slope
 
 
-def top_probability(logits: FloatArray, beta: float, log_sizes: Float64 | None = None) -> Float64:
-    """Return the largest softmax(β z) of every row (N,); a score stands for e^log_sizes classes, or for one.
+def top_probability(logits: FloatArray, beta: float) -> Float64:
+    """Return the largest softmax(β z) of every row (N,).
 
     >>> top_probability(np.array([[0.0, 4.0]]), 0.0)
     array([0.5])
     """
     top = np.empty(len(logits))
     for rows in row_blocks(logits.shape, _BLOCK_EVENTS):
-        scores = beta * _below_top(logits, rows)
-        top[rows] = 1 / np.exp(scores if log_sizes is None else scores + log_sizes[rows]).sum(axis=1)
+        top[rows] = 1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1)
     return top
 
 
@@ -178,63 +157,21 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     >>> round(2 * solved.beta, 6)  # log 3
     1.098612
     """
-    return temperature_of(array_rows(logits, y, weight))
-
-
-def temperature_of(rows: FitRows, log_sizes: Float64 | None = None) -> Temperature:
-    """Find the temperature of rows in memory or not; a score stands for e^log_sizes classes, or for one.
-
-    >>> rows = array_rows(np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0]))
-    >>> round(2 * temperature_of(rows).beta, 6)
-    1.098612
-    """
-
-    def confidence(beta: float) -> float:
-        return float(rows.sum(partial(_confidence_sum, beta, log_sizes))[0]) / rows.total
-
-    looked = rows.sum(_first_look)
-    return search_temperature(
-        looked, lambda unit: _derivatives(rows, unit, log_sizes), confidence, rows.total
-    )
-
-
-def search_temperature(
-    looked: tuple[float, int, int],
-    derivatives_in: Callable[[float], Callable[[float], tuple[float, float]]],
-    confidence: Callable[[float], float],
-    total: float,
-) -> Temperature:
-    """Find the temperature of least mean NLL, whoever sums over the rows.
-
-    ``looked`` are the sum over rows of the mean distance to the top score, how many rows there are, and how
-    many labels do not have the top score; ``derivatives_in`` makes of a unit of the logits β ↦ both
-    derivatives of the mean NLL in that unit, ``confidence`` of β the mean of the largest probability;
-    ``total`` is the weight of all rows.
-    """
-    distances, n_rows, missed = looked
-    scale = _scale(distances, n_rows)
+    w = np.ones(len(y)) if weight is None else weight
+    scale, total = logit_scale(logits), float(w.sum())
     if scale == 0:
         return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
-    derivatives = derivatives_in(scale)
+    derivatives = _derivatives(logits, y, w / total, scale)
     if derivatives(0.0)[0] >= 0:
-        message = "the scores say nothing, or the opposite of the labels: T is at its upper bound"
+        message = (
+            "the scores carry no information about the labels (or are reversed); T is at its upper bound"
+        )
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
-    if not missed:
-        return _succession(confidence, scale, total)
+    top = logits[np.arange(len(y)), y] == logits.max(axis=1)
+    if not np.any(~top & (w > 0)):
+        return _succession(confidence_of_beta(logits, w), scale, total)
     solved = _newton(derivatives)
     return replace(solved, beta=solved.beta / scale)
-
-
-def _first_look(logits: FloatArray, y: IntArray, weight: Float64) -> tuple[float, int, int]:
-    """Return what :func:`_distances` does, and how many labels do not have the top score."""
-    top = logits[np.arange(len(y)), y] == logits.max(axis=1)
-    return *_distances(logits), int(np.count_nonzero(~top & (weight > 0)))
-
-
-def _confidence_sum(
-    beta: float, log_sizes: Float64 | None, logits: FloatArray, y: IntArray, weight: Float64
-) -> tuple[float]:
-    return (float(weight @ top_probability(logits, beta, log_sizes)),)
 
 
 def _succession(confidence: Callable[[float], float], scale: float, total: float) -> Temperature:

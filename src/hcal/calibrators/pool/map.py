@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.maps.base import STEEP, Map, array, map_type, option
+from hcal.maps.base import SMALL, STEEP, Map, array, map_type, option
 from hcal.xp import Array, namespace
 
 #: Classes within this of the top score, at the fitted temperature, share the top, the nearer the more: a tie that
@@ -95,6 +95,11 @@ class Rest(Map):
         value = (log_mean - self.spread[0]) / self.spread[1]
         return namespace(value).clip(value, self.spread[2], self.spread[3])
 
+    def check(self) -> None:
+        """Raise a ValueError where fields do not fit each other."""
+        if self.spread[1] < SMALL:
+            raise ValueError(f"'spread' must hold a deviation of at least {SMALL:g}")
+
 
 @map_type
 class Events(Map):
@@ -143,16 +148,13 @@ class PoolMap(Map):
         log_probs = xp.log_softmax(scores + shares * self.last(top - rest))
         return keep_top(log_probs, share) if self.keep else log_probs
 
-    def probabilities(self, x: Array) -> Array:
-        """Return probabilities (N, K), by the compiled twin where it can be."""
-        if isinstance(x, np.ndarray):
-            try:
-                from hcal.calibrators.pool._compiled import predict
-            except ImportError:
-                pass
-            else:
-                return predict(self, x)
-        return super().probabilities(x)
+    def compiled(self, x: Array) -> Array | None:
+        """Return probabilities (N, K) by the compiled twin of the formula, where numba is installed."""
+        try:
+            from hcal.calibrators.pool._compiled import predict
+        except ImportError:
+            return None
+        return predict(self, x)
 
     def pooled(self, margin: Array, shares: Array) -> Array:
         """Return the weighted sum of what the members say, (N, K)."""

@@ -1,0 +1,328 @@
+"""Blocks: the rows of files, or of a program, some at a time, so that a block bounds the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcal import inputs
+from hcal.inputs import InputKind
+from hcal.io.class_names import ClassName, check_classes
+from hcal.io.limits import explained
+from hcal.io.reading import (
+    DataFile,
+    Piece,
+    Reading,
+    check_label_count,
+    files_of,
+    open_rows,
+    plan_for,
+    read,
+    read_blocks,
+)
+from hcal.io.request import Request
+from hcal.io.table_files import text_column
+from hcal.io.tables import Part, UnknownKindError, missing_labels
+
+#: The rows of a block where nobody says, and the numbers that it then holds at most.
+ROWS: Final = 65_536
+NUMBERS: Final = 2**23
+#: By so many rows it is decided which columns are text.
+_PROBE: Final = 1024
+#: A file is cut into at most about this many pieces, whoever reads them: answers must not depend on that.
+_MOST_PIECES: Final = 256
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of a source, in its order.
+
+    Attributes
+    ----------
+    scores : array of shape (B, K), or (B,) for a binary score
+    kind : {"logits", "probs", "log_probs"}
+    y : array of shape (B,), or None
+        Integers 0..K−1.
+    start : int
+        The number of the first row in the source.
+    ids, groups, weight : array of shape (B,), or None
+    """
+
+    scores: NDArray[Any]
+    kind: InputKind
+    y: NDArray[Any] | None
+    start: int
+    ids: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
+    weight: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@contextmanager
+def rows_from(start: int) -> Iterator[None]:
+    """Let an error about a block say where the block begins: its own rows are counted from there.
+
+    Examples
+    --------
+    >>> with rows_from(65536):
+    ...     raise ValueError("y: row 3 is 'cow'")
+    Traceback (most recent call last):
+    ...
+    ValueError: counting from row 65,536: y: row 3 is 'cow'
+    """
+    try:
+        yield
+    except ValueError as error:
+        if start == 0:
+            raise
+        raise type(error)(f"counting from row {start:,}: {error}") from None
+
+
+def _as_batch(start: int, data: DataFile) -> Batch:
+    """Return rows of a file with their labels as integers."""
+    with rows_from(start):
+        y = None if data.y is None else inputs.check_labels(data.labels(), len(data.values), data.n_classes)
+    return Batch(data.values, data.kind, y, start, data.ids, data.groups, data.weight)
+
+
+def _rows_of_a_block(rows: int | None, n_classes: int) -> int:
+    return rows or max(1, min(ROWS, NUMBERS // n_classes))
+
+
+def read_piece(piece: Piece) -> Iterator[Batch]:
+    """Yield the batches of one of :meth:`Batches.pieces`, in this or in any other process.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.npz"
+    >>> np.savez(path, probs=[[0.25, 0.75], [0.5, 0.5]], y=[1, 0])
+    >>> [batch.start for piece in batches(path, rows=1).pieces() for batch in read_piece(piece)]
+    [0, 1]
+    """
+    for start, data in read_blocks(piece):
+        if len(data.values):
+            yield _as_batch(start, data)
+
+
+class Batches:
+    """The rows of files, block by block, as often as they are asked for.
+
+    Attributes
+    ----------
+    kind : {"logits", "probs", "log_probs"}
+    n_classes : int
+    classes : tuple of str, or None
+        Names of the classes in the order of the columns.
+    part : str
+        ``"cal"``, ``"test"``, or ``""`` for files without parts.
+    first : DataFile
+        Some of the first rows, by which it was decided what the columns hold.
+    n_rows : int or None
+        How many rows there are; None where only the end of an iterator will tell.
+    """
+
+    def __init__(self, paths: Sequence[Path], reading: Reading, rows: int | None) -> None:
+        self.paths, self._asked = tuple(paths), reading
+        self.first = first = self._probe()
+        self.kind: InputKind = first.kind
+        self.n_classes, self.classes, self.part = first.n_classes, first.classes, first.part
+        self._size = _rows_of_a_block(rows, self.n_classes)
+        self.reading = reading.after(first)
+
+    def _probe(self) -> DataFile:
+        """Return the first rows of all."""
+        for path in self.paths:
+            (piece, *_), _ = _cut(path, self._asked, _PROBE, 0, 0)
+            for _, data in read_blocks(replace(piece, end=min(piece.end, _PROBE))):
+                if len(data.values):
+                    return data
+        raise ValueError(f"{self.paths[0].name} has no rows")
+
+    @cached_property
+    def _pieces(self) -> list[Piece]:
+        pieces, first, origin = list[Piece](), 0, 0
+        for path in self.paths:
+            # Absolute: who reads a piece may stand in another folder.
+            found, n_rows = _cut(path.absolute(), self.reading, self._size, first, origin)
+            pieces += [piece for piece in found if len(piece)]
+            first, origin = first + sum(map(len, found)), origin + n_rows
+        check_label_count(self.reading.request.labels, origin)
+        self.dropped = origin - first
+        return pieces
+
+    @property
+    def name(self) -> str:
+        """The name of the first file, and how many come with it."""
+        return replace(self.first, path=self.paths[0], more=self.paths[1:]).name
+
+    def check_labels(self) -> None:
+        """Raise where there are no labels, or none that are classes: before a long pass, not in it."""
+        _as_batch(0, replace(self.first, y=self.first.labels()))
+
+    def pieces(self) -> list[Piece]:
+        """Return disjoint parts of the rows, in their order, each for :func:`read_piece`.
+
+        They depend on the files and on the block size alone, never on who reads them.
+        """
+        return list(self._pieces)
+
+    @property
+    def n_rows(self) -> int | None:
+        """How many rows there are."""
+        return sum(map(len, self._pieces))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return chain.from_iterable(map(read_piece, self._pieces))
+
+    def read_all(self) -> DataFile:
+        """Return all rows at once, as :func:`hcal.io.read` does."""
+        return read(list(self.paths), self._asked.request, part=self._asked.part, order=self._asked.order)
+
+
+def _cut(path: Path, reading: Reading, size: int, first: int, origin: int) -> tuple[list[Piece], int]:
+    """Return the pieces of a file, about ``size`` rows each, and how many rows the file has."""
+    with open_rows(path) as rows, explained(path.name):
+        plan = plan_for(rows, reading)
+        n_rows = rows.count(plan.columns)
+        step = size * max(1, ceil(n_rows / (size * _MOST_PIECES)))
+        if rows.cuts is None:
+            cuts = [(a, 0) for a in range(0, n_rows, step)] or [(0, 0)]
+        else:
+            cuts = rows.cuts[:1]
+            for cut in rows.cuts[1:]:
+                cuts += [cut] if cut[0] - cuts[-1][0] >= step else []
+        pieces, stops = list[Piece](), [start for start, _ in cuts[1:]] + [n_rows]
+        for cut, stop in zip(cuts, stops, strict=True):
+            count = stop - cut[0]
+            if reading.request.unlabelled == "drop" and "label" in plan.roles:
+                count -= _unlabelled(rows, plan.roles["label"], cut, stop, reading.order)
+            pieces.append(Piece(path, cut[0], stop, cut, first, count, origin, reading, size))
+            first += count
+        return pieces, n_rows
+
+
+def _unlabelled(rows: Any, name: str, cut: Any, stop: int, classes: Any) -> int:
+    """Return how many of some rows have no label."""
+    found = rows.blocks([name], [name], cut, cut[0], stop, ROWS)
+    return sum(int(missing_labels(text_column(block[name]), classes).sum()) for block in found)
+
+
+class ArrayBatches(Batches):
+    """Rows that a program hands over, block by block."""
+
+    def __init__(self, blocks: Callable[[], Iterator[Any]], request: Request, rows: int | None) -> None:
+        self._blocks, self.kind = blocks, request.input
+        self.paths, self.part, self.classes = (), "", request.classes
+        begun = self._blocks()
+        first = next(begun, None)
+        if first is None:
+            raise ValueError("the source has no rows")
+        self._begun: Iterator[Any] | None = chain([first], begun)
+        self.first = self._data(first)
+        self.n_classes = self.first.n_classes
+        if self.classes is not None:
+            check_classes(self.classes, self.n_classes)
+        self._size = _rows_of_a_block(rows, self.n_classes)
+
+    @property
+    def n_rows(self) -> None:
+        """Unknown until the end."""
+        return
+
+    def pieces(self) -> list[Piece]:
+        """Say that there are none: arrays that a program makes can be read by that program only."""
+        raise ValueError("an iterator has no pieces that other processes could read: write its rows to files")
+
+    def __iter__(self) -> Iterator[Batch]:
+        begun, self._begun = self._begun, None
+        start = 0
+        for block in self._blocks() if begun is None else begun:
+            data = self._data(block)
+            if data.n_classes != self.n_classes:
+                raise ValueError(f"a block has {data.n_classes} classes, the first has {self.n_classes}")
+            if data.y is not None and len(data.y) != len(data.values):
+                raise ValueError(f"y has {len(data.y)} labels for {len(data.values)} rows")
+            for a in range(0, len(data.values), self._size):
+                yield _as_batch(start + a, data.rows(np.arange(a, min(a + self._size, len(data.values)))))
+            start += len(data.values)
+
+    def _data(self, block: Any) -> DataFile:
+        pair = block if isinstance(block, tuple) and len(block) == 2 else (block, None)
+        y = None if pair[1] is None else inputs.to_numpy(pair[1], "y")[0]
+        return DataFile(
+            Path("iterator"), self.kind, inputs.to_numpy(pair[0], self.kind)[0], y, "", self.classes
+        )
+
+
+def batches(
+    source: Any,
+    request: Request | None = None,
+    *,
+    rows: int | None = None,
+    part: Part = "test",
+    order: Sequence[ClassName] | None = None,
+    keep: bool = False,
+) -> Batches:
+    """Return the rows of a source block by block, with memory for a block and not for the source.
+
+    Parameters
+    ----------
+    source : path-like, sequence of path-like, array, callable or iterable
+        A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). Compressed ``.npz``, pickles
+        and ``.pt`` are read file by file, all others block by block. Or arrays of a program: one array, a
+        pair ``(scores, y)``, an iterable of such blocks, or a callable that returns one; a bare iterator
+        can be read once.
+    request : Request, optional
+        As for :func:`hcal.io.read`. Arrays of a program need its ``input``.
+    rows : int, optional
+        The most rows of a block; by default 65,536, fewer where a block would hold more than 2²³ numbers.
+    part, order, keep
+        As for :func:`hcal.io.read`.
+
+    Examples
+    --------
+    >>> made = batches([np.zeros((3, 2)), np.ones((1, 2))], Request(input="logits"), rows=2)
+    >>> [(batch.start, len(batch)) for batch in made]
+    [(0, 2), (2, 1), (3, 1)]
+    """
+    if rows is not None and (not isinstance(rows, int | np.integer) or rows < 1):
+        raise ValueError(f"rows must be a positive integer, got {rows!r}")
+    request = request or Request()
+    paths = files_of(source)
+    if paths is None:
+        if request.input is None:
+            raise UnknownKindError("arrays do not say what their numbers are: add Request(input=…)")
+        return ArrayBatches(_opener(source), request, rows)
+    if request.labels is not None:
+        request = replace(request, labels=Path(request.labels).absolute())
+    return Batches(paths, Reading(request, part, keep, None if order is None else tuple(order)), rows)
+
+
+def _opener(source: Any) -> Callable[[], Iterator[Any]]:
+    """Return what begins the blocks of a program anew, or says that it cannot."""
+    if callable(source):
+        return lambda: iter(source())
+    if isinstance(source, Iterator):
+        left = [source]
+
+        def once() -> Iterator[Any]:
+            if not left:
+                raise ValueError("an iterator can be read once: give a callable that returns a new one")
+            return left.pop()
+
+        return once
+    if isinstance(source, tuple) or not isinstance(source, Iterable) or hasattr(source, "dtype"):
+        return lambda: iter([source])
+    return lambda: iter(source)

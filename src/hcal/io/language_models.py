@@ -1,0 +1,684 @@
+"""Answers of language models: scores of options, token log-probabilities, and confidences said in words.
+
+Three kinds of ``.jsonl`` files are known by their first line: samples of lm-evaluation-harness
+(``filtered_resps``), responses of an OpenAI-style server with their ``top_logprobs``, and answers with a
+``confidence``. Of the harness a line is a document under one filter: ``filtered_resps`` holds one
+``[log-likelihood, is_greedy]`` a request, ``arguments`` the requests, ``target`` the right answer as an index
+or as its text. Tasks with mutual information ask for every option twice, the second time without a context.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from hcal.io.limits import check_bytes, one_line, open_regular, size_of
+from hcal.io.request import OPTION_SCORES, OptionScore, Request
+from hcal.io.top_k import TopK
+from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
+
+#: How far below a row's lowest option one lies whose log-likelihood is −inf: it is there, and hopeless.
+_HOPELESS: Final = 1e3
+#: What a server wraps a response in: the batch format of OpenAI, and what people log.
+_WRAPPERS: Final = ("response", "body", "completion", "output")
+#: Confidences in words, where no number is said; pass another table to :func:`read_stated`.
+WORDS: Final[Mapping[str, float]] = {
+    "certain": 0.99, "almost certain": 0.95, "highly likely": 0.9, "very likely": 0.9, "likely": 0.7,
+    "probable": 0.7, "better than even": 0.6, "about even": 0.5, "toss-up": 0.5, "possible": 0.4,
+    "unlikely": 0.2, "improbable": 0.2, "very unlikely": 0.1, "highly unlikely": 0.1,
+    "almost no chance": 0.05, "impossible": 0.01,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Multiple-choice questions with their options' scores and the right answers.
+
+    Attributes
+    ----------
+    scores : list of N arrays
+        The score of each option: a log-probability, or anything that grows with it.
+    y : array of shape (N,)
+        The position of the right option.
+    tasks : list of N str
+        Where each question comes from.
+    options : list of N lists of str
+        The texts of the options; empty where unknown.
+    ids : list of N
+        What the file calls the questions (``doc_id``, ``custom_id``); empty where unknown.
+
+    Examples
+    --------
+    >>> quiz = Questions([np.array([-1.0, -3.0]), np.array([-1.0, -2.0, -9.0])], np.array([0, 1]))
+    >>> quiz.probs().round(2)
+    array([[0.88, 0.12, 0.  ],
+           [0.73, 0.27, 0.  ]])
+    """
+
+    scores: list[Float64]
+    y: IntArray
+    tasks: Sequence[str] = ()
+    options: Sequence[Sequence[str]] = ()
+    ids: Sequence[Any] = ()
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def log_probs(self) -> Float64:
+        """Return the logarithms of :meth:`probs`, −inf where there is no option; shape (N, most options)."""
+        return log_softmax_options(pad_options(self.scores, -np.inf))
+
+    def probs(self) -> Float64:
+        """Return the softmax over each question's own options, 0 elsewhere; shape (N, most options)."""
+        return np.exp(self.log_probs())
+
+
+# -- files --------------------------------------------------------------------------------------------
+
+
+def is_questions(paths: Sequence[Path]) -> bool:
+    """Whether files are samples, responses or stated confidences, and not a table with an object a line."""
+    if any(path.suffix.lower() != ".jsonl" for path in paths):
+        return False
+    return _kind_of(paths[0]) is not None
+
+
+def _kind_of(path: Path) -> str | None:
+    """Return what the first line of a file is: samples, responses, stated confidences, or None."""
+    first = next(json_lines(path), ("", None))[1]
+    if not isinstance(first, dict):
+        return None
+    if "filtered_resps" in first:
+        return "samples"
+    found = _unwrapped(first)
+    if any(key in found for key in ("choices", "logprobs", "top_logprobs")):
+        return "responses"
+    return "stated" if "confidence" in first else None
+
+
+def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
+    """Read questions with their options, or answers with their stated confidence, as fields of a DataFile.
+
+    Questions come as log-probabilities of shape (N, most options), −inf where an option does not exist;
+    stated confidences as probabilities of shape (N,) that the answer is right.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "answers.jsonl"
+    >>> _ = path.write_text('{"confidence": "80%", "correct": true}')
+    >>> read_questions([path], Request())["values"]
+    array([0.8])
+    """
+    kind = _kind_of(paths[0])
+    for path in paths[1:]:
+        if _kind_of(path) != kind:
+            raise ValueError(f"{path.name} is no file of {kind} as {paths[0].name} is")
+    if kind == "stated":
+        rows = [row for path in paths for row in json_lines(path)]
+        stated = read_stated(
+            [row for _, row in rows], unit=request.unit or "fraction", ranges=request.ranges,
+            unreadable=request.unreadable, places=[where for where, _ in rows],
+        )  # fmt: skip
+        lost = len(stated.unread)
+        note = f"{lost:,} answers whose confidence cannot be read were dropped"
+        return {"kind": "probs", "values": stated.confidence, "y": stated.correct, "dropped": lost,
+                "notes": (note,) if lost else ()}  # fmt: skip
+    if kind == "samples":
+        found = read_lm_eval(list(paths), score=request.option_score or "sum")
+    else:
+        found = read_responses(list(paths))
+    fields: dict[str, Any] = {
+        "kind": "log_probs",
+        "values": found.log_probs(),
+        "y": found.y,
+        "questions": True,
+    }
+    if found.ids:
+        name = "doc_id" if kind == "samples" else "custom_id"
+        fields |= {"ids": np.array(found.ids), "columns": {"id": name}}
+    return fields
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the place ("name, line 3") and the value of every line of a .jsonl file."""
+    with open_regular(path) as file:
+        check_bytes(path.name, size_of(file), size_of(file))
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                where = f"{path.name}, line {number}"
+                try:
+                    yield where, json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"{where}: not JSON ({one_line(error, 80)})") from None
+
+
+# -- lm-evaluation-harness ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One document as the file has it."""
+
+    where: str
+    task: str
+    conditional: Float64
+    unconditional: Float64 | None
+    options: list[str]
+    target: str
+    recorded: dict[str, Any]
+    id: Any
+
+
+def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore = "sum") -> Questions:
+    """Read multiple-choice samples of lm-evaluation-harness.
+
+    Parameters
+    ----------
+    paths : path-like, or sequence of them
+        Files of one or several tasks.
+    score : {"sum", "length", "mutual-information"}
+        What an option's score is: its log-likelihood (the harness's ``acc`` and ``brier_score``), that
+        divided by its number of characters (``acc_norm``), or that less its log-likelihood without the
+        question (``acc_mutual_info``).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "samples_quiz.jsonl"
+    >>> line = '{"doc_id": 0, "filtered_resps": [["-1.5", "True"], ["-2.5", "False"]], "target": "0"}'
+    >>> _ = path.write_text(line)
+    >>> read_lm_eval(path).probs().round(2)
+    array([[0.73, 0.27]])
+    """
+    if score not in OPTION_SCORES:
+        raise ValueError(f"score must be one of {', '.join(OPTION_SCORES)}, got {score!r}")
+    files = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
+    if not files:
+        raise ValueError("no file of samples was given")
+    samples, answers = list[_Sample](), list[int]()
+    for path in files:
+        found = list(_samples(path))
+        answers += _answers(found)
+        samples += found
+    ids = [s.id for s in samples] if all(s.id is not None for s in samples) else []
+    return Questions(
+        [_scored(s, score) for s in samples], np.array(answers, dtype=np.int64), [s.task for s in samples],
+        [s.options for s in samples], ids,
+    )  # fmt: skip
+
+
+def _samples(path: Path) -> Iterator[_Sample]:
+    """Yield the documents of a file once each: under the first filter that the file names."""
+    filters: list[Any] = []
+    name = path.stem.removeprefix("samples_")  # samples_{task}_{date}.jsonl, the date with its T
+    head, _, tail = name.rpartition("_")
+    task = head if head and tail[:4].isdigit() and "T" in tail else name
+    for where, row in json_lines(path):
+        if not isinstance(row, dict) or "filtered_resps" not in row:
+            raise ValueError(f"{where}: no sample of lm-evaluation-harness (it has no 'filtered_resps')")
+        filters = filters or [row.get("filter")]
+        if row.get("filter") == filters[0]:
+            yield _sample(where, task, row)
+    if not filters:
+        raise ValueError(f"{path.name} holds no samples")
+
+
+def _sample(where: str, task: str, row: dict[str, Any]) -> _Sample:
+    scores = _log_likelihoods(where, row["filtered_resps"])
+    contexts, options = _requests(row.get("arguments"))
+    conditional, unconditional = scores, None
+    half = len(scores) // 2
+    twice = len(options) == len(scores) == 2 * half and options[:half] == options[half:]
+    if twice and any(contexts[:half]) and not any(contexts[half:]):
+        conditional, unconditional, options = scores[:half], scores[half:], options[:half]
+    if len(conditional) < 2:
+        raise ValueError(f"{where}: {len(conditional)} option; this is no multiple-choice task")
+    recorded: dict[str, Any] = {name: row[name] for name in ("acc", "brier_score") if name in row}
+    known = options if len(options) == len(conditional) else []
+    number = row.get("doc_id") if isinstance(row.get("doc_id"), str | int) else None
+    target = str(row.get("target", ""))
+    return _Sample(where, task, conditional, unconditional, known, target, recorded, number)
+
+
+def _log_likelihoods(where: str, responses: Any) -> Float64:
+    try:
+        listed = json.loads(responses) if isinstance(responses, str) else responses  # older files hold text
+        values = np.array([float(response[0]) for response in listed])
+        pairs = all(len(response) == 2 and not isinstance(response, str) for response in listed)
+    except (TypeError, ValueError, IndexError, KeyError):
+        pairs = False
+    if not pairs:
+        raise ValueError(f"{where}: 'filtered_resps' holds no [log-likelihood, is_greedy] a choice")
+    if np.isnan(values).any() or np.isposinf(values).any():
+        raise ValueError(f"{where}: 'filtered_resps' holds NaN or +inf")
+    if np.isneginf(values).all():
+        raise ValueError(f"{where}: every option has a log-likelihood of -inf")
+    lowest = values[np.isfinite(values)].min()
+    return np.where(np.isneginf(values), lowest - _HOPELESS, values)
+
+
+def _requests(arguments: Any) -> tuple[list[str], list[str]]:
+    """Return the contexts and the continuations of the requests, as far as the file has them."""
+    if isinstance(arguments, dict):  # {"gen_args_0": {"arg_0": context, "arg_1": continuation}, ...}
+        keys = sorted(arguments, key=lambda key: int("0" + "".join(c for c in key if c.isdigit())))
+        pairs = [(arguments[key].get("arg_0"), arguments[key].get("arg_1")) for key in keys]
+    elif isinstance(arguments, list) and all(isinstance(a, list) and len(a) >= 2 for a in arguments):
+        pairs = [(a[0], a[1]) for a in arguments]
+    else:
+        return [], []
+    if not all(isinstance(text, str) for _, text in pairs):
+        return [], []
+    return [str(context or "") for context, _ in pairs], [text for _, text in pairs]
+
+
+def _scored(sample: _Sample, score: OptionScore) -> Float64:
+    if score == "sum":
+        return sample.conditional
+    if score == "mutual-information":
+        if sample.unconditional is None:
+            raise ValueError(f"{sample.where}: no requests without a context, as mutual information needs")
+        return sample.conditional - sample.unconditional
+    if not sample.options:
+        raise ValueError(f"{sample.where}: 'arguments' has no texts of the options, as their length needs")
+    # The harness puts one space before each continuation.
+    spaced = all(text.startswith(" ") for text in sample.options)
+    lengths = np.array([len(text) - spaced for text in sample.options], dtype=np.float64)
+    if not lengths.all():
+        raise ValueError(f"{sample.where}: an option is empty: it has no length to divide by")
+    return sample.conditional / lengths
+
+
+def _by_index(sample: _Sample) -> int | None:
+    text = sample.target.strip()
+    return int(text) if text.isdecimal() and int(text) < len(sample.conditional) else None
+
+
+def _by_text(sample: _Sample) -> int | None:
+    found = [i for i, text in enumerate(sample.options) if text.strip() == sample.target.strip()]
+    return found[0] if len(found) == 1 else None
+
+
+def _by_record(sample: _Sample) -> int | None:
+    """Return the answer that the harness's own results imply, where every option has the same text."""
+    recorded = sample.recorded.get("brier_score")
+    if isinstance(recorded, list) and recorded and str(recorded[0]).isdecimal():
+        return int(recorded[0])
+    if len(sample.conditional) == 2 and "acc" in sample.recorded:
+        best = int(np.argmax(sample.conditional))
+        return best if float(sample.recorded["acc"]) == 1 else 1 - best
+    return None
+
+
+_WAYS: Final[tuple[Callable[[_Sample], int | None], ...]] = (_by_index, _by_text, _by_record)
+
+
+def _answers(samples: list[_Sample]) -> list[int]:
+    """Return the right option of every document of a file, all read in the same way.
+
+    "2" may be an index or an option called 2: the way that fits every line, and the harness's own ``acc``
+    where the file has it, is the right one.
+    """
+    for way in _WAYS:
+        found = [way(sample) for sample in samples]
+        if all(map(_agrees, samples, found)):
+            return [answer for answer in found if answer is not None]
+    # No way fits all: name the first line that the first way able to read anything cannot read.
+    best = max(_WAYS, key=lambda way: sum(way(sample) is not None for sample in samples))
+    bad = next((s for s in samples if not _agrees(s, best(s))), samples[0])
+    target = one_line(repr(bad.target), 60)
+    raise ValueError(f"{bad.where}: the target {target} is no index or text of one of its options")
+
+
+def _agrees(sample: _Sample, answer: int | None) -> bool:
+    if answer is None or not 0 <= answer < len(sample.conditional):
+        return False
+    if not isinstance(sample.recorded.get("acc"), int | float):
+        return True
+    return (int(np.argmax(sample.conditional)) == answer) == (float(sample.recorded["acc"]) == 1)
+
+
+# -- token log-probabilities --------------------------------------------------------------------------
+
+
+def read_responses(paths: Sequence[Path]) -> Questions:
+    """Read responses of an OpenAI-style server, one a line, with their ``top_logprobs``.
+
+    A line is a response, or has it under ``response``; beside it stand ``options`` (the labels, or the texts
+    that the labels A, B, C, … stand for) and ``target`` (a label, a text or an index).
+    """
+    scores, answers, options, ids = [], [], [], []
+    for path in paths:
+        for where, row in json_lines(path):
+            try:
+                given = [str(option) for option in row["options"]]
+                short = all(len(option_label(option)) <= 2 for option in given)
+                labels = given if short else [chr(ord("A") + i) for i in range(len(given))]
+                scores.append(option_scores(_unwrapped(row), labels))
+                answers.append(_target(row["target"], labels, given))
+            except (KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{where}: a response needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it "
+                    f"({one_line(repr(error), 60)})"
+                ) from None
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
+            options.append(given)
+            ids.append(next((row[k] for k in ("custom_id", "doc_id", "id") if k in row), None))
+    known = ids if all(isinstance(i, str | int) for i in ids) else []
+    return Questions(scores, np.array(answers, dtype=np.int64), [], options, known)
+
+
+def _unwrapped(row: dict[str, Any]) -> dict[str, Any]:
+    for name in _WRAPPERS:
+        if isinstance(row.get(name), dict):
+            row = row[name]
+    return row
+
+
+def _target(target: Any, labels: Sequence[str], texts: Sequence[str]) -> int:
+    """Return the right option of a target that is a label, the text of an option, or an index."""
+    said = option_label(str(target))
+    for names in ([option_label(name) for name in labels], [normal_answer(text) for text in texts]):
+        wanted = said if names and names[0] == option_label(labels[0]) else normal_answer(target)
+        if not isinstance(target, bool | int) and names.count(wanted) == 1:
+            return names.index(wanted)
+    if not isinstance(target, bool) and str(target).strip().isdecimal() and int(target) < len(labels):
+        return int(target)
+    raise ValueError(f"the target {one_line(repr(target), 60)} is no index or text of one of its options")
+
+
+def option_label(text: str) -> str:
+    """Return the label of an option without what tokenizers and answers put around it.
+
+    >>> [option_label(text) for text in ("B)", "**B**", "ĠB", " b.", "(B")]
+    ['b', 'b', 'b', 'b', 'b']
+    """
+    return text.replace("Ġ", " ").replace("▁", " ").strip(" \n\t*_`\"'().:,;[]#").casefold()
+
+
+def option_scores(response: Any, options: Sequence[str]) -> Float64:
+    """Return the log-probability of each answer option, from the top tokens that a server reports.
+
+    Reads OpenAI's chat and completion formats, which vLLM's server shares, and the ``logprobs`` of vLLM's
+    own outputs. The first generated token whose alternatives name an option counts; "A", " a" and "**A**"
+    are the same option, and their probabilities are added. An option that is not among the alternatives is at
+    most as probable as the least of them, and as what they leave: it gets the smaller of the two.
+
+    Parameters
+    ----------
+    response : mapping or object
+        The whole response, one of its choices, or its ``logprobs``.
+    options : sequence of K str
+        As they stand at the start of an answer: ``["A", "B", "C", "D"]``.
+
+    Returns
+    -------
+    array of shape (K,)
+
+    Examples
+    --------
+    >>> logs = {"B": -0.2, " A": -2.0, "The": -4.0}
+    >>> top = [{"token": token, "logprob": value} for token, value in logs.items()]
+    >>> response = {"choices": [{"logprobs": {"content": [{"token": "B", "top_logprobs": top}]}}]}
+    >>> option_scores(response, ["A", "B", "C"]).round(2).tolist()
+    [-2.0, -0.2, -4.0]
+    """
+    names = [option_label(option) for option in options]
+    if len(names) < 2 or len(set(names)) < len(names) or not all(names):
+        raise ValueError(f"options must be 2 or more different texts, got {list(options)!r}")
+    seen = []
+    for alternatives in _positions(response):
+        seen = [token for token, _ in alternatives]
+        found = [[value for token, value in alternatives if option_label(token) == name] for name in names]
+        if any(found):
+            values = [value for _, value in alternatives]
+            rest = 1 - float(np.exp(np.array(values)).sum())
+            floor = min(min(values), np.log(rest) if rest > 0 else min(values))
+            return np.array([np.logaddexp.reduce(own) if own else floor for own in found])
+    raise ValueError(
+        f"no option of {list(options)} is among the reported tokens{f': {seen[:5]}' if seen else ''}"
+    )
+
+
+def top_tokens(responses: Iterable[Any], vocabulary: Mapping[str, int], *, position: int = 0) -> TopK:
+    """Return the top tokens of one generated position of every response, and the probability they leave.
+
+    Parameters
+    ----------
+    responses : iterable of mappings or objects
+        As for :func:`option_scores`.
+    vocabulary : mapping of str to int
+        The number of every token, 0..K−1, as a tokenizer's ``get_vocab()`` gives it.
+    position : int
+        Which generated token.
+
+    Returns
+    -------
+    TopK
+
+    Examples
+    --------
+    >>> vocabulary = {"A": 0, "B": 1, "C": 2, "D": 3}
+    >>> top = top_tokens([[{"B": -0.2, "A": -2.0}], [{"C": -0.1}]], vocabulary)
+    >>> top.indices.tolist(), np.exp(top.log_tail).round(3).tolist()
+    ([[1, 0], [2, -1]], [0.046, 0.095])
+    """
+    rows = []
+    for number, response in enumerate(responses):
+        found = next(islice(_positions(response), position, None), [])
+        if not found:
+            raise ValueError(f"response {number} reports no tokens at position {position}")
+        unknown = [token for token, _ in found if token not in vocabulary]
+        if unknown:
+            raise ValueError(f"response {number}: the token {unknown[0]!r} is not in the vocabulary")
+        rows.append(found)
+    shape = len(rows), max(map(len, rows), default=0)
+    values, indices = np.full(shape, -np.inf), np.full(shape, -1)
+    for number, found in enumerate(rows):
+        values[number, : len(found)] = [value for _, value in found]
+        indices[number, : len(found)] = [vocabulary[token] for token, _ in found]
+    return TopK(values, indices, n_classes=max(vocabulary.values()) + 1, kind="log_probs")
+
+
+def _get(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+
+
+def _positions(response: Any) -> Iterator[list[tuple[str, float]]]:
+    """Yield the (token, log-probability) pairs of every generated position, whatever the format."""
+    found = response
+    for name in ("choices", "outputs"):  # of a server, of vLLM in the same process
+        if _get(found, name):
+            found = _get(found, name)[0]
+    found = _get(found, "logprobs") or found
+    content = _get(found, "content")
+    if isinstance(content, list | tuple):
+        for position in content:
+            top = _get(position, "top_logprobs") or []
+            yield [(str(_get(each, "token")), float(_get(each, "logprob"))) for each in top]
+        return
+    listed = _get(found, "top_logprobs") or found
+    if not isinstance(listed, list | tuple):
+        raise ValueError("the response has no 'logprobs' with their 'top_logprobs': ask the server for them")
+    for position in listed:
+        if not isinstance(position, Mapping):
+            raise ValueError("the response has no 'top_logprobs': ask the server for them")
+        yield [_token(key, value) for key, value in position.items()]
+
+
+def _token(key: Any, value: Any) -> tuple[str, float]:
+    """Return text and log-probability of {text: number}, or of vLLM's {id: Logprob}."""
+    if isinstance(value, int | float):
+        return str(key), float(value)
+    text = _get(value, "decoded_token")
+    return str(key if text is None else text), float(_get(value, "logprob"))
+
+
+# -- confidences in words -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Stated confidences, and whether the answers were right: a binary problem for everything in hcal.
+
+    Attributes
+    ----------
+    confidence : array of shape (N,)
+        P(right), as it was said.
+    correct : array of shape (N,)
+        1 where the answer was right.
+    unread : list of int
+        The records without a confidence, by number; they are not among the N.
+    """
+
+    confidence: Float64
+    correct: IntArray
+    unread: list[int]
+
+
+def read_stated(
+    records: Iterable[Mapping[str, Any]],
+    *,
+    unit: str = "fraction",
+    ranges: str = "error",
+    unreadable: str = "drop",
+    words: Mapping[str, float] = WORDS,
+    places: Sequence[str] | None = None,
+) -> Stated:
+    """Read what a model, or a judge, says about its own answers.
+
+    Parameters
+    ----------
+    records : iterable of mappings
+        Each with ``confidence`` (a number, or a text such as "85%", "95,5 %", "9/10", "8 out of 10" or
+        "very likely") and either ``correct`` (true or false, yes or no) or ``answer`` and ``target``,
+        which are compared by :func:`normal_answer`.
+    unit : {"fraction", "percent"}
+        Whether a plain number goes up to 1 or to 100. A per cent sign needs neither.
+    ranges : {"error", "middle"}
+        Whether "70-80 %" cannot be read or is 0.75.
+    unreadable : {"drop", "error"}
+        What happens to records whose confidence cannot be read.
+    words : mapping of str to float
+        What words mean where no number is said; :data:`WORDS` by default.
+    places : sequence of str, optional
+        What messages call the records.
+
+    Examples
+    --------
+    >>> rows = [
+    ...     {"answer": "Paris.", "target": "paris", "confidence": "95,5 %"},
+    ...     {"answer": "Lyon", "target": "Paris", "confidence": 0.6},
+    ...     {"correct": "yes", "confidence": "I do not know"},
+    ... ]
+    >>> stated = read_stated(rows)
+    >>> stated.confidence, stated.correct, stated.unread
+    (array([0.955, 0.6  ]), array([1, 0]), [2])
+    """
+    confidence, correct, unread, quoted = list[float](), list[int](), list[int](), list[str]()
+    for number, record in enumerate(records):
+        where = f"record {number}" if places is None else places[number]
+        if not isinstance(record, Mapping):
+            raise ValueError(f"{where}: no answer with its 'confidence'")
+        right, said = _is_right(record, where), record.get("confidence")
+        share = _confidence(said, 100.0 if unit == "percent" else 1.0, where, ranges, words)
+        if share is None:
+            unread.append(number)
+            quoted.append(f"{one_line(repr(said), 40)} ({where})")
+        else:
+            confidence.append(share)
+            correct.append(right)
+    if unread and (unreadable != "drop" or not confidence):
+        raise ValueError(
+            f"{len(unread)} of {len(unread) + len(confidence)} confidences cannot be read, such as "
+            f"{', '.join(quoted[:3])}: unreadable='drop' (--unreadable drop) goes on without them"
+        )
+    if not confidence:
+        raise ValueError("no record has a confidence that could be read")
+    return Stated(np.array(confidence), np.array(correct, dtype=np.int64), unread)
+
+
+_N: Final = r"(?<![\w.,])(\d+(?:[.,]\d+)?|\.\d+)"
+_PERCENT: Final = r"\s*(%|per ?cent\b)"
+_RANGE: Final = re.compile(
+    rf"{_N}(?:{_PERCENT})?\s*(?:-|–|—|to|bis)\s*(\d+(?:[.,]\d+)?|\.\d+)(?:{_PERCENT})?", re.I
+)
+_RATIO: Final = re.compile(rf"{_N}\s*(?:/|out of|of)\s*(\d+(?:[.,]\d+)?)", re.I)
+_NUMBER: Final = re.compile(rf"{_N}(?:{_PERCENT})?", re.I)
+
+
+def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping[str, float]) -> float | None:
+    """Return a stated confidence as a share; None where it cannot be read."""
+    if said is None or isinstance(said, bool) or not isinstance(said, str | int | float):
+        return None
+    if not isinstance(said, str):
+        return _share(float(said), whole, said, where)
+    if found := _RATIO.search(said):
+        return _share(_float(found[1]), _float(found[2]) or 1.0, said, where)
+    if found := _RANGE.search(said):
+        if ranges != "middle":
+            return None
+        scale = 100.0 if found[2] or found[4] else whole
+        return _share((_float(found[1]) + _float(found[3])) / 2, scale, said, where)
+    numbers = _NUMBER.findall(said)
+    marked = [text for text, percent in numbers if percent]
+    if marked:
+        return _share(_float(marked[-1]), 100.0, said, where)
+    if numbers:  # "of 3 sources, confidence 0.8": the last number is the confidence
+        return _share(_float(numbers[-1][0]), whole, said, where)
+    plain = normal_answer(said)
+    told = [
+        name for name in sorted(words, key=len, reverse=True) if re.search(rf"\b{re.escape(name)}\b", plain)
+    ]
+    if not told or re.search(r"\bnot\b", plain):
+        return None
+    return float(words[told[0]])
+
+
+def _float(text: str) -> float:
+    return float(text.replace(",", "."))
+
+
+def _share(value: float, whole: float, said: Any, where: str) -> float | None:
+    share = value / whole
+    if share != share:
+        return None
+    if not 0 <= share <= 1:
+        hint = "; unit='percent' (--unit percent) if numbers go up to 100" if whole == 1 else ""
+        raise ValueError(
+            f"{where}: the confidence {one_line(repr(said), 40)} is not between 0 and {whole:g}{hint}"
+        )
+    return share
+
+
+def normal_answer(text: Any) -> str:
+    """Return an answer as it is compared: lower case, single spaces, no punctuation around it.
+
+    >>> normal_answer(" Paris. ") == normal_answer("paris"), normal_answer("The  Hague!")
+    (True, 'the hague')
+    """
+    return " ".join(str(text).split()).strip(" .,;:!?\"'`*()[]").casefold()
+
+
+_RIGHT: Final = {"1": 1, "true": 1, "yes": 1, "correct": 1, "right": 1,
+                 "0": 0, "false": 0, "no": 0, "incorrect": 0, "wrong": 0}  # fmt: skip
+
+
+def _is_right(record: Mapping[str, Any], where: str) -> int:
+    if "correct" in record:
+        value = record["correct"]
+        said = (
+            str(int(value)) if isinstance(value, bool | np.bool_ | int | float) and value in (0, 1) else value
+        )
+        if isinstance(said, str) and normal_answer(said) in _RIGHT:
+            return _RIGHT[normal_answer(said)]
+        raise ValueError(f"{where}: 'correct' must be true or false, got {one_line(repr(value), 60)}")
+    if "answer" in record and "target" in record:
+        return int(normal_answer(record["answer"]) == normal_answer(record["target"]))
+    raise ValueError(f"{where} has neither 'correct' nor 'answer' and 'target'")

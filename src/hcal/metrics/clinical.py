@@ -1,0 +1,393 @@
+"""``hcal.clinical``: what clinical papers report about the predicted risk of one outcome.
+
+Calibration-in-the-large, slope and intercept are logistic regressions on the log-odds of the prediction (Cox,
+Biometrika 1958; Steyerberg, Clinical Prediction Models, 2019). ICI, E50, E90 and E_max (Austin, Steyerberg,
+Statistics in Medicine 2019) are distances to a smooth calibration curve: a logistic regression on a
+restricted cubic spline of the log-odds. Net benefit: Vickers, Elkin, Medical Decision Making 2006. Which of
+these to report: Van Calster et al., BMC Medicine 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+from scipy.special import chdtrc, expit, logit, ndtr, ndtri
+
+from hcal.metrics.sample import Vector, as_sample
+from hcal.metrics.smooth import spiegelhalter_z
+from hcal.numerics import Float64
+
+#: Log-odds are taken of probabilities at least this far from 0 and 1.
+_CLIP: Final = 1e-8
+#: Quantiles at which the knots of the spline lie (Harrell), by their number.
+_KNOTS: Final = {3: (0.1, 0.5, 0.9), 5: (0.05, 0.275, 0.5, 0.725, 0.95)}
+#: With fewer rows of the rarer outcome the curve has three knots instead of five.
+_ENOUGH: Final = 100
+#: Keeps the spline's coefficients finite where the outcomes can be separated.
+_RIDGE: Final = 1e-6
+#: Curves drawn for intervals, and points at which they are compared.
+_DRAWS, _POINTS = 500, 1000
+_NEWTON_STEPS: Final = 100
+_SHOWN: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
+
+HOSMER_LEMESHOW_NOTE: Final = (
+    "Do not rely on this test: it depends on the grouping, misses miscalibration in small samples, finds "
+    "harmless miscalibration in large ones, and does not say how large it is."
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its confidence interval; NaN where there is none."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if np.isnan(self.low):
+            return f"{self.value:.3f}"
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The smooth calibration curve: observed against predicted risk, with pointwise intervals; (P,) each."""
+
+    predicted: Vector
+    observed: Vector
+    low: Vector
+    high: Vector
+
+
+@dataclass(frozen=True)
+class DecisionCurve:
+    """Net benefit by threshold, (T,) each, in true positives per row; to treat none has 0 everywhere."""
+
+    thresholds: Vector
+    model: Vector
+    treat_all: Vector
+
+
+@dataclass(frozen=True)
+class Clinical:
+    """The clinical panel. ``print`` it, or take ``to_dict()``.
+
+    Attributes
+    ----------
+    n, events : int
+        Rows, and rows with the outcome.
+    positive : int
+        The class that is the outcome.
+    ci : float
+        Level of the intervals.
+    in_the_large : Estimate
+        Calibration-in-the-large: log-odds by which observed risks exceed predicted ones; ideal 0.
+    slope, intercept : Estimate
+        Of the logistic regression on the predicted log-odds; ideal 1 and 0. A slope below 1 means that
+        predictions are too extreme.
+    observed_expected : Estimate
+        O:E, observed over expected number of outcomes; ideal 1.
+    ici, e50, e90, e_max : Estimate
+        Mean, median, 90th percentile and maximum of |observed − predicted risk| along the smooth curve. Their
+        intervals allow for what chance adds to a distance.
+    brier, scaled_brier : Estimate
+        Mean of (p − outcome)², and 1 less its ratio to that of predicting the observed risk for everybody.
+        With two classes, :func:`hcal.metrics.brier` sums over both and is twice as large.
+    auc : Estimate
+        Area under the ROC curve, interval by DeLong's variance.
+    spiegelhalter_z, spiegelhalter_p : float
+    hosmer_lemeshow, hosmer_lemeshow_p : float
+        Over tenths of the predicted risk, with as many degrees of freedom as groups (the predictions were not
+        fitted on these rows). Shown because it is asked for; do not rely on it.
+    curve : Curve
+    net_benefit : DecisionCurve
+    notes : tuple of str
+    """
+
+    n: int
+    events: int
+    positive: int
+    ci: float
+    in_the_large: Estimate
+    slope: Estimate
+    intercept: Estimate
+    observed_expected: Estimate
+    ici: Estimate
+    e50: Estimate
+    e90: Estimate
+    e_max: Estimate
+    brier: Estimate
+    scaled_brier: Estimate
+    auc: Estimate
+    spiegelhalter_z: float
+    spiegelhalter_p: float
+    hosmer_lemeshow: float
+    hosmer_lemeshow_p: float
+    curve: Curve
+    net_benefit: DecisionCurve
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as numbers, lists and text; estimates as ``{"value", "low", "high"}``."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    def table(self) -> list[tuple[str, str, str]]:
+        """Return (name, value with interval, what it means) of every number, for people."""
+        rows = [
+            ("calibration-in-the-large", self.in_the_large, "ideal 0"),
+            ("calibration slope", self.slope, "ideal 1; below: too extreme"),
+            ("calibration intercept", self.intercept, "ideal 0"),
+            ("observed : expected", self.observed_expected, "ideal 1"),
+            ("ICI", self.ici, "mean distance of observed from predicted risk"),
+            ("E50", self.e50, "its median"),
+            ("E90", self.e90, "its 90th percentile"),
+            ("E_max", self.e_max, "its maximum"),
+            ("Brier score", self.brier, "0 is perfect"),
+            ("scaled Brier score", self.scaled_brier, "1 is perfect, 0 is no use"),
+            ("AUC", self.auc, "0.5 is no use"),
+            ("Spiegelhalter's z", f"{self.spiegelhalter_z:.3f}", _p_value(self.spiegelhalter_p)),
+            ("Hosmer-Lemeshow", f"{self.hosmer_lemeshow:.3f}", f"{_p_value(self.hosmer_lemeshow_p)} (*)"),
+        ]
+        return [(name, str(value), words) for name, value, words in rows]
+
+    def __str__(self) -> str:
+        head = f"{self.n:,} rows, {self.events:,} with class {self.positive} ({self.events / self.n:.1%})"
+        lines = [f"{head}, {self.ci:.0%} intervals"]
+        lines += [f"{name:<25}{value:<28}{words}" for name, value, words in self.table()]
+        lines += ["", f"{'net benefit at threshold':<25}{'model':>10}{'treat all':>12}{'treat none':>12}"]
+        b = self.net_benefit
+        shown = np.isin(b.thresholds.round(9), _SHOWN) if len(b.thresholds) > 20 else slice(None)
+        table = zip(b.thresholds[shown], b.model[shown], b.treat_all[shown], strict=True)
+        lines += [f"{t:<25.1%}{model:>10.4f}{everybody:>12.4f}{0:>12}" for t, model, everybody in table]
+        return "\n".join([*lines, "", f"(*) {HOSMER_LEMESHOW_NOTE}", *self.notes])
+
+
+def _p_value(p: float) -> str:
+    return f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
+def clinical(
+    probs: Any, y: Any, *, ci: float = 0.95, thresholds: Iterable[float] | None = None, positive: int = 1
+) -> Clinical:
+    """Return the calibration, discrimination and clinical use of the predicted risk of one outcome.
+
+    Parameters
+    ----------
+    probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
+    y : array-like of shape (N,)
+        Integer labels 0..K−1.
+    ci : float
+        Level of the intervals.
+    thresholds : array-like of float, optional
+        Risks from which one would treat, for the net benefit; 1 % to 99 % by default.
+    positive : int
+        The class that is the outcome; with more than two classes it is compared with all others.
+
+    Returns
+    -------
+    Clinical
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.beta(1, 4, 2000)
+    >>> panel = clinical(p, rng.random(2000) < p)
+    >>> panel.slope.low < 1 < panel.slope.high, panel.auc.value > 0.7
+    (True, True)
+    """
+    if not 0 < ci < 1:
+        raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
+    s = as_sample(probs, y, None)
+    if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
+        raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
+    if s.weight is not None:
+        raise ValueError(
+            "the clinical panel takes rows as independent observations: it takes no sample_weight"
+        )
+    p, event = s.data.column(int(positive)), (s.y == positive).astype(np.float64)
+    events = int(event.sum())
+    if not 0 < events < s.n:
+        raise ValueError(
+            f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it"
+        )
+    z = float(ndtri((1 + ci) / 2))
+    x = logit(np.clip(p, _CLIP, 1 - _CLIP))
+    large, variance = _logistic(np.ones((s.n, 1)), event, offset=x)
+    slope, intercept, notes = _cox(x, event, z)
+    curve, distances = _calibration_curve(p, x, event, z)
+    test = spiegelhalter_z(p, event, np.ones(s.n))
+    statistic, p_value = _hosmer_lemeshow(p, event)
+    return Clinical(
+        n=s.n,
+        events=events,
+        positive=int(positive),
+        ci=float(ci),
+        in_the_large=_wald(large[0], variance[0, 0], z),
+        slope=slope,
+        intercept=intercept,
+        observed_expected=_observed_expected(p, event, z),
+        **dict(zip(("ici", "e50", "e90", "e_max"), distances, strict=True)),
+        **_brier(p, event, z),
+        auc=_auc(p, event, z),
+        spiegelhalter_z=test,
+        spiegelhalter_p=float(2 * ndtr(-abs(test))),
+        hosmer_lemeshow=statistic,
+        hosmer_lemeshow_p=p_value,
+        curve=curve,
+        net_benefit=_net_benefit(p, event, thresholds),
+        notes=notes,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Estimate | Curve | DecisionCurve):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _wald(value: float, variance: float, z: float) -> Estimate:
+    reach = z * float(np.sqrt(variance))
+    return Estimate(float(value), float(value - reach), float(value + reach))
+
+
+def _logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: Any = 0.0) -> tuple[Vector, Float64]:
+    """Return the coefficients (C,) of a logistic regression by Newton's method, and their covariance."""
+    penalty = ridge * np.eye(X.shape[1])
+    coef = np.zeros(X.shape[1])
+
+    def loss(at: Vector) -> float:
+        eta = X @ at + offset
+        return float((np.logaddexp(0, eta) - y * eta).sum() + at @ penalty @ at / 2)
+
+    for _ in range(_NEWTON_STEPS):
+        risk = expit(X @ coef + offset)
+        information = (X * (risk * (1 - risk))[:, None]).T @ X + penalty
+        step = np.linalg.solve(information, X.T @ (y - risk) - penalty @ coef)
+        before = loss(coef)
+        while loss(coef + step) > before and np.abs(step).max() > 1e-12:
+            step /= 2
+        coef = coef + step
+        if np.abs(step).max() < 1e-10:
+            break
+    risk = expit(X @ coef + offset)
+    return coef, np.linalg.inv((X * (risk * (1 - risk))[:, None]).T @ X + penalty)
+
+
+def _cox(x: Vector, event: Vector, z: float) -> tuple[Estimate, Estimate, tuple[str, ...]]:
+    """Return slope and intercept of the outcome's log-odds on the predicted ones; x (N,)."""
+    nothing = Estimate(np.nan, np.nan, np.nan)
+    if x.min() == x.max():
+        return nothing, nothing, ("all predictions are equal: there is no slope",)
+    if x[event == 1].min() >= x[event == 0].max() or x[event == 1].max() <= x[event == 0].min():
+        return nothing, nothing, ("the predictions separate the outcomes: the slope is not finite",)
+    coef, covariance = _logistic(np.stack([np.ones_like(x), x], axis=1), event)
+    return _wald(coef[1], covariance[1, 1], z), _wald(coef[0], covariance[0, 0], z), ()
+
+
+def _spline(x: Vector, knots: Vector) -> Float64:
+    """Return 1, x and the restricted cubic spline terms (Harrell), linear beyond the outer knots; (N, C)."""
+    terms = [np.ones_like(x), x] if len(knots) > 1 else [np.ones_like(x)]
+    if len(knots) > 2:
+        cubes = np.maximum(x[:, None] - knots, 0) ** 3 / (knots[-1] - knots[0]) ** 2
+        last, before = knots[-1], knots[-2]
+        for j, t in enumerate(knots[:-2]):
+            share = (last - t) / (last - before)
+            terms.append(cubes[:, j] - cubes[:, -2] * share + cubes[:, -1] * (share - 1))
+    return np.stack(terms, axis=1)
+
+
+def _calibration_curve(p: Vector, x: Vector, event: Vector, z: float) -> tuple[Curve, list[Estimate]]:
+    """Return the smooth curve, and ICI, E50, E90 and E_max."""
+    rare = min(event.sum(), len(event) - event.sum())
+    centre, scale = x.mean(), x.std() or 1.0
+    u = (x - centre) / scale
+    knots = np.unique(np.quantile(u, _KNOTS[5 if rare >= _ENOUGH else 3]))
+    basis = _spline(u, knots)
+    coef, covariance = _logistic(basis, event, ridge=_RIDGE)
+    found = _distances(np.abs(expit(basis @ coef) - p)[:, None])[:, 0]
+    some = np.argsort(p, kind="stable")[np.linspace(0, len(p) - 1, min(_POINTS, len(p))).astype(np.int64)]
+    eta, spread = basis[some] @ coef, np.sqrt(np.einsum("nc,cd,nd->n", basis[some], covariance, basis[some]))
+    # Curves that differ from this one, or from perfect calibration, as coefficients do by chance: the first
+    # show how uncertain a distance is, the second how large it is when there is none.
+    noise = np.random.default_rng(0).multivariate_normal(0 * coef, covariance, _DRAWS, method="cholesky")
+    moves = basis[some] @ noise.T
+    drawn, null = (_distances(np.abs(expit(at[:, None] + moves) - p[some, None])) for at in (eta, x[some]))
+    reach = z * np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
+    low = np.maximum(found - null.mean(axis=1) - reach, 0)
+    estimates = [
+        Estimate(*map(float, row)) for row in np.stack([found, low, np.minimum(found + reach, 1)], axis=1)
+    ]
+    return Curve(p[some], expit(eta), expit(eta - z * spread), expit(eta + z * spread)), estimates
+
+
+def _distances(gap: Float64) -> Float64:
+    """Return mean, median, 90th percentile and maximum of gaps (N, D): (4, D)."""
+    return np.stack([gap.mean(axis=0), *np.quantile(gap, [0.5, 0.9, 1.0], axis=0)])
+
+
+def _observed_expected(p: Vector, event: Vector, z: float) -> Estimate:
+    """Return O:E, its interval from the binomial variance of log O (Debray et al., BMJ 2017)."""
+    observed, expected = event.sum(), max(p.sum(), _CLIP)
+    reach = np.exp(z * np.sqrt((1 - event.mean()) / observed))
+    ratio = float(observed / expected)
+    return Estimate(ratio, float(ratio / reach), float(ratio * reach))
+
+
+def _brier(p: Vector, event: Vector, z: float) -> dict[str, Estimate]:
+    rows, rate = (p - event) ** 2, event.mean()
+    null = rate * (1 - rate)
+    # To first order the null score moves by (1 − 2·rate)(event − rate) with every row.
+    scaled = rows - rows.mean() * (null + (1 - 2 * rate) * (event - rate)) / null
+    variance = rows.var(ddof=1) / len(p), scaled.var(ddof=1) / len(p) / null**2
+    return {
+        "brier": _wald(rows.mean(), variance[0], z),
+        "scaled_brier": _wald(1 - rows.mean() / null, variance[1], z),
+    }
+
+
+def _midranks(x: Vector) -> Vector:
+    """Return ranks from 1, ties with their mean rank."""
+    _, place, count = np.unique(x, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(count) - (count - 1) / 2)[place])
+
+
+def _auc(p: Vector, event: Vector, z: float) -> Estimate:
+    """Return the area under the ROC curve with DeLong's interval (Biometrics 1988), by ranks."""
+    yes, no = p[event == 1], p[event == 0]
+    ranks = _midranks(p)
+    above = (ranks[event == 1] - _midranks(yes)) / len(
+        no
+    )  # share of the others below each row with the outcome
+    below = 1 - (ranks[event == 0] - _midranks(no)) / len(yes)
+    variances = (v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in (above, below))
+    found = _wald(above.mean(), sum(variances), z)
+    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
+
+
+def _hosmer_lemeshow(p: Vector, event: Vector, groups: int = 10) -> tuple[float, float]:
+    """Return the statistic over tenths of the predicted risk (ties together) and its p-value."""
+    group = np.searchsorted(np.quantile(p, np.arange(1, groups) / groups), p, side="left")
+    size, expected, observed = (np.bincount(group, w, groups) for w in (np.ones_like(p), p, event))
+    full = size > 0
+    variance = np.maximum(expected * (1 - expected / np.where(full, size, 1)), 1e-300)
+    statistic = float(((observed - expected)[full] ** 2 / variance[full]).sum())
+    return statistic, float(chdtrc(int(full.sum()), statistic))
+
+
+def _net_benefit(p: Vector, event: Vector, thresholds: Iterable[float] | None) -> DecisionCurve:
+    """Return TP/n − FP/n·t/(1 − t) of treating at a risk of t or more, and of treating everybody."""
+    t = np.arange(1, 100) / 100 if thresholds is None else np.asarray(list(thresholds), dtype=np.float64)
+    if t.ndim != 1 or not len(t) or not ((t > 0) & (t < 1)).all():
+        raise ValueError("thresholds must be risks between 0 and 1, such as [0.05, 0.1, 0.2]")
+    order = np.argsort(p, kind="stable")
+    first = np.searchsorted(p[order], t, side="left")  # rows from here on are treated
+    hits = np.concatenate([np.cumsum(event[order][::-1])[::-1], [0.0]])[first]
+    odds, n = t / (1 - t), len(p)
+    rate = event.mean()
+    return DecisionCurve(t, hits / n - (n - first - hits) / n * odds, rate - (1 - rate) * odds)

@@ -1,0 +1,266 @@
+"""The paper's tables beside ours: all methods and metrics on the two of its tasks that are here.
+
+    python -m studies.paper run --data ../shared/data       # writes results/paper.csv; goes on where it stopped
+    python -m studies.paper page                            # tables and pictures of docs/reproduction.md
+
+``run`` fits every method on the calibration part and measures it on the test part with ``hcal.compare``. ``page`` reads
+the paper's numbers from ``../shared/paper_tables*.csv``, writes the whole comparison to
+``studies/reproduction-tables.md`` and the short one into ``docs/reproduction.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import hcal
+from studies.drawing import PALETTE, SUBJECT, replace_between, save_figure, styled, write_text
+from studies.tasks import load_task
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+FILE: Final = ROOT / "results" / "paper.csv"
+PAGE: Final = ROOT / "docs" / "reproduction.md"
+TABLES: Final = ROOT / "studies" / "reproduction-tables.md"
+ASSETS: Final = ROOT / "docs" / "assets"
+MARKS: Final = ("<!-- tables: begin -->", "<!-- tables: end -->")
+TASKS: Final = {"resnet110_c10": "CIFAR-10, ResNet-110", "densenet40_c10": "CIFAR-10, DenseNet-40"}
+#: Our metric name -> its column in the paper's tables, in the paper's order.
+METRICS: Final = {
+    "ece_s1": "ECE_s_r1", "ece_s2": "ECE_s_r2", "kde_ece": "KDE_ECE", "mmce": "MMCE", "ks": "KSerror",
+    "ece_em": "ECE_em", "ace": "ACE", "dece": "dECE", "ece_ew": "ECE_ew", "ece_r2": "ECE_r2",
+    "cwece_s": "CWECE_s", "cwece_a": "CWECE_a", "cwece_r2": "CWECE_r2", "tcwece": "tCWECE",
+    "tcwece_k": "tCWECE_k", "dkde_ce": "DKDE_CE", "skce": "SKCE", "nll": "NLL",
+}  # fmt: skip
+#: Our name -> the paper's; the last three are its own method in its three settings.
+METHODS: Final = {
+    "hb": "HB", "iso": "Iso", "bbq": "BBQ", "enir": "ENIR", "ts": "TS", "vs": "VS", "ms": "MS", "beta": "Beta",
+    "scabin": "ScaBin", "dir": "Dir", "gp": "GP", "diag": "DIAG", "dec": "DEC", "imax": "IMax", "softbin": "SoftBin",
+    "spline": "Spline", "ec": "EC", "lece": "LECE", "sctl": "SCTL", "ts_lece": "TS+LECE",
+    "h": "h", "h:class_wise": "h", "h:score": "h",
+}  # fmt: skip
+#: What the paper does not have and a reader will ask for.
+MORE: Final = ("svs", "sms", "pool")
+#: The metrics of the short table, and which setting of h the paper shows for each.
+SHORT: Final = {"ece_s1": "h", "tcwece": "h:class_wise", "dkde_ce": "h:class_wise"}
+FIELDS: Final = ("version", "task", "method", "metric", "value", "fit_seconds")
+
+Numbers = Mapping[tuple[str, str, str], float]
+
+
+def run(data: Path, file: Path = FILE) -> None:
+    """Fit and measure what the file lacks."""
+    done = {(r["task"], r["method"]) for r in read(file)} if file.exists() else set()
+    names = [*METRICS, "brier", "accuracy"]
+    with file.open("a", newline="", encoding="utf-8") as out:
+        table = csv.writer(out)
+        if not done:
+            table.writerow(FIELDS)
+        for name in TASKS:
+            task = load_task(name, data)
+            parts = (task.logits_cal, task.y_cal, task.logits_test, task.y_test)
+            for method in ("uncal", *METHODS, *MORE):
+                if (name, method) in done:
+                    continue
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    found = hcal.compare(
+                        *parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1
+                    )
+                if method in found.errors:
+                    print(f"{name} {method}: {found.errors[method]}")
+                    continue
+                told = found.to_dict()[method]
+                seconds = f"{float(told.get('fit_s', math.nan)):.1f}"
+                for metric in (*names, "mean_confidence"):
+                    table.writerow([hcal.__version__, name, method, metric, f"{told[metric]:.8g}", seconds])
+                out.flush()
+                print(name, method, seconds, flush=True)
+
+
+def read(file: Path = FILE) -> list[dict[str, str]]:
+    """Return the rows of a file."""
+    with file.open(newline="", encoding="utf-8") as rows:
+        return list(csv.DictReader(rows))
+
+
+def ours(rows: list[dict[str, str]]) -> Numbers:
+    """Return our values by task, method and metric."""
+    return {(r["task"], r["method"], r["metric"]): float(r["value"]) for r in rows}
+
+
+def theirs(shared: Path) -> Numbers:
+    """Return the paper's values by task, method (our name; its own is ``h``) and metric; ``uncal`` is "pre"."""
+    metric = {theirs: name for name, theirs in METRICS.items()}
+    method = {theirs: name for name, theirs in METHODS.items() if theirs != "h"}
+    found: dict[tuple[str, str, str], float] = {}
+    for file in ("paper_tables.csv", "paper_tables_densenet40.csv"):
+        for row in read(shared / file):
+            if row["task"] not in TASKS or row["metric"] not in metric:
+                continue
+            name = method.get(row["method"], "h")
+            found[row["task"], name, metric[row["metric"]]] = float(row["post"])
+            if row["pre"]:
+                found.setdefault((row["task"], "uncal", metric[row["metric"]]), float(row["pre"]))
+    return found
+
+
+def short_table(own: Numbers, paper: Numbers, task: str) -> list[str]:
+    """Return the table of one task: the paper's value and ours, for three metrics."""
+    out = [
+        f"### {TASKS[task]}",
+        "",
+        "| method | " + " | ".join(f"{METRICS[m]}: paper | hcal" for m in SHORT) + " | NLL: hcal |",
+        "|---|" + "---:|" * (2 * len(SHORT) + 1),
+    ]
+    for method in ("uncal", *METHODS, *MORE):
+        if (task, method, "nll") not in own:
+            continue
+        cells = []
+        for metric, setting in SHORT.items():
+            known = method == setting or not method.startswith("h")
+            value = paper.get((task, method.partition(":")[0], metric)) if known else None
+            cells += ["–" if value is None else f"{value:.5f}", f"{own[task, method, metric]:.5f}"]
+        out.append(f"| `{method}` | {' | '.join(cells)} | {own[task, method, 'nll']:.4f} |")
+    return [*out, ""]
+
+
+def full_tables(own: Numbers, paper: Numbers) -> list[str]:
+    """Return the page with every method and metric: the paper's value, ours, and the difference in per cent."""
+    version = hcal.__version__
+    out = [
+        "# The paper's tables beside ours",
+        "",
+        f"Generated by `python -m studies.paper page` from `results/paper.csv` (hcal {version}) and the paper's "
+        "tables. Each cell: the paper's value, ours, and the difference in per cent of the paper's.",
+    ]
+    for task, title in TASKS.items():
+        out += ["", f"## {title}"]
+        for metric, label in METRICS.items():
+            out += ["", f"### {label}", "", "| method | paper | hcal | difference |", "|---|---:|---:|---:|"]
+            for method in ("uncal", *METHODS):
+                base = method.partition(":")[0]
+                if (task, method, metric) in own and (task, base, metric) in paper:
+                    a, b = paper[task, base, metric], own[task, method, metric]
+                    change = f"{(b - a) / abs(a):+.1%}".replace("%", " %") if a else "–"
+                    out.append(f"| `{method}` | {a:.6g} | {b:.6g} | {change} |")
+    return out
+
+
+def agreement(own: Numbers, paper: Numbers) -> list[str]:
+    """Return in a few sentences how far the two agree."""
+    out = []
+    for task, title in TASKS.items():
+        before = [_apart(own, paper, task, "uncal", m) for m in METRICS]
+        before = [d for d in before if d is not None]
+        methods: dict[str, float] = {}
+        for method in METHODS:
+            apart = [_apart(own, paper, task, method, m) for m in METRICS]
+            kept = [d for d in apart if d is not None]
+            if kept and not method.startswith("h"):
+                methods[method] = float(np.median(kept))
+        close = [m for m, d in methods.items() if d <= 0.02]
+        near = [m for m, d in methods.items() if 0.02 < d <= 0.15]
+        far = [m for m, d in methods.items() if d > 0.15]
+        out.append(
+            f"- **{title}**: before calibration the metrics differ from the paper's by at most "
+            f"{max(before, default=math.nan):.1%}. Median difference over the metrics at most 2 %: {_names(close)}; "
+            f"at most 15 %: {_names(near)}; more: {_names(far)}.".replace("%.", " %.").replace("% ", " % ")
+        )
+    return [line.replace("  %", " %") for line in out]
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{n}`" for n in names) or "none"
+
+
+def _apart(own: Numbers, paper: Numbers, task: str, method: str, metric: str) -> float | None:
+    a, b = paper.get((task, method, metric)), own.get((task, method, metric))
+    return None if a is None or b is None or not a else abs(b - a) / abs(a)
+
+
+def _shown(key: tuple[str, str, str], task: str, group: tuple[str, ...], paper: Numbers) -> bool:
+    name, method, metric = key
+    return name == task and metric.startswith(group) and not method.startswith("h") and paper.get(key, 0) > 0
+
+
+def draw(own: Numbers, paper: Numbers) -> Path:
+    """Draw our values against the paper's, one point a method and metric."""
+    with styled() as plt:
+        figure, axes = plt.subplots(1, 2, figsize=(8.4, 4.0), layout="constrained")
+        for axis, (task, title) in zip(axes, TASKS.items(), strict=True):
+            for colour, group in zip(
+                PALETTE[:3],
+                (("ece_", "dece", "ks", "kde", "ace", "mmce"), ("cwece", "tcwece"), ("dkde", "skce")),
+                strict=True,
+            ):
+                pairs = [(paper[k], own[k]) for k in own if _shown(k, task, group, paper) and own[k] > 0]
+                label = {"ece_": "top-label", "cwece": "class-wise", "dkde": "canonical"}[group[0]]
+                axis.plot(*zip(*pairs, strict=True), "o", color=colour, alpha=0.6, label=label)
+            for metric, setting in SHORT.items():
+                key = (task, "h", metric)
+                if key in paper and (task, setting, metric) in own:
+                    axis.plot(paper[key], own[task, setting, metric], "D", color=SUBJECT, markeredgecolor="black",
+                              label="h-calibration" if metric == "ece_s1" else None)  # fmt: skip
+            ends = np.array([1e-4, 1.0])
+            axis.plot(ends, ends, color="black", linewidth=0.8)
+            axis.set(xscale="log", yscale="log", title=title, xlabel="the paper", ylabel="hcal")
+        axes[0].legend()
+        return save_figure(figure, ASSETS / "reproduction.svg")
+
+
+def draw_reliability(data: Path) -> Path:
+    """Draw reliability diagrams of both tasks: before, temperature scaling and h, as the paper's figure does."""
+    with styled() as plt:
+        figure, axes = plt.subplots(2, 3, figsize=(8.4, 5.4), sharex=True, sharey=True, layout="constrained")
+        for row, (name, title) in zip(axes, TASKS.items(), strict=True):
+            task = load_task(name, data)
+            for axis, method in zip(row, ("uncal", "ts", "h"), strict=True):
+                cal = hcal.make_calibrator(method).fit(task.logits_cal, task.y_cal)
+                p = cal.predict_proba(task.logits_test)
+                confidence, hit = p.max(axis=1), p.argmax(axis=1) == task.y_test
+                bins = np.minimum((confidence * 15).astype(int), 14)
+                count = np.bincount(bins, minlength=15)
+                shown = count > 0
+                rate = np.bincount(bins, hit, 15)[shown] / count[shown]
+                mean = np.bincount(bins, confidence, 15)[shown] / count[shown]
+                at = (np.arange(15)[shown] + 0.5) / 15
+                axis.bar(at, rate, 1 / 15, color=PALETTE[0], edgecolor="white", label="accuracy")
+                axis.bar(
+                    at, mean - rate, 1 / 15, rate, color=SUBJECT, alpha=0.5, edgecolor="white", label="gap"
+                )
+                axis.plot([0, 1], [0, 1], color="black", linewidth=0.8)
+                error = hcal.metrics.ece_ew(p, task.y_test)
+                axis.set_title(f"{title.partition(', ')[2]}, {method}: ECE {error:.4f}")
+        axes[0, 0].legend()
+        for axis in axes[1]:
+            axis.set_xlabel("confidence")
+        return save_figure(figure, ASSETS / "reliability-paper.svg")
+
+
+def main() -> None:
+    """Run a command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=["run", "page"])
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    given: Any = parser.parse_args()
+    if given.command == "run":
+        run(given.data)
+        return
+    own, paper = ours(read()), theirs(given.data.parent)
+    write_text(TABLES, "\n".join(full_tables(own, paper)) + "\n")
+    tables = [line for task in TASKS for line in short_table(own, paper, task)]
+    replace_between(PAGE, MARKS, [*agreement(own, paper), "", *tables])
+    print(TABLES, draw(own, paper), draw_reliability(given.data))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Blocks: streamed rows are the rows, whatever the format, the size of a block and the reader."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hcal.io import Request, UnlabelledError, batches, read, read_piece
+
+N, K = 1234, 5
+NAMES = ["ant", "bee", "cat", "dog", "eel"]
+REQUEST = Request(scores="logits_*", label="target", id="key")
+
+
+def made(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, K)).astype(np.float32)
+    return logits, rng.integers(0, K, n), np.array([f"r{i:05d}" for i in range(n)])
+
+
+def frame(logits: Any, y: Any, ids: Any) -> Any:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(logits, columns=[f"logits_{name}" for name in NAMES])
+    return table.assign(target=np.array(NAMES)[y], key=ids)
+
+
+def write(path: Path, name: str, rows: tuple[np.ndarray, ...]) -> Request:
+    logits, y, ids = rows
+    if name == "npy":
+        np.save(path / "a.npy", logits)
+        np.save(path.parent / "y.npy", y)
+        return Request(input="logits", labels=path.parent / "y.npy")
+    if name.startswith("npz"):
+        save = np.savez if name == "npz" else np.savez_compressed
+        save(path / "a.npz", logits=np.asfortranarray(logits) if "columns" in name else logits, y=y, id=ids)
+        return Request(id="id")
+    if name == "safetensors":
+        from safetensors.numpy import save_file
+
+        save_file({"logits": logits, "y": y}, path / "a.safetensors")
+        return Request()
+    table = frame(*rows)
+    if name == "csv":
+        table.to_csv(path / "a.csv", index=False)
+    elif name == "parquet":
+        table.to_parquet(path / "a.parquet", row_group_size=100)
+    elif name == "feather":
+        table.to_feather(path / "a.feather", chunksize=90)
+    else:
+        table.to_json(path / "a.jsonl", orient="records", lines=True, double_precision=15)
+    return REQUEST
+
+
+def test_blocks_are_the_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcal.io.table_files._MARK_BYTES", 4000)  # small files of text have cuts too
+    formats = (
+        "npy",
+        "npz",
+        "npz, packed",
+        "npz, packed, columns",
+        "safetensors",
+        "csv",
+        "parquet",
+        "feather",
+        "jsonl",
+    )
+    for name in formats:
+        for n, rows in ((N, 100), (N, 1234), (7, 3)):
+            folder = tmp_path / f"{name}-{n}-{rows}"
+            folder.mkdir()
+            request = write(folder, name, made(n=n))
+            whole = read(folder, request)
+            source = batches(folder, request, rows=rows)
+            found = list(source)
+            assert (source.n_rows, source.n_classes, source.kind, source.classes) == (
+                n,
+                K,
+                "logits",
+                whole.classes,
+            )
+            assert max(map(len, found)) <= rows
+            assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
+            np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), whole.values)
+            assert found[0].scores.dtype == whole.values.dtype
+            np.testing.assert_array_equal(np.concatenate([b.y for b in found]), whole.labels())
+            if whole.ids is not None:
+                np.testing.assert_array_equal(np.concatenate([b.ids for b in found]), whole.ids)
+            # Read in another order by others, the pieces are the same rows.
+            pieces = pickle.loads(pickle.dumps(source.pieces()))
+            apart = {b.start: b for piece in reversed(pieces) for b in read_piece(piece)}
+            for batch in found:
+                np.testing.assert_array_equal(apart[batch.start].scores, batch.scores)
+
+
+def test_arrays_of_a_program() -> None:
+    x, y, _ = made(n=10)
+    blocks = [(x[:7], y[:7]), (x[7:], y[7:])]
+    request = Request(input="logits")
+    for given in (blocks, lambda: iter(blocks), (x, y), iter(blocks)):
+        source = batches(given, request, rows=4)
+        found = list(source)
+        np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), x)
+        np.testing.assert_array_equal(np.concatenate([b.y for b in found]), y)
+        assert (source.n_rows, source.n_classes, max(map(len, found))) == (None, K, 4)
+    with pytest.raises(ValueError, match="can be read once"):
+        list(source)
+    with pytest.raises(ValueError, match="no pieces"):
+        source.pieces()
+    for wrong, message in (
+        ([x, x[:, :3]], "a block has 3 classes, the first has 5"),
+        ([(x, y[:4])], "4 labels for 10 rows"),
+        ([], "no rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            list(batches(wrong, request))
+    with pytest.raises(ValueError, match="do not say what their numbers are"):
+        batches([x])
+
+
+def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
+    """Files in sorted order, columns found by the names of the first file, rows counted through."""
+    rows = made()
+    table = frame(*rows)
+    table.iloc[:500].to_csv(tmp_path / "a.csv", index=False)
+    table.iloc[500:, ::-1].to_csv(tmp_path / "b.csv", index=False)
+    (tmp_path / "README.md").touch()
+    source = batches(tmp_path, REQUEST, rows=300)
+    data = source.read_all()
+    np.testing.assert_allclose(data.values, rows[0], rtol=1e-6)  # CSV has the digits that pandas writes
+    np.testing.assert_array_equal(data.labels(), rows[1])
+    assert (source.classes, data.name) == (tuple(NAMES), "a.csv and 1 more")
+    table.loc[307, "target"] = "cow"
+    table.to_csv(tmp_path / "a.csv", index=False)
+    with pytest.raises(ValueError, match="counting from row 300: y: row 7 is 'cow'"):
+        list(batches(tmp_path / "a*", REQUEST, rows=300))
+    table[[*table][:3]].to_csv(tmp_path / "b.csv", index=False)
+    with pytest.raises(ValueError, match=r"b.csv.* has 3 classes, the first file 5"):
+        list(batches(tmp_path, Request(scores="logits_*"), rows=900))
+    np.save(tmp_path / "c.npy", rows[0])
+    with pytest.raises(ValueError, match=r"several types, .csv, .npy"):
+        batches(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no file of a known type matches"):
+        batches(tmp_path / "*.parquet")
+
+
+def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) -> None:
+    rows = made(n=900)
+    table = frame(*rows)
+    table.loc[::7, "target"] = None
+    for part, name in ((table.iloc[:400], "a"), (table.iloc[400:], "b")):
+        part.to_parquet(tmp_path / f"{name}.parquet", row_group_size=100)
+    with pytest.raises(UnlabelledError, match="--unlabelled drop"):
+        list(batches(tmp_path, REQUEST, rows=50))
+    request = Request(scores="logits_*", label="target", unlabelled="drop")
+    source = batches(tmp_path, request, rows=50)
+    kept = np.arange(900) % 7 != 0
+    assert source.n_rows == kept.sum()
+    found = list(source)
+    assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
+    np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), rows[0][kept])
+    np.testing.assert_array_equal(np.concatenate([b.y for b in found]), rows[1][kept])
+    whole = read(tmp_path, request)
+    assert (whole.dropped, len(whole.values)) == (129, 771)
+
+
+def test_text_that_comes_late_is_refused(tmp_path: Path) -> None:
+    """A block of numbers is read as numbers; that text follows says that they were names."""
+    path = tmp_path / "a.csv"
+    lines = ["probs_0,probs_1,y,key", *(f"0.25,0.75,1,{i}" for i in range(2000))]
+    path.write_text("\n".join([*lines, "0.5,0.5,cat,x7"]))
+    with pytest.raises(ValueError, match="holds numbers in the first rows and text"):
+        list(batches(path, Request(id="key"), rows=500))
+    # Text that looks like a number stays text, in a block where all do.
+    lines = ["probs_0,probs_1,y,key", "0.25,0.75,1,007", *(f"0.25,0.75,1,{i}" for i in range(2000))]
+    path.write_text("\n".join(lines))
+    assert all(b.ids.dtype.kind == "U" for b in batches(path, Request(id="key"), rows=500))

@@ -1,0 +1,277 @@
+"""Files that bite: small ones that ask for much, and names that are no files. All cost next to nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import threading
+import time
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hcal.io import Request, batches, pickles, read, read_arrays
+from hcal.io.limits import check_bytes, max_bytes, open_regular
+
+PROBS = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
+Y = np.array([1, 0, 1])
+#: What a refusal may take: memory in bytes, processor time in seconds (a hang would be minutes).
+CHEAP, SOON = 40 * 2**20, 10.0
+
+
+def refused(path: Path, message: str, **options: Any) -> None:
+    tracemalloc.start()
+    start = time.process_time()
+    try:
+        with pytest.raises(ValueError, match=message) as caught:
+            read(path, Request(**options))
+        assert tracemalloc.get_traced_memory()[1] < CHEAP
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - start < SOON
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 500
+    assert path.name in text
+
+
+def npy_header(shape: tuple[int, ...], descr: str = "<f8") -> bytes:
+    text = repr({"descr": descr, "fortran_order": False, "shape": shape}).encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def zipped(path: Path, *entries: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as z:
+        for name, content in entries:
+            z.writestr(name, content)
+    return path
+
+
+def saved(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def test_arrays_that_claim_more_than_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.npy"
+    for shape in ((10**12, 10), (2**62, 2**62), (-1, 4), (3, 3)):
+        path.write_bytes(npy_header(shape) + b"\0" * 64)
+        refused(path, "claims", input="logits")
+    path = tmp_path / "a.npz"
+    refused(zipped(path, ("logits.npy", npy_header((10**12, 10)) + b"\0" * 64)), "does not fit its 192 bytes")
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        refused(
+            zipped(path, ("logits.npy", saved(PROBS)), method=method),
+            "compressed in another way than numpy's",
+        )
+    refused(zipped(path, ("logits.npy", saved(PROBS)), ("logits", saved(PROBS))), "two arrays named 'logits'")
+    path.write_bytes(saved(PROBS))
+    refused(path, "a single .npy array: rename it")
+    for name in ("a.npz", "a.npy"):
+        with (tmp_path / name).open("wb") as f:
+            held = np.array([{}], dtype=object)
+            np.savez(f, logits=held) if name.endswith("z") else np.save(f, held)
+        refused(tmp_path / name, "never unpickled", input="logits")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr("probs.npy", saved(PROBS))
+        with z.open("logits.npy", "w") as entry:
+            entry.write(npy_header((300 * 2**20 // 8, 1)))
+            for _ in range(300):
+                entry.write(b"\0" * 2**20)
+    refused(path, r"would take 0.3 GB in memory, 1,0.. times the file; .* set HCAL_MAX_BYTES", input="logits")
+    np.testing.assert_array_equal(read(path, Request(input="probs")).values, PROBS)  # the bomb is not touched
+    monkeypatch.setenv("HCAL_MAX_BYTES", "1000000")
+    refused(path, r"over the limit of 1.0 MB; HCAL_MAX_BYTES sets another", input="logits")
+
+
+def test_safetensors_headers_that_lie(tmp_path: Path) -> None:
+    def file(header: bytes) -> bytes:
+        return struct.pack("<Q", len(header)) + header + b"\0" * 16
+
+    path = tmp_path / "a.safetensors"
+    for content, message in (
+        (file(b'{"logits":{"dtype":"F64","shape":[1000000000000,2],"data_offsets":[0,16]}}'), "claims"),
+        (file(b'{"logits":{"dtype":"F64","shape":[2],"data_offsets":[0,32]}}'), "claims"),
+        (file(b'{"logits":{"dtype":"F64","shape":[-2],"data_offsets":[0,16]}}'), "is broken"),
+        (file(b'{"logits":{"dtype":"F8_E4M3","shape":[16],"data_offsets":[0,16]}}'), "of type F8"),
+        (file(b'{"y":1,"y":2}'), "twice"),
+        (file(b"[" * 5000), "cannot read"),
+        (struct.pack("<Q", 2**63) + b"{}", "longer than the file"),
+        (b"\0\0", "cannot read"),
+    ):
+        path.write_bytes(content)
+        refused(path, message)
+
+
+def test_tables_that_are_bombs(tmp_path: Path) -> None:
+    """A cell of 150 MB took 2.5 GB."""
+    path = tmp_path / "a.csv"
+    with path.open("wb") as f:
+        f.write(b"logits_0,logits_1\n1,")
+        for _ in range(150):
+            f.write(b"9" * 10**6)
+    refused(path, "row 0 is longer than 16 MB")
+    path.write_bytes(b'a,"' + b"x" * 200_000 + b'"\n1,2\n')
+    refused(path, "field larger than field limit", input="logits")
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    column = pa.array(np.zeros(40_000_000, np.float32))
+    parquet.write_table(pa.table({"probs_0": column, "probs_1": column}), path, compression="zstd")
+    refused(path, r"would take 0.3 GB in memory, .* times the file")
+    parquet.write_table(pa.table({"probs_0": [0.5] * 100, "x" * 9000: [1] * 100}), path)
+    data = bytearray(path.read_bytes())
+    data[-300:-200] = b"\xff" * 100
+    path.write_bytes(bytes(data))
+    refused(path, "cannot read a.parquet")
+
+
+# -- pickles --------------------------------------------------------------------------------------
+
+# Tuples of twice the one before: sixty of them, and 2**60 parts. It leaves the last on the stack.
+NEST = b")q\x000" + b"".join(b"h%ch%c\x86q%c0" % (i, i, i + 1) for i in range(60)) + b"h\x3c"
+
+
+class Evil:
+    def __init__(self, function: object, *args: object) -> None:
+        self.call = (function, args)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.call
+
+
+def test_nothing_but_numeric_arrays_leaves_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for held in (
+        Evil(os.system, "touch owned"),
+        Evil(eval, "open('owned', 'w')"),
+        Evil(getattr, "text", "format"),
+        Evil(np.load, "owned"),
+        (PROBS, Evil(os.system, "touch owned")),
+        np.array([Evil(os.system, "touch owned")], dtype=object),
+        np.array([None], dtype=object),
+        np.zeros(2, dtype=[("a", "f8")]),
+        np.dtype("O"),
+        np.dtype("f8"),
+        np.array(["text"]),
+        np.ndarray,
+        complex(1, 2),
+    ):
+        for protocol in (0, 2, 4, 5):
+            with pytest.raises(ValueError, match=r"evil.p is no pickle of arrays"):
+                pickles.read_pickle(pickle.dumps(held, protocol=protocol), "evil.p")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pickles_that_would_take_for_ever(tmp_path: Path) -> None:
+    text = b"x" * 100_000
+    again = b"\x80\x02(c_codecs\nencode\nq\0X" + struct.pack("<I", len(text)) + text + b"q\2\x85R"
+    path = tmp_path / "a.p"
+    for content, message in (
+        (b"\x80\x02]r\xff\xff\xff\x0f.", "memory index"),
+        (b"\x80\x02]p99999999999\n.", "memory index"),
+        (b"\x80\x02" + NEST + b".", "again and again"),
+        (b"\x80\x02}" + NEST + b"K\x01s.", "again and again"),
+        (b"\x80\x02cnumpy\ndtype\n" + NEST + b"\x85R.", "again and again"),
+        (b"\x80\x02]q\0h\0a.", "again and again"),
+        (b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".", "levels"),
+        (b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b".", "no pickle"),
+        (b"\x80\x02I" + b"9" * 5000 + b"\n.", "no pickle"),
+        (b"\x80\x05\x97.", "not one that arrays need"),
+        (again + b"h\0h\2\x85R" * 5_000 + b"t.", "again and again"),
+        (pickle.dumps({"logits": [np.zeros(100_000)] * 1000}), "again and again"),
+    ):
+        path.write_bytes(content)
+        refused(path, message)
+    for module in ("zlib", "gzip", "lzma", "bz2"):
+        path.write_bytes(__import__(module).compress(pickle.dumps((PROBS, Y))))
+        refused(path, "is compressed")
+
+
+def test_a_torch_file_runs_nothing_and_stays_within_limits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "t.pt"
+    torch.save({"logits": Evil(print, "run")}, path)
+    refused(path, "t.pt holds more than tensors")
+    assert capsys.readouterr().out == ""
+    torch.save({"logits": torch.zeros(1, 1).expand(10**6, 10**4)}, path)  # 40 GB of one stored number
+    monkeypatch.setenv("HCAL_MAX_BYTES", str(10**9))
+    refused(path, r"t.pt would take 40.0 GB in memory")
+    path.write_bytes(b"no torch file")
+    refused(path, "t.pt is no file of torch")
+
+
+# -- what is no file, or is cut ---------------------------------------------------------------------
+
+
+def test_pipes_devices_and_folders_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for suffix in (".npz", ".csv", ".parquet", ".jsonl", ".p"):
+        pipe, zero, folder = (tmp_path / f"{n}{suffix}" for n in ("pipe", "zero", "folder"))
+        os.mkfifo(pipe)
+        zero.symlink_to("/dev/zero")
+        folder.mkdir()
+        refused(pipe, "not a regular file", input="logits")
+        refused(zero, "not a regular file", input="logits")
+        refused(folder, "is a directory", input="logits")
+    path = tmp_path / "a.npy"
+    np.save(path, PROBS)
+    looked = path.stat()
+    path.unlink()
+    os.mkfifo(path)
+    monkeypatch.setattr(Path, "stat", lambda _self: looked)
+    with pytest.raises(ValueError, match="not a regular file"):
+        open_regular(path)
+
+
+def test_a_file_cut_short_while_it_is_read_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((2_000_000, 2)))
+    seen: list[str] = []
+
+    def worker() -> None:
+        try:
+            read_arrays(path)
+        except ValueError as error:
+            seen.append(str(error))
+
+    for size in (20_000_000, 1_000_000, 50):
+        thread = threading.Thread(target=worker)
+        thread.start()
+        os.truncate(path, size)
+        thread.join()
+    assert all("a.npy" in text for text in seen)
+    assert seen  # the last one at least: its header claims more than is there
+    np.save(path, np.ones((1000, 2)))
+    blocks = iter(batches(path, Request(input="logits"), rows=100))
+    next(blocks)
+    os.truncate(path, 3000)
+    with pytest.raises(ValueError, match=r"a.npy.*(claims|ends early)"):
+        list(blocks)
+
+
+def test_the_limit_is_half_of_the_memory_unless_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HCAL_MAX_BYTES", raising=False)
+    half = max_bytes()
+    assert half <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    with pytest.raises(ValueError, match="over the limit"):
+        check_bytes("a.npz", half + 1, half)
+    check_bytes("a.npz", half, half)
+    with pytest.raises(ValueError, match="times the file"):
+        check_bytes("a.npz", 300 * 2**20, 1000)
+    monkeypatch.setenv("HCAL_MAX_BYTES", str(2**30))
+    check_bytes("a.npz", 300 * 2**20, 1000)
+    monkeypatch.setenv("HCAL_MAX_BYTES", "much")
+    with pytest.raises(ValueError, match="HCAL_MAX_BYTES must be a number of bytes, got 'much'"):
+        max_bytes()

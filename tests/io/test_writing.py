@@ -1,0 +1,186 @@
+"""Probabilities in files: every format, blocks, kept columns; outputs that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hcal.io import Request, atomic, atomic_folder, atomic_path, can_write, read, write_blocks, write_probs
+
+PROBS = np.array([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25], [0.125, 0.125, 0.75]])
+NAMES = ("cat", "dog", "eel")
+TARGET = np.array(["dog", "cat", "eel"])
+IDS = np.array(["0017", "0002", "b"])
+
+
+def test_what_apply_writes_is_read_again_with_names_ids_and_other_columns(tmp_path: Path) -> None:
+    kept = {"note": np.array(["a", None, "ü"], dtype=object), "age": np.array([3, 4, 5])}
+    for suffix in (".csv", ".parquet", ".feather", ".jsonl", ".npz"):
+        path, blocks = tmp_path / f"p{suffix}", tmp_path / f"b{suffix}"
+        names = {"id": "key"}
+        write_probs(path, PROBS, TARGET, ids=IDS, kept=kept, classes=NAMES, names=names)
+        with write_blocks(blocks, 3, classes=NAMES, names=names) as write:
+            for i in (slice(0, 2), slice(2, 3)):
+                write(PROBS[i], TARGET[i], ids=IDS[i], kept={n: a[i] for n, a in kept.items()})
+        for each in (path, blocks):
+            data = read(each, Request(id="key"), keep=True)
+            np.testing.assert_array_equal(data.values, PROBS)
+            assert data.classes == NAMES
+            np.testing.assert_array_equal(data.labels(), [1, 0, 2])
+            assert data.ids.tolist() == IDS.tolist()
+            assert [str(v) for v in data.beside["age"]] == ["3", "4", "5"]
+            assert data.beside["note"][2] == "ü"
+    with pytest.raises(ValueError, match=r"\.safetensors holds numbers, and 'id' is text"):
+        write_probs(tmp_path / "p.safetensors", PROBS, ids=IDS)
+    assert not (tmp_path / "p.safetensors").exists()
+
+
+def test_nan_is_null_and_rows_are_counted(tmp_path: Path) -> None:
+    write_probs(tmp_path / "p.jsonl", np.array([[np.nan, np.nan]]))
+    assert json.loads((tmp_path / "p.jsonl").read_text()) == {"probs_0": None, "probs_1": None}
+    with (
+        pytest.raises(ValueError, match="3 rows came where 4 were announced"),
+        write_blocks(tmp_path / "p.csv", 4) as write,
+    ):
+        write(PROBS)
+    with pytest.raises(FileNotFoundError, match="no such directory"):
+        write_probs(tmp_path / "no" / "p.npz", PROBS)
+    for name in ("p.doc", "p.xlsx", "p.zarr"):
+        with pytest.raises(ValueError, match="cannot write"):
+            can_write(tmp_path / name)
+    assert [p.name for p in tmp_path.iterdir()] == ["p.jsonl"]
+
+
+# -- whole or not at all --------------------------------------------------------------------------------
+
+
+def put(path: Path, text: str = "new") -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    put(path, "old")
+
+    def half() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert (path.read_text(), [p.name for p in tmp_path.iterdir()]) == ("old", ["a"])
+
+
+def test_links_pipes_devices_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    put(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    for name in ("pipe", "null"):
+        with pytest.raises(ValueError, match="not a regular file: nothing was written"):
+            put(tmp_path / name)
+    with pytest.raises(ValueError, match="is a directory: name a file"):
+        put(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no such directory"):
+        put(tmp_path / "no" / "a")
+
+    def replaced() -> None:
+        with atomic_path(tmp_path / "x"):
+            os.mkfifo(tmp_path / "x")
+
+    with pytest.raises(ValueError, match="not a regular file"):
+        replaced()
+
+
+def test_permissions_and_long_names(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    put(tmp_path / "a")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o666 & ~umask
+    for mode in (0o600, 0o444, 0o664):
+        (tmp_path / "a").chmod(mode)
+        put(tmp_path / "a")
+        assert (tmp_path / "a").stat().st_mode & 0o777 == mode
+    for name in ("a" * 255, "a." + "b" * 253, "model.tar.gz"):
+        put(tmp_path / name)
+        assert (tmp_path / name).read_text() == "new"
+
+
+def test_content_is_synced_before_the_rename_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(atomic, "_sync", lambda path: done.append("folder" if path.is_dir() else "content"))
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1])
+    put(tmp_path / "a")
+    assert done == ["content", "rename", "folder"]
+
+
+def test_temporaries_of_killed_processes_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from hcal.io.atomic import atomic_path\nwith atomic_path(sys.argv[1]): os._exit(1)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    machine = atomic._machine()
+    former = tmp_path / f".hcal-tmp-{machine}-{os.getpid()}-00000000ffffffff.npz"
+    other = tmp_path / ".hcal-tmp-00000000-1-0000000011111111"
+    for path in (former, other):
+        path.touch()
+    with atomic_path(tmp_path / "b") as mine:
+        put(tmp_path / "c")  # tidies, and leaves what is being written
+        assert mine.exists()
+    assert {p.name for p in tmp_path.iterdir()} == {"b", "c", other.name}
+    os.utime(other, (0, 0))
+    put(tmp_path / "c")
+    assert not other.exists()
+    threads = [threading.Thread(target=put, args=(tmp_path / f"t{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((tmp_path / f"t{i}").read_text() == "new" for i in range(8))
+
+
+def test_folders_appear_whole(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "out") as folder:
+        put(folder / "a")
+        (folder / ".hcal-tmp-00000000-1-0000000011111111").touch()
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
+    with (
+        pytest.raises(ValueError, match="exists: name a new or an empty folder"),
+        atomic_folder(tmp_path / "out"),
+    ):
+        pass
+
+
+def test_sigterm_while_writing_leaves_nothing_and_is_143(tmp_path: Path) -> None:
+    """A bare SIGTERM left the temporary file."""
+    code = (
+        "import sys, time\n"
+        "from hcal.io import atomic_path, ended_by_sigterm\n"
+        "with ended_by_sigterm(), atomic_path(sys.argv[1]) as t:\n"
+        "    t.write_text('half'); print('writing', flush=True); time.sleep(60)\n"
+    )
+    path = tmp_path / "a"
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    process.stdout.close()
+    assert not list(tmp_path.iterdir())
