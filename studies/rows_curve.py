@@ -24,7 +24,7 @@ import hcal
 from hcal.io import Batch
 from hcal.io.atomic import atomic_path
 from hcal.numerics import Float64, FloatArray, IntArray
-from studies.joint import load
+from studies.pool import load
 from studies.limitations import between
 from studies.synthetic import make_synthetic
 

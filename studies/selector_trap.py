@@ -15,7 +15,7 @@ import numpy as np
 
 import hcal
 from hcal.numerics import softmax
-from studies.joint import load
+from studies.pool import load
 
 TASK = "cifar100_wideresnet_probs"
 STEPS = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0]

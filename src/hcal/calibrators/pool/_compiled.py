@@ -31,7 +31,11 @@ def predict(form: PoolMap, x: Array) -> Array:
     events, kind = form.events, x.dtype.type
     matrix = np.zeros((0, 0)) if form.matrix is None else form.matrix
     numbers = np.array([form.beta, form.sharpness, form.cap, form.scale, form.weight], dtype=np.float64)
-    arrays = [events.rest.bias.astype(kind), form.bias.astype(kind), np.ascontiguousarray(matrix.T, dtype=kind)]
+    arrays = [
+        events.rest.bias.astype(kind),
+        form.bias.astype(kind),
+        np.ascontiguousarray(matrix.T, dtype=kind),
+    ]
     row_arrays = [events.rest.slopes, events.rest.spread, events.bias]
     curves = [_packed(curve) for curve in (events.by_odds, events.by_gap, form.last)]
     x = np.ascontiguousarray(x)
@@ -147,7 +151,11 @@ def _predict(
     a, b, c, d = kind(slopes[1]), kind(slopes[2]), kind(slopes[3]), kind(slopes[4])
     f, g, none = kind(slopes[5]), kind(slopes[6]), kind(0)
     rows = max(1, _BLOCK // k)
-    margin, score, e = np.empty((rows, k), x.dtype), np.empty((rows, k), x.dtype), np.empty((rows, k), x.dtype)
+    margin, score, e = (
+        np.empty((rows, k), x.dtype),
+        np.empty((rows, k), x.dtype),
+        np.empty((rows, k), x.dtype),
+    )
     linear = np.zeros((rows, k), x.dtype)
     top, highest, gap = np.empty(rows, np.int64), np.empty(rows), np.empty(rows)
     for begin in range(0, n, rows):

@@ -13,7 +13,7 @@ from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.pool.map import FLOOR, BinaryPoolMap
-from hcal.calibrators.pool.members import CAUTION, FOLDS
+from hcal.calibrators.pool.members import CAUTION, FOLDS, few_rows
 from hcal.calibrators.pool.regression import fit_logistic, fit_temperature, pool_weights
 from hcal.numerics import Float64, IntArray
 
@@ -142,8 +142,11 @@ def fit_table(
                 (np.stack([np.interp(u[out], line.grid, m) for m in other.members]), y[out], weight[out])
             )
         held, label, mass = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
+    errors = float(weight @ (0.5 + np.sign(u) * (0.5 - y)))
     odds = np.clip(held, -FLOOR, FLOOR)
-    weights = pool_weights(np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, np.full(3, 1 / 3), CAUTION)
+    weights = pool_weights(
+        np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, *few_rows(3, float(weight.sum()), errors)
+    )
     values = isotonic_regression(weights @ line.members) + line.least * (line.grid - line.mean)
     knots, values = _with_ends(line.grid, values, line.beta)
     if crossing:
