@@ -20,9 +20,9 @@ import numpy as np
 #: Line -> (the kernel's module, the call, whether it needs a GPU).
 LINES = {
     "h loss and gradient, 5000 x 100": ("hcal.objective._numba", "loss", False),
-    "h, one map of the paper, 5000 x 10": ("hcal.maps._numba", "train", False),
+    "h, one ensemble of the paper, 5000 x 10": ("hcal.maps._numba", "train", False),
     "h loss and gradient, 25000 x 1000, GPU": ("hcal.objective._triton", "loss_gpu", True),
-    "h, one map of the paper, 25000 x 1000, GPU": ("hcal.maps._triton", "train_gpu", True),
+    "h, one ensemble of the paper, 25000 x 1000, GPU": ("hcal.maps._triton", "train_gpu", True),
     "default, predict 5000 x 100": ("hcal.calibrators.pool._numba", "predict", False),
 }
 
@@ -54,7 +54,7 @@ def call(what: str) -> Callable[[], object]:
         return lambda: loss(probs, labels).backward()
     n, k, device = (25_000, 1000, "cuda") if what.endswith("gpu") else (5000, 10, None)
     scores, y = data(n, k)
-    return lambda: hcal.HCalibrator(maps="piecewise-100", epochs=30, device=device).fit(scores, y)
+    return lambda: hcal.HCalibrator(maps="ensemble-128", epochs=30, device=device).fit(scores, y)
 
 
 def measure(what: str, absent: str) -> float:

@@ -184,8 +184,7 @@ def in_memory(name: str, rows: int, classes: int) -> dict[str, Any]:
 
 def files(rows: int, classes: int, *, blocks: bool) -> dict[str, Any]:
     """A file of logits to a file of probabilities: read, predict, write."""
-    from hcal.calibrators.batched import apply_batches
-    from hcal.io import Request, batches, read, write_probs
+    from hcal.io import Request, batches, read, write_blocks, write_probs
 
     calibrator = calibrated(classes)
     with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +203,10 @@ def files(rows: int, classes: int, *, blocks: bool) -> dict[str, Any]:
             return 1
 
         def streaming() -> int:
-            apply_batches(calibrator, batches(given, Request(input="logits")), out)
+            source = batches(given, Request(input="logits"))
+            with write_blocks(out, source.n_rows or 0) as write:
+                for batch in source:
+                    write(calibrator.predict_proba(batch.scores), None)
             return 1
 
         calibrator.predict_proba(make_task(1000, classes)[0])
@@ -230,7 +232,7 @@ def warm(calibrator: Any, classes: int) -> None:
 def clustered(workers: int, rows: int, classes: int) -> list[dict[str, Any]]:
     import distributed
 
-    from hcal.integrations.dask import Driver
+    from hcal.integrations.dask import Runner
 
     found, lines = pieces(rows, classes), []
     calibrator = calibrated(classes)
@@ -240,7 +242,7 @@ def clustered(workers: int, rows: int, classes: int) -> list[dict[str, Any]]:
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
-        works = passes(calibrator, found, Driver(client))
+        works = passes(calibrator, found, Runner(client))
         client.run(warm, calibrator, classes)
         for name in ("evaluate", "fit ts"):
             before = sum(client.run(time.process_time).values())

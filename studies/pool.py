@@ -29,9 +29,8 @@ from typing import Any
 import numpy as np
 
 import hcal
-from hcal.calibrators.pool import binary
+from hcal.calibrators.pool import binary, members
 from hcal.calibrators.pool import map as maps
-from hcal.calibrators.pool import members
 from hcal.io.atomic import atomic_path
 from hcal.numerics import softmax
 
@@ -360,7 +359,7 @@ def stability(args: argparse.Namespace) -> None:
     for method in methods:
         for name in dict.fromkeys(r["perturbation"] for r in rows):
             chosen = [r for r in rows if r["method"] == method and r["perturbation"] == name]
-            worst = {f: max(chosen, key=lambda r: r[f]) for f in ("max", "mean", "nll")}  # noqa: B023
+            worst = {f: max(chosen, key=lambda r: r[f]) for f in ("max", "mean", "nll")}
             print(f"{method:14s} {name:9s}", *(f"{f} {w[f]:.2g} ({w['task']})" for f, w in worst.items()))
 
 

@@ -1,13 +1,14 @@
-"""Walk from a calibrated network to the uniform predictor and watch the class-wise error fall.
+"""Walk from a calibrated network to the uniform predictor and see the class-wise error fall.
 
-    python -m studies.selector_trap    # writes results/selector_trap.csv, docs/assets/selector-trap.svg
+    python -m studies.selector_trap    # results/selector_trap.csv, the picture and the table of the page
 
-Needs ../shared/data (or HCAL_DATA). The walk: softmax(s·x), x = log-probabilities after temperature scaling,
-s from 1 down to 0; every step keeps the argmax, and so the accuracy.
+The walk: softmax(s·x), x = log-probabilities after temperature scaling, s from 1 down to 0; every step keeps the
+argmax, and so the accuracy.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 from pathlib import Path
 
@@ -15,12 +16,18 @@ import numpy as np
 
 import hcal
 from hcal.numerics import softmax
-from studies.pool import load
+from studies.drawing import replace_between, save_figure, styled
+from studies.tasks import load_task
 
 TASK = "cifar100_wideresnet_probs"
 STEPS = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.02, 0.0]
 METRICS = ["cwece_a", "tcwece", "dkde_ce", "ece_ew", "nll", "brier"]
 ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "results" / "selector_trap.csv"
+PAGE = ROOT / "docs" / "why-not-the-papers-selector.md"
+MARKS = ("<!-- trap -->", "<!-- end -->")
+#: The points of the page's table.
+SHOWN = ("1", "0.5", "0.2", "0.1", "0", "pool")
 
 
 def measure(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -28,62 +35,71 @@ def measure(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
     return {**found, "mean_confidence": float(probs.max(axis=1).mean())}
 
 
-def walk() -> list[dict[str, object]]:
-    cal, y, test, y_test = load(TASK)
-    scaled = np.log(hcal.make_calibrator("ts").fit(cal, y).predict_proba(test))
-    rows: list[dict[str, object]] = [
-        {"point": f"{s:g}", **measure(softmax(s * scaled), y_test)} for s in STEPS
-    ]
-    default = hcal.HCalibrator().fit(cal, y).predict_proba(test)
-    return [*rows, {"point": "default h", **measure(default, y_test)}]
+def walk(data: Path) -> list[dict[str, object]]:
+    task = load_task(TASK, data)
+    scaled = np.log(
+        hcal.make_calibrator("ts").fit(task.logits_cal, task.y_cal).predict_proba(task.logits_test)
+    )
+    pool = hcal.PooledCalibrator().fit(task.logits_cal, task.y_cal).predict_proba(task.logits_test)
+    points = [(f"{s:g}", softmax(s * scaled)) for s in STEPS] + [("pool", pool)]
+    return [{"point": name, **measure(p, task.y_test), "version": hcal.__version__} for name, p in points]
 
 
-def draw(rows: list[dict[str, object]]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    path = [r for r in rows if r["point"] != "default h"]
-    ours = rows[-1]
-    plt.rcParams["svg.hashsalt"] = "hcal"
-    figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.6), sharex=True, layout="constrained")
+def draw(rows: list[dict[str, str]]) -> Path:
+    *path, ours = rows
     titles = {"cwece_a": "CWECE_a: the selector of the paper", "nll": "NLL: a proper score"}
-    for axis, (name, title) in zip(axes, titles.items(), strict=True):
-        axis.plot([r["mean_confidence"] for r in path], [r[name] for r in path], "o-", color="#3b6fb6", ms=4)
-        axis.plot(ours["mean_confidence"], ours[name], "D", color="#c2571a", label="default h")
-        axis.annotate(
-            "temperature scaling",
-            (path[0]["mean_confidence"], path[0][name]),
-            (-8, 10),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-        )
-        axis.annotate(
-            "uniform",
-            (path[-1]["mean_confidence"], path[-1][name]),
-            (8, 0),
-            textcoords="offset points",
-            fontsize=8,
-        )
-        axis.set(title=title, xlabel="mean confidence (accuracy is the same everywhere)")
-        axis.set_ylim(bottom=0)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=8)
-    (ROOT / "docs" / "assets").mkdir(exist_ok=True)
-    figure.savefig(ROOT / "docs" / "assets" / "selector-trap.svg", metadata={"Date": None})
+    with styled() as plt:
+        figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.6), sharex=True, layout="constrained")
+        for axis, (name, title) in zip(axes, titles.items(), strict=True):
+            x, y = ([float(r[key]) for r in path] for key in ("mean_confidence", name))
+            axis.plot(x, y, "o-", color="#3b6fb6")
+            axis.plot(
+                float(ours["mean_confidence"]),
+                float(ours[name]),
+                "D",
+                color="#c2571a",
+                label="pool (default)",
+            )
+            axis.annotate(
+                "temperature scaling", (x[0], y[0]), (-8, 10), textcoords="offset points", ha="right"
+            )
+            axis.annotate("uniform", (x[-1], y[-1]), (8, 0), textcoords="offset points")
+            axis.set(title=title, xlabel="mean confidence (accuracy is the same everywhere)")
+            axis.set_ylim(bottom=0)
+            axis.legend()
+        return save_figure(figure, ROOT / "docs" / "assets" / "selector-trap.svg")
+
+
+def table(rows: list[dict[str, str]]) -> list[str]:
+    """Return the table of the page."""
+    names = [*METRICS, "mean_confidence"]
+    out = ["| s | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for row in rows:
+        if row["point"] in SHOWN:
+            out.append(
+                f"| {row['point']} | " + " | ".join(f"{float(row[name]):.4f}" for name in names) + " |"
+            )
+    return out
+
+
+def read() -> list[dict[str, str]]:
+    """Return the rows of the file."""
+    with FILE.open(newline="", encoding="utf-8") as f:
+        return list(csv.DictReader(f))
 
 
 def main() -> None:
-    rows = walk()
-    with open(ROOT / "results" / "selector_trap.csv", "w", newline="") as f:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    rows = walk(parser.parse_args().data)
+    with FILE.open("w", newline="", encoding="utf-8") as f:
         writer = csv.DictWriter(f, list(rows[0]))
         writer.writeheader()
         writer.writerows({k: v if isinstance(v, str) else f"{v:.6g}" for k, v in row.items()} for row in rows)
-    draw(rows)
-    for row in rows:
-        print("  ".join(str(v) if isinstance(v, str) else f"{v:.5f}" for v in row.values()))
+    replace_between(PAGE, MARKS, table(read()))
+    print(draw(read()))
 
 
 if __name__ == "__main__":

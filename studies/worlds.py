@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from hcal.certificates.event import EventCertificate
-from hcal.certificates.table import EventTable, table_of_rows
-from hcal.metrics.sample import Vector
+from hcal.certificates.windows import EventTable, table_of_rows
+from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray, softmax
 
 World = Callable[[int, int, np.random.Generator], tuple[Vector, Vector]]
@@ -75,6 +75,21 @@ def _rare(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
     return _softmax(z), _softmax(z / 1.2)
 
 
+def _hidden_groups(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    """Two groups that the predictor cannot see, wrong in opposite directions: right on average at every claim."""
+    f = _softmax(1.5 * _logits(n, k, rng))
+    p = f.max(axis=1)
+    off = np.minimum(0.15, np.minimum(p, 1 - p)) * rng.choice([-1.0, 1.0], n)
+    return f, _with_top(f, p + off)
+
+
+def _saturated(n: int, k: int, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    """Probabilities of which many are 0 and 1 to the last bit, and three labels in a hundred drawn at random."""
+    f = _softmax(np.asarray(12 * _logits(n, k, rng), dtype=np.float32)).astype(np.float64)
+    f /= f.sum(axis=1, keepdims=True)
+    return f, 0.97 * f + 0.03 / k
+
+
 #: Name -> world(n, k, rng) -> predictions and truth, shape (n, k) each.
 WORLDS: dict[str, World] = {
     "T=1": _tempered(1.0),
@@ -85,6 +100,8 @@ WORLDS: dict[str, World] = {
     "ties": _ties,
     "falling": _falling,
     "rare": _rare,
+    "hidden groups": _hidden_groups,
+    "saturated": _saturated,
 }
 
 

@@ -52,7 +52,7 @@ REGISTRIES = {
 }
 #: Names of earlier versions that told a reader nothing.
 SAY_NOTHING = {"few", "see", "look", "loud", "tell", "new", "counted", "enter", "working", "is_elsewhere", "Wish",
-               "Ask", "Recipe", "Piece", "Driver", "Crew", "Setting", "Standing"}  # fmt: skip
+               "Ask", "Recipe", "Piece", "Runner", "Crew", "Setting", "Standing"}  # fmt: skip
 OUTSIDE = {"studies", "benchmarks", "tests", "tools", "examples", "conftest", "helpers"}
 MUTATORS = {"append", "add", "update", "clear", "pop", "setdefault", "extend", "insert", "remove", "discard"}
 CONTAINERS = {"dict", "list", "set", "defaultdict", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary",

@@ -362,7 +362,12 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     integers = labels.astype(np.int64) if np.isfinite(labels).all() else None
     if integers is None or (integers != labels).any():
         bad = ~np.isfinite(labels) if integers is None else integers != labels
-        raise ValueError(f"y must hold integers 0..K-1; {_first(bad)} is {labels[bad][0]}")
+        hint = (
+            " (no label): hcal.drop_unlabelled(scores, y) leaves such rows out"
+            if np.isnan(labels).any()
+            else ", which is no class; hcal does no regression, for that see MAPIE or crepes"
+        )
+        raise ValueError(f"y must hold integers 0..K-1; {_first(bad)} is {labels[bad][0]}{hint}")
     outside = (integers < 0) | (integers >= n_classes)
     if outside.any():
         row = int(np.argmax(outside))

@@ -229,7 +229,7 @@ def model_fingerprint(calibrator: Any) -> str:
     True
     """
     digest = hashlib.sha256(f"{type(calibrator).__name__} {getattr(calibrator, 'input', '')}".encode())
-    _digest(getattr(calibrator, "map_", None) or getattr(calibrator, "state_", None), digest)
+    _digest(calibrator.prediction_, digest)
     return digest.hexdigest()[:16]
 
 

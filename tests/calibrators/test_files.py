@@ -123,7 +123,7 @@ def test_a_tampered_file_is_refused_or_gives_probabilities(name: str, fitted: Fi
         ({"params": {"folds": 3}}, "'ts' has no parameter 'folds'"),
         ({"map": {"type": "Curves"}}, "the map is of type 'Curves', declared is one of Temperature"),
         ({"preserves": "everything"}, "'preserves' is 'everything'"),
-        ({"n_classes": 5}, "must be one number of at least 0 for each class"),
+        ({"n_classes": 5}, "class_frequencies"),
         ({"n_classes": 3.0}, "'n_classes' is float"),
         ({"info": {}}, "class_frequencies"),
         ({"scores": {"before": 1, "after": {}}}, "'scores.before' must be an object of numbers"),

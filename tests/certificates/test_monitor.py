@@ -239,11 +239,11 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
     refused("[1]")
     refused("\x00")
     for keys, value in (
-        (("gamblers", "top-label", "weights"), [[-1.0] * 15]),
-        (("gamblers", "top-label", "weights", 0, 0), -0.1),
-        (("gamblers", "top-label", "start"), ["a"]),
-        (("gamblers", "vector", "gained"), []),
-        (("gamblers",), {}),
+        (("arrays", "top-label weights"), [[-1.0] * 15]),
+        (("arrays", "top-label weights", 0, 0), -0.1),
+        (("arrays", "top-label start"), ["a"]),
+        (("arrays", "vector gained"), []),
+        (("arrays",), {}),
         (("n",), -1),
         (("n",), 2.5),
         (("n_classes",), 10**9),
@@ -256,13 +256,13 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
         (("alarms",), {}),
         (("files",), [{"name": 1}]),
         (("history",), [[1]]),
-        (("total", 0, 0), -5),
+        (("arrays", "total", 0, 0), -5),
         (("recent",), "x"),
         (("classes",), ["a"] * 2),
         (("schema",), 1),
     ):
         refused(changed(*keys, value=value))
-    refused(json.dumps({k: v for k, v in state.items() if k != "total"}))
+    refused(json.dumps({k: v for k, v in state.items() if k != "recent"}))
     refused(json.dumps(state).replace('"merged": 0.0', '"merged": NaN'))
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -303,5 +303,5 @@ def test_the_picture_of_the_evidence() -> None:
     import matplotlib.pyplot as plt
 
     ax = hcal.Monitor().update(*_stream(2000, 3, "T=2")).plot()
-    assert "alarm at row" in ax.get_title()
+    assert "ALARM at row" in ax.get_title()
     plt.close("all")

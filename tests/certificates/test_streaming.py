@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
 import hcal
-from hcal.certificates import CertificateStream
-from hcal.certificates.table import bin_edges, bin_of
+from hcal.certificates import CertificateStream, RowsOfTheFitError
+from hcal.certificates.windows import bin_edges, bin_of
+from hcal.leakage import fingerprint
 from studies.worlds import WORLDS, draw_labels
 
 
@@ -24,7 +27,7 @@ def test_parts_and_machines_give_the_same_certificate() -> None:
     first, second = CertificateStream(5), CertificateStream(5)
     first.update(f[:1000], y[:1000], group[:1000]).update(f[1000:2500], y[1000:2500], group[1000:2500])
     second.update(f[2500:], y[2500:], group[2500:])
-    merged = CertificateStream.from_state(second.state).merge(first).certify().to_dict()
+    merged = pickle.loads(pickle.dumps(second)).merge(first).certify().to_dict()
     expected = whole.certify().to_dict()
     assert merged["n"] == expected["n"] == 6000
     assert merged["smooth_at_most"] == pytest.approx(expected["smooth_at_most"], abs=1e-12)
@@ -54,6 +57,19 @@ def test_every_probability_lies_in_its_bin(dtype: type) -> None:
     assert (np.diff(low) >= 0).all()  # ½ itself has a bin, and starts the next one
     assert (np.diff(high) >= 0).all()
     assert (np.diff(which[np.argsort(p)]) >= 0).all()
+
+
+def test_rows_of_the_fit_are_refused_block_by_block() -> None:
+    rng = np.random.default_rng(0)
+    x = 2 * rng.normal(size=(2000, 5))
+    p, y = hcal.softmax(x), rng.integers(0, 5, 2000)
+    kept = fingerprint(x[:1000])
+    parts = [CertificateStream(5, fitted_on=kept) for _ in range(2)]
+    for part, rows in zip(parts, (slice(0, 1000), slice(1000, 2000)), strict=True):
+        part.update(p[rows], y[rows], logits=x[rows])
+    assert parts[1].certify().sentences[0].startswith("None of these rows was used to fit")
+    with pytest.raises(RowsOfTheFitError, match="about 50 % of the 2,000 rows"):
+        parts[0].merge(parts[1]).certify()
 
 
 def test_what_does_not_fit_together_is_refused() -> None:

@@ -32,7 +32,6 @@ __all__ = ["folder", "prepared_folder"]
         ("task.npz", ("apply", "model.hcal", "task.npz")),
         ("task.npz", ("report", "task.npz")),
         ("model.hcal", ("report", "task.npz", "--model", "model.hcal")),
-        ("names.txt", ("report", "task.npz", "--names", "names.txt")),
     ],
 )
 def test_the_output_is_never_an_input(

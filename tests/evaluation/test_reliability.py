@@ -79,6 +79,9 @@ def test_data_are_plain() -> None:
 def test_plots() -> None:
     import matplotlib.pyplot as plt
 
+    for binning in ("corp", "smooth"):
+        legend = hcal.reliability(P, Y, binning=binning).plot().get_legend()
+        assert any("if calibrated" in text.get_text() for text in legend.get_texts())
     ax = hcal.reliability(P, Y).plot()
     assert ax.get_xlabel() == "predicted probability"
     assert hcal.reliability(P, Y).plot(ax) is ax
@@ -96,18 +99,20 @@ def test_plots() -> None:
     plt.close("all")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options_are_named() -> None:
+    for options, message in (
         ({"level": "canonical"}, "level must be"),
-        ({"binning": "log"}, "binning must be"),
+        ({"binning": "log"}, "binning must be one of 'equal-width', 'equal-mass', 'corp',"),
         ({"ci": 1.0}, "ci must be"),
         ({"bins": 0}, "bins must be"),
-    ],
-)
-def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        hcal.reliability(P, Y, **options)
+        ({"resamples": 3}, "resamples must be an integer of at least 20"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            hcal.reliability(P, Y, **options)
+    with pytest.raises(
+        IndexError, match=r"one curve, of the class 1: take \[0\]; level='class-wise' has one"
+    ):
+        hcal.reliability([0.2, 0.8], [0, 1], binning="corp")[1]
 
 
 # -- curves without bins ----------------------------------------------------------------------------
@@ -178,31 +183,3 @@ def test_the_smooth_curve_follows_the_truth_and_carries_smooth_ece() -> None:
     assert curve.error == pytest.approx(np.mean(p - p**2), rel=0.1)
     top = hcal.reliability(p, y, level="top-label", binning="smooth")[0]
     assert top.error == hcal.metrics.smece(p, y)
-
-
-@pytest.mark.parametrize("binning", ["corp", "smooth"])
-def test_curves_without_bins_are_drawn(binning: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    p, y = events(200, 4)
-    ax = hcal.reliability(p, y, binning=binning).plot()
-    assert any("if calibrated" in text.get_text() for text in ax.get_legend().get_texts())
-    plt.close("all")
-
-
-def test_unknown_binnings_and_too_few_resamples_are_named() -> None:
-    with pytest.raises(ValueError, match="binning must be one of 'equal-width', 'equal-mass', 'corp',"):
-        hcal.reliability([0.5], [1], binning="isotonic")
-    with pytest.raises(ValueError, match="resamples must be an integer of at least 20"):
-        hcal.reliability([0.5], [1], binning="corp", resamples=3)
-
-
-def test_spiegelhalter_by_the_normal_law_and_by_resampling_agree() -> None:
-    p, y = events(400, 5)
-    resampled = hcal.metrics.calibration_test(p, y, statistic="spiegelhalter", n_resamples=1999)
-    # The standard error of 1999 draws at p = 0.5 is 0.011.
-    assert resampled.p_value == pytest.approx(hcal.metrics.spiegelhalter_p(p, y), abs=0.04)
-    assert hcal.metrics.calibration_test(softmax(3 * LOGITS), Y, statistic="kuiper").p_value < 0.01

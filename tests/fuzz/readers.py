@@ -9,6 +9,8 @@ OSError, a message of several lines, values that are no numbers, or a slow file 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import io
 import json
 import lzma
@@ -26,11 +28,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hcal.io import read_data
+from hcal.io import Request, read
 
 #: Beyond what the libraries need; no file here is larger than 100 KB.
 EXTRA_BYTES = 2**29
 SECONDS = 10.0
+#: Said to a worker instead of a path.
+LIMIT = "limit"
 _RNG = np.random.default_rng(20240601)
 LOGITS = _RNG.normal(size=(40, 5))
 Y = _RNG.integers(0, 5, size=40)
@@ -93,22 +97,6 @@ def _jsonl(flat: bool) -> bytes:
     return "\n".join(map(json.dumps, rows)).encode()
 
 
-def _xlsx() -> bytes:
-    import openpyxl
-
-    book = openpyxl.Workbook()
-    book.active.append([*(f"logits_{k}" for k in range(5)), "y"])
-    for z, k in zip(LOGITS.tolist(), Y.tolist(), strict=True):
-        book.active.append([*z, k])
-    return _saved(book.save)
-
-
-def _torch() -> bytes:
-    import torch
-
-    return _saved(lambda f: torch.save({"logits": torch.tensor(LOGITS), "y": torch.tensor(Y)}, f))
-
-
 #: Suffix -> what whole files of it look like.
 SEEDS: dict[str, list[Maker]] = {
     ".npz": [
@@ -132,8 +120,6 @@ SEEDS: dict[str, list[Maker]] = {
     ],
     ".feather": [lambda: _feather("uncompressed"), lambda: _feather("zstd")],
     ".jsonl": [lambda: _jsonl(True), lambda: _jsonl(False)],
-    ".xlsx": [_xlsx],
-    ".pt": [_torch],
     ".safetensors": [_safetensors],
     ".p": [
         *(lambda p=p: _pickled(p) for p in range(6)),
@@ -230,7 +216,7 @@ def judge(path: Path) -> str:
     """Return ``read``, ``refused``, or what is wrong with the way a file was met."""
     start = time.monotonic()
     try:
-        data = read_data(path, part="cal", kind="logits")
+        data = read(path, Request(input="logits"), part="cal")
         problem = "" if data.values.dtype.kind in "biuf" else f"values of {data.values.dtype}"
         verdict = "read"
     except (ValueError, OSError) as error:
@@ -247,33 +233,39 @@ def judge(path: Path) -> str:
     return problem or verdict
 
 
-def _work(connection: Connection) -> None:
+def _work(connection: Connection, module: str) -> None:
     import resource
 
-    import openpyxl  # noqa: F401
-    import pyarrow.feather
-    import pyarrow.parquet  # noqa: F401
-    import torch  # noqa: F401
-
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + EXTRA_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    sys.path[:0] = [str(Path(__file__).parent)]
+    judge_file = importlib.import_module(module).judge
+    with contextlib.suppress(ImportError):
+        import pyarrow.feather
+        import pyarrow.parquet  # noqa: F401
     while (path := connection.recv()) is not None:
-        connection.send(judge(path))
+        if path == LIMIT:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + EXTRA_BYTES
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        connection.send("limited" if path == LIMIT else judge_file(path))
 
 
 class Worker:
-    """A reader in a process of its own; a new one where the old one died."""
+    """The ``judge`` of a module in a process of its own; a new one where the old one died."""
 
-    def __init__(self) -> None:
-        self.context = get_context("spawn")
+    def __init__(self, module: str) -> None:
+        self.context, self.module = get_context("spawn"), module
         self.start()
 
     def start(self) -> None:
         self.here, there = self.context.Pipe()
-        self.process = self.context.Process(target=_work, args=(there,), daemon=True)
+        self.process = self.context.Process(target=_work, args=(there, self.module), daemon=True)
         self.process.start()
         there.close()
+
+    def limit(self) -> None:
+        """Let it have no more memory than it has, and a little."""
+        self.here.send(LIMIT)
+        self.here.recv()
 
     def read(self, path: Path) -> str:
         self.here.send(path)
@@ -286,6 +278,7 @@ class Worker:
             self.process.join()
             problem = f"the process died with {self.process.exitcode}"
         self.start()
+        self.limit()
         return problem
 
     def stop(self) -> None:
@@ -303,7 +296,8 @@ def run(
     whole = {suffix: [make() for make in SEEDS[suffix]] for suffix in suffixes}
     happened: Counter[str] = Counter()
     failures: list[str] = []
-    worker = Worker()
+    worker = Worker("readers")
+    worker.limit()
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):
             suffix = suffixes[i % len(suffixes)]

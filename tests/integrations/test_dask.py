@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from hcal.calibrators.batched import apply_batches
 from hcal.certificates.streaming import CertificateStream
 from hcal.cli.app import app
-from hcal.io import Request, batches
 from hcal.metrics import METRICS, StreamingMetrics
 from helpers import synthetic
 
@@ -144,38 +140,6 @@ def test_a_fit_on_blocks_is_the_fit_in_memory(method: str, client: Any, tmp_path
     assert (tmp_path / "mark").exists()
 
 
-def _fatal(function: Any, marks: str, numbered: Any) -> Any:
-    """Do a piece; one dies before its file has its name, another when all is done but nobody knows."""
-    number = numbered[0]
-    if number in (1, 3) and not (mark := Path(marks) / str(number)).exists():
-        mark.touch()
-        if number == 1:
-            os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
-        function(numbered)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return function(numbered)
-
-
-def test_files_are_whole_and_single_whoever_dies(client: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "scores.npy", LOGITS)
-    source = batches(tmp_path / "scores.npy", Request(input="logits"), rows=500)
-    run = on_dask.Driver(client)
-    (tmp_path / "marks").mkdir()
-
-    def fragile(function: Any, pieces: Any) -> Any:
-        return run(partial(_fatal, function, str(tmp_path / "marks")), pieces)
-
-    applied = apply_batches(CAL, source, tmp_path / "out", driver=fragile)
-    assert (applied.rows, applied.parts) == (ROWS, 6)
-    assert sorted(p.name for p in (tmp_path / "marks").iterdir()) == ["1", "3"]
-    parts = sorted((tmp_path / "out").iterdir())
-    assert [p.name for p in parts] == [f"part-{n:05d}.npy" for n in range(6)]
-    np.testing.assert_array_equal(np.concatenate([np.load(p) for p in parts]), PROBS)
-    assert apply_batches(CAL, source, tmp_path / "probs.npy", driver=run) == replace(applied, parts=1)
-    np.testing.assert_array_equal(np.load(tmp_path / "probs.npy"), PROBS)
-    assert not [p for p in tmp_path.rglob("*") if "hcal-tmp" in p.name]
-
-
 def test_commands_on_a_cluster_say_what_they_say_here(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +170,7 @@ def test_commands_on_a_cluster_say_what_they_say_here(
         (lambda x, y: on_dask.evaluate(x, y[:-1], input="logits"), "y has 2999 rows, scores has 3000"),
         (lambda x, y: on_dask.evaluate(x, y + 1, input="logits"), r"block \d: y must lie in 0..3"),
         (lambda x, y: on_dask.predict_proba(CAL, x * np.nan).compute(), r"block \d: logits contains NaN"),
-        (lambda x, y: on_dask.Driver("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
+        (lambda x, y: on_dask.Runner("nowhere:1:2"), "no Dask scheduler answers at 'nowhere:1:2'"),
     ],
 )
 def test_errors_are_one_line(call: Any, said: str) -> None:
@@ -219,7 +183,7 @@ def test_errors_are_one_line(call: Any, said: str) -> None:
 
 def test_a_driver_keeps_the_order_and_survives_a_worker(client: Any, tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
-    run = on_dask.Driver(client)
+    run = on_dask.Runner(client)
     work = [(n, mark, 6, (n,)) for n in range(20)]
     assert list(run(lambda piece: _die_once(*piece), work)) == list(range(20))
     begun = run(str, iter(range(10**9)))  # endless, as far as the cluster can see

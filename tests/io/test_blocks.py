@@ -96,31 +96,6 @@ def test_blocks_are_the_rows_in_every_format(tmp_path: Path, monkeypatch: pytest
                 np.testing.assert_array_equal(apart[batch.start].scores, batch.scores)
 
 
-def test_arrays_of_a_program() -> None:
-    x, y, _ = made(n=10)
-    blocks = [(x[:7], y[:7]), (x[7:], y[7:])]
-    request = Request(input="logits")
-    for given in (blocks, lambda: iter(blocks), (x, y), iter(blocks)):
-        source = batches(given, request, rows=4)
-        found = list(source)
-        np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), x)
-        np.testing.assert_array_equal(np.concatenate([b.y for b in found]), y)
-        assert (source.n_rows, source.n_classes, max(map(len, found))) == (None, K, 4)
-    with pytest.raises(ValueError, match="can be read once"):
-        list(source)
-    with pytest.raises(ValueError, match="no pieces"):
-        source.pieces()
-    for wrong, message in (
-        ([x, x[:, :3]], "a block has 3 classes, the first has 5"),
-        ([(x, y[:4])], "4 labels for 10 rows"),
-        ([], "no rows"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            list(batches(wrong, request))
-    with pytest.raises(ValueError, match="do not say what their numbers are"):
-        batches([x])
-
-
 def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
     """Files in sorted order, columns found by the names of the first file, rows counted through."""
     rows = made()

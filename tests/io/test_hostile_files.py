@@ -196,21 +196,6 @@ def test_pickles_that_would_take_for_ever(tmp_path: Path) -> None:
         refused(path, "is compressed")
 
 
-def test_a_torch_file_runs_nothing_and_stays_within_limits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch = pytest.importorskip("torch")
-    path = tmp_path / "t.pt"
-    torch.save({"logits": Evil(print, "run")}, path)
-    refused(path, "t.pt holds more than tensors")
-    assert capsys.readouterr().out == ""
-    torch.save({"logits": torch.zeros(1, 1).expand(10**6, 10**4)}, path)  # 40 GB of one stored number
-    monkeypatch.setenv("HCAL_MAX_BYTES", str(10**9))
-    refused(path, r"t.pt would take 40.0 GB in memory")
-    path.write_bytes(b"no torch file")
-    refused(path, "t.pt is no file of torch")
-
-
 # -- what is no file, or is cut ---------------------------------------------------------------------
 
 

@@ -161,7 +161,7 @@ def test_the_score_of_an_option_is_an_option_of_the_commands(tmp_path: Path) -> 
     assert found["metrics"]["accuracy"] == pytest.approx(written.acc_norm, abs=1e-9)
     bad = CliRunner().invoke(app, ["evaluate", str(written.path), "--score", "tokens"])
     assert bad.exit_code == 1
-    assert "--score must be one of" in bad.output
+    assert "score must be one of" in bad.output
 
 
 # -- servers -----------------------------------------------------------------------------------------

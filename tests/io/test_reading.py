@@ -23,7 +23,6 @@ from hcal.io import (
     checksum,
     read,
     read_arrays,
-    read_names,
     write_probs,
 )
 
@@ -71,7 +70,7 @@ def refused(path: Path, message: str, request: Request | None = None, **options:
 
 
 def test_probabilities_written_are_probabilities_read(tmp_path: Path) -> None:
-    for suffix in (".npz", ".safetensors", *TABLES):
+    for suffix in (".npz", *TABLES):
         path = tmp_path / f"p{suffix}"
         write_probs(path, PROBS, Y)
         data = read(path)
@@ -104,7 +103,6 @@ def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
     cal, test = (read(path, part=part) for part in ("cal", "test"))
     assert (cal.part, len(cal.values), test.part, len(test.values)) == ("cal", 3, "test", 2)
     assert test.labels().shape == (2,)
-    assert read_names(path) == ["logits_cal", "y_cal", "logits_test", "y_test"]
     np.testing.assert_array_equal(read_arrays(path)["y_cal"], Y)
     np.savez(path, logits_test=PROBS, y_test=Y)
     refused(path, "task.npz has no logits, probs or log_probs .* calibration part", Request(), part="cal")
@@ -117,7 +115,7 @@ def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
         Request(input="scores")
 
 
-def test_pickles_tensors_and_bfloat16(tmp_path: Path) -> None:
+def test_pickles_and_bfloat16(tmp_path: Path) -> None:
     task = ((PROBS.astype(np.float32), Y[:, None]), (np.asfortranarray(PROBS), Y.astype(">i4")))
     path = tmp_path / "task.p"
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
@@ -137,13 +135,6 @@ def test_pickles_tensors_and_bfloat16(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file
 
-    path = tmp_path / "t.pt"
-    torch.save({"logits": torch.tensor(LOGITS), "y": ["dog", "cat", "eel"]}, path)
-    data = read(path, Request(classes=NAMES))
-    np.testing.assert_array_equal(data.values, LOGITS)
-    assert data.labels().tolist() == [1, 0, 2]
-    torch.save((torch.tensor(LOGITS).bfloat16(), torch.tensor([1, 0, 2])), path)
-    assert read(path).values.dtype == np.float32
     save_file({"probs": torch.from_numpy(PROBS).bfloat16()}, tmp_path / "t.safetensors")
     np.testing.assert_array_equal(read(tmp_path / "t.safetensors").values.astype(float), PROBS)
 
@@ -292,13 +283,19 @@ def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
 
 def test_unlabelled_rows_in_python() -> None:
     pd = pytest.importorskip("pandas")
-    scores, y, weight = hcal.io.drop_unlabelled(LOGITS, np.array([0.0, np.nan, 2.0]), [1, 2, 3])
+    scores, y, weight = hcal.drop_unlabelled(LOGITS, np.array([0.0, np.nan, 2.0]), [1, 2, 3])
     np.testing.assert_array_equal(scores, LOGITS[[0, 2]])
     assert (y.tolist(), weight) == ([0, 2], [1, 3])
-    frame, labels = hcal.io.drop_unlabelled(pd.DataFrame(LOGITS), pd.Series(["cat", None, "dog"]))
+    frame, labels = hcal.drop_unlabelled(pd.DataFrame(LOGITS), pd.Series(["cat", None, "dog"]))
     assert (frame.index.tolist(), labels.tolist()) == ([0, 2], ["cat", "dog"])
+    with pytest.raises(
+        UnlabelledError, match=r"y has no label in 1 of 3 rows, first row 1: hcal\.drop_unlabelled"
+    ):
+        hcal.make_calibrator("ts").fit(LOGITS, ["cat", None, "dog"], classes=NAMES)
+    with pytest.raises(ValueError, match=r"row 2 is 3.7, which is no class; hcal does no regression"):
+        hcal.make_calibrator("ts").fit(LOGITS, [0.0, 1.0, 3.7])
     with pytest.raises(ValueError, match="2 rows beside 3 labels"):
-        hcal.io.drop_unlabelled(LOGITS[:2], [0, None, 1])
+        hcal.drop_unlabelled(LOGITS[:2], [0, None, 1])
 
 
 # -- labels, classes, units -------------------------------------------------------------------------------
@@ -382,9 +379,11 @@ def test_other_columns_are_kept(tmp_path: Path) -> None:
     table = TABLE | {"note": ["a b", "", "ü"], "age": [3, 4, 5]}
     for suffix in TABLES:
         data = read(write_table(tmp_path / f"t{suffix}", table), REQUEST, keep=True)
-        assert list(data.beside) == ["note", "age"]
+        assert list(data.beside) == ["note", "age", "site", "w"]
         assert [str(v) for v in data.beside["age"]] == ["3", "4", "5"]
         assert data.columns == {"label": "target", "id": "id", "group": "site", "weight": "w"}
+    path = write_table(tmp_path / "t.parquet", {"probs": PROBS.tolist(), "parts": [[1, 2], [3, 4], [5, 6]]})
+    assert read(path, keep=True).beside["parts"][2] == [5, 6]
     np.savez(tmp_path / "t.npz", logits=LOGITS, y=[0, 1, 2], age=[3, 4, 5], other=[1])
     assert list(read(tmp_path / "t.npz", keep=True).beside) == ["age"]
 

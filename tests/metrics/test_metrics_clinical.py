@@ -130,6 +130,10 @@ def test_cases_without_an_answer_say_so() -> None:
     assert flat.ici.value == pytest.approx(abs(y.mean() - 0.25))
     edges = hcal.clinical(np.where(np.arange(200) < 5, [0.0, 1.0] * 100, p), y)
     assert np.isfinite(edges.slope.value)
+    certain = hcal.clinical(np.round(p), y)  # 0 and 1: log-odds of ±18, where a full Newton step overflows
+    assert (
+        1 / (1 + np.exp(-(np.where(p > 0.5, 1, -1) * 18.420680744 + certain.in_the_large.value)))
+    ).sum() == (pytest.approx(y.sum(), rel=1e-6))
     for arguments, options, message in (
         ((p, np.zeros(200, int)), {}, "needs rows with and without class 1; 0 of 200"),
         ((p, y), {"positive": 2}, r"positive must be a class 0\.\.1, got 2"),

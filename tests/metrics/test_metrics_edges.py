@@ -245,7 +245,7 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(monkeypatch: py
     shuffled = metrics.Sample(p[other], y[other]).subset
     assert sorted(map(tuple, shuffled.data.probs)) == sorted(map(tuple, s.subset.data.probs))
     found, [note] = measure(s, ALL)
-    assert note.startswith("from 300 of 900 rows, a systematic sample: skce (standard error ")
+    assert note.startswith("computed on a systematic sample of 300 of 900 rows: skce (standard error ")
     large = {name: found[name] for name in ALL if metrics.METRICS[name].large}
     assert set(large) == {"skce", "dkde_ce"}
     assert {n: v for n, v in found.items() if n not in large} == {n: exact[n] for n in ALL if n not in large}
@@ -254,4 +254,4 @@ def test_pairs_of_large_samples_are_those_of_a_systematic_subset(monkeypatch: py
         assert interval.low < exact[name] < interval.high
     weighted, notes = measure(metrics.Sample(p, y, np.ones(900)), ["skce"])
     assert weighted["skce"] == pytest.approx(found["skce"])
-    assert notes == ["from 300 of 900 rows, a systematic sample: skce"]
+    assert notes == ["computed on a systematic sample of 300 of 900 rows: skce"]

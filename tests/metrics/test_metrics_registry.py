@@ -87,3 +87,18 @@ def test_entry_points_are_loaded_when_asked_for(monkeypatch: pytest.MonkeyPatch)
     ) as e:
         metrics.get_metric("broken")
     assert "\n" not in str(e.value)
+
+
+def test_worker_processes_of_compare_learn_of_metrics_registered_by_hand() -> None:
+    import pickle
+
+    from joblib.externals.loky.backend.reduction import dumps
+
+    from hcal.evaluation.comparison import Task, Work, run_cell
+
+    hcal.register_metric(halves)
+    z, y = np.eye(2)[[0, 1] * 50], np.array([0, 1] * 50)
+    work = Work("toy", Task.from_arrays("toy", z, y, z, y), "ts", hcal.make_calibrator("ts"), ("halves",))
+    sent = bytes(dumps(work))
+    del metrics.METRICS["halves"]
+    assert run_cell(pickle.loads(sent)).scores["halves"] == 0.0

@@ -11,7 +11,7 @@ import hcal
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.certificates.sentences import points
-from hcal.reporting import judge_report, measure_report
+from hcal.reporting import measure_report, verdict_of
 from hcal.reporting.page import render
 from helpers import measured_report as measured
 from helpers import synthetic
@@ -50,19 +50,19 @@ def test_estimate_and_proof_stand_side_by_side() -> None:
     assert found.estimate == hcal.certify(content.final.probs, content.y).estimate
     assert found.estimate <= found.bound
     assert found.how_far.startswith(f"Estimated {points(found.estimate)} off on average, at most")
-    assert list(judge_report(content).chips) == ["How far off", "How sure", "What to do"]
+    assert list(verdict_of(content).chips) == ["How far off", "How sure", "What to do"]
 
 
 def test_the_rule_is_printed_under_the_verdict() -> None:
-    assert judge_report(measured()).rule in render(measured()).replace("&#x27;", "'")
+    assert verdict_of(measured()).rule in render(measured()).replace("&#x27;", "'")
 
 
 def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
     content = measured(1.0)  # calibrated as it was: temperature scaling can only add noise
     assert content.after is not None
     assert content.after.metrics["nll"] > content.before.metrics["nll"]
-    assert judge_report(content).grade in ("good", "few")
-    assert judge_report(content).alarms == ()
+    assert verdict_of(content).grade in ("good", "few")
+    assert verdict_of(content).alarms == ()
 
 
 # The three cases that an error of the top label alone called safe.
@@ -81,7 +81,7 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
     p, y = _weighted_regression()
     assert 0.015 < y.mean() < 0.04
     content = measure_report(p, y, input="probs")
-    verdict = judge_report(content)
+    verdict = verdict_of(content)
     assert verdict.grade == "bad"
     assert any(
         re.search(r"refuted for [\d.]+ % of the rows. [\d,]+ rows state", s) for s in verdict.sentences
@@ -91,7 +91,7 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
 
 def test_a_constant_is_told_that_it_knows_nothing() -> None:
     y = (np.random.default_rng(0).random(10_000) < 0.01).astype(int)
-    verdict = judge_report(measure_report(np.full(10_000, 0.01), y, input="probs"))
+    verdict = verdict_of(measure_report(np.full(10_000, 0.01), y, input="probs"))
     assert verdict.grade == "care"
     assert "not shown to know more than the base rates" in verdict.headline
 
@@ -103,7 +103,7 @@ def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
     truth = hcal.softmax(logits / 1.1)
     y = (truth.cumsum(1) > rng.random((20_000, 1))).argmax(1)
     content = measure_report(logits, y)
-    verdict = judge_report(content)
+    verdict = verdict_of(content)
     assert verdict.grade == "good"
     assert any(s.startswith("top label within 5.0 points, on average: proven") for s in verdict.sentences)
     assert any(s.startswith("Exactly calibrated: refuted") for s in verdict.sentences)
@@ -113,28 +113,28 @@ def test_close_and_not_exact_are_two_statements_and_evaluate_agrees() -> None:
 
 
 def test_over_confident_then_calibrated_is_told() -> None:
-    verdict = judge_report(measured())
+    verdict = verdict_of(measured())
     assert re.search(r"over-confident by \d+\.\d points", verdict.sentences[0])
     assert "none of the 4,000 predicted classes changes" in verdict.sentences[1]
     assert "falls from" in verdict.sentences[1]
 
 
 def test_under_confidence_is_called_so() -> None:
-    assert "under-confident by" in judge_report(measured(0.4)).sentences[0]
+    assert "under-confident by" in verdict_of(measured(0.4)).sentences[0]
 
 
 def test_calibrated_is_called_so() -> None:
-    assert "neither over- nor under-confident" in judge_report(measured(1.0)).sentences[0]
+    assert "neither over- nor under-confident" in verdict_of(measured(1.0)).sentences[0]
 
 
 def test_an_over_confident_model_as_it_stands_is_not_safe() -> None:
     logits, y = synthetic(1000)
-    assert judge_report(measure_report(logits, y)).grade == "bad"
+    assert verdict_of(measure_report(logits, y)).grade == "bad"
 
 
 def test_few_rows_are_neither_praised_nor_condemned() -> None:
     logits, y = synthetic(60, scale=1.0)
-    verdict = judge_report(measure_report(logits, y))
+    verdict = verdict_of(measure_report(logits, y))
     assert verdict.grade == "few"
     assert "cannot be told from 60 rows" in " ".join(verdict.sentences)
     assert re.search(r"About [\d,]+ rows would tell", " ".join(verdict.sentences))
@@ -155,7 +155,7 @@ def test_a_collapsed_predictor_raises_the_alarm() -> None:
     logits = rng.normal(size=(500, 50)) + 8 * np.eye(50)[y] * (rng.random((500, 1)) < 0.9)
     with pytest.warns(hcal.CalibrationWarning):
         calibrator = _Uniform().fit(logits, y)
-    verdict = judge_report(measure_report(logits, y, calibrator))
+    verdict = verdict_of(measure_report(logits, y, calibrator))
     assert verdict.grade == "bad"
     assert any("The predictor has collapsed" in alarm for alarm in verdict.alarms)
     assert "The calibrator's fit did not converge." in verdict.alarms
@@ -166,7 +166,7 @@ def test_a_collapsed_predictor_raises_the_alarm() -> None:
 def test_rows_seen_in_calibration_raise_the_alarm() -> None:
     logits, y = synthetic(300)
     calibrator = hcal.make_calibrator("ts").fit(logits, y)
-    verdict = judge_report(measure_report(logits, y, calibrator))
+    verdict = verdict_of(measure_report(logits, y, calibrator))
     assert sum("were used to fit the calibrator" in alarm for alarm in verdict.alarms) == 1
     assert verdict.grade == "few"
     assert verdict.headline == "Cannot be told from rows that the calibrator learned from"

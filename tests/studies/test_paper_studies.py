@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import DATA, ROOT, synthetic
-from studies import central, differences, tasks
+from studies import central, differences, selector_trap, tasks
 
 
 def test_a_task_is_read_and_checked(tmp_path):
@@ -75,3 +75,15 @@ def test_the_table_of_differences_is_that_of_the_page():
     page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     for line in differences.table(rows):
         assert line in page
+
+
+def test_the_trap_is_the_one_of_the_results():
+    rows = selector_trap.read()
+    page = selector_trap.PAGE.read_text(encoding="utf-8")
+    for line in selector_trap.table(rows):
+        assert line in page
+    points = {row["point"]: row for row in rows}
+    start, flat = ({k: float(points[p][k]) for k in ("cwece_a", "dkde_ce", "nll")} for p in ("1", "0.1"))
+    assert flat["cwece_a"] < start["cwece_a"] / 3
+    assert flat["dkde_ce"] < start["dkde_ce"] / 25
+    assert flat["nll"] > 3 * start["nll"]

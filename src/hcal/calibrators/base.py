@@ -418,8 +418,8 @@ def by_content(
         rows = order[tied]
         scores = np.rint((top[rows, None] - x[rows][:, np.argsort(rank)]) / unit)
         order[tied] = rows[np.lexsort((*scores.T, rank[y[rows]], *(key[rows] for key in keys)))]
-    part = [None if a is None else a[order] for a in (weight, groups)]
-    return x[order], y[order], part[0], part[1]
+    weight, groups = None if weight is None else weight[order], None if groups is None else groups[order]
+    return x[order], y[order], weight, groups
 
 
 def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.calibrators.base import Calibrator
-from hcal.io import Batch, Batches, Piece, read_piece
+from hcal.io import Batch, Batches, Piece, read_piece, rows_from
 from hcal.io.class_names import check_classes
-from hcal.io.provenance import mix
-from hcal.passes import Driver
+from hcal.passes import Runner
 
 Method = TypeVar("Method", bound=Calibrator)
 #: A block of rows, rows of a file, or a function that reads blocks where the work is done.
@@ -33,7 +32,7 @@ def fit_batches(
     *,
     sample_rows: int = 1_000_000,
     n_rows: int | None = None,
-    run: Driver | None = None,
+    run: Runner | None = None,
     classes: Any = None,
 ) -> Method:
     """Fit a calibrator on blocks of rows, of which one at a time is in memory.
@@ -77,12 +76,12 @@ def fit_batches(
         raise ValueError(f"sample_rows must be at least 1, got {sample_rows}")
     known = getattr(batches, "n_rows", None) if n_rows is None else n_rows
     sample = _Sample(sample_rows, known)
+    pieces: Iterable[RowPiece] = batches() if callable(batches) else batches
     if run is None:
-        pieces = batches() if callable(batches) else batches
         for piece in pieces:
             sample.add(_draw(calibrator.input, sample.limit, piece))
     else:
-        pieces = batches.pieces() if isinstance(batches, Batches) else batches
+        pieces = batches.pieces() if isinstance(batches, Batches) else pieces
         for drawn in run(partial(_draw, calibrator.input, sample.limit), pieces):
             sample.add(drawn)
     rows = sample.result()
@@ -155,7 +154,7 @@ def _draw(input: inputs.InputKind, limit: int, piece: RowPiece) -> tuple[int, _R
     for batch in _open(piece):
         _check(batch, input)
         number = np.arange(batch.start, batch.start + len(batch), dtype=np.uint64)
-        hashes = mix(number + np.uint64(0x9E3779B97F4A7C15))
+        hashes = _mix(number + np.uint64(0x9E3779B97F4A7C15))
         columns = {"hash": hashes, "scores": batch.scores, "y": batch.y}
         columns |= {"weight": batch.weight, "groups": batch.groups}
         near = np.flatnonzero(hashes <= np.uint64(limit))
@@ -178,14 +177,17 @@ def _open(piece: RowPiece) -> Iterator[Batch]:
 
 def _check(batch: Batch, input: inputs.InputKind) -> None:
     """Name every fault of a batch with its rows."""
-    try:
+    with rows_from(batch.start):
         if batch.kind != input:
             raise ValueError(f"the batch holds {batch.kind}, but the calibrator takes input={input!r}")
         if batch.y is None:
             raise ValueError("the batch has no labels")
         scores, _ = inputs.check_scores(batch.scores, input=input)
         inputs.check_labels(batch.y, *scores.shape)
-    except ValueError as error:
-        raise ValueError(
-            f"counting from row {batch.start:,}: {error}" if batch.start else str(error)
-        ) from None
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread every bit over all 64 (the finaliser of splitmix64; Steele et al., OOPSLA 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

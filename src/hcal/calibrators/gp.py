@@ -295,7 +295,7 @@ def line_centres(x: Float64, weight: Float64, m: int, iterations: int = 100) -> 
     total, moment = prefix_sums(mass), prefix_sums(mass * values)
     # A little below the share, so that rounding does not pass from a value to the next.
     share = (np.arange(m) + 0.5) / m * (1 - 1e-12)
-    centres = values[np.searchsorted(total[1:], share * total[-1])]
+    centres: Float64 = values[np.searchsorted(total[1:], share * total[-1])]
     for _ in range(iterations):
         cuts = np.concatenate([[0], np.searchsorted(values, (centres[1:] + centres[:-1]) / 2), [len(values)]])
         size = np.diff(total[cuts])

@@ -54,7 +54,7 @@ class NeighbourErrors(ProbabilityMap):
 
     def expansion(self) -> int:
         """Return how many numbers a score takes on its way."""
-        return max(1, 4 * self.probs.shape[0] // max(1, self.probs.shape[1]))
+        return max(1, 4 * len(self.probs) // max(1, int(self.probs.shape[1])))
 
     def check(self) -> None:
         """Raise a ValueError where fields do not fit each other."""

@@ -22,7 +22,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: Files of this folder that hold no method.
 _NO_METHOD = {
     "base",
-    "batched",
     "batches",
     "files",
     "folds",

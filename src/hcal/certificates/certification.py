@@ -22,7 +22,7 @@ from hcal.certificates.result import (
     found_rows,
 )
 from hcal.certificates.streaming import CertificateStream
-from hcal.certificates.table import EventTable, table_of_rows
+from hcal.certificates.windows import EventTable, table_of_rows
 from hcal.io.class_names import ClassName, check_classes, encode
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import brier_rows
@@ -118,26 +118,18 @@ def certify(
         raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
     if out_of_fold:
         if groups is not None or baseline is not None:
-            raise ValueError(
-                "out_of_fold=True certifies the predictions alone: leave out groups and baseline"
-            )
-        return _out_of_fold(
-            predictor, scores, y, failure, classes=classes, tolerance=tolerance, positive=positive,
-            n_folds=n_folds, random_state=random_state,
-        )  # fmt: skip
+            raise ValueError("out_of_fold=True certifies predictions alone: leave out groups and baseline")
+        options = {"classes": classes, "positive": positive, "tolerance": tolerance}
+        return _out_of_fold(predictor, scores, y, failure, n_folds, random_state, options)
     basis = ASSUMED
     if hasattr(predictor, "predict_proba"):
         if y is None:
-            raise ValueError(
-                "after a calibrator come its scores and the labels: certify(calibrator, scores, y)"
-            )
+            raise ValueError("after a calibrator come its scores and labels: certify(cal, scores, y)")
         basis = found_rows(leakage.refuse_rows_of_the_fit(*_rows(predictor, scores)))
         classes = getattr(predictor, "class_names_", None) if classes is None else classes
         probs, input = predictor.predict_proba(scores), "probs"
     elif y is not None:
-        raise TypeError(
-            "certify takes (probs, y) or (calibrator, scores, y); the first of three is no calibrator"
-        )
+        raise TypeError("certify takes (probs, y) or (cal, scores, y); the first of three is no calibrator")
     else:
         probs, y = predictor, scores
     names = None if classes is None else check_classes(classes, len(classes))
@@ -202,14 +194,13 @@ def _events(events: Any, k: int, names: Names) -> list[Any]:
         raise ValueError("events is empty: name at least one")
     found: list[Any] = []
     for event in listed:
-        if isinstance(event, str):
-            if event in ("top-label", "class-wise"):
-                found.append(event)
-                continue
-            if event not in (names or ()):
-                raise ValueError(f"events are 'top-label', 'class-wise' or classes, got {event!r}")
-        listed_members = [event] if isinstance(event, str | int | np.integer) else event
-        members = {_number(m, names) for m in listed_members}
+        if isinstance(event, str) and event in ("top-label", "class-wise"):
+            found.append(event)
+            continue
+        if isinstance(event, str) and event not in (names or ()):
+            raise ValueError(f"events are 'top-label', 'class-wise' or classes, got {event!r}")
+        several = [event] if isinstance(event, str | int | np.integer) else list(event)
+        members = {_number(m, names) for m in several}
         if not members or not all(isinstance(m, int | np.integer) and 0 <= m < k for m in members):
             raise ValueError(f"an event is a class of 0..{k - 1} or a set of them, got {event!r}")
         found.append(tuple(sorted(int(m) for m in members)))
@@ -267,16 +258,7 @@ def _gain(sample: Sample, baseline: Any, input: inputs.InputKind, share: float, 
 
 
 def _out_of_fold(
-    method: Any,
-    scores: Any,
-    y: Any,
-    failure: float,
-    *,
-    classes: Any,
-    tolerance: float,
-    positive: int | str,
-    n_folds: int,
-    random_state: int,
+    method: Any, scores: Any, y: Any, failure: float, n_folds: int, random_state: int, options: dict[str, Any]
 ) -> OutOfFoldCertificate:
     """Certify each fold's predictions by itself, and average.
 
@@ -288,17 +270,14 @@ def _out_of_fold(
 
     method = make_calibrator(method) if isinstance(method, str) else method
     if not hasattr(method, "predict_proba") or y is None:
-        raise ValueError(
-            "out_of_fold=True takes a calibrator or the name of a method: certify('iso', scores, y)"
-        )
-    names = getattr(method, "class_names_", None) if classes is None else classes
+        raise ValueError("out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)")
+    options["classes"] = options["classes"] or getattr(method, "class_names_", None)
     x = inputs.check_logits(scores, input=method.input)[0]
-    labels = inputs.check_labels(encode(y, names), *x.shape)
+    labels = inputs.check_labels(encode(y, options["classes"]), *x.shape)
     if not 2 <= n_folds <= len(x) // 2:
         raise ValueError(f"n_folds must lie between 2 and half the rows ({len(x) // 2}), got {n_folds}")
     given = inputs.to_numpy(scores, "scores")[0]
     order = np.random.default_rng(random_state).permutation(len(x))
-    options: dict[str, Any] = {"classes": names, "positive": positive, "tolerance": tolerance}
     options["events"] = "class-wise" if x.shape[1] == 2 else "top-label"
     folds, probs = [], np.empty(x.shape)
     for j in range(n_folds):

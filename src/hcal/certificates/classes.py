@@ -10,7 +10,7 @@ import numpy as np
 
 from hcal import inputs
 from hcal.certificates.event import EventCertificate, Refutation, certify_event
-from hcal.certificates.table import EventTable
+from hcal.certificates.windows import EventTable
 from hcal.io.class_names import class_title
 from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray
@@ -72,11 +72,6 @@ class ClassCertificates:
     def worst(self) -> int:
         """The class with the largest bound on its smooth calibration error."""
         return int(self.classes[self.smooth.argmax()])
-
-    def direction(self, k: int) -> str:
-        """Return the direction in which a class is proven wrong: over, under, or an empty string."""
-        found = self.refutations.get(k)
-        return "" if found is None else found.direction
 
     def to_dict(self) -> dict[str, Any]:
         """Return one plain dictionary of lists, classes in their order."""
@@ -206,7 +201,7 @@ def certify_groups(tables: Mapping[str, EventTable], failure: float) -> tuple[Gr
 
     ``failure`` is for all groups together.
 
-    >>> from hcal.certificates.table import table_of_rows
+    >>> from hcal.certificates.windows import table_of_rows
     >>> p, tenth = np.full(500, 0.9), np.arange(500) % 10
     >>> tables = {"good": table_of_rows(p, tenth > 0), "bad": table_of_rows(p, tenth > 4)}
     >>> found = certify_groups(tables, 0.05)

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
-from hcal.certificates.table import EventTable, table_of_rows
 from hcal.certificates.windows import (
     Band,
+    EventTable,
     MonotoneBand,
     Windows,
     deepest_level,
@@ -20,6 +20,7 @@ from hcal.certificates.windows import (
     find_band,
     find_windows,
     monotone_band,
+    table_of_rows,
 )
 from hcal.numerics import Float64
 

@@ -14,22 +14,17 @@ import os
 import stat
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from hcal import inputs
-from hcal.certificates.bets import (
-    FAMILIES,
-    Gamblers,
-    log_average,
-    log_mean,
-    log_payoffs,
-    log_vector_payoffs,
-)
+from hcal.certificates.bets import FAMILIES, Gamblers, log_average, log_mean, log_payoffs, log_vector_payoffs
 from hcal.certificates.classes import class_tolerance
+from hcal.certificates.state import Alarm, check_alarm, check_file, check_listed, check_numbers, check_whole
+from hcal.extras import pyplot
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
@@ -44,50 +39,6 @@ RECENT = 20
 _SCHEMA = 2
 _KEPT = 1000  # files, alarms and points of the history that are remembered
 _LARGEST_FILE = 1 << 28
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """When calibration was refuted, what spoke against it, and by how much.
-
-    Attributes
-    ----------
-    row : int
-        How many rows had been seen.
-    family : {"top-label", "class-wise", "vector"}
-        Which family held most of the evidence.
-    event : str
-        The top label, a class, or the whole vector.
-    direction : str
-        Such as ``"over-confident"`` or ``"stated too low at or above 0.5"``.
-    evidence : float
-        The capital; calibration is refuted at level 1/evidence.
-    rows : int
-        Recent rows that ``stated`` and ``observed`` are averages of: the last ones up to ``last``.
-    stated, observed : float
-        Mean probability of the event (of the top label for the whole vector), and how often it happened.
-    last : int
-        How many rows had been seen when it was raised last.
-    until : int or None
-        Rows seen when the alarm was over; None while it lasts.
-    """
-
-    row: int
-    family: str
-    event: str
-    direction: str
-    evidence: float
-    rows: int = 0
-    stated: float = 0.0
-    observed: float = 0.0
-    last: int = 0
-    until: int | None = None
-
-    def __str__(self) -> str:
-        size = f"stated {self.stated:.1%}, observed {self.observed:.1%}".replace("%", " %")
-        where = f"{self.last - self.rows + 1:,} to {self.last:,}"
-        end = "" if self.until is None else f"; over since row {self.until:,}"
-        return f"{printable(self.event)} is {self.direction}: {size} in rows {where}{end}"
 
 
 class Monitor:
@@ -151,7 +102,7 @@ class Monitor:
             raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
         self.level, self.positive = float(level), int(positive)
         self.tolerance = "auto" if tolerance == "auto" else float(tolerance)
-        self.classes = None if classes is None else check_classes(classes, len(classes))
+        self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
         self.events = self._families(events)
         self.reset()
 
@@ -226,11 +177,11 @@ class Monitor:
         sizes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
         self._gamblers = {f: Gamblers(sizes[f], len(FAMILIES[f])) for f in self.events}
         self._total = np.zeros((4, 1 + sizes["class-wise"]))
-        if p is not None:
+        every = np.full(1 + sizes["class-wise"], 0.0 if self.tolerance == "auto" else self.tolerance)
+        if p is not None and self.tolerance == "auto":
             stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
-            auto = class_tolerance(stated, 0.05)
-            every = auto if self.tolerance == "auto" else np.full(len(auto), self.tolerance)
-            self._tolerances = {"top-label": every[:1], "class-wise": every[1:], "vector": np.zeros(1)}
+            every = class_tolerance(stated, 0.05)
+        self._tolerances = {"top-label": every[:1], "class-wise": every[1:], "vector": np.zeros(1)}
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
@@ -264,7 +215,7 @@ class Monitor:
             self._end_block(paths[-1])
 
     def _end_block(self, path: Float64) -> None:
-        self._history.append((self.n, *(float(v) for v in path / np.log(10))))
+        self._history.append((self.n, *((path - self._base) / np.log(10)).tolist()))
         if len(self._history) > _KEPT:
             self._history = self._history[::2]
         if self._raised:
@@ -367,9 +318,20 @@ class Monitor:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the evidence of every family over time, and the line where the alarm sounds."""
-        from hcal.certificates.drawing import draw_evidence
-
-        return draw_evidence(self, ax)
+        if ax is None:
+            ax = pyplot().subplots(figsize=(7.2, 3.6), layout="constrained")[1]
+        history = self.history
+        for i, (family, colour) in enumerate(
+            zip(self.events, ("#2166ac", "#4d9221", "#c51b7d"), strict=False)
+        ):
+            ax.plot(history[:, 0], history[:, 1 + i], color=colour, linewidth=1.3, label=family)
+        ax.axhline(-np.log10(self.level), color="black", linewidth=0.9, linestyle="--", label="alarm")
+        if self.alarm is not None:
+            ax.axvline(self.alarm.row, color="#b2182b", linewidth=1.0)
+        ax.set_title(str(self).partition(";")[0], fontsize=10)
+        ax.set(xlabel="rows", ylabel="log₁₀ evidence against calibration")
+        ax.legend(fontsize=8, frameon=False)
+        return ax
 
     # -- merging and saving -----------------------------------------------------------------------
 
@@ -410,24 +372,26 @@ class Monitor:
         families = np.array([log_average(g.start) for g in self._gamblers.values()])
         return own, asdict(self._describe(self.n, families, own, np.maximum(sum(self._recent), 1e-12)))
 
+    def _arrays(self) -> dict[str, Float64]:
+        """Return every array that evidence depends on, by name."""
+        found: dict[str, Float64] = {"total": self._total}
+        for f, g in self._gamblers.items():
+            found |= {f"{f} tolerance": self._tolerances[f], f"{f} weights": g.weights}
+            found |= {f"{f} start": g.start, f"{f} gained": g.gained}
+        return found
+
     @property
     def state(self) -> dict[str, Any]:
         """Everything needed to go on later, as plain values."""
-        gamblers = {
-            f: {name: getattr(g, name).tolist() for name in ("weights", "start", "gained")}
-            for f, g in self._gamblers.items()
-        }
         return {
             "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance, "events": list(self.events),
             "positive": self.positive, "classes": None if self.classes is None else list(self.classes),
             "n": self.n, "n_classes": self.n_classes, "raised": self._raised, "merged": self._merged,
-            "base": self._base,
-            "alarm": None if self.alarm is None else asdict(self.alarm),
+            "base": self._base, "alarm": None if self.alarm is None else asdict(self.alarm),
             "alarms": [asdict(a) for a in self.alarms], "files": self.files,
-            "loudest": None if self._loudest is None else list(self._loudest), "gamblers": gamblers,
-            "tolerances": {f: t.tolist() for f, t in self._tolerances.items()},
-            "history": [list(h) for h in self._history], "total": self._total.tolist(),
-            "recent": [r.tolist() for r in self._recent],
+            "loudest": None if self._loudest is None else list(self._loudest),
+            "arrays": {name: array.tolist() for name, array in self._arrays().items()},
+            "history": [list(h) for h in self._history], "recent": [r.tolist() for r in self._recent],
         }  # fmt: skip
 
     @classmethod
@@ -447,39 +411,33 @@ class Monitor:
             )
         if missing := sorted(set(cls().state) - set(state)):
             raise ValueError(f"the state has no {missing[0]!r}")
-        made = cls(
-            state["level"], state["tolerance"], events=_listed(state["events"], str, 3, "events"),
-            positive=_whole(state["positive"], "positive", 1 << 20), classes=state["classes"],
-        )  # fmt: skip
-        made.n = _whole(state["n"], "n", 1 << 62)
-        k = _whole(state["n_classes"], "n_classes", 1 << 20)
-        if k:
+        events, classes = check_listed(state["events"], str, 3, "events"), state["classes"]
+        positive = check_whole(state["positive"], "positive", 1 << 20)
+        made = cls(state["level"], state["tolerance"], events=events, positive=positive, classes=classes)
+        made.n, made._raised = check_whole(state["n"], "n", 1 << 62), bool(state["raised"])
+        if k := check_whole(state["n_classes"], "n_classes", 1 << 20):
             made._begin(k)
-            shapes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
-            made._tolerances = {
-                f: _numbers(state["tolerances"][f], (c,), f"tolerances.{f}", low=0.0)
-                for f, c in shapes.items()
-            }
-            for family, gamblers in made._gamblers.items():
-                for name in ("weights", "start", "gained"):
-                    held, low = state["gamblers"][family][name], 0.0 if name == "weights" else -np.inf
-                    shape = getattr(gamblers, name).shape
-                    setattr(gamblers, name, _numbers(held, shape, f"gamblers.{family}.{name}", low))
-                if (np.abs(gamblers.weights.sum(axis=1) - 1) > 1e-6).any():
-                    raise ValueError(f"gamblers.{family}.weights must sum to 1")
-            made._total = _numbers(state["total"], made._total.shape, "total", low=0.0)
-            recent = _listed(state["recent"], list, RECENT, "recent")
-            made._recent.extend(_numbers(r, made._total.shape, "recent", low=0.0) for r in recent)
-        made._merged, made._base = (float(_numbers(state[name], (), name)) for name in ("merged", "base"))
-        made._raised = bool(state["raised"])
+            made.classes = None if made.classes is None else check_classes(made.classes, k)
+        for name, array in made._arrays().items():
+            low = -np.inf if name.endswith(("start", "gained")) else 0.0
+            array[...] = check_numbers(state["arrays"][name], array.shape, name, low)
+            if name.endswith("weights") and (np.abs(array.sum(axis=1) - 1) > 1e-6).any():
+                raise ValueError(f"{name} must sum to 1")
+        recent, shape = check_listed(state["recent"], list, RECENT, "recent"), made._total.shape
+        made._recent.extend(check_numbers(r, shape, "recent", 0.0) for r in recent)
+        if made.n % BLOCK and not recent:
+            raise ValueError("recent must hold the block under way")
+        made._merged, made._base = (
+            float(check_numbers(state[name], (), name)) for name in ("merged", "base")
+        )
         if state["loudest"] is not None:
             value, words = state["loudest"]
-            made._loudest = float(_numbers(value, (), "loudest")), asdict(_alarm(words))
-        made.alarm = None if state["alarm"] is None else _alarm(state["alarm"])
-        made.alarms = [_alarm(a) for a in _listed(state["alarms"], dict, _KEPT, "alarms")]
-        made.files = [_file(f) for f in _listed(state["files"], dict, _KEPT, "files")]
-        history = _listed(state["history"], list, _KEPT, "history")
-        made._history = [tuple(_numbers(h, (1 + len(made.events),), "history").tolist()) for h in history]
+            made._loudest = float(check_numbers(value, (), "loudest")), asdict(check_alarm(words))
+        made.alarm = None if state["alarm"] is None else check_alarm(state["alarm"])
+        made.alarms = [check_alarm(a) for a in check_listed(state["alarms"], dict, _KEPT, "alarms")]
+        made.files = [check_file(f) for f in check_listed(state["files"], dict, _KEPT, "files")]
+        history, width = check_listed(state["history"], list, _KEPT, "history"), (1 + len(made.events),)
+        made._history = [tuple(check_numbers(h, width, "history").tolist()) for h in history]
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -512,44 +470,3 @@ def _window(sums: Float64) -> dict[str, float]:
         "rows": rows, "stated": claimed / many, "observed": happened / many,
         "gap": (claimed - happened) / many, "standard_error": float(np.sqrt(max(variance, 0.0))) / many,
     }  # fmt: skip
-
-
-# -- what a file may hold -------------------------------------------------------------------------
-
-
-def _whole(value: Any, name: str, high: int) -> int:
-    if type(value) is not int or not 0 <= value <= high:
-        raise ValueError(f"{name} must be a whole number of at least 0")
-    return value
-
-
-def _numbers(value: Any, shape: tuple[int, ...], name: str, low: float = -np.inf) -> Float64:
-    found = np.asarray(value, dtype=np.float64) if not isinstance(value, str | dict | bool) else None
-    if found is None or found.shape != shape or not np.isfinite(found).all() or (found < low).any():
-        least = "" if low == -np.inf else f" of at least {low:g}"
-        raise ValueError(f"{name} must hold finite numbers{least} in shape {shape}")
-    return found
-
-
-def _listed(value: Any, kind: type, longest: int, name: str) -> list[Any]:
-    if not isinstance(value, list) or len(value) > longest or not all(isinstance(v, kind) for v in value):
-        raise ValueError(f"{name} must be a list of at most {longest} {kind.__name__}")
-    return value
-
-
-def _alarm(value: Any) -> Alarm:
-    kinds = {f.name: f.type for f in fields(Alarm)}
-    types = {"int": (int,), "float": (int, float), "str": (str,), "int | None": (int, type(None))}
-    if not isinstance(value, dict) or set(value) != set(kinds):
-        raise ValueError(f"an alarm must hold {', '.join(kinds)}")
-    for name, kind in kinds.items():
-        if not isinstance(value[name], types[str(kind)]) or value[name] != value[name]:
-            raise ValueError(f"an alarm's {name} must be {kind}")
-    return Alarm(**value)
-
-
-def _file(value: dict[str, Any]) -> dict[str, Any]:
-    if not all(isinstance(value.get(name), str) for name in ("name", "digest", "date")):
-        raise ValueError("a file must have a name, a digest and a date")
-    texts = {name: value[name] for name in ("name", "digest", "date")}
-    return texts | {"sums": _numbers(value.get("sums"), (4,), "files.sums", low=0.0).tolist()}

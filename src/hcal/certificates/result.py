@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from hcal.certificates import sentences
 from hcal.certificates.bounds import Gain, large_deviation_reach, markov_reach
 from hcal.certificates.classes import ClassCertificates, GroupCertificate, class_tolerance
 from hcal.certificates.event import EventCertificate, part_name
+from hcal.extras import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,10 +95,14 @@ class Certificate:
         return self.events.get("top label")
 
     @property
+    def _kept(self) -> list[EventCertificate]:
+        return [] if self.classes is None else list(self.classes.kept.values())
+
+    @property
     def headline(self) -> EventCertificate:
         """The event that is spoken of first: P(positive) of two classes, else the top label."""
-        if self.classes is not None and (self.k == 2 or not self.events):
-            return next(iter(self.classes.kept.values()))
+        if self._kept and (self.k == 2 or not self.events):
+            return self._kept[0]
         return self.top or next(iter(self.events.values()))
 
     @property
@@ -148,8 +152,7 @@ class Certificate:
         -------
         int, or None where it takes more than a million rows
         """
-        every = [*self.events.values(), *([] if self.classes is None else self.classes.kept.values())]
-        found = [e.rows_needed(bound) for e in every]
+        found = [e.rows_needed(bound) for e in [*self.events.values(), *self._kept]]
         return None if any(f is None for f in found) else max(f for f in found if f is not None)
 
     @property
@@ -214,16 +217,12 @@ class Certificate:
         event : str, optional
             ``"top label"`` or another name of ``events``, or ``"class k"``; the first one by default.
         """
-        from hcal.certificates.drawing import draw_event
-
-        return draw_event(self._event(event), self.level)
+        return _draw(self._event(event), self.level)
 
     def _event(self, name: str | None) -> EventCertificate:
-        known = self.events | (
-            {} if self.classes is None else {e.name: e for e in self.classes.kept.values()}
-        )
+        known = {e.name: e for e in [*self.events.values(), *self._kept]}
         if name is None:
-            return next(iter(known.values()))
+            return self.headline
         if name not in known:
             raise ValueError(f"no certificate of {name!r} is kept; there are {', '.join(known)}")
         return known[name]
@@ -251,13 +250,6 @@ class Certificate:
         return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        told = "".join(f"<p>{html.escape(line)}</p>" for line in self.sentences)
-        head, *body = sentences.table(self)
-        titles = "".join(f"<th>{html.escape(c)}</th>" for c in head)
-        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>" for row in body)
-        return f"<div>{told}<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 @dataclass(frozen=True)
@@ -332,3 +324,30 @@ class OutOfFoldCertificate:
         return "\n".join(self.sentences)
 
     __repr__ = __str__
+
+
+def _draw(event: EventCertificate, level: float) -> Figure:
+    """Draw the cumulative curve with its band, and below it the gap of every window with its interval."""
+    figure: Figure
+    figure, (top, bottom) = pyplot().subplots(2, 1, figsize=(7.2, 7.0), layout="constrained", sharex=True)
+    band, w = event.band, event.windows
+    top.fill_between(
+        band.at, band.low, band.high, step="post", color="#2166ac", alpha=0.18, label="the truth"
+    )
+    top.step(band.at, band.estimate, where="post", color="#2166ac", label="observed")
+    top.set(xlim=(0, 1), ylabel="cumulated gap", title="rising: stated too high; falling: too low")
+    top.legend(frameon=False)
+    for i in np.flatnonzero((w.aligned > 0) & (w.level >= 0)):
+        ends = [event.table.low[w.first[i]], event.table.high[w.last[i] - 1] + 0.002]
+        colour = "#b2182b" if w.at_least[i] > 0 else "#8c8c8c"
+        bottom.fill_between(ends, w.gap_low[i], w.gap_high[i], color=colour, alpha=0.2, linewidth=0)
+        bottom.plot(ends, [w.stated[i] - w.observed[i]] * 2, color=colour)
+    bottom.set(
+        xlabel="stated probability", ylabel="stated − true, each window", title="red: proven to be off"
+    )
+    for ax in (top, bottom):
+        ax.axhline(0, color="black", linewidth=0.8, linestyle=":")
+    figure.suptitle(
+        f"{event.name}, {event.n:,} rows: at most {100 * event.bound:.1f} points off ({level:.0%})"
+    )
+    return figure

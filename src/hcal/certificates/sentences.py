@@ -47,6 +47,10 @@ def _small(value: float) -> str:
     return points(value) if value >= 0.0005 else "less than 0.1 points"
 
 
+def _share_far(value: float) -> str:
+    return share(value) if value >= 0.0005 else "0 %"
+
+
 def rows_words(needed: int | None) -> str:
     """Say how many rows would tell.
 
@@ -98,8 +102,8 @@ def event_sentences(event: EventCertificate, limit: float, title: str) -> list[s
         f"{title}: stated {share(stated)} on average, observed {share(event.observed)}; the true rate lies "
         f"between {share(max(stated - high, 0.0))} and {share(min(stated - low, 1.0))}.",
         f"{title}: estimated {_small(event.estimate)} off on average, at most {points(event.bound)} proven "
-        f"(tolerance {points(limit)}); an estimated {share(event.share_far)} of rows are off by more than "
-        "5 points.",
+        f"(tolerance {points(limit)}); an estimated {_share_far(event.share_far)} of rows are off by more "
+        "than 5 points.",
         part_sentence(event, limit),
         refutation_sentence(event),
     ]
@@ -133,7 +137,7 @@ def out_of_fold_sentences(found: OutOfFoldCertificate) -> list[str]:
         f"{title}: stated {share(main.stated)} on average, observed {share(main.observed)}; the true rate "
         f"lies between {share(max(main.stated - high, 0.0))} and {share(min(main.stated - low, 1.0))}.",
         f"{title}: estimated {_small(found.estimate)} off on average, at most {points(found.bound)} proven; "
-        f"an estimated {share(found.share_far)} of rows are off by more than 5 points.",
+        f"an estimated {_share_far(found.share_far)} of rows are off by more than 5 points.",
         f"{wrong} of {folds} fits are proven to be off." if wrong else "No fit is proven to be off.",
     ]
 

@@ -18,7 +18,7 @@ from hcal.certificates.bounds import check_level
 from hcal.certificates.classes import certify_classes, certify_groups, group_names
 from hcal.certificates.event import certify_event
 from hcal.certificates.result import ASSUMED, REFUSED, TOLERANCE, Certificate, found_rows
-from hcal.certificates.table import BINS, EventTable, bin_of, table_of_bins
+from hcal.certificates.windows import BINS, EventTable, bin_of, table_of_bins
 from hcal.io.class_names import check_classes
 from hcal.numerics import Float64, IntArray
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
     from hcal.io.blocks import Batches
     from hcal.io.reading import Piece
-    from hcal.passes import Driver
+    from hcal.passes import Runner
 
 _GAIN = "a gain over a baseline: its bound needs the rows one after the other"
 _BLOCK = 1 << 22  # probabilities that are put into bins at a time
 
 
 class CertificateStream:
-    """Accumulate what a certificate needs: a partial result (:mod:`hcal.partial`).
+    """Accumulate what a certificate needs, block by block; parts of several machines merge.
 
     Parameters
     ----------
@@ -127,24 +127,6 @@ class CertificateStream:
         self.n += other.n
         return self
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """All sums as arrays by name, to be saved or sent; :meth:`from_state` takes them back."""
-        return {
-            "n_classes": self.n_classes, "positive": self.positive, "n": self.n, "top": self._top,
-            "classes": self._classes, "groups": dict(self._groups), "rows": self._rows,
-            "fitted_on": self.fitted_on,
-        }  # fmt: skip
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> CertificateStream:
-        """Return the accumulator whose :attr:`state` this is."""
-        made = cls(state["n_classes"], positive=state["positive"], fitted_on=state["fitted_on"])
-        made.n, made._rows = int(state["n"]), state["rows"]
-        made._top, made._classes = np.array(state["top"]), np.array(state["classes"])
-        made._groups = {name: np.array(cells) for name, cells in state["groups"].items()}
-        return made
-
     def class_table(self, k: int) -> EventTable:
         """Return the table of one class."""
         return table_of_bins(*self._classes[k])
@@ -176,23 +158,14 @@ class CertificateStream:
         share = check_level(level) / (2 + bool(self._groups))
         chosen = np.arange(self.n_classes) if self.n_classes > 2 else np.array([self.positive])
         groups = {name: table_of_bins(*cells) for name, cells in self._groups.items()}
+        top = certify_event("top label", table_of_bins(*self._top), failure=share, assume=assume)
+        tables = map(self.class_table, chosen.tolist())
         return Certificate(
             level=float(level),
             n=self.n,
             k=self.n_classes,
-            events={
-                "top label": certify_event(
-                    "top label", table_of_bins(*self._top), failure=share, assume=assume
-                )
-            },
-            classes=certify_classes(
-                map(self.class_table, chosen.tolist()),
-                chosen,
-                share,
-                tolerance=tolerance,
-                assume=assume,
-                names=names,
-            ),
+            events={"top label": top},
+            classes=certify_classes(tables, chosen, share, tolerance=tolerance, assume=assume, names=names),
             groups=certify_groups(groups, share),
             tolerance=tolerance,
             basis=basis,
@@ -219,7 +192,7 @@ def certify_batches(
     level: float = 0.95,
     assume: str | None = None,
     positive: int = 1,
-    driver: Driver | None = None,
+    runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Certificate:
     """Certify a source's probabilities, or what a calibrator makes of them, in one pass over its rows.
@@ -232,8 +205,8 @@ def certify_batches(
         Its own rows are refused.
     level, assume, positive
         As for :func:`hcal.certify`.
-    driver, advance
-        As for :func:`hcal.calibrators.batched.apply_batches`.
+    runner, advance
+        Who works on the pieces (this process by default), and who is told how many rows were done.
 
     Examples
     --------
@@ -249,7 +222,7 @@ def certify_batches(
     fitted_on = getattr(calibrator, "fitted_on_", None)
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
     function = partial(_certify_piece, empty, calibrator)
-    whole = add_up(function, source.pieces(), empty, driver=driver, advance=advance, size=len)
+    whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance, size=len)
     return whole.certify(level=level, assume=assume, classes=source.classes)
 
 

@@ -1,4 +1,9 @@
-"""What is proven about one event from its table: windows, the cumulative curve, and a monotone band.
+"""What is proven about one event: its table, windows, the cumulative curve, and a monotone band.
+
+*The table.* Rows with the same claimed probability belong together: no window and no point of the curve ever splits
+them, so no order of rows (a file sorted by label, say) can enter. The table holds the distinct probabilities, or fine
+bins of them. Bins can be added up part by part and machine by machine; their edges do not depend on labels, so what is
+certified from them is just as valid, at bin resolution.
 
 *Windows* of neighbours at every resolution, each with an interval of its true gap; all hold at once. *The
 curve* G(t) = (1/n) Σ_{p ≤ t} (p − q) with a band that holds at every t at once. *The band of q(p)* if the
@@ -10,17 +15,118 @@ band of the curve at no further cost (the idea of Dimitriadis et al., Biometrika
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal.certificates.bounds import bennett, kl_interval, largest_variance
-from hcal.certificates.table import EventTable
 from hcal.numerics import Float64 as Vector
-from hcal.numerics import IntArray
+from hcal.numerics import IntArray, prefix_sums, run_starts
 
+#: Bins of a stream: each power of two below ½, and its mirror image above, has this many.
+PER_OCTAVE = 64
+_OCTAVES = 32
+_SHIFT = 23 - 6  # a float32 has 23 bits after the first; the top 6 choose the bin
+_HALF = int(np.float32(0.5).view(np.int32)) >> _SHIFT
+_SIDE = PER_OCTAVE * _OCTAVES
+BINS = 2 * _SIDE + 1
 #: The finest windows hold about this many rows (the paper's M).
 SMALLEST = 200
+#: Confidences that people set thresholds at.
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+COVERAGES = tuple(round(0.05 * i, 2) for i in range(1, 21))
+
+
+@dataclass(frozen=True)
+class EventTable:
+    """Claims and marks of one event, grouped by claim, in ascending order."""
+
+    count: Vector  # (G,): rows of each group
+    claimed: Vector  # (G,): sum of the claimed probabilities p
+    happened: Vector  # (G,): how often the event happened
+    low: Vector  # (G,): smallest and largest claim of the group; equal where groups are single values
+    high: Vector
+
+    @property
+    def n(self) -> float:
+        """Number of rows."""
+        return float(self.ends[-1])
+
+    @cached_property
+    def ends(self) -> Vector:
+        """Rows up to each group's end, from 0, shape (G + 1,)."""
+        return prefix_sums(self.count)
+
+    @cached_property
+    def gaps(self) -> Vector:
+        """Prefix sums of p − c, from 0, shape (G + 1,)."""
+        return prefix_sums(self.claimed - self.happened)
+
+    @cached_property
+    def prefix(self) -> tuple[Vector, Vector]:
+        """Prefix sums of p and of c, from 0."""
+        return prefix_sums(self.claimed), prefix_sums(self.happened)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every group is one value."""
+        return bool((self.low == self.high).all())
+
+
+def table_of_rows(p: Vector, c: Vector) -> EventTable:
+    """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
+
+    >>> table_of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened
+    array([0., 1.])
+    """
+    order = np.argsort(p)
+    value = p[order].astype(np.float64)
+    first = run_starts(value)
+    count = np.diff(np.append(first, len(value))).astype(np.float64)
+    happened = np.add.reduceat(c[order].astype(np.float64), first)
+    value = value[first]
+    return EventTable(count, value * count, happened, value, value)
+
+
+def bin_of(p: NDArray[np.floating]) -> NDArray[np.int32]:
+    """Return the stream bin of each probability, from its bits: no search, no logarithm.
+
+    >>> bin_of(np.array([0.0, 0.5, 1.0])).tolist() == [0, _SIDE, BINS - 1]
+    True
+    """
+    upper = p > 0.5
+    small = np.where(upper, 1 - p, p).astype(np.float32)  # 1 − p is exact above one half
+    index = np.maximum((small.view(np.int32) >> _SHIFT) - (_HALF - _SIDE), 0)
+    return np.asarray(np.where(upper, 2 * _SIDE - index, index), dtype=np.int32)
+
+
+def bin_edges() -> tuple[Vector, Vector]:
+    """Return the smallest and largest probability of every stream bin, shape (BINS,) each.
+
+    >>> low, high = bin_edges()
+    >>> float(low[0]), float(high[-1])
+    (0.0, 1.0)
+    """
+    bits = (np.arange(_SIDE + 1, dtype=np.int32) + (_HALF - _SIDE)) << _SHIFT
+    edge = bits.view(np.float32).astype(np.float64)  # where each lower bin starts; the last is ½
+    edge[0] = 0.0
+    low = np.concatenate([edge, 1 - edge[::-1][1:]])
+    high = np.concatenate([edge[1:], [edge[-1]], 1 - edge[::-1][1:]])
+    # An upper bin is the mirror image of a lower one: from 1 − (its end) to 1 − (its start).
+    low[_SIDE + 1 :] = 1 - edge[::-1][:-1]
+    return low, high
+
+
+def table_of_bins(count: Vector, claimed: Vector, happened: Vector) -> EventTable:
+    """Make a table of accumulated stream bins; empty ones are left out; count, claimed, happened (BINS,)."""
+    low, high = bin_edges()
+    full = count > 0
+    return EventTable(count[full], claimed[full], happened[full], low[full], high[full])
+
+
+# -- windows, curve and band -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,7 +192,6 @@ def discrete_values(table: EventTable) -> bool:
 def find_windows(table: EventTable, failure: float) -> Windows:
     """Return all windows with intervals that hold together but for the given probability of failure.
 
-    >>> from hcal.certificates.table import table_of_rows
     >>> p = np.linspace(0.5, 1, 400)
     >>> found = find_windows(table_of_rows(p, np.ones(400)), 0.025)
     >>> found.level.tolist(), found.rows.tolist()
@@ -158,7 +263,6 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
 
     The intervals of the windows bound the variance, and the curve's end.
 
-    >>> from hcal.certificates.table import table_of_rows
     >>> table = table_of_rows(np.linspace(0.5, 1, 400), np.ones(400))
     >>> round(find_band(table, find_windows(table, 0.025), 0.025).reach, 3)
     0.02
@@ -208,7 +312,6 @@ class MonotoneBand:
 def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
     """Return the band of a non-falling q(p) from simultaneous window intervals.
 
-    >>> from hcal.certificates.table import table_of_rows
     >>> p = np.repeat([0.2, 0.8], 500)
     >>> table = table_of_rows(p, np.arange(1000) % 5 < np.where(p < 0.5, 1, 4))
     >>> band = monotone_band(table, find_windows(table, 0.025))
@@ -225,3 +328,55 @@ def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
     far = np.maximum(np.maximum(high - table.low, table.high - low), 0.0)
     error = float(np.minimum(far, 1.0) @ table.count / table.n)
     return MonotoneBand((table.low + table.high) / 2, low, high, error, bool((low > high + 1e-12).any()))
+
+
+# -- rows at or above a threshold ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tails:
+    """Rows at or above each of several claims; arrays of shape (T,)."""
+
+    at: Vector  # smallest claim
+    share: Vector  # share of the rows (coverage)
+    rows: Vector
+    observed: Vector  # frequency of the event among them; NaN where there is no row
+    low: Vector  # interval of their true mean probability; all hold at once
+    high: Vector
+
+
+def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = THRESHOLDS) -> Tails:
+    """Certify the rows at or above each threshold, all thresholds at once.
+
+    >>> p = np.repeat([0.6, 0.95], 500)
+    >>> found = threshold_table(table_of_rows(p, np.ones(1000)), 0.05, (0.5, 0.9))
+    >>> found.share.tolist(), found.low.round(3).tolist()
+    ([1.0, 0.5], [0.996, 0.991])
+    """
+    first = np.searchsorted(table.low, np.asarray(at), side="left")
+    return _tails(table, np.asarray(at, dtype=np.float64), first, failure)
+
+
+def risk_coverage(table: EventTable, failure: float) -> Tails:
+    """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
+
+    >>> p = np.linspace(0.5, 1, 1000)
+    >>> len(risk_coverage(table_of_rows(p, np.ones(1000)), 0.05).share)
+    20
+    """
+    left = table.n - np.asarray(COVERAGES) * table.n
+    first = np.unique(
+        np.minimum(np.searchsorted(table.ends, left + 1e-9, side="right") - 1, len(table.low) - 1)
+    )
+    return _tails(table, table.low[first[::-1]], first[::-1], failure)
+
+
+def _tails(table: EventTable, at: Vector, first: Any, failure: float) -> Tails:
+    rows = table.n - table.ends[first]
+    happened = table.prefix[1][-1] - table.prefix[1][first]
+    some = np.maximum(rows, 1)
+    observed = np.clip(happened / some, 0, 1)
+    low, high = kl_interval(observed, np.log(2 * len(at) / failure) / some)
+    empty = rows < 0.5
+    nothing = np.where(empty, np.nan, observed)
+    return Tails(at, rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high))

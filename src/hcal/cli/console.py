@@ -11,13 +11,14 @@ import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from hcal.text import printable
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -49,12 +50,12 @@ def show_wide(shown: Any) -> None:
 
 
 def name(text: object) -> str:
-    """Return a name of a file (or other text of the user) so that its brackets are no markup.
+    """Return a name of a file (or other text of the user): its brackets are no markup, its escapes are shown.
 
     >>> print(name("data[bold].hcal"))
     data\\[bold].hcal
     """
-    return escape(" ".join(str(text).splitlines()))
+    return escape(printable(" ".join(str(text).splitlines())))
 
 
 @contextmanager
@@ -63,9 +64,11 @@ def friendly() -> Iterator[None]:
     if os.environ.get("HCAL_DEBUG"):
         yield
         return
+    from hcal.io.atomic import Terminated, ended_by_sigterm
+
     try:
         _forgive_encodings()
-        with warnings.catch_warnings():
+        with ended_by_sigterm(), warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
             yield
@@ -77,6 +80,9 @@ def friendly() -> Iterator[None]:
     except KeyboardInterrupt:
         say("stopped", "yellow", "nothing was half-written")
         raise typer.Exit(130) from None
+    except Terminated as ended:
+        say("stopped", "yellow", "nothing was half-written")
+        raise typer.Exit(int(str(ended.code))) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
@@ -164,7 +170,7 @@ def say(word: str, colour: str, text: str) -> None:
     """Print ``word: text`` on one line of standard error, the text as it is."""
     console = err()
     console.print(f"[bold {colour}]{word}:[/]", end=" ")
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     console.print(line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…", markup=False)
 
 
@@ -187,27 +193,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and value - value != 0.0:
         return None
     return value
-
-
-def refuse_inputs(output: Path, *read: Path | None) -> None:
-    """Refuse an output that is one of the files to read, under whatever name.
-
-    >>> refuse_inputs(Path("a.npz"), Path("./a.npz"))
-    Traceback (most recent call last):
-    ...
-    ValueError: the output a.npz is also an input: choose another name
-    """
-    for path in read:
-        if path is not None and _same_file(output, path):
-            raise ValueError(f"the output {output} is also an input: choose another name")
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    """Whether two names are one file, by a link of either kind or because both lead to one place."""
-    try:
-        return one.samefile(other)
-    except OSError:  # one of them does not exist
-        return os.path.realpath(one) == os.path.realpath(other)
 
 
 @contextmanager
@@ -259,3 +244,45 @@ def _change(name: str, before: float, after: float) -> str:
     if abs(ratio - 1) < 0.005:
         return "[dim]same[/]"
     return f"[green]−{1 - ratio:.0%}[/]" if ratio < 1 else f"[red]+{ratio - 1:.0%}[/]"
+
+
+def draw_reliability(curve: Any, *, title: str = "", event: str = "confidence", width: int = 40) -> Any:
+    """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
+
+    ``width`` is in characters from 0 to 1.
+
+    >>> import hcal
+    >>> curve = hcal.reliability([[0.05, 0.95]] * 12, [1] * 6 + [0] * 6, bins=10).curves[0]
+    >>> print(draw_reliability(curve, width=20).plain)
+    confidence  0     accuracy     1     gap     rows
+    0.90–1.00   ██████████░░░░░░░░░│  +0.450*      12
+    """
+    from numpy import flatnonzero
+    from rich.text import Text
+
+    text = Text()
+    if title:
+        text.append(title + "\n", style="bold")
+    happened = "accuracy" if event == "confidence" else "observed"
+    text.append(f"{event:<10.10}  0{happened:^{width - 2}}1     gap     rows", style="dim")
+    beyond = curve.outside
+    for b in flatnonzero(curve.weight > 0):
+        gap = float(curve.predicted[b] - curve.observed[b])
+        text.append(f"\n{curve.edges[b]:.2f}–{curve.edges[b + 1]:.2f}   ")
+        _bar(text, float(curve.observed[b]), float(curve.predicted[b]), width)
+        style = ("red" if gap > 0 else "yellow") if beyond[b] else "green"
+        text.append(f" {gap:+.3f}{'*' if beyond[b] else ' '}", style=style)
+        text.append(f" {curve.weight[b]:7,.0f}", style="dim")
+    return text
+
+
+LEGEND = "bar: what happened, │: what was stated; ░ over-confident, ▓ under-confident, * beyond chance (95 %)"
+
+
+def _bar(text: Any, accuracy: float, confidence: float, width: int) -> None:
+    full, mark = round(accuracy * width), round(confidence * width)
+    cells = ["█" if i < full else ("░" if i < mark else " ") for i in range(width + 1)]
+    cells[mark:full] = ["▓"] * max(full - mark, 0)  # under-confident: the part of the bar beyond the mark
+    cells[mark] = "│"
+    for i, cell in enumerate(cells):
+        text.append(cell, style="bold" if i == mark else ("blue" if cell in "█▓" else "red"))

@@ -85,7 +85,7 @@ class Assessment:
     @property
     def estimated(self) -> str:
         """The estimate in words."""
-        return points(self.estimate) if self.estimate >= 0.0005 else "less than 0.1 points"
+        return points(self.estimate) if self.estimate >= 0.001 else "less than 0.1 points"
 
     @property
     def how_far(self) -> str:

@@ -22,12 +22,12 @@ from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation, Result
 from hcal.io.blocks import Batch, Batches, read_piece, rows_from
-from hcal.io.reading import Piece
 from hcal.io.probabilities import to_probs
+from hcal.io.reading import Piece
 from hcal.metrics.registry import METRICS
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.numerics import FloatArray, IntArray
-from hcal.passes import Driver, add_up
+from hcal.passes import Runner, add_up
 
 #: A sample has at most so many rows, some metrics look at all pairs of them; and so many numbers.
 SAMPLE_ROWS: Final = 20_000
@@ -76,18 +76,14 @@ class BatchedEvaluation:
         n, m = self.result.n, self.sample_rows
         if n == m:
             return []
+        sample = f"seeded sample of {m:,} of {n:,} rows"
         by: dict[str, list[str]] = {}
         for name, how in self.how.items():
             by.setdefault(how, []).append(name)
-        told = [f"{how if how != 'sample' else _sample_words(m, n)}: {', '.join(by[how])}" for how in by]
-        level = self.result.ci
-        if level is not None:
-            told.append(f"intervals: of the {_sample_words(m, n)}, so wider than those of all rows")
+        told = [f"{how if how != 'sample' else sample}: {', '.join(by[how])}" for how in by]
+        if self.result.ci is not None:
+            told.append(f"intervals: of the {sample}, so wider than those of all rows")
         return told
-
-
-def _sample_words(m: int, n: int) -> str:
-    return f"seeded sample of {m:,} of {n:,} rows"
 
 
 @dataclass
@@ -198,7 +194,7 @@ def evaluate_batches(
     ci: float | None = None,
     *,
     positive: int = 1,
-    driver: Driver | None = None,
+    runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
     random_state: int = 0,
 ) -> BatchedEvaluation:
@@ -211,7 +207,7 @@ def evaluate_batches(
     calibrator : Calibrator, optional
     metrics, ci, positive, random_state
         As for :func:`hcal.evaluate`; the seed also draws the sample.
-    driver : Driver, optional
+    runner : Runner, optional
         Who works on the pieces; this process by default. The numbers do not depend on it.
     advance : callable, optional
         Told how many rows were done, again and again.
@@ -239,7 +235,7 @@ def evaluate_batches(
     streamed = [name for name in NAMES if name in wanted]
     empty = partial(_empty, source.n_classes, streamed, positive, grouped=grouped)
     function = partial(_measure, empty, calibrator)
-    whole = add_up(function, work, empty, driver=driver, advance=advance, size=lambda w: len(w[0]))
+    whole = add_up(function, work, empty, runner=runner, advance=advance, size=lambda w: len(w[0]))
     options: dict[str, Any] = {"positive": positive, "random_state": random_state}
     return _result(whole, source, calibrator, metrics, ci, options)
 

@@ -11,11 +11,10 @@ import csv
 import hashlib
 import json
 import os
-import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +29,11 @@ from hcal.calibrators.folds import deal_folds
 from hcal.evaluation.comparison_table import Cell, Comparison
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics import Sample, get_metric, list_metrics
+from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import measure, replicates, resample_blocks
 from hcal.numerics import FloatArray, IntArray
+from hcal.progress import progress as show_progress
+from hcal.progress import silent
 
 #: Shown unless the user names others: one top-label error with and one without chance removed, one
 #: class-wise error, and the proper scores that a class-wise error must never be read without.
@@ -140,7 +142,7 @@ def compare(
     scheduler : address or dask.distributed.Client, optional
         Run the cells on a Dask cluster instead.
     progress : bool, optional
-        Show a bar on standard error; unless given, only in a terminal.
+        Show a bar on standard error; unless given, in a terminal after three seconds.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns, where the labels are names.
 
@@ -176,7 +178,7 @@ def compare(
     else:
         given = tasks if isinstance(tasks, Mapping) else {Path(path).stem: path for path in tasks}
         sources = {
-            name: Task.from_arrays(name, *t[:4], input) if isinstance(t, tuple | list) else t
+            name: Task.from_arrays(name, t[0], t[1], t[2], t[3], input) if isinstance(t, tuple | list) else t
             for name, t in given.items()
         }
     if not sources:
@@ -268,6 +270,14 @@ class Work:
         params = sorted(self.calibrator.get_params(deep=False).items())
         told = (__version__, fingerprint, self.calibrator.name, params, self.metrics, self.resamples)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:24]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Take the metrics along that a worker process does not know."""
+        return {**self.__dict__, "of_others": metrics_of_others(self.metrics)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        add_metrics(state.pop("of_others"))
+        self.__dict__.update(state)
 
 
 def run_cell(work: Work) -> Cell:
@@ -365,13 +375,14 @@ def _run(
         known = store.read()
         done = {at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known}
     left = [w for w in work if (w.name, w.label) not in done]
-    with _bar(progress, len(left)) as advance:
+    bar = silent() if progress is False else nullcontext()
+    with bar, show_progress("comparing", len(left), verbose=bool(progress)) as advance:
         for cell in _cells(left, n_jobs, scheduler):
             at = (cell.task, cell.label)
             done[at] = cell
             if store is not None and not cell.error:
                 store.append(keys[at], cell)
-            advance(cell.label)
+            advance(1)
     died = "its worker process died, perhaps out of memory; try it alone with n_jobs=1"
     return [done.get((w.name, w.label), Cell(w.name, w.label, w.calibrator.name, error=died)) for w in work]
 
@@ -386,10 +397,10 @@ def _fingerprint(task: Source) -> str:
 def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:
     """Run cells here, in processes, or on a cluster; in whatever order they end."""
     if scheduler is not None:
-        from hcal.integrations.dask import Driver
+        from hcal.integrations.dask import Runner
 
-        with Driver(scheduler) as driver:
-            yield from driver(run_cell, work)
+        with Runner(scheduler) as runner:
+            yield from runner(run_cell, work)
         return
     from joblib import Parallel, cpu_count, delayed, effective_n_jobs, parallel_config
     from joblib.externals.loky.process_executor import TerminatedWorkerError
@@ -453,18 +464,3 @@ class ResultsFile:
                 writer.writerow(self.COLUMNS)
             told = json.dumps(asdict(cell), separators=(",", ":"))
             writer.writerow([key, __version__, cell.task, cell.label, told])
-
-
-@contextmanager
-def _bar(progress: bool | None, total: int) -> Iterator[Callable[[str], None]]:
-    if progress is None:
-        progress = sys.stderr.isatty()
-    if not progress:
-        yield lambda _label: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("comparing", total=total)
-        yield lambda label: bar.update(shown, advance=1, description=f"done: {label}")

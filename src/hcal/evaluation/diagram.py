@@ -172,7 +172,7 @@ def reliability(
     if not 0 < ci < 1:
         raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
     names = None if classes is None else check_classes(classes, len(classes))
-    s = as_sample(probs, y if names is None else encode(y, names), sample_weight)
+    s = as_sample(probs, y if names is None or y is None else encode(y, names), sample_weight)
     bins = check_bins(bins)
     if level is None:
         level = "positive" if s.k == 2 else "top-label"

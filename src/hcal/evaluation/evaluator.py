@@ -69,8 +69,9 @@ def evaluate(
         are left out and named.
     input : {"probs", "logits", "log_probs"}
         What ``probs`` and ``baseline`` hold.
-    baseline : array-like of shape (N, K), optional
-        Other predictions for the same rows, such as the uncalibrated ones: adds differences (with paired
+    baseline : array-like of shape (N, K), or Evaluation, optional
+        Other predictions for the same rows, such as the uncalibrated ones, or (without ``ci``) their
+        evaluation by the same metrics: adds differences (with paired
         intervals where ``ci`` is given), and lets a collapse be recognised by its NLL.
     calibration : array-like of shape (M, K), optional
         What the calibrator was fitted on, in the same form as ``probs``; a warning follows where rows of the
@@ -100,7 +101,7 @@ def evaluate(
     _check_options(ci, interval, n_resamples)
     names, chosen = chosen_metrics(metrics)
     named = None if classes is None else check_classes(classes, len(classes))
-    y = y if named is None else encode(y, named)
+    y = y if named is None or y is None else encode(y, named)
     s = _sample(probs, y, sample_weight, input)
     notes = _coincidence(probs, calibration, input)
     # A metric that was chosen refuses weights that it cannot take with an error of its own.
@@ -112,7 +113,11 @@ def evaluate(
     found = {}
     if ci is not None:
         found = intervals(s, values, ci, method=interval, n_resamples=n_resamples, random_state=random_state)
-    other = None if baseline is None else _sample(baseline, y, sample_weight, input)
+    other = None if baseline is None else baseline
+    if other is not None and not isinstance(other, Evaluation):
+        other = _sample(baseline, y, sample_weight, input)
+    elif other is not None and ci is not None:
+        raise ValueError("paired intervals need the baseline's probabilities, not its evaluation")
     if other is not None and other.k != s.k:
         raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
     wanted = ci is not None and s.data.complete if test is None else test
@@ -123,9 +128,7 @@ def evaluate(
         n=s.n,
         k=s.k,
         sharpness=sharpness(s),
-        collapse=tuple(
-            collapse_reasons(**summary, n_classes=s.k, nll_before=None if other is None else nll(other))
-        ),
+        collapse=tuple(collapse_reasons(**summary, n_classes=s.k, nll_before=_nll_before(other))),
         notes=tuple(notes),
         ci=ci,
         positive=_positive_rate(s, positive, named),
@@ -212,8 +215,8 @@ def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
     if calibration is None or isinstance(probs, Sample | TopK):
         return []
-    fitted, judged = (inputs.check_logits(x, input=input)[0] for x in (calibration, probs))
-    if fitted.shape[1] != judged.shape[1] or not (text := leakage.coincidence(fitted, judged)):
+    fitted, tested = (inputs.check_logits(x, input=input)[0] for x in (calibration, probs))
+    if fitted.shape[1] != tested.shape[1] or not (text := leakage.coincidence(fitted, tested)):
         return []
     warnings.warn(text, UserWarning, stacklevel=3)
     return [text]
@@ -253,9 +256,13 @@ def overlap_note(found: leakage.Overlap | None) -> list[str]:
     return [f"{found.sentence[0].lower()}{found.sentence[1:-1]}: evaluate it on others"]
 
 
+def _nll_before(other: Sample | Evaluation | None) -> float | None:
+    return other.nll if isinstance(other, Evaluation) else None if other is None else nll(other)
+
+
 def _differences(
     s: Sample,
-    other: Sample,
+    other: Sample | Evaluation,
     values: dict[str, float],
     ci: float | None,
     *,
@@ -267,9 +274,9 @@ def _differences(
     Scores and debiased errors: percentiles. Plug-in errors: the difference ± z standard deviations, because
     the bias that a bootstrap adds to both does not cancel where one of them is nearly calibrated.
     """
-    before = measure(other, values)[0]
+    before = other.to_dict() if isinstance(other, Evaluation) else measure(other, values)[0]
     out = {n: Difference(before[n], values[n] - before[n]) for n in values}
-    if ci is None:
+    if ci is None or isinstance(other, Evaluation):
         return out
     rng = np.random.default_rng(random_state)
     # A metric with a standard error of its own would cost one pass over all pairs (or windows) a replicate.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass, field
 from math import nan
@@ -281,18 +280,13 @@ class Evaluation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(c)}</th>" for c in self._columns())
-        body = []
-        for title, names in self._groups():
-            body.append(f'<tr><th colspan="{len(self._columns())}">{html.escape(title)}</th></tr>')
-            for name in names:
-                cells = "".join(f"<td>{html.escape(c)}</td>" for c in self._cells(name))
-                body.append(f"<tr>{cells}</tr>")
-        closing = "".join(f"<p>{html.escape(line)}</p>" for line in self._closing())
-        return (
-            f"<div><p><b>{html.escape(self._headline())}</b></p><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{''.join(body)}</tbody></table>{closing}</div>"
-        )
+        import io
+
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), record=True, width=120)
+        console.print(self)
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def _number(value: float | None, *, signed: bool = False) -> str:

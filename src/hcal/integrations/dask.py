@@ -38,7 +38,7 @@ except ImportError as error:
     package = (error.name or "dask").partition(".")[0]
     raise missing("hcal.integrations.dask", package, "dask") from None
 
-__all__ = ["Driver", "certify", "evaluate", "fit", "predict_proba"]
+__all__ = ["Runner", "certify", "evaluate", "fit", "predict_proba"]
 
 #: Parts that one task merges: few tasks, and no worker holds many parts at once.
 _FAN_IN = 8
@@ -270,7 +270,7 @@ def _unboxed(function: Callable[[Any], T], box: Any) -> T:
 # -- pieces of work --------------------------------------------------------------------------------------
 
 
-class Driver:
+class Runner:
     """Run pieces of work on the workers of a cluster, answers in the order of the pieces: ``--scheduler``.
 
     A piece whose worker dies is run again elsewhere, by Dask. A piece must therefore be harmless to run
@@ -284,7 +284,7 @@ class Driver:
     Examples
     --------
     >>> with distributed.LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster:
-    ...     with Driver(cluster.scheduler_address) as run:
+    ...     with Runner(cluster.scheduler_address) as run:
     ...         list(run(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
@@ -314,7 +314,7 @@ class Driver:
         """How many pieces the cluster runs at once, as of now."""
         return sum(self.client.nthreads().values())
 
-    def __enter__(self) -> Driver:
+    def __enter__(self) -> Runner:
         return self
 
     def __exit__(self, *_: object) -> None:

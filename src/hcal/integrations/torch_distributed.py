@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from hcal.certificates.monitor import Alarm, Monitor
+from hcal.certificates import Alarm, Monitor
 from hcal.inputs import InputKind, check_kind
 from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics

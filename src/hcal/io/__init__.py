@@ -8,7 +8,7 @@ Reading. A :class:`Request` says what a file calls its columns and what its numb
     data = read("new.csv", Request().for_model(header["request"]), keep=True)   # as the model was fitted
 
 ``read`` takes one file, several, a folder or a pattern: ``.npz .npy .safetensors .csv .jsonl .parquet
-.feather .pt`` and numpy pickles ``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the
+.feather`` and numpy pickles ``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the
 columns into a model's order, ``data.beside`` are the other columns (``keep=True``), ``data.columns`` what the
 file calls label, id, group and weight. ``Request(unlabelled="drop")`` leaves out rows without a label;
 ``data.dropped`` and ``data.notes`` say how many.
@@ -51,7 +51,6 @@ from hcal.io.reading import (
     read,
     read_arrays,
     read_blocks,
-    read_names,
 )
 from hcal.io.request import Request
 from hcal.io.tables import OtherColumnError, Part, UnknownKindError, UnlabelledError, drop_unlabelled
@@ -81,7 +80,6 @@ __all__ = [
     "read",
     "read_arrays",
     "read_blocks",
-    "read_names",
     "read_piece",
     "rows_from",
     "write_blocks",

@@ -1,4 +1,4 @@
-"""Files of named arrays: ``.npz``, ``.npy``, ``.safetensors``, the paper's pickles, torch's tensors.
+"""Files of named arrays: ``.npz``, ``.npy``, ``.safetensors``, the paper's pickles.
 
 What is not compressed is read from where it stands, some rows at a time, and never mapped: a mapped file that
 somebody cuts short kills the process.
@@ -20,7 +20,6 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hcal.extras import load_extra
 from hcal.io.limits import check_bytes, one_line, size_of
 from hcal.io.pickles import read_pickle
 
@@ -220,39 +219,6 @@ def _open_pickle(file: BinaryIO, name: str) -> Held:
     return _named(read_pickle(file.read(), name))
 
 
-def _open_torch(file: BinaryIO, name: str) -> Held:
-    """Read a tensor, a tuple or a dict of them that ``torch.save`` wrote; no code of the file is run."""
-    torch = load_extra("reading .pt", "torch", "torch")
-    if not zipfile.is_zipfile(file):
-        raise ValueError("it is no file of torch.save (or one from before PyTorch 1.6: save it again)")
-    file.seek(0)
-    with zipfile.ZipFile(file) as archive:
-        if any(e.compress_type != zipfile.ZIP_STORED for e in archive.infolist()):
-            raise ValueError("it is compressed, which torch.save does not do")
-    file.seek(0)
-    check_bytes(name, size_of(file), size_of(file))
-    try:
-        held = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # its unpickler raises errors of its own, with a page of advice
-        reason = one_line(str(error).partition("WeightsUnpickler error:")[2] or error, 120)
-        raise ValueError(f"it holds more than tensors, numbers and text ({reason})") from None
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(each) for key, each in value.items()}
-        if isinstance(value, tuple | list) and not all(isinstance(v, str | int | float) for v in value):
-            return tuple(map(plain, value))
-        if not isinstance(value, torch.Tensor):
-            return value
-        # A view may be larger than what is stored: one number can stand for a billion.
-        check_bytes(name, value.numel() * value.element_size(), size_of(file))
-        if value.layout is not torch.strided or value.is_complex() or value.is_quantized:
-            raise ValueError(f"a tensor of {value.dtype} ({value.layout}), not of plain numbers")
-        return np.array((value.float() if value.dtype == torch.bfloat16 else value).detach().numpy())
-
-    return _named(plain(held))
-
-
 def _named(held: Any) -> Held:
     """Return arrays by name: of a dict, one array, ``(logits, y)``, or two such pairs (cal, test)."""
     if isinstance(held, np.ndarray):
@@ -283,7 +249,6 @@ OPENERS: Final[dict[str, Callable[[BinaryIO, str], Held]]] = {
     ".safetensors": _open_safetensors,
     ".p": _open_pickle,
     ".pkl": _open_pickle,
-    ".pt": _open_torch,
 }
 
 

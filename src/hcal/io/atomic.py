@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -13,17 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: Temporary names: ``.hcal-tmp-<machine>-<process>-<start><random><suffix>``; writers look at the suffix.
-_PATTERN = re.compile(r"\.hcal-tmp-([0-9a-f]{8})-(\d+)-([0-9a-f]{8})[0-9a-f]{8}(\..*)?", re.DOTALL)
-#: Of another machine one cannot ask whether a process lives: its files are left alone for a day.
+#: Temporary names: ``.hcal-tmp-<process>-<random><suffix>``; writers look at the suffix.
+_PATTERN = re.compile(r"\.hcal-tmp-(\d+)-[0-9a-f]{16}(\..*)?", re.DOTALL)
+#: What a killed process left is removed after a day: its number may be that of another machine's process.
 _ABANDONED_SECONDS = 24 * 3600
 _LONGEST_SUFFIX = 32
-#: Drawn when this process began: a file with its number and another draw is of a former process.
-_START = secrets.token_hex(4)
 
 
 @contextmanager
@@ -33,7 +29,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     A symbolic link is followed: what it points to is replaced, the link stays. Only a new name or a regular
     file is written to. The new file has the permissions of the old one, or those that the umask leaves.
     Content and rename reach the disk before this returns. Temporaries that a killed process left in the
-    folder are removed.
+    folder are removed after a day.
 
     Examples
     --------
@@ -135,54 +131,14 @@ def check_new_folder(path: Path) -> None:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove the temporaries that killed processes left in a folder; those of living ones stay."""
-    try:
-        names = [name for name in os.listdir(folder) if name.startswith(".hcal-tmp-")]
-    except OSError:  # a folder that may be written to but not listed: nothing to tidy
-        return
-    for name in names:
-        with suppress(OSError):  # another process may tidy at the same time
-            if _is_stale(folder / name):
-                (shutil.rmtree if (folder / name).is_dir() else os.unlink)(folder / name)
-
-
-def _is_stale(path: Path) -> bool:
-    found = _PATTERN.fullmatch(path.name)
-    if found is None:
-        return False
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-        return False
-    if found[1] == _machine() and not _alive(int(found[2]), found[3]):
-        return True
-    return time.time() - status.st_mtime > _ABANDONED_SECONDS
-
-
-def _alive(process: int, start: str) -> bool:
-    """Return whether the process that made a file, by its number and what it drew, runs here."""
-    if process == os.getpid():
-        return start == _START
-    if os.name == "nt":  # there signal 0 is no question but an end
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
-
-
-@cache
-def _machine() -> str:
-    """Return a name for where process numbers mean the same: the host, and the container on it."""
-    import socket
-
-    try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
+    """Remove the temporaries that killed processes left in a folder a day ago or before."""
+    with suppress(OSError):  # a folder that may be written to but not listed: nothing to tidy
+        for name in filter(_PATTERN.fullmatch, os.listdir(folder)):
+            with suppress(OSError):  # another process may tidy at the same time
+                path, status = folder / name, (folder / name).lstat()
+                plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+                if plain and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                    (shutil.rmtree if path.is_dir() else os.unlink)(path)
 
 
 def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
@@ -201,7 +157,7 @@ def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
 
 
 def _new_name(suffix: str) -> str:
-    return f".hcal-tmp-{_machine()}-{os.getpid()}-{_START}{secrets.token_hex(4)}{suffix}"
+    return f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
 
 
 def _create(target: Path) -> tuple[Path, int]:

@@ -1,8 +1,8 @@
-"""Blocks: the rows of files, or of a program, some at a time, so that a block bounds the memory."""
+"""Blocks: the rows of files, some at a time, so that a block bounds the memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.inputs import InputKind
-from hcal.io.class_names import ClassName, check_classes
+from hcal.io.class_names import ClassName
+from hcal.io.language_models import is_questions
 from hcal.io.limits import explained
 from hcal.io.reading import (
     DataFile,
@@ -31,7 +32,7 @@ from hcal.io.reading import (
 )
 from hcal.io.request import Request
 from hcal.io.table_files import text_column
-from hcal.io.tables import Part, UnknownKindError, missing_labels
+from hcal.io.tables import Part, missing_labels
 
 #: The rows of a block where nobody says, and the numbers that it then holds at most.
 ROWS: Final = 65_536
@@ -129,8 +130,8 @@ class Batches:
         ``"cal"``, ``"test"``, or ``""`` for files without parts.
     first : DataFile
         Some of the first rows, by which it was decided what the columns hold.
-    n_rows : int or None
-        How many rows there are; None where only the end of an iterator will tell.
+    n_rows : int
+        How many rows there are.
     """
 
     def __init__(self, paths: Sequence[Path], reading: Reading, rows: int | None) -> None:
@@ -179,7 +180,7 @@ class Batches:
         return list(self._pieces)
 
     @property
-    def n_rows(self) -> int | None:
+    def n_rows(self) -> int:
         """How many rows there are."""
         return sum(map(len, self._pieces))
 
@@ -219,53 +220,6 @@ def _unlabelled(rows: Any, name: str, cut: Any, stop: int, classes: Any) -> int:
     return sum(int(missing_labels(text_column(block[name]), classes).sum()) for block in found)
 
 
-class ArrayBatches(Batches):
-    """Rows that a program hands over, block by block."""
-
-    def __init__(self, blocks: Callable[[], Iterator[Any]], request: Request, rows: int | None) -> None:
-        self._blocks, self.kind = blocks, request.input
-        self.paths, self.part, self.classes = (), "", request.classes
-        begun = self._blocks()
-        first = next(begun, None)
-        if first is None:
-            raise ValueError("the source has no rows")
-        self._begun: Iterator[Any] | None = chain([first], begun)
-        self.first = self._data(first)
-        self.n_classes = self.first.n_classes
-        if self.classes is not None:
-            check_classes(self.classes, self.n_classes)
-        self._size = _rows_of_a_block(rows, self.n_classes)
-
-    @property
-    def n_rows(self) -> None:
-        """Unknown until the end."""
-        return
-
-    def pieces(self) -> list[Piece]:
-        """Say that there are none: arrays that a program makes can be read by that program only."""
-        raise ValueError("an iterator has no pieces that other processes could read: write its rows to files")
-
-    def __iter__(self) -> Iterator[Batch]:
-        begun, self._begun = self._begun, None
-        start = 0
-        for block in self._blocks() if begun is None else begun:
-            data = self._data(block)
-            if data.n_classes != self.n_classes:
-                raise ValueError(f"a block has {data.n_classes} classes, the first has {self.n_classes}")
-            if data.y is not None and len(data.y) != len(data.values):
-                raise ValueError(f"y has {len(data.y)} labels for {len(data.values)} rows")
-            for a in range(0, len(data.values), self._size):
-                yield _as_batch(start + a, data.rows(np.arange(a, min(a + self._size, len(data.values)))))
-            start += len(data.values)
-
-    def _data(self, block: Any) -> DataFile:
-        pair = block if isinstance(block, tuple) and len(block) == 2 else (block, None)
-        y = None if pair[1] is None else inputs.to_numpy(pair[1], "y")[0]
-        return DataFile(
-            Path("iterator"), self.kind, inputs.to_numpy(pair[0], self.kind)[0], y, "", self.classes
-        )
-
-
 def batches(
     source: Any,
     request: Request | None = None,
@@ -279,13 +233,11 @@ def batches(
 
     Parameters
     ----------
-    source : path-like, sequence of path-like, array, callable or iterable
-        A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). Compressed ``.npz``, pickles
-        and ``.pt`` are read file by file, all others block by block. Or arrays of a program: one array, a
-        pair ``(scores, y)``, an iterable of such blocks, or a callable that returns one; a bare iterator
-        can be read once.
+    source : path-like, or sequence of them
+        A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). Compressed ``.npz`` and
+        pickles are read file by file, all others block by block. Rows of a program are :class:`Batch` objects.
     request : Request, optional
-        As for :func:`hcal.io.read`. Arrays of a program need its ``input``.
+        As for :func:`hcal.io.read`.
     rows : int, optional
         The most rows of a block; by default 65,536, fewer where a block would hold more than 2²³ numbers.
     part, order, keep
@@ -293,36 +245,20 @@ def batches(
 
     Examples
     --------
-    >>> made = batches([np.zeros((3, 2)), np.ones((1, 2))], Request(input="logits"), rows=2)
-    >>> [(batch.start, len(batch)) for batch in made]
-    [(0, 2), (2, 1), (3, 1)]
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.npy"
+    >>> np.save(path, np.zeros((3, 2)))
+    >>> [(batch.start, len(batch)) for batch in batches(path, Request(input="logits"), rows=2)]
+    [(0, 2), (2, 1)]
     """
     if rows is not None and (not isinstance(rows, int | np.integer) or rows < 1):
         raise ValueError(f"rows must be a positive integer, got {rows!r}")
     request = request or Request()
     paths = files_of(source)
     if paths is None:
-        if request.input is None:
-            raise UnknownKindError("arrays do not say what their numbers are: add Request(input=…)")
-        return ArrayBatches(_opener(source), request, rows)
+        raise TypeError(f"batches reads files; pass hcal.io.Batch objects on as they are, not {type(source)}")
+    if request.plain and is_questions(paths):
+        raise ValueError(f"{paths[0].name}: answers of language models are read whole, not by blocks")
     if request.labels is not None:
         request = replace(request, labels=Path(request.labels).absolute())
     return Batches(paths, Reading(request, part, keep, None if order is None else tuple(order)), rows)
-
-
-def _opener(source: Any) -> Callable[[], Iterator[Any]]:
-    """Return what begins the blocks of a program anew, or says that it cannot."""
-    if callable(source):
-        return lambda: iter(source())
-    if isinstance(source, Iterator):
-        left = [source]
-
-        def once() -> Iterator[Any]:
-            if not left:
-                raise ValueError("an iterator can be read once: give a callable that returns a new one")
-            return left.pop()
-
-        return once
-    if isinstance(source, tuple) or not isinstance(source, Iterable) or hasattr(source, "dtype"):
-        return lambda: iter([source])
-    return lambda: iter(source)

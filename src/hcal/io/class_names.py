@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs
 from hcal.io.limits import one_line
+from hcal.io.tables import UnlabelledError, missing_labels
 from hcal.numerics import IntArray
 
 ClassName = str | int
@@ -70,6 +71,7 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     >>> encode(["dog", "cat"], ["cat", "dog"]), encode([7, 3], [3, 7]), encode([1, 0], ["cat", "dog"])
     (array([1, 0]), array([1, 0]), [1, 0])
     """
+    _refuse_missing(inputs.to_numpy(y, "y")[0], classes)
     if classes is None:
         if is_text(y):
             raise UnnamedClassesError(
@@ -85,6 +87,19 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     if labels.ndim != 1:
         raise ValueError(f"y must have shape (N,), got {labels.shape}")
     return _codes(labels, classes)
+
+
+def _refuse_missing(labels: NDArray[Any], classes: Sequence[ClassName] | None) -> None:
+    """Refuse text and objects among which some are no label; numbers are checked with the scores."""
+    if labels.ndim == 0 or labels.dtype.kind == "f":
+        return
+    missing = missing_labels(labels, classes)
+    if missing.any():
+        row, count = int(np.argwhere(missing)[0][0]), int(missing.sum())
+        raise UnlabelledError(
+            f"y has no label in {count:,} of {len(labels):,} rows, first row {row}: "
+            "hcal.drop_unlabelled(scores, y) leaves them out"
+        )
 
 
 def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,6 @@ import numpy as np
 
 from hcal.io.limits import check_bytes, one_line, open_regular, size_of
 from hcal.io.request import OPTION_SCORES, OptionScore, Request
-from hcal.io.top_k import TopK
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 
 #: How far below a row's lowest option one lies whose log-likelihood is −inf: it is there, and hopeless.
@@ -444,46 +442,6 @@ def option_scores(response: Any, options: Sequence[str]) -> Float64:
     raise ValueError(
         f"no option of {list(options)} is among the reported tokens{f': {seen[:5]}' if seen else ''}"
     )
-
-
-def top_tokens(responses: Iterable[Any], vocabulary: Mapping[str, int], *, position: int = 0) -> TopK:
-    """Return the top tokens of one generated position of every response, and the probability they leave.
-
-    Parameters
-    ----------
-    responses : iterable of mappings or objects
-        As for :func:`option_scores`.
-    vocabulary : mapping of str to int
-        The number of every token, 0..K−1, as a tokenizer's ``get_vocab()`` gives it.
-    position : int
-        Which generated token.
-
-    Returns
-    -------
-    TopK
-
-    Examples
-    --------
-    >>> vocabulary = {"A": 0, "B": 1, "C": 2, "D": 3}
-    >>> top = top_tokens([[{"B": -0.2, "A": -2.0}], [{"C": -0.1}]], vocabulary)
-    >>> top.indices.tolist(), np.exp(top.log_tail).round(3).tolist()
-    ([[1, 0], [2, -1]], [0.046, 0.095])
-    """
-    rows = []
-    for number, response in enumerate(responses):
-        found = next(islice(_positions(response), position, None), [])
-        if not found:
-            raise ValueError(f"response {number} reports no tokens at position {position}")
-        unknown = [token for token, _ in found if token not in vocabulary]
-        if unknown:
-            raise ValueError(f"response {number}: the token {unknown[0]!r} is not in the vocabulary")
-        rows.append(found)
-    shape = len(rows), max(map(len, rows), default=0)
-    values, indices = np.full(shape, -np.inf), np.full(shape, -1)
-    for number, found in enumerate(rows):
-        values[number, : len(found)] = [value for _, value in found]
-        indices[number, : len(found)] = [vocabulary[token] for token, _ in found]
-    return TopK(values, indices, n_classes=max(vocabulary.values()) + 1, kind="log_probs")
 
 
 def _get(thing: Any, name: str) -> Any:

@@ -58,33 +58,23 @@ def max_bytes() -> int:
 def _memory() -> int:
     """Return the bytes this process may hope for: physical memory, or its own limit where that is less."""
     try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
-        total = 8 * 2**30
-    own = _own_limit()
-    return total if own is None else min(total, own)
-
-
-def _own_limit() -> int | None:
-    try:
         import resource
-    except ImportError:
-        return None
-    own = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if own == resource.RLIM_INFINITY else own
+
+        own = resource.getrlimit(resource.RLIMIT_AS)[0]
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total if own == resource.RLIM_INFINITY else min(total, own)
+    except (ImportError, AttributeError, ValueError, OSError):  # not a POSIX system
+        return 8 * 2**30
 
 
 def available_memory() -> int:
-    """Return the bytes that this process can still get: of the machine, its container and its own limit."""
+    """Return the bytes that this process can still get: of the machine and of its container."""
     found = [_memory()]
     if (free := _first_number("/proc/meminfo", "MemAvailable:")) is not None:
         found.append(1024 * free)
     group, used = (_first_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     if group is not None and used is not None:
         found.append(group - used)
-    own, pages = _own_limit(), _first_number("/proc/self/statm")
-    if own is not None and pages is not None:
-        found.append(own - pages * os.sysconf("SC_PAGE_SIZE"))
     return max(min(found), 1)
 
 

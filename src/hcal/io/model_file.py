@@ -211,7 +211,7 @@ def _is_count(value: Any) -> bool:
 def _is_frequencies(value: Any, n_classes: int) -> bool:
     if not _is_list(value, _is_number) or len(value) != n_classes:
         return False
-    return min(value) >= 0 and abs(sum(value) - 1) < 1e-6
+    return bool(min(value) >= 0 and abs(sum(value) - 1) < 1e-6)
 
 
 def _is_text(value: Any) -> bool:

@@ -63,17 +63,17 @@ def _scan(data: bytes) -> None:
     """Refuse a program with an instruction, an index or a repetition that arrays do not need."""
     before, containers, stored = "", set[int](), 0
     for count, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
+        index = int(argument) if code.name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
         if code.name not in _ALLOWED:
             _refuse(f"the instruction {code.name} is not one that arrays need")
         if count > MAX_PARTS:
             _refuse(f"more than {MAX_PARTS:,} instructions")
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            place = stored if code.name == "MEMOIZE" else int(argument)
-            if place > len(data):
+            if index > len(data):
                 _refuse("a memory index beyond the file")
             stored += 1
-            (containers.add if before in _CONTAINERS else containers.discard)(place)
-        elif code.name.endswith("GET") and int(argument) in containers:
+            (containers.add if before in _CONTAINERS else containers.discard)(index)
+        elif code.name.endswith("GET") and index in containers:
             _refuse("a tuple, list or dict that is used twice: the same parts again and again")
         before = code.name
 

@@ -63,7 +63,7 @@ class DataFile:
     columns : dict of str
         What the file calls the label, id, group and weight.
     beside : dict of arrays
-        The other columns, where they were to be kept.
+        All columns but the scores, the id and the label, where they were to be kept.
     dropped : int
         Rows that were left out because they have no label, or a confidence that cannot be read.
     notes : tuple of str
@@ -140,7 +140,7 @@ class DataFile:
     def rows(self, kept: NDArray[Any]) -> DataFile:
         """Return some of the rows, by a mask or by numbers."""
         names = ("values", "y", "ids", "groups", "weight")
-        some = {n: None if (a := getattr(self, n)) is None else a[kept] for n in names}
+        some: dict[str, Any] = {n: None if (a := getattr(self, n)) is None else a[kept] for n in names}
         return replace(self, **some, beside={n: a[kept] for n, a in self.beside.items()})
 
 
@@ -261,6 +261,11 @@ def _data(
         weight=block[plan.roles["weight"]] if "weight" in plan.roles else None, columns=plan.roles,
         beside={name: _kept(block[name]) for name in keep},
     )  # fmt: skip
+    if reading.keep:  # the group and the weight go on too, under their own names
+        more = {
+            plan.roles[r]: a for r, a in (("group", data.groups), ("weight", data.weight)) if r in plan.roles
+        }
+        data = replace(data, beside=data.beside | more)
     names = reading.request.classes
     if names is None:
         names = plan.classes if listed is None else tuple(map(str, listed.ravel().tolist()))
@@ -268,7 +273,9 @@ def _data(
         array = getattr(data, role)
         if array is not None and array.shape != (len(values),):
             raise ValueError(f"{role} must have one value a row, got shape {array.shape}")
-    return data if names is None else replace(data, classes=check_classes(names, data.n_classes))
+    if names is None:
+        return data
+    return replace(data, classes=tuple(map(str, check_classes(names, data.n_classes))))
 
 
 def _kept(cells: Any) -> NDArray[Any]:
@@ -276,7 +283,8 @@ def _kept(cells: Any) -> NDArray[Any]:
     if isinstance(cells, np.ndarray):
         return cells
     out = np.empty(len(cells), dtype=object)
-    out[:] = cells
+    for row, cell in enumerate(cells):
+        out[row] = cell
     return out
 
 
@@ -389,7 +397,7 @@ def read(
     Parameters
     ----------
     path : path-like, or sequence of them
-        ``.npz .npy .csv .parquet .feather .jsonl .safetensors .pt`` or a numpy pickle ``.p``; a folder or
+        ``.npz .npy .csv .parquet .feather .jsonl .safetensors`` or a numpy pickle ``.p``; a folder or
         ``"scores/*.parquet"`` is one set of rows, its files in sorted order.
     request : Request, optional
         What the file calls its columns, what its scores are, what happens to rows without a label.
@@ -449,28 +457,20 @@ def joined(parts: Sequence[DataFile], paths: Sequence[Path]) -> DataFile:
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """Return all arrays of a file of arrays by name, or all columns of a table.
+    """Return all arrays of a file of arrays by name.
 
     Examples
     --------
-    >>> read_arrays("a.doc")
+    >>> read_arrays("a.csv")
     Traceback (most recent call last):
     ...
-    ValueError: cannot read a.doc: the types are .arrow, .csv, .feather, .ipc, .jsonl, .npy, .npz, .p, ...
+    ValueError: a.csv is no file of arrays: .npy, .npz, .safetensors, .p, .pkl
     """
+    if Path(path).suffix.lower() not in OPENERS:
+        raise ValueError(f"{Path(path).name} is no file of arrays: {', '.join(OPENERS)}")
     with open_rows(Path(path)) as rows, explained(Path(path).name):
-        if isinstance(rows, ArrayRows):
-            check_bytes(rows.name, rows.n_bytes(rows.names), size_of(rows.file))
-            return {name: rows.whole(name) for name in rows.names}
-        count = rows.count(rows.names)
-        (block,) = rows.blocks(rows.names, rows.names, rows.cuts[0], 0, count, max(count, 1))
-        return {name: text_column(cells) for name, cells in block.items()}
-
-
-def read_names(path: str | Path) -> list[str]:
-    """Return the names of the arrays, or columns, of a file, without reading them."""
-    with open_rows(Path(path)) as rows:
-        return list(rows.names)
+        check_bytes(rows.name, rows.n_bytes(rows.names), size_of(rows.file))
+        return {name: rows.whole(name) for name in rows.names}
 
 
 def declared_bytes(path: Any, request: Request) -> int:
@@ -519,6 +519,14 @@ def files_of(source: Any) -> list[Path] | None:
     if len(types) > 1:
         raise ValueError(f"files of several types, {one_line(', '.join(types))}: name one with a pattern")
     return found
+
+
+def by_blocks(source: Any) -> bool:
+    """Whether names stand for several files whose rows are read by blocks: not answers of language models."""
+    paths = files_of(source) or []
+    names = source if isinstance(source, list | tuple) else [source]
+    several = len(paths) > 1 or is_many(Path(names[0]))
+    return several and not is_questions(paths)
 
 
 def is_many(path: Path) -> bool:

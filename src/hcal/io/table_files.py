@@ -31,7 +31,22 @@ _CELLS: Final = 2**18
 _WIDEST: Final = 4
 
 
-class TextRows:
+class TableRows:
+    """What all tables have: columns by name, and as many rows in each."""
+
+    names: list[str]
+    n_rows: int
+
+    def count(self, _columns: Sequence[str]) -> int:
+        """Return how many rows there are."""
+        return self.n_rows
+
+    def beside(self, columns: Sequence[str], _n_rows: int) -> list[str]:
+        """Return the other columns."""
+        return [name for name in self.names if name not in columns]
+
+
+class TextRows(TableRows):
     """The rows of a text file, a line each."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -53,18 +68,10 @@ class TextRows:
             here += len(chunk)
         return [mark for mark in found if mark[1] < last[1]] + [last]
 
-    @property
-    def n_rows(self) -> int:
+    @cached_property
+    def n_rows(self) -> int:  # type: ignore[override]
         """How many lines there are after the names."""
         return self._marks[-1][0]
-
-    def count(self, _columns: Sequence[str]) -> int:
-        """Return how many rows there are."""
-        return self.n_rows
-
-    def beside(self, columns: Sequence[str], _n_rows: int) -> list[str]:
-        """Return the other columns."""
-        return [name for name in self.names if name not in columns]
 
     @property
     def cuts(self) -> list[Cut]:
@@ -110,7 +117,7 @@ class TextRows:
 def decoded(line: bytes) -> str:
     """Return a line as text, or say that it is none."""
     try:
-        text = line.decode("utf-8-sig")
+        text = line.decode().removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
     if "\0" in text:
@@ -123,10 +130,10 @@ def _cells(name: str, cells: Sequence[Any], first: int, *, text: bool) -> Any:
     if text:
         return list(cells)
     try:
-        if any(c is None or c == "" for c in cells):
-            raise ValueError("a missing value")
+        if not isinstance(cells[0], list):
+            return np.fromiter(map(float, cells), np.float64, len(cells))
         found = np.array(cells, dtype=np.float64)
-        if isinstance(cells[0], list) and np.isnan(found).any() and any(None in cell for cell in cells):
+        if np.isnan(found).any() and any(None in cell for cell in cells):
             raise ValueError("a missing value")
     except (ValueError, TypeError):
         raise ValueError(_no_numbers(name, cells, first)) from None
@@ -235,7 +242,7 @@ def _object(line: str, number: int) -> dict[str, Any]:
     return row
 
 
-class ArrowRows:
+class ArrowRows(TableRows):
     """Rows of a parquet or feather file; it may be cut between its row groups or record batches."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -254,20 +261,12 @@ class ArrowRows:
             self.schema = self.source.schema
             self.sizes = [self._batch(g).num_rows for g in range(self.source.num_record_batches)]
         self.names = list(self.schema.names)
-        self.n_rows: int = sum(self.sizes)
+        self.n_rows = sum(self.sizes)
 
     def _batch(self, number: int) -> Any:
         batch = self.source.get_batch(number)
         check_bytes(self.name, batch.nbytes, size_of(self.file))
         return batch
-
-    def count(self, _columns: Sequence[str]) -> int:
-        """Return how many rows there are."""
-        return self.n_rows
-
-    def beside(self, columns: Sequence[str], _n_rows: int) -> list[str]:
-        """Return the other columns."""
-        return [name for name in self.names if name not in columns]
 
     @property
     def index(self) -> list[str]:

@@ -25,10 +25,13 @@ Part = Literal["cal", "test"]
 #: An array of a file that names its classes in the order of the columns.
 CLASSES: Final = "classes"
 
-_PREFIX: Final = re.compile(r"(?i:(?P<log>log[_ ]?)?(?P<kind>logit|prob)s?)(?:[_ .\-]|(?=\[))?")
+_PREFIX: Final = re.compile(
+    r"(?i:(?P<log>log[_ ]?)?(?P<kind>logit|prob|p(?=[_ .\-\[]))s?)(?:[_ .\-]|(?=\[))?"
+)
 _KINDS: Final[Mapping[tuple[bool, str], InputKind]] = {
     (False, "logit"): "logits",
     (False, "prob"): "probs",
+    (False, "p"): "probs",
     (True, "prob"): "log_probs",
 }
 _NOT_SCORES: Final = re.compile(
@@ -155,8 +158,8 @@ def _score_columns(names: Sequence[str], request: Request) -> tuple[list[str], I
         if kind is None:
             raise UnknownKindError("it does not say what its numbers are")
         return scores, kind, False
-    found = {kind: _columns_of(kind, names) for kind in ([request.input] if request.input else INPUT_KINDS)}
-    found = {kind: columns for kind, columns in found.items() if columns}
+    wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
+    found = {kind: columns for kind in wanted if (columns := _columns_of(kind, names))}
     if len(found) > 1:
         raise UnknownKindError(f"it holds {' and '.join(found)}: choose one")
     for kind, columns in found.items():
@@ -204,8 +207,9 @@ def _score_array(names: Sequence[str], request: Request, part: Part) -> tuple[li
         if kind is None:
             raise UnknownKindError("it does not say what its numbers are")
         return [held], kind, held.removeprefix(request.scores)
+    wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
     for suffix in (f"_{part}", ""):
-        found = [k for k in ([request.input] if request.input else INPUT_KINDS) if k + suffix in names]
+        found = [k for k in wanted if k + suffix in names]
         if len(found) > 1:
             raise UnknownKindError(f"it holds {' and '.join(k + suffix for k in found)}: choose one")
         if found:
@@ -278,8 +282,8 @@ def _numbers(parts: Sequence[str]) -> list[int] | None:
 def kind_by_name(column: str) -> InputKind | None:
     """Return the kind of scores that a column's name states, if it states one.
 
-    >>> kind_by_name("logit_cat"), kind_by_name("log_prob_3"), kind_by_name("cat")
-    ('logits', 'log_probs', None)
+    >>> [kind_by_name(name) for name in ("logit_cat", "log_prob_3", "p_cat", "cat", "price")]
+    ['logits', 'log_probs', 'probs', None, None]
     """
     match = _PREFIX.match(column)
     return None if match is None else _KINDS.get((bool(match["log"]), match["kind"].lower()))

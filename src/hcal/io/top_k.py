@@ -2,8 +2,7 @@
 
 A row lists k classes of K with their probabilities; the other K − k classes share the *tail*. The convention
 everywhere: they share it evenly, each with tail/(K − k). That is what is known of them, it makes a row of
-K numbers out of k + 1 without building it, and it touches nothing that looks at the top class. What a
-temperature does to the tail is a choice beside that, ``tail_as``.
+K numbers out of k + 1 without building it, and it touches nothing that looks at the top class.
 """
 
 from __future__ import annotations
@@ -40,10 +39,6 @@ class TopK:
     n_classes : int
         K.
     kind : {"probs", "log_probs", "logits"}
-    tail_as : {"classes", "event"}
-        What a calibrator takes the tail for: K − k equal classes, as the dense row would have it, or one
-        event "none of the listed". A temperature above 1 lifts K − k equal classes by far more than a tail
-        that in truth falls off; an event it lifts like any listed class.
 
     Attributes
     ----------
@@ -65,7 +60,6 @@ class TopK:
     tail: Any = None
     n_classes: int = 0
     kind: Literal["probs", "log_probs", "logits"] = "probs"
-    tail_as: Literal["classes", "event"] = "classes"
 
     def __post_init__(self) -> None:
         values, indices = self._checked()
@@ -106,8 +100,6 @@ class TopK:
     def _checked(self) -> tuple[Float64, IntArray]:
         if self.kind not in INPUT_KINDS:
             raise ValueError(f"kind must be one of {', '.join(map(repr, INPUT_KINDS))}, got {self.kind!r}")
-        if self.tail_as not in ("classes", "event"):
-            raise ValueError(f"tail_as must be 'classes' or 'event', got {self.tail_as!r}")
         if not isinstance(self.n_classes, int | np.integer) or self.n_classes < 2:
             raise ValueError(f"n_classes must be an integer of at least 2, got {self.n_classes!r}")
         values = np.asarray(to_numpy(self.values, "values")[0], dtype=np.float64)
@@ -175,9 +167,7 @@ class TopK:
 
     def with_probs(self, values: Float64, tail: Float64, rows: Any = slice(None)) -> TopK:
         """Return other probabilities (N, k) and tails (N,) of the same classes, or some rows of them."""
-        return TopK(
-            values[rows], self.indices[rows], tail[rows], self.n_classes, "probs", tail_as=self.tail_as
-        )
+        return TopK(values[rows], self.indices[rows], tail[rows], self.n_classes, "probs")
 
     def groups(self) -> tuple[Float64, Float64]:
         """Return scores (N, k + 1) and ln of how many classes have them (N, k + 1); the last is the tail's.
@@ -191,15 +181,6 @@ class TopK:
         with np.errstate(divide="ignore"):
             sizes = np.log(np.column_stack([self.indices >= 0, self.others]).astype(np.float64))
         return np.column_stack([listed, each]), sizes
-
-    def events(self) -> tuple[Float64, Float64]:
-        """Return what a calibrator sees: :meth:`groups`, or these with the tail as one event."""
-        scores, sizes = self.groups()
-        if self.tail_as == "event":
-            some = self.others > 0
-            scores[:, -1] = np.where(some, self.log_tail, scores[:, -1])
-            sizes[:, -1] = np.where(some, 0.0, -np.inf)
-        return scores, sizes
 
     def columns_of(self, y: Any) -> IntArray:
         """Return the column of :meth:`groups` that holds each label (N,); k where it is not listed."""

@@ -155,34 +155,6 @@ def _write_header(file: Any, probs: NDArray[Any], n_rows: int) -> None:
     npy.write_array_header_2_0(file, told)
 
 
-class _Safetensors(_Writer):
-    """Numbers alone; all of them wait in memory."""
-
-    table = False
-
-    def begin(self, arrays: Arrays) -> None:
-        # Names of classes stay in the model; a text of a row has no other place.
-        self.parts: dict[str, list[NDArray[Any]]] = {n: [] for n in arrays if n != CLASSES}
-        text = next((n for n in self.parts if arrays[n].dtype.kind not in "biuf"), None)
-        if text is not None:
-            raise ValueError(
-                f".safetensors holds numbers, and {text!r} is text: write .npz, .csv or .parquet"
-            )
-
-    def add(self, arrays: Arrays) -> None:
-        for name, parts in self.parts.items():
-            parts.append(arrays[name])
-
-    def finish(self) -> None:
-        from safetensors.numpy import save
-
-        if self.begun:
-            # Written by Python: the library's own writer reports a full disk as an error of the format.
-            self.path.write_bytes(
-                save({n: np.ascontiguousarray(np.concatenate(p)) for n, p in self.parts.items()})
-            )
-
-
 _WRITERS: Final[dict[str, Callable[[Path, int], _Writer]]] = {
     ".npz": _Npz,
     ".npy": _Npy,
@@ -190,7 +162,6 @@ _WRITERS: Final[dict[str, Callable[[Path, int], _Writer]]] = {
     ".parquet": _Arrow,
     ".feather": _Arrow,
     ".jsonl": _Jsonl,
-    ".safetensors": _Safetensors,
 }
 #: The types that can be written.
 WRITTEN_TYPES: Final = tuple(sorted(_WRITERS))
@@ -215,8 +186,7 @@ def write_probs(path: str | Path, probs: NDArray[Any], y: Any = None, **beside: 
     Parameters
     ----------
     path : path-like
-        ``.npz .npy .csv .parquet .feather .jsonl`` or ``.safetensors``; ``.npy`` holds the
-        probabilities only.
+        ``.npz .npy .csv .parquet .feather`` or ``.jsonl``; ``.npy`` holds the probabilities only.
     probs : array of shape (N, K)
     y : array of shape (N,), optional
     **beside

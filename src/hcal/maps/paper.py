@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hcal.maps.base import SMALL, STEEP, Array, Map, ProbabilityMap, array, map_type, option
-from hcal.xp import namespace
+from hcal.maps.base import SMALL, STEEP, Map, ProbabilityMap, array, map_type, option
+from hcal.xp import Array, namespace
 
 #: What x is made of logits: log-softmax (the published code), or less the largest of the row (the paper).
 Reference = Literal["log_softmax", "largest"]

@@ -268,7 +268,9 @@ def _logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: Any = 0.0) -> tup
     for _ in range(_NEWTON_STEPS):
         risk = expit(X @ coef + offset)
         information = (X * (risk * (1 - risk))[:, None]).T @ X + penalty
-        step = np.linalg.solve(information, X.T @ (y - risk) - penalty @ coef)
+        step = np.linalg.lstsq(information, X.T @ (y - risk) - penalty @ coef)[0]
+        # Where all risks are near 0 or 1 the information says nothing: log-odds move by at most 4 at a time.
+        step *= min(1.0, 4 / max(float(np.abs(X @ step).max()), 1e-300))
         before = loss(coef)
         while loss(coef + step) > before and np.abs(step).max() > 1e-12:
             step /= 2
@@ -276,7 +278,7 @@ def _logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: Any = 0.0) -> tup
         if np.abs(step).max() < 1e-10:
             break
     risk = expit(X @ coef + offset)
-    return coef, np.linalg.inv((X * (risk * (1 - risk))[:, None]).T @ X + penalty)
+    return coef, np.linalg.pinv((X * (risk * (1 - risk))[:, None]).T @ X + penalty, hermitian=True)
 
 
 def _cox(x: Vector, event: Vector, z: float) -> tuple[Estimate, Estimate, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib.metadata import entry_points
@@ -86,9 +86,14 @@ class Metric:
             return "bias-aware"
         return "bootstrap" if self.ends is None else "jackknife"
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is one of hcal's own."""
+        return self.function.__module__.startswith("hcal.")
+
     def takes(self, s: Sample) -> bool:
         """Return whether it has a meaning, and an affordable one, for the scores and weights of a sample."""
-        if not s.data.complete and (self.level not in ("top-label", "score") or not _is_ours(self)):
+        if not s.data.complete and (self.level not in ("top-label", "score") or not self.is_ours):
             return False
         if s.weight is None or self.weights == "any":
             return True
@@ -121,8 +126,8 @@ def metric(level: Level, title: str, explain: str, *, label: str = "", **facts: 
 def complete_docstring(text: str, counts: bool) -> str:
     """Add what all metrics take, before a metric's own parameters, and that it is a number.
 
-    >>> print(complete_docstring("Return 1.", counts=True).splitlines()[-5])
-        Whole repetition counts.
+    >>> "Whole repetition counts." in complete_docstring("Return 1.", counts=True)
+    True
     """
     text, mark, example = inspect.cleandoc(text).partition("Examples\n--------\n")
     words, _, own = text.partition("Parameters\n----------\n")
@@ -187,7 +192,7 @@ def register_metric(
     if not _NAME.fullmatch(name):
         raise ValueError(f"the name of a metric is lower-case letters, digits and _, got {name!r}")
     _check_level(level)
-    if name in LEVELS or (name in METRICS and _is_ours(METRICS[name])):
+    if name in LEVELS or (name in METRICS and METRICS[name].is_ours):
         raise ValueError(f"{name!r} is a name of hcal: give your metric another")
     words = (inspect.getdoc(function) or name).partition("\n")[0].strip().rstrip(".")
     weighs = "sample_weight" in inspect.signature(function).parameters
@@ -216,8 +221,14 @@ def _on_sample(function: Callable[..., Any], name: str, weighs: bool) -> Callabl
     return call
 
 
-def _is_ours(metric: Metric) -> bool:
-    return metric.function.__module__.startswith("hcal.")
+def metrics_of_others(names: Iterable[str]) -> list[Metric]:
+    """Return those of some metrics that are not hcal's: what another process may not know."""
+    return [m for m in map(get_metric, names) if not m.is_ours]
+
+
+def add_metrics(metrics: Iterable[Metric]) -> None:
+    """Register metrics that come from another process."""
+    METRICS.update({m.name: m for m in metrics})
 
 
 def _load_entry_points(name: str | None = None) -> None:

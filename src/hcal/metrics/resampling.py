@@ -8,7 +8,7 @@ Three kinds of interval, because three kinds of estimate need them:
   is 0, and a bootstrap adds to that bias instead of showing it. The bias lies between 0 and its value for
   calibrated predictions, which resampled labels tell: so the interval runs from the estimate less that
   value less z standard errors (not below 0) to the estimate plus z standard errors. dkde_ce has its standard
-  error from a grouped jackknife and its bias in closed form; its interval is for the kernel-smoothed error.
+  error from the influence of its rows and its bias in closed form; its interval is for the smoothed error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from hcal.metrics.registry import METRICS
+from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64
 
@@ -49,7 +49,7 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
     []
     """
     values, told = {}, []
-    for metric in (METRICS[n] for n in names):
+    for metric in map(get_metric, names):
         of = s.subset if metric.large else s
         if of is s or of.weight is not None or metric.shares is None:
             values[metric.name] = metric.function(of)
@@ -60,7 +60,7 @@ def measure(s: Sample, names: Iterable[str]) -> tuple[dict[str, float], list[str
             told.append(f"{metric.name} (standard error {shares.std(ddof=1) / np.sqrt(of.n):.2g})")
     if not told:
         return values, []
-    return values, [f"from {s.subset.n:,} of {s.n:,} rows, a systematic sample: {', '.join(told)}"]
+    return values, [f"computed on a systematic sample of {s.subset.n:,} of {s.n:,} rows: {', '.join(told)}"]
 
 
 def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> Float64:

@@ -8,6 +8,7 @@ is the same sample with other weights. A tensor on an accelerator is copied to t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -311,7 +312,8 @@ class Sample:
 
     def with_hits(self, hit: NDArray[np.bool_]) -> Sample:
         """Return the same confidences with other hits, in ascending order of the confidences."""
-        other = self.relabelled(self.y)
+        other = self.reweighted(self.weight)
+        other.data = copy(self.data)
         other.data.__dict__["hit_sorted"] = hit.astype(np.float64)
         return other
 

@@ -102,10 +102,13 @@ def h_error(
     if events == "pooled":
         return _combine([_pooled_windows(s, window, se)], s.n)
     # Of two classes one says all, being the mirror of the other.
-    columns = [s.data.column(1)] if s.k == 2 else s.data.columns()
-    return _combine(
-        [_class_windows(s, column, 1 if s.k == 2 else k, window, se) for k, column in enumerate(columns)], s.n
-    )
+    columns = [(1, s.data.column(1))] if s.k == 2 else enumerate(s.data.columns())
+    shared, members = _shared_squares(s.n, min(window, s.n)), []
+    for k, column in columns:
+        order = stable_order(column)
+        d = column[order].astype(np.float64) - (s.y[order] == k)
+        members.append(sum_windows(d, order, s.n, window, se, shared))
+    return _combine(members, s.n)
 
 
 def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
@@ -218,11 +221,16 @@ def _combine(sums: list[WindowSums], n_rows: int) -> HError:
     return HError(signed_root(squared), squared, se, signed_root(1.645 * null), raw)
 
 
-def sum_windows(d: Vector, row: IntArray, n_rows: int, window: int, se: bool) -> WindowSums:
-    """Sum over the windows of sorted events, a stretch at a time; d, row (n,)."""
+def sum_windows(
+    d: Vector, row: IntArray, n_rows: int, window: int, se: bool, shared: Vector | None = None
+) -> WindowSums:
+    """Sum over the windows of sorted events, a stretch at a time; d, row (n,).
+
+    ``shared`` is what ``_shared_squares`` returns, the same for all lists of one length.
+    """
     n, m = len(d), min(window, len(d))
     count = n - m + 1
-    by_place = _shared_squares(n, m)
+    by_place = _shared_squares(n, m) if shared is None else shared
     found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0, count, 0.0)
     if se:
         found.row_products, found.row_pairs = np.zeros(n_rows), np.zeros(n_rows)
@@ -260,11 +268,6 @@ def _shared_squares(n: int, m: int) -> Vector:
     a, b = np.arange((n + 1) // 2)[:, None], np.arange(n)[None, :]
     shared = np.minimum(np.minimum(a, b), n - m) - np.maximum(np.maximum(a, b) - m + 1, 0) + 1
     return np.asarray((np.where(a == b, 0, np.maximum(shared, 0)).astype(np.float64) ** 2).sum(axis=1))
-
-
-def _class_windows(s: Sample, column: FloatArray, k: int, window: int, se: bool) -> WindowSums:
-    order = stable_order(column)
-    return sum_windows(column[order].astype(np.float64) - (s.y[order] == k), order, s.n, window, se)
 
 
 def stable_order(x: FloatArray) -> IntArray:

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from hcal.reporting.content import Content, Source, measure_blocks, measure_report
 from hcal.reporting.page import build_report, report, write_page
-from hcal.reporting.verdict import ReportVerdict, judge_report
+from hcal.reporting.verdict import ReportVerdict, verdict_of
 
 __all__ = [
     "Content",
     "ReportVerdict",
     "Source",
     "build_report",
-    "judge_report",
     "measure_blocks",
     "measure_report",
     "report",
+    "verdict_of",
     "write_page",
 ]

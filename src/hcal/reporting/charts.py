@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.certificates.thresholds import Tails
+from hcal.certificates.windows import Tails
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.numerics import Float64
 from hcal.reporting import svg
@@ -71,7 +71,7 @@ def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tu
         f"{percent(curve.error, 2)}. The numbers are in the table below."
     )
     return svg.drawing(
-        376, 346 + below, parts, title=f"Reliability diagram, {side} calibration", description=description
+        376, 350 + below, parts, title=f"Reliability diagram, {side} calibration", description=description
     )
 
 
@@ -125,7 +125,7 @@ def probability_map(before: Float64, after: Float64, event: str) -> tuple[str, s
         if near.any():
             told.append(f"{100 * t:.3g} % becomes about {100 * after[near].mean():.2g} %")
     words = f"{', '.join(told)}." if told else "The probabilities lie too close together to describe."
-    return svg.drawing(376, 316, parts, title="The map", description=words), words
+    return svg.drawing(376, 320, parts, title="The map", description=words), words
 
 
 def _diagonal(frame: Frame) -> str:
@@ -154,7 +154,7 @@ def risk_coverage_chart(tails: Tails, side: str) -> str:
         svg.path([(frame.x(a), frame.y(b)) for a, b in zip(share, risk, strict=True)], f"line {side}")
     )
     words = f"Of all rows {percent(float(risk[-1]))} are wrong."
-    return svg.drawing(376, 256, parts, title="Risk against coverage", description=words)
+    return svg.drawing(376, 260, parts, title="Risk against coverage", description=words)
 
 
 def net_benefit_chart(at: Float64, lines: Sequence[tuple[str, Float64]]) -> str:
@@ -169,4 +169,4 @@ def net_benefit_chart(at: Float64, lines: Sequence[tuple[str, Float64]]) -> str:
         ]
         parts.append(svg.path(shown, f"line {class_}"))
     words = "Above the other lines, decisions by the model are worth more than treating all or none."
-    return svg.drawing(376, 256, parts, title="Decision curve", description=words)
+    return svg.drawing(376, 260, parts, title="Decision curve", description=words)

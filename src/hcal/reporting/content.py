@@ -67,7 +67,7 @@ class Source:
     @property
     def is_file(self) -> bool:
         """Whether commands can name it."""
-        return bool(self.checksum)
+        return self.name != Source.name
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ReportSide:
     probs: FloatArray
     headline: Evaluation  # four metrics with intervals, and what is proven
     metrics: Evaluation
-    curves: dict[str, ReliabilityCurve]  # of P(positive) or of the top label, by binning
+    curves: dict[Binning, ReliabilityCurve]  # of P(positive) or of the top label, by binning
 
 
 @dataclass(frozen=True)
@@ -281,6 +281,7 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
     found = evaluate_batches(source, calibrator, list(HEADLINE), ci, positive=positive)
     sample = found.sample
     names = options.pop("class_names", None) or source.classes
+    options.setdefault("source", Source(str(source.name), source.part, source.kind))
     content = measure_report(
         sample.scores,
         sample.y,
@@ -293,21 +294,14 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
     if found.result.n == len(sample.y):
         return content
     said = f"tables and pictures are of a seeded sample of {len(sample.y):,} of {found.result.n:,} rows"
-    before = (
-        content.before
-        if found.before is None
-        else replace(content.before, headline=_joined(content.before, found.before))
-    )
-    if content.after is None:
-        before = replace(content.before, headline=_joined(content.before, found.result))
-        return replace(content, before=before, n=found.result.n, notes=(*content.notes, said))
-    after = replace(content.after, headline=_joined(content.after, found.result))
+    before = _over_all(content.before, found.before or found.result)
+    after = None if content.after is None else _over_all(content.after, found.result)
     seen = max(content.seen, found.learned_from)
-    return replace(
-        content, before=before, after=after, n=found.result.n, seen=seen, notes=(*content.notes, said)
-    )
+    told = (*content.notes, said)
+    return replace(content, before=before, after=after, n=found.result.n, seen=seen, notes=told)
 
 
-def _joined(side: ReportSide, over_all: Evaluation) -> Evaluation:
-    """The numbers of all rows with what the sample alone can tell."""
-    return replace(over_all, certificate=side.headline.certificate, assessment=side.headline.assessment)
+def _over_all(side: ReportSide, found: Evaluation) -> ReportSide:
+    """Put the numbers of all rows in the place of those of the sample."""
+    headline = replace(side.headline, n=found.n, results=found.results, differences=found.differences)
+    return replace(side, headline=headline)

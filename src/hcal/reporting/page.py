@@ -16,9 +16,8 @@ from hcal.calibrators import Calibrator
 from hcal.io.class_names import check_classes, encode
 from hcal.reporting import sections
 from hcal.reporting.content import Content, measure_blocks, measure_report
-from hcal.reporting.decisions import decisions
 from hcal.reporting.sections import change, number, section, tip
-from hcal.reporting.verdict import ReportVerdict, judge_report, next_steps
+from hcal.reporting.verdict import ReportVerdict, next_steps, verdict_of
 
 _TITLES = {"ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"}
 
@@ -115,7 +114,7 @@ def report(
             scores, labels, calibrator, input=input, groups=groups, crossed=crossed, **options
         )
     write_page(path, content)
-    return judge_report(content)
+    return verdict_of(content)
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
@@ -144,7 +143,7 @@ def write_page(path: str | os.PathLike[str], content: Content) -> None:
 
 def render(content: Content) -> str:
     """Write the page as HTML."""
-    verdict = judge_report(content)
+    verdict = verdict_of(content)
     parts = [
         _verdict(verdict),
         _cards(content),
@@ -162,8 +161,8 @@ def render(content: Content) -> str:
         for name in ("style.css", "script.js")
     )
     return _PAGE.format(
-        title=escape(f"Calibration report: {content.source.name}"),
-        name=escape(content.source.name),
+        title=escape(f"Calibration report: {Path(content.source.name).name}"),
+        name=escape(Path(content.source.name).name),
         subtitle=escape(_subtitle(content)),
         style=style,
         style_hash=_hash(style),
@@ -236,7 +235,11 @@ def _verdict(verdict: ReportVerdict) -> str:
 def _cards(content: Content) -> str:
     cards = []
     if content.binary:
-        cards.append(_rate_card(content))
+        rates = [(side, s.headline.positive) for side, s in content.sides]
+        stated = [(side, number(r.stated, True), "") for side, r in rates if r is not None]
+        observed = f"observed {number(float((content.y == content.positive).mean()), True)}"
+        words = "what is stated on average; it should be the observed rate"
+        cards.append(_card(f"Mean {content.event}", words, stated, observed))
     for name, title in _TITLES.items():
         shares = name in ("ece_ew", "accuracy")
         rows = []
@@ -258,21 +261,6 @@ def _cards(content: Content) -> str:
     return f'<section id="headline" aria-label="Headline numbers" class="cards">{"".join(cards)}</section>'
 
 
-def _rate_card(content: Content) -> str:
-    rows = []
-    for side, s in content.sides:
-        if s.headline.positive is not None:
-            rows.append((side, number(s.headline.positive.stated, True), ""))
-    observed = float((content.y == content.positive).mean())
-    name = f"Mean {content.event}"
-    return _card(
-        name,
-        "what is stated on average; it should be the observed rate",
-        rows,
-        f"observed {number(observed, True)}",
-    )
-
-
 def _card(title: str, explain: str, rows: list[tuple[str, str, str]], trend: str) -> str:
     lines = "".join(
         f'<p class="figure {side}{"" if len(rows) == 2 else " single"}">'
@@ -290,7 +278,7 @@ def _now(content: Content, verdict: ReportVerdict) -> str:
         '<button type="button" data-copy>Copy</button></span></li>'
         for words, command in next_steps(content, verdict)
     )
-    body = (f'<ol class="steps">{steps}</ol>' if steps else "") + decisions(content)
+    body = (f'<ol class="steps">{steps}</ol>' if steps else "") + sections.decisions(content)
     lead = (
         "The next step, and what can be decided today. The intervals of a table hold all at once, at "
         f"{100 * content.ci:g} %."

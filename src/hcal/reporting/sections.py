@@ -1,4 +1,4 @@
-"""The sections of the page below the verdict: reliability, classes, groups, map, metrics, data, method."""
+"""The sections of the page below the verdict: reliability, decisions, classes, groups, metrics, data."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from hcal.calibrators import Calibrator
 from hcal.certificates import class_tolerance
+from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
+from hcal.metrics.clinical import clinical as clinical_panel
 from hcal.metrics.registry import LEVELS
 from hcal.reporting import charts
 from hcal.reporting.charts import percent
 from hcal.reporting.content import VIEWS, Content
 from hcal.reporting.svg import Axis
 
+#: Shares of the rows, most probable first, whose thresholds are shown.
+_SHARES = (0.5, 0.2, 0.1, 0.05, 0.01)
 #: Classes of the heat list; the others are in a table that opens.
 _WORST = 20
 _LEVELS = {
@@ -24,10 +27,6 @@ _LEVELS = {
     "class-wise": "Class-wise: is each class's probability right?",
     "canonical": "Canonical: is the whole vector right?",
     "score": "Scores: calibration and sharpness together",
-}
-_EXPLAINED = {
-    "corp": "The best increasing fit of what happened (CORP): its steps are the bins, nobody chose them.",
-    "smooth": "A kernel regression of what happened, as wide as the smooth calibration error itself.",
 }
 
 
@@ -89,7 +88,7 @@ def reliability(content: Content) -> str:
             figures, numbers = f"{figures}<div>{tables}</div>", ""
         views.append(
             f'<div class="view" id="view-{view}"{"" if view == first else " hidden"}>'
-            f'<div class="pair">{figures}</div>{_words(content, view)}{numbers}</div>'
+            f'<div class="pair">{figures}</div>{numbers}</div>'
         )
         pressed = "true" if view == first else "false"
         buttons.append(
@@ -104,24 +103,6 @@ def reliability(content: Content) -> str:
     )
     title = f"Does {event} mean what it says?" if content.binary else "Does it mean what it says?"
     return section("reliability", title, lead, control + legend + "".join(views))
-
-
-def _words(content: Content, view: str) -> str:
-    """What a curve without bins shows, and its number on each side."""
-    if view not in _EXPLAINED:
-        return ""
-    told = []
-    for side, s in content.sides:
-        curve = s.curves[view]
-        value = f"the smooth calibration error is {percent(curve.error, 2)}"
-        if curve.parts is not None:
-            p = curve.parts
-            value = (
-                f"the Brier score of this event is {p.miscalibration:.4f} (miscalibration) − "
-                f"{p.discrimination:.4f} (discrimination) + {p.uncertainty:.4f} (uncertainty)"
-            )
-        told.append(f"{side.capitalize()}: {value}" if content.after is not None else value.capitalize())
-    return f'<p class="fine">{_EXPLAINED[view]} {escape(". ".join(told))}.</p>'
 
 
 def _bins_table(curve: ReliabilityCurve, side: str) -> str:
@@ -179,6 +160,109 @@ def clinical(content: Content) -> str:
     lead = f"What studies of prediction models report, with {100 * c.ci:g} % intervals."
     table = f'<div class="scroll"><table class="numbers clinical">{body}</table></div>'
     return section("clinical", "Clinical panel", lead, table)
+
+
+# -- decisions -----------------------------------------------------------------------------------
+
+
+def decisions(content: Content) -> str:
+    """Return the table of thresholds and the curve beside it; empty where nothing is certified."""
+    certificate = content.final.headline.certificate
+    if certificate is None:
+        return ""
+    failure = 1 - content.ci
+    side = "after" if content.after is not None else "before"
+    if content.binary:
+        if certificate.classes is None:
+            return ""
+        table = certificate.classes.kept[content.positive].table
+        words = (
+            "Decision curve: the net benefit of acting on rows above a threshold (solid), of acting on all "
+            "rows (dashed) and on none (zero). Where the solid line is highest, the model helps to decide."
+        )
+        found = _positive_thresholds(content, table, failure)
+        if not 0 < content.counts[content.positive] < len(content.y):
+            return found
+        curve = f'<figure class="{side}">{_net_benefit(content)}</figure><p class="aside">{words}</p>'
+        return f'{found}<div class="pair spaced">{curve}</div>'
+    if certificate.top is None:
+        return ""
+    left = _confidence_thresholds(certificate.top.table, failure)
+    right = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure), side)
+    return f'<div class="pair"><div>{left}</div><figure class="{side}">{right}</figure></div>'
+
+
+def thresholds(content: Content, table: EventTable) -> dict[float, str]:
+    """Return the thresholds of P(positive) at which decisions are made, each with its reason."""
+    found: dict[float, str] = {}
+    above = table.n - table.ends[:-1]  # rows at or above each value
+    for share in _SHARES:
+        place = int(np.searchsorted(-above, -share * table.n, side="left"))
+        if place < len(table.low):
+            found[float(table.low[place])] = f"top {100 * share:g} % of rows"
+    positives = table.prefix[1][-1] - table.prefix[1][:-1]
+    if positives[0] > 0:
+        best = int((2 * positives / (above + positives[0])).argmax())
+        found[float(table.low[best])] = "largest F1"
+    if content.cost:
+        fn, fp = content.cost["fn"], content.cost["fp"]
+        found[fp / (fp + fn)] = f"least cost (fn {fn:g}, fp {fp:g})"
+    return found | dict.fromkeys(content.threshold, "yours")
+
+
+def _positive_thresholds(content: Content, table: EventTable, failure: float) -> str:
+    chosen = dict(sorted(thresholds(content, table).items()))
+    tails = threshold_table(table, failure, tuple(chosen))
+    name, total = escape(content.names[content.positive]), float(table.prefix[1][-1])
+    rows = []
+    for i, (at, why) in enumerate(chosen.items()):
+        if tails.rows[i] < 1:
+            continue
+        hits = tails.observed[i] * tails.rows[i]
+        cells = [
+            f"{at:.3g}",
+            escape(why),
+            percent(tails.share[i]),
+            f"{percent(tails.observed[i])} <small>{percent(tails.low[i])} – {percent(tails.high[i])}</small>",
+            percent(hits / total) if total else "–",
+        ]
+        if content.cost:
+            spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (total - hits)
+            cells.append(f"{1000 * spent / table.n:,.0f}")
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = ["at or above", "why", "rows", f"truly {name}", f"of all {name}"]
+    head += ["cost of 1,000 rows"] if content.cost else []
+    return _table("Thresholds", head, rows)
+
+
+def _confidence_thresholds(table: EventTable, failure: float) -> str:
+    tails = threshold_table(table, failure)
+    rows = [
+        f"<tr><td>{at:g}</td><td>{percent(share)}</td><td>{percent(low)} – {percent(high)}</td></tr>"
+        for at, share, low, high, n in zip(
+            tails.at, tails.share, tails.low, tails.high, tails.rows, strict=True
+        )
+        if n > 0
+    ]
+    return _table("Thresholds", ["at or above", "of rows", "right (certified)"], rows)
+
+
+def _table(caption: str, head: list[str], rows: list[str]) -> str:
+    titles = "".join(f"<th>{title}</th>" for title in head)
+    return (
+        f'<div class="scroll"><table class="numbers"><caption>{caption}</caption><tr>{titles}</tr>'
+        f"{''.join(rows)}</table></div>"
+    )
+
+
+def _net_benefit(content: Content) -> str:
+    """The decision curve: what decisions at a threshold are worth, beside acting on all rows and none."""
+    p = content.final.probs[:, content.positive].astype(np.float64)
+    at = np.linspace(0, min(charts.probability_axis(p).high, 0.99), 100)[1:]
+    found = clinical_panel(p, content.y == content.positive, thresholds=at).net_benefit
+    side = "after" if content.after is not None else "before"
+    lines = [("all", found.treat_all), ("none", np.zeros_like(at)), (side, found.model)]
+    return charts.net_benefit_chart(at, lines)
 
 
 # -- classes and groups ---------------------------------------------------------------------------
@@ -311,7 +395,7 @@ def data_and_method(content: Content) -> str:
     if c is not None:
         found |= {
             "Method": f"{c.title} ({c.name})",
-            "Preserves": _kept(c),
+            "Preserves": c.preserves or "nothing is promised",
             "Converged": "yes" if c.converged_ else "NO",
         }
         found |= {f"Parameter {k}": _plain(v) for k, v in c.get_params(deep=False).items()}
@@ -323,18 +407,7 @@ def data_and_method(content: Content) -> str:
     return section("data", "Data, method, versions", "Enough to do it again.", facts(found))
 
 
-def _kept(calibrator: Calibrator) -> str:
-    if calibrator.preserves is None and calibrator.info_.get("promise") == "ranking":
-        return "the ranking of the rows"
-    kept = {"order": "the order of classes in every row", "accuracy": "the predicted class"}
-    return kept.get(str(calibrator.preserves), "nothing is promised")
-
-
 def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v != "")
-    if value is None:
-        return "none"
     return value if isinstance(value, str) else json.dumps(value, default=str)

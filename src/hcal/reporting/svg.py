@@ -135,11 +135,11 @@ def axes(frame: Frame, x_label: str, y_label: str, *, shares: str = "xy", below:
     parts = [ground]
     for t in frame.across.ticks():
         parts.append(line(frame.x(t), frame.top, frame.x(t), bottom, "grid"))
-        parts.append(text(frame.x(t), bottom + below + 15, tick(t, "x" in shares)))
+        parts.append(text(frame.x(t), bottom + below + 18, tick(t, "x" in shares)))
     for t in frame.upward.ticks():
         parts.append(line(frame.left, frame.y(t), frame.left + frame.width, frame.y(t), "grid"))
         parts.append(text(frame.left - 6, frame.y(t) + 4, tick(t, "y" in shares), anchor="end"))
-    parts.append(text(frame.left + frame.width / 2, bottom + below + 32, x_label, "label"))
+    parts.append(text(frame.left + frame.width / 2, bottom + below + 35, x_label, "label"))
     middle = coordinate(frame.top + frame.height / 2)
     turned = f"rotate(-90 12 {middle})"
     parts.append(

@@ -42,7 +42,7 @@ class ReportVerdict:
     rule: str = RULE
 
 
-def judge_report(content: Content) -> ReportVerdict:
+def verdict_of(content: Content) -> ReportVerdict:
     """Return the verdict on the final probabilities of a report."""
     grade = _grade(content)
     sentences = [_state(content, content.before, "As it stands, the model" if content.after else "The model")]

@@ -1,4 +1,4 @@
-"""Compiled kernels: whether numba is there, and a decorator that keeps them on disk only where that is safe.
+"""Compiled kernels: a decorator that keeps them on disk only where that is safe.
 
 numba's cache is pickle: who can write into its folder can run code in this process. Kernels are kept only in
 a folder that nobody else can write to; elsewhere, and where nothing can be written at all, every process
@@ -12,19 +12,10 @@ import stat
 import threading
 import warnings
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 Kernel = Callable[..., Any]
-
-
-@cache
-def compiled() -> bool:
-    """Return whether numba is there."""
-    from importlib.util import find_spec
-
-    return find_spec("numba") is not None
 
 
 def jit(**options: Any) -> Callable[[Kernel], Kernel]:
@@ -42,31 +33,6 @@ def jit(**options: Any) -> Callable[[Kernel], Kernel]:
         return kernel  # type: ignore[no-any-return]
 
     return decorate
-
-
-def is_ready(kernel: Any, *arguments: Any) -> bool:
-    """Return whether a kernel can run on arguments of these types without being compiled first.
-
-    It can if it is compiled in this process, lies on disk, or cannot be asked (another numba).
-    """
-    if not hasattr(kernel, "overloads"):  # not compiled at all: NUMBA_DISABLE_JIT
-        return True
-    try:
-        types = tuple(kernel.typeof_pyval(value) for value in arguments)
-        if types in kernel.overloads:
-            return True
-        kept = getattr(kernel._cache, "_cache_file", None)  # none where nothing may be kept on disk
-        return kept is not None and (
-            kernel._cache._index_key(types, kernel.targetctx.codegen()) in kept._load_index()
-        )
-    except (AttributeError, TypeError, OSError):
-        return True
-
-
-def cache_folder(kernel: Any) -> Path | None:
-    """Return the folder that a kernel is kept in; None where it is not kept."""
-    found = getattr(getattr(kernel, "stats", None), "cache_path", None)
-    return None if found is None else Path(found)
 
 
 def _keep_on_disk(kernel: Any) -> str:

@@ -1,5 +1,4 @@
-"""A few threads for kernels that release the GIL (no OpenMP, so nothing to oversubscribe), and the threads of
-others: BLAS and torch are held to one where ours do the work."""
+"""A few threads for kernels that release the GIL (no OpenMP, so nothing to oversubscribe)."""
 
 from __future__ import annotations
 
@@ -77,60 +76,6 @@ def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> li
     if len(parts) == 1 or _in_worker():
         return [work(*part) for part in parts]
     return list(_pool(thread_count(), os.getpid()).map(lambda part: work(*part), parts))
-
-
-class _Shared:
-    """A setting of the whole process that many may hold at once: the first sets it, the last undoes it.
-
-    Saved and restored by each holder on its own, the one that came second would restore what the first had
-    set, for ever.
-    """
-
-    def __init__(self, set_it: Callable[[], Callable[[], None]]) -> None:
-        self._set, self._holders, self._lock = set_it, 0, threading.Lock()
-        self._undo: Callable[[], None] = lambda: None
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        with self._lock:
-            if self._holders == 0:
-                self._undo = self._set()
-            self._holders += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._holders -= 1
-                if self._holders == 0:
-                    self._undo()
-
-    def _forked(self) -> None:
-        """The holders are threads of the parent: in its fork there are none."""
-        held, self._holders, self._lock = self._holders, 0, threading.Lock()
-        if held:
-            self._undo()
-
-
-def _limit_blas() -> Callable[[], None]:
-    from threadpoolctl import threadpool_limits
-
-    undo: Callable[[], None] = threadpool_limits(1, user_api="blas").restore_original_limits
-    return undo
-
-
-_blas = _Shared(_limit_blas)
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS, in the whole process, to one thread: it would start as many in each of ours.
-
-    Any number of fits may hold it at once; the last to end restores what the first found.
-    """
-    with _blas.held():
-        yield
 
 
 @contextmanager

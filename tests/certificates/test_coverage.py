@@ -1,0 +1,37 @@
+"""The studies of certificates in a short form, and their tables as they were last written."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from helpers import ROOT
+
+
+@pytest.mark.slow
+def test_statements_are_false_no_more_often_than_promised() -> None:
+    from studies.coverage import study
+
+    for row in study(25):
+        if "refused" not in row["statement"]:
+            assert row["false"] <= 5, row  # 1.25 expected at most; more than 5 has probability 0.001
+
+
+@pytest.mark.slow
+def test_rows_of_the_fit_are_refused_and_fresh_rows_are_not() -> None:
+    from studies.leakage import FRESH, methods, rows
+
+    for row in rows(5) + methods(["hb", "iso", "pool", "ts"]):
+        assert row["share"] == (0 if row["case"].partition(", after")[0] in FRESH else 1), row
+
+
+def test_the_tables_keep_the_promises() -> None:
+    with (ROOT / "results" / "coverage.csv").open(newline="") as f:
+        for row in csv.DictReader(f):
+            assert int(row["sets"]) >= 500, row
+            assert float(row["share"]) <= 0.05 or "refused" in row["statement"], row
+    with (ROOT / "results" / "leakage.csv").open(newline="") as f:
+        for row in csv.DictReader(f):
+            fresh = row["case"].startswith("fresh")
+            assert float(row["share"]) <= 0.01 if fresh else float(row["share"]) >= 0.99, row

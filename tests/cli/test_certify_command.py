@@ -1,0 +1,98 @@
+"""``hcal certify`` and ``hcal watch`` from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hcal
+from hcal.cli.app import app
+from helpers import synthetic
+
+
+def _run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout if code in (0, 3) else result.stderr
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> tuple[Path, Path]:
+    file, model = tmp_path / "task.npz", tmp_path / "m.hcal"
+    (logits_cal, y_cal), (logits_test, y_test) = synthetic(seed=1), synthetic(3000, seed=2)
+    site = np.where(np.arange(3000) < 1000, "north", "south")
+    np.savez(file, logits_cal=logits_cal, y_cal=y_cal, logits_test=logits_test, y_test=y_test, site_test=site)
+    _run("fit", file, "-o", model, "--method", "ts", "-q")
+    return file, model
+
+
+def test_sentences_table_json_and_picture(task: tuple[Path, Path], tmp_path: Path) -> None:
+    file, model = task
+    text = _run("certify", file, "--model", model, "--group", "site")
+    assert "of the predictions is off by more than" in text
+    assert "the Brier score improves by at least" in text
+    assert "group north" in text
+    found = json.loads(_run("certify", file, "--model", model, "--json", "--level", "0.9"))
+    assert found["level"] == 0.9
+    assert found["gain"]["at_least"] > 0
+    picture = tmp_path / "proof.png"
+    assert _run("certify", file, "--plot", picture, "-q") == ""
+    assert picture.stat().st_size > 10_000
+
+
+def test_rows_of_the_fit_are_refused_on_the_command_line(task: tuple[Path, Path], tmp_path: Path) -> None:
+    file, model = task
+    with np.load(file) as f:
+        np.savez(tmp_path / "same.npz", logits=f["logits_cal"], y=f["y_cal"])
+        np.savez(tmp_path / "part.npz", logits=f["logits_cal"][100:300], y=f["y_cal"][100:300])
+    for name in ("same.npz", "part.npz"):
+        told = _run("certify", tmp_path / name, "--model", model, code=1)
+        assert "no certificate" in told
+        assert "used to fit" in told or "learned from" in told
+    assert "off by more than" in _run("certify", tmp_path / "same.npz")  # without the model
+
+
+def test_a_missing_group_is_named(task: tuple[Path, Path]) -> None:
+    assert "has no column 'age'" in _run("certify", task[0], "--group", "age", code=1)
+
+
+def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    state, picture = tmp_path / "watch.json", tmp_path / "watch.png"
+    for name, off in (("mon", 0.0), ("tue", 0.0), ("wed", 0.15)):
+        p = rng.uniform(0.5, 1, 2000)
+        np.savez(tmp_path / f"{name}.npz", probs=p, y=(rng.random(2000) < p - off).astype(int))
+    said = _run("watch", tmp_path / "mon.npz", tmp_path / "tue.npz", "--state", state)
+    assert said.count("no alarm") == 2
+    said = _run("watch", tmp_path / "wed.npz", "--state", state, "--plot", picture, code=3)
+    assert "ALARM at row 4," in said
+    assert picture.stat().st_size > 10_000
+    assert hcal.Monitor.load(state).n == 6000
+    found = json.loads(_run("watch", tmp_path / "mon.npz", "--json"))
+    assert found["alarm"] is None
+
+
+def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([2, 2, 2], size=6000)
+    q = p * [1.0, 1.0, 0.4]
+    y = (rng.random((6000, 1)) > (q / q.sum(1, keepdims=True)).cumsum(1)).sum(1)
+    names = np.array(["ant", "bee", "cat"])
+    for name, columns, rows in (("mon", "ant,bee,cat", slice(600)), ("tue", "cat,ant,bee", slice(600, None))):
+        order = [names.tolist().index(c) for c in columns.split(",")]
+        lines = [
+            f"{','.join(map(str, row[order]))},{names[k]}" for row, k in zip(p[rows], y[rows], strict=True)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{columns},label", *lines]))
+    files = (tmp_path / "mon.csv", tmp_path / "tue.csv")
+    found = json.loads(
+        _run("watch", *files, "--input", "probs", "--label", "label", "--tolerance", "0", "--json", code=3)
+    )
+    assert found["alarm"]["event"] == "class cat"
+    assert found["rows"] == 6000
+    told = hcal.Monitor().update(p, y)
+    assert found["log_evidence"] == pytest.approx(told.log_evidence, rel=1e-9)

@@ -1,0 +1,242 @@
+"""Users play: tables with ids and missing labels, two classes, few rows, language models, models that remember."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import hcal
+from hcal.cli.app import app
+from hcal.io import Request, read
+from helpers import synthetic
+
+NAMES = ["cat", "dog", "eel", "fox"]
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env={"NO_COLOR": "1", "COLUMNS": "140"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+def table(path: Path, seed: int, rows: int = 300) -> Path:
+    """Write a table with an id, named columns in an odd order, a text label and a site."""
+    logits, y = synthetic(rows, seed=seed)
+    order = [2, 0, 3, 1] if seed % 2 else [0, 1, 2, 3]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(["key", *(f"logit_{NAMES[k]}" for k in order), "target", "site"])
+        for i, (row, label) in enumerate(zip(logits, y, strict=True)):
+            out.writerow([f"r{i:04}", *(float(row[k]) for k in order), NAMES[label], "ab"[i % 2]])
+    return path
+
+
+def two_classes(path: Path, seed: int, rows: int = 500, *, unlabelled: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    z = 1.5 * rng.normal(size=rows) - 2
+    y = rng.random(rows) < 1 / (1 + np.exp(-z))
+    p = 1 / (1 + np.exp(-2 * z))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(["id", "p_well", "p_sick", "y"])
+        for i in range(rows):
+            label = "" if i < unlabelled else ("sick" if y[i] else "well")
+            out.writerow([i, f"{1 - p[i]:.6f}", f"{p[i]:.6f}", label])
+    return path
+
+
+def test_a_model_remembers_how_it_was_asked(tmp_path: Path) -> None:
+    """fit with columns; then apply, evaluate, certify and info need no options."""
+    cal, new, model, out = (tmp_path / n for n in ("cal.csv", "new.csv", "m.hcal", "out.csv"))
+    table(cal, 2), table(new, 3)
+    columns = ("--scores", "logit_*", "--label", "target", "--id", "key")
+    run("fit", cal, *columns, "--method", "ts", "-o", model)
+    run("apply", model, new, "-o", out, "--keep")
+    head, first = out.read_text().splitlines()[:2]
+    assert head == "key,site,probs_cat,probs_dog,probs_eel,probs_fox,target"  # in the model's order
+    assert first.startswith("r0000,a,")
+    logits, y = synthetic(300, seed=3)
+    expected = hcal.load(model).predict_proba(logits)
+    got = read(out, Request(id="key", label="target"))
+    np.testing.assert_allclose(got.values, expected, rtol=1e-12)
+    found = json.loads(run("evaluate", new, "--model", model, "--group", "site", "--json").stdout)
+    assert found["metrics"]["nll"] == pytest.approx(hcal.metrics.nll(expected, y))
+    assert len(found["groups"]) == 2
+    assert "class" in run("certify", new, "--model", model).stdout
+    told = run("info", model).stdout
+    for words in ("Temperature scaling", "cat, dog, eel, fox", "scores logit_*", "on 300 rows", "cal.csv"):
+        assert words in told
+    assert json.loads(run("info", model, "--json").stdout)["info"]["request"]["id"] == "key"
+    wrong = table(tmp_path / "wrong.csv", 2).read_text().replace("logit_cat", "cat_score")
+    (tmp_path / "wrong.csv").write_text(wrong)
+    assert "not those of the model" in run("apply", model, tmp_path / "wrong.csv", "-o", out, code=1).stderr
+
+
+def test_twenty_files_give_twenty_files_of_the_same_names(tmp_path: Path) -> None:
+    model, days = tmp_path / "m.hcal", tmp_path / "days"
+    days.mkdir()
+    for i in range(5):
+        table(days / f"day{i}.csv", i, rows=40)
+    columns = ("--scores", "logit_*", "--label", "target", "--id", "key")
+    run("fit", table(tmp_path / "cal.csv", 2), *columns, "--method", "ts", "-o", model, "-q")
+    found = json.loads(run("apply", model, days, "-o", tmp_path / "out", "--json").stdout)
+    assert (found["files"], found["rows"]) == (5, 200)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [f"day{i}.csv" for i in range(5)]
+
+
+def test_rows_without_a_label(tmp_path: Path) -> None:
+    cal, model = two_classes(tmp_path / "cal.csv", 0, unlabelled=7), tmp_path / "m.hcal"
+    columns = ("--scores", "p_*", "--label", "y", "--id", "id")
+    refused = run("fit", cal, *columns, "-o", model, code=1).stderr
+    assert "--unlabelled drop" in refused
+    assert "7" in refused
+    done = run("fit", cal, *columns, "--unlabelled", "drop", "-o", model)
+    assert "7 rows without a label were dropped" in done.stderr
+    assert "493 × 2" in done.stdout
+    page = tmp_path / "r.html"
+    run("report", cal, "--model", model, "--unlabelled", "drop", "-o", page)
+    run("watch", cal, "--model", model, "--unlabelled", "drop")
+    run("apply", model, cal, "-o", tmp_path / "p.csv")  # a label is not needed
+
+
+def test_two_classes_speak_of_the_positive_one(tmp_path: Path) -> None:
+    cal, new = two_classes(tmp_path / "cal.csv", 0, 2000), two_classes(tmp_path / "new.csv", 1, 2000)
+    model, page = tmp_path / "m.hcal", tmp_path / "r.html"
+    columns = ("--scores", "p_*", "--label", "y", "--id", "id")
+    run("fit", cal, *columns, "-o", model, "-q")
+    told = run("evaluate", new, "--model", model, "--metrics", "nll").stdout
+    assert "P(sick) stated" in told
+    assert "observed" in told
+    found = json.loads(run("evaluate", new, "--model", model, "--metrics", "nll", "--json").stdout)
+    assert 0.7 < found["clinical"]["slope"]["value"] < 1.3
+    said = run("certify", new, "--model", model).stdout
+    assert "P(sick): stated" in said
+    assert "tolerance" in said
+    said = run("report", new, "--model", model, "-o", page, "--threshold", 0.1, "--cost", "fn=10,fp=1").stdout
+    assert "P(sick)" in said
+    assert "P(sick)" in page.read_text(encoding="utf-8")
+    assert "--cost takes fn=10,fp=1" in run("report", new, "-o", page, "--cost", "10", code=1).stderr
+
+
+def test_a_small_study_is_cross_fitted(tmp_path: Path) -> None:
+    study, page = two_classes(tmp_path / "study.csv", 0, 250), tmp_path / "r.html"
+    columns = ("--scores", "p_*", "--label", "y", "--id", "id")
+    run("report", study, *columns, "--cross-fit", "--method", "platt", "-o", page)
+    text = page.read_text(encoding="utf-8")
+    assert "each row predicted by a fit without it" in text
+    said = run("certify", study, *columns, "--out-of-fold", "iso").stdout
+    assert "250" in said
+
+
+def test_a_certificate_is_refused_on_rows_of_the_fit(tmp_path: Path) -> None:
+    cal, model = two_classes(tmp_path / "cal.csv", 0), tmp_path / "m.hcal"
+    columns = ("--scores", "p_*", "--label", "y", "--id", "id")
+    run("fit", cal, *columns, "--method", "hb", "--param", "bins=100", "-o", model, "-q")
+    assert "used to fit" in run("certify", cal, "--model", model, code=1).stderr
+
+
+def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+    for i in range(2):
+        (a, ya), (b, yb) = synthetic(150, seed=i), synthetic(150, seed=i + 5)
+        np.savez(tasks / f"t{i}.npz", logits_cal=a, y_cal=ya, logits_test=b, y_test=yb)
+    results = tmp_path / "r.csv"
+    asked = (
+        "compare",
+        tasks,
+        "--methods",
+        "ts,platt",
+        "--metrics",
+        "nll,brier",
+        "--jobs",
+        1,
+        "--out",
+        results,
+    )
+    first = run(*asked).stdout
+    assert "platt" in first
+    lines = results.read_text().count("\n")
+    assert run(*asked, "--markdown").stdout.lstrip().startswith("|")
+    assert results.read_text().count("\n") == lines
+    assert "tabular" in run(*asked, "--latex").stdout
+    assert run(*asked, "--sort", "nll").stdout
+
+
+def test_several_labels_a_row(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(400, 3))
+    y = (rng.random(z.shape) < 1 / (1 + np.exp(-z))).astype(int)
+    np.savez(tmp_path / "a.npz", logits=3 * z, y=y)
+    model, out = tmp_path / "m.hcal", tmp_path / "p.npz"
+    assert "MultilabelCalibrator" in run("fit", tmp_path / "a.npz", "-o", model, code=1).stderr
+    run("fit", tmp_path / "a.npz", "--multilabel", "--method", "platt", "-o", model)
+    assert hcal.load(model).predict_proba(3 * z).shape == (400, 3)
+    assert "label" in run("info", model).stdout
+    assert not out.exists()
+
+
+def test_names_cannot_paint_the_terminal(tmp_path: Path) -> None:
+    evil = "\x1b[31mred"
+    logits, y = synthetic(200, 2)
+    np.savez(tmp_path / "a.npz", logits=logits, y=y)
+    model = tmp_path / "m.hcal"
+    shown = run("fit", tmp_path / "a.npz", "--classes", f"{evil},b", "--method", "ts", "-o", model)
+    for result in (
+        shown,
+        run("info", model),
+        run("evaluate", tmp_path / "a.npz", "--model", model, "--metrics", "nll"),
+        run("certify", tmp_path / "a.npz", "--classes", f"{evil},b"),
+    ):
+        assert "\x1b[31mred" not in result.output
+
+
+def test_language_models_stated_confidence_and_logprobs(tmp_path: Path) -> None:
+    said = ["95,5 %", "9/10", "8 out of 10", "very likely", "70-80 %", "no idea"] * 30
+    right = [True, True, False, True, True, False] * 30
+    lines = [
+        json.dumps({"answer": "Paris.", "target": "Paris" if ok else "Rome", "confidence": c})
+        for c, ok in zip(said, right, strict=True)
+    ]
+    file, model = tmp_path / "stated.jsonl", tmp_path / "m.hcal"
+    file.write_text("\n".join(lines))
+    refused = run("fit", file, "-o", model, code=1).stderr
+    assert "no idea" in refused or "70-80" in refused
+    done = run("fit", file, "--unreadable", "drop", "--ranges", "middle", "-o", model)
+    assert "150 × 2" in done.stdout or "150" in done.output
+
+
+def test_nothing_may_be_asked_to_be_preserved(tmp_path: Path) -> None:
+    logits, y = synthetic(200)
+    np.savez(tmp_path / "a.npz", logits=logits, y=y)
+    for said in (("--param", "preserve=None"), ("--param", "preserve=null"), ("--preserve", "none")):
+        run("fit", tmp_path / "a.npz", *said, "-o", tmp_path / "m.hcal", "-q")
+        assert hcal.load(tmp_path / "m.hcal").preserves is None
+
+
+def test_few_rows_are_met_with_a_sentence(tmp_path: Path) -> None:
+    logits, y = synthetic(5)
+    np.savez(tmp_path / "a.npz", logits=logits, y=y)
+    result = run("fit", tmp_path / "a.npz", "--method", "uncal", "-o", tmp_path / "m.hcal", "--json")
+    assert "warning: 5 rows are very few to learn from" in result.stderr
+    assert len(json.loads(result.stdout)["warnings"]) == 1
+
+
+def test_export_from_the_command_line(tmp_path: Path) -> None:
+    logits, y = synthetic(200)
+    np.savez(tmp_path / "a.npz", logits=logits, y=y)
+    model = tmp_path / "m.hcal"
+    run("fit", tmp_path / "a.npz", "--method", "ts", "-o", model, "-q")
+    run("export", model, "-o", tmp_path / "m.json")
+    assert json.loads((tmp_path / "m.json").read_text())["method"] == "ts"
+    scope: dict = {}
+    run("export", model, "-o", tmp_path / "m.py")
+    exec((tmp_path / "m.py").read_text(), scope)
+    np.testing.assert_allclose(
+        scope["predict_proba"](logits), hcal.load(model).predict_proba(logits), atol=1e-12
+    )
