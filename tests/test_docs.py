@@ -11,6 +11,7 @@ To rewrite the outputs after a change: ``HCAL_UPDATE_DOCS=1 pytest tests/test_do
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
@@ -206,6 +207,15 @@ def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
     assert sorted(rows) == hcal.list_calibrators()
     for name, keeps in rows.items():
         assert keeps.startswith("order") == (hcal.make_calibrator(name).preserves == "order"), name
+
+
+def test_no_message_uses_private_words() -> None:
+    for path in (ROOT / "src" / "hcal").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        said = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        found = [m[0] for n in said if id(n) not in documented for m in PRIVATE.finditer(n.value)]
+        assert found == [], path
 
 
 @PENDING

@@ -13,12 +13,12 @@ from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.pool.map import FLOOR, BinaryPoolMap
-from hcal.calibrators.pool.members import CAUTION, FOLDS, WEIGHT_RIDGE
+from hcal.calibrators.pool.members import CAUTION, FOLDS, few_rows
 from hcal.calibrators.pool.regression import fit_logistic, fit_temperature, pool_weights
 from hcal.numerics import Float64, IntArray
 
-#: Distinct log-odds that are kept apart; beyond so many, neighbours are counted together.
-_PLACES = 4096
+#: Distinct log-odds that are kept apart; beyond so many (odd: no row lies on an edge), neighbours are counted together.
+_PLACES = 4095
 #: Points of the table by mass, and evenly over the range; knots of the spline.
 _BY_MASS, _EVEN, _KNOTS = 192, 65, 12
 #: Standard deviations of what the regressions add: constant, slope, and curvature.
@@ -142,8 +142,11 @@ def fit_table(
                 (np.stack([np.interp(u[out], line.grid, m) for m in other.members]), y[out], weight[out])
             )
         held, label, mass = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
+    errors = float(weight @ (0.5 + np.sign(u) * (0.5 - y)))
     odds = np.clip(held, -FLOOR, FLOOR)
-    weights = pool_weights(np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, WEIGHT_RIDGE)
+    weights = pool_weights(
+        np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, *few_rows(3, float(weight.sum()), errors)
+    )
     values = isotonic_regression(weights @ line.members) + line.least * (line.grid - line.mean)
     knots, values = _with_ends(line.grid, values, line.beta)
     if crossing:
