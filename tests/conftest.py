@@ -56,7 +56,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Without an extra its modules cannot be imported; with it, failing to is an error."""
-    if find_spec("numba") is None or find_spec("torch") is None:
+    if ABSENT:
         config.option.doctest_ignore_import_errors = True
 
 

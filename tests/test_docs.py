@@ -11,6 +11,7 @@ To rewrite the outputs after a change: ``HCAL_UPDATE_DOCS=1 pytest tests/test_do
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import os
@@ -18,6 +19,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import hcal
 from helpers import PENDING, ROOT, synthetic
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -67,7 +70,8 @@ def blocks(text: str) -> list[Block]:
 def run_python(block: Block, page: Path, namespace: dict[str, object]) -> str:
     out = io.StringIO()
     code = compile("\n" * (block.line - 1) + block.body, str(page), "exec")
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore", hcal.CalibrationWarning)  # a page may show a fit that warns
         exec(code, namespace)
     return out.getvalue()
 
@@ -195,6 +199,23 @@ def test_no_page_uses_private_words() -> None:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             found += [f"{page.name}:{number}: {m[0]}" for m in PRIVATE.finditer(line)]
     assert found == []
+
+
+def test_the_page_of_methods_lists_every_method_and_what_it_keeps() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE))
+    assert sorted(rows) == hcal.list_calibrators()
+    for name, keeps in rows.items():
+        assert keeps.startswith("order") == (hcal.make_calibrator(name).preserves == "order"), name
+
+
+def test_no_message_uses_private_words() -> None:
+    for path in (ROOT / "src" / "hcal").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        said = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        found = [m[0] for n in said if id(n) not in documented for m in PRIVATE.finditer(n.value)]
+        assert found == [], path
 
 
 @PENDING

@@ -45,7 +45,9 @@ def test_imports_are_light() -> None:
     assert _loaded("import hcal").isdisjoint(HEAVY)
     assert _loaded("import hcal.cli.app").isdisjoint(HEAVY - {"rich"})
     added = _loaded("import hcal; hcal.PooledCalibrator") - _loaded("import sklearn.base")
-    assert added.isdisjoint({"pandas", "pyarrow", "torch", "matplotlib", "numba"})  # scikit-learn imports pandas itself
+    assert added.isdisjoint(
+        {"pandas", "pyarrow", "torch", "matplotlib", "numba"}
+    )  # scikit-learn imports pandas itself
 
 
 def test_every_public_name_is_there() -> None:

@@ -260,3 +260,12 @@ def test_a_test_part_or_folds_is_needed(task: tuple[np.ndarray, ...]) -> None:
         hcal.compare(z, y, z_test)
     with pytest.raises(ValueError, match="has 2 classes"):
         hcal.compare(z, y, z_test[:, :2], np.zeros(len(z_test), dtype=int))
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_gives_the_same_numbers(task: tuple[np.ndarray, ...]) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.Client(processes=False, n_workers=1, dashboard_address=None) as client:
+        there = hcal.compare(*task, methods=["ts", "hb"], scheduler=client, resamples=20)
+    here = hcal.compare(*task, methods=["ts", "hb"], n_jobs=1, resamples=20)
+    assert [dict(r.scores) for r in there] == [dict(r.scores) for r in here]

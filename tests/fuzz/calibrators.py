@@ -140,7 +140,9 @@ def draw_case(number: int, seed: int = 0) -> Case:
         return list(table)[rng.integers(len(table))]
 
     method = one_of(methods)
-    weighted = hcal.calibrators.get_calibrator(method).weighted
+    weighted = (
+        hcal.calibrators.get_calibrator(method).weighted and method != "h"
+    )  # h takes whole weights alone
     return Case(
         method,
         int(one_of([1, 2, 3, 5, 10, 40])),

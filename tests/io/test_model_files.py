@@ -62,6 +62,13 @@ def test_headers_that_do_not_fit_say_so(model: Path, tmp_path: Path) -> None:
         refused(tmp_path / "m.hcal", "not an hcal model file")
 
 
+def test_a_promise_that_the_method_does_not_make_is_refused(tmp_path: Path) -> None:
+    """``quadratic`` that claims to keep the order gave rows that sum to 1.08."""
+    path = tmp_path / "q.hcal"
+    hcal.save(hcal.make_calibrator("quadratic").fit(*synthetic(60, 4)), path)
+    refused(changed(path, tmp_path / "m.hcal", preserves="order"), "which 'quadratic' does not promise")
+
+
 def test_info_is_checked_as_data(model: Path) -> None:
     """150 tampered ones gave 53 internal errors."""
     info = json.loads(json.dumps(hcal.load(model).info_))

@@ -119,6 +119,9 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
         )
     method = get_calibrator(name)
     calibrator = method(**check_params(method, header["params"]))
+    chosen = "preserve" in header["params"]  # then the fit decided; all others promise what they declare
+    if not chosen and header["preserves"] not in (None, method.preserves):
+        raise ValueError(f"'preserves' is {header['preserves']!r}, which {name!r} does not promise")
     parts = {
         start: {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
         for start in (_MAP, _ROWS)

@@ -184,7 +184,7 @@ def report(
     cost: Annotated[str | None, typer.Option("--cost", help="of errors, such as fn=10,fp=1")] = None,
     cross_fit: Annotated[
         bool,
-        typer.Option("--cross-fit", help="few rows: fit and judge the method on the same rows, by folds"),
+        typer.Option("--cross-fit", help="few rows: fit and test the method on the same rows, by folds"),
     ] = False,
     method: MethodOpt = None,
     blocks: Annotated[Blocks, IN_BLOCKS],
@@ -254,7 +254,7 @@ def compare(
     *,
     files: Annotated[Files, reading("weight")],
     test: Annotated[
-        Path | None, typer.Option("--test", help="judge on this file; else the test part, else folds")
+        Path | None, typer.Option("--test", help="test on this file; else the test part, else folds")
     ] = None,
     methods: Annotated[
         str | None, typer.Option("--methods", help="registry names with commas between them; default: all")

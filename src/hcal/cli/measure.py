@@ -138,7 +138,7 @@ def _evaluate_blocks(
         share = (
             f"about {done.learned_from:.0%} of these rows are among those that the calibrator learned from"
         )
-        found.notes = [f"{share}: judge it on others"]
+        found.notes = [f"{share}: test it on others"]
     return found
 
 

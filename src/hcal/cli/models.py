@@ -102,7 +102,7 @@ def _few_rows(data: DataFile) -> list[str]:
     if rows < FEW_ROWS:
         return [
             f"{rows} rows are very few to learn from: what they show is mostly chance. "
-            "Some hundreds, and others to judge on, are a start"
+            "Some hundreds, and others to test on, are a start"
         ]
     if data.n_classes == 2 and len(found) == 2 and counts.min() < FEW_OF_A_CLASS:
         rare = found[counts.argmin()]
@@ -140,7 +140,7 @@ def show_fit(calibrator: Any, found: dict[str, Any], files: Files) -> None:
         )
         return
     title = console.name(f"{calibrator.title} on {found['what']}")
-    note = "the rows it learned from; judge it on others"
+    note = "the rows it learned from; test it on others"
     scores = calibrator.scores_
     out.print(console.before_after(scores["before"], scores["after"], title=f"{title} [dim]({note})[/]"))
     for note in calibrator.info_.get("notes", []):

@@ -8,7 +8,7 @@ a seeded sample of rows. Which is which is said metric by metric.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self
 
@@ -86,16 +86,15 @@ class BatchedEvaluation:
         return told
 
 
-@dataclass
 class _Part:
-    """What some rows add to an evaluation."""
+    """What some rows add to an evaluation: a partial result (:mod:`hcal.partial`)."""
 
-    before: StreamingMetrics
-    after: StreamingMetrics
-    groups: CertificateStream | None
-    rows: leakage.Fingerprint | None = None
-    changed: int = 0
-    sample: list[SampledScores] = field(default_factory=list)
+    def __init__(self, n_classes: int, streamed: list[str], positive: int, grouped: bool) -> None:
+        self.before, self.after = (StreamingMetrics(n_classes, streamed) for _ in range(2))
+        self.groups = CertificateStream(n_classes, positive=positive) if grouped else None
+        self.rows: leakage.Fingerprint | None = None
+        self.changed = 0
+        self.sample: list[SampledScores] = []
 
     def update(self, batch: Batch, calibrator: Calibrator | None, rows: NDArray[np.int64]) -> None:
         """Add a block; ``rows`` are the numbers of those that belong to the sample."""
@@ -110,8 +109,9 @@ class _Part:
             self._add_rows(leakage.fingerprint(x))
         if self.groups is not None:
             self.groups.update(probs, y, batch.groups)
-        mine = numbers_between(rows, batch.start, batch.start + len(batch))
-        self.sample.append(_take(batch, y, mine - batch.start))
+        mine = numbers_between(rows, batch.start, batch.start + len(batch)) - batch.start
+        beside = (None if a is None else a[mine] for a in (batch.weight, batch.groups))
+        self.sample.append(SampledScores(batch.scores[mine], y[mine], *beside))
 
     def merge(self, other: Self) -> Self:
         """Add what another part has seen, of rows that come after."""
@@ -128,23 +128,24 @@ class _Part:
         if rows is not None:
             self.rows = rows if self.rows is None else leakage.merge_fingerprints(self.rows, rows)
 
+    def sampled(self) -> SampledScores:
+        """Return the rows of the sample together."""
+
+        def column(name: str) -> Any:
+            found = [getattr(s, name) for s in self.sample if len(s.y)]
+            return None if found[0] is None else np.concatenate(found)
+
+        return SampledScores(*(column(name) for name in ("scores", "y", "weight", "groups")))
+
+    def share_fitted(self, calibrator: Calibrator | None) -> float:
+        """Return the share of these rows that the calibrator was fitted on."""
+        fitted = getattr(calibrator, "fitted_on_", None)
+        return 0.0 if fitted is None or self.rows is None else leakage.overlap(fitted, self.rows).share
+
 
 def numbers_between(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
     """Return the sorted numbers of rows that lie in start..stop − 1."""
     return rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
-
-
-def _take(batch: Batch, y: IntArray, rows: NDArray[np.int64]) -> SampledScores:
-    beside = (None if a is None else a[rows] for a in (batch.weight, batch.groups))
-    return SampledScores(batch.scores[rows], y[rows], *beside)
-
-
-def _joined(samples: list[SampledScores]) -> SampledScores:
-    def column(name: str) -> Any:
-        found = [getattr(s, name) for s in samples if len(s.y)]
-        return None if found[0] is None else np.concatenate(found)
-
-    return SampledScores(*(column(name) for name in ("scores", "y", "weight", "groups")))
 
 
 def sample_numbers(n_rows: int, n_classes: int, random_state: int = 0) -> NDArray[np.int64]:
@@ -168,12 +169,6 @@ def sample_numbers(n_rows: int, n_classes: int, random_state: int = 0) -> NDArra
         return np.arange(n_rows, dtype=np.int64)
     rng = np.random.default_rng(random_state)
     return np.sort(rng.choice(n_rows, size, replace=False, shuffle=False)).astype(np.int64)
-
-
-def _empty(n_classes: int, streamed: list[str], positive: int, *, grouped: bool) -> _Part:
-    groups = CertificateStream(n_classes, positive=positive) if grouped else None
-    before, after = (StreamingMetrics(n_classes, streamed) for _ in range(2))
-    return _Part(before, after, groups)
 
 
 def _measure(
@@ -233,7 +228,7 @@ def evaluate_batches(
     work = [(piece, numbers_between(rows, piece.start, piece.start + len(piece))) for piece in pieces]
     grouped = source.first.groups is not None
     streamed = [name for name in NAMES if name in wanted]
-    empty = partial(_empty, source.n_classes, streamed, positive, grouped=grouped)
+    empty = partial(_Part, source.n_classes, streamed, positive, grouped)
     function = partial(_measure, empty, calibrator)
     whole = add_up(function, work, empty, runner=runner, advance=advance, size=lambda w: len(w[0]))
     options: dict[str, Any] = {"positive": positive, "random_state": random_state}
@@ -248,7 +243,7 @@ def _result(
     ci: Any,
     options: dict[str, Any],
 ) -> BatchedEvaluation:
-    sample = _joined(whole.sample)
+    sample = whole.sampled()
     names = None if source.classes is None else [str(name) for name in source.classes]  # of positions
     options |= {"sample_weight": sample.weight, "groups": sample.groups, "classes": names}
     raw: FloatArray = to_probs(sample.scores, source.kind)
@@ -266,15 +261,9 @@ def _result(
         {name: _how(name, bounds, len(sample.y) == result.n) for name in result.results},
         len(sample.y),
         whole.changed,
-        _overlap(calibrator, whole.rows),
+        whole.share_fitted(calibrator),
         sample,
     )
-
-
-def _overlap(calibrator: Calibrator | None, rows: leakage.Fingerprint | None) -> float:
-    """The share of these rows that the calibrator was fitted on."""
-    fitted = getattr(calibrator, "fitted_on_", None)
-    return 0.0 if fitted is None or rows is None else leakage.overlap(fitted, rows).share
 
 
 def _how(name: str, bounds: dict[str, float], complete: bool) -> str:

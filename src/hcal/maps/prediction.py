@@ -15,6 +15,7 @@ from hcal.xp import Array, namespace
 
 #: Below this a probability counts as 0: no data set of any size could tell it from 0.
 _LOG_TINY = float(np.log(1e-30))
+_LEAST_FLOOR = 1e-31
 _LOG_2 = float(np.log(2.0))
 #: Below this many nats under the top, a score is as good as impossible; products with it stay finite.
 _LOWEST = {"float64": -1e30, "float32": -1e15}
@@ -27,7 +28,7 @@ class Prediction(Map):
     map: Map
     kind: str = option("what the scores are", INPUT_KINDS, "logits")
     preserves: str | None = option("what is promised", ("order", "accuracy", None), None)
-    floor: Array = array("what a probability of 0 is taken for", low=1e-31, high=0.5, optional=True)
+    floor: Array = array("what a probability of 0 is taken for", low=_LEAST_FLOOR, high=0.5, optional=True)
     prior: Array = array("ln of new over old class frequencies", "K", low=-np.inf, high=700.0, optional=True)
 
     def __call__(self, scores: Array) -> Array:
@@ -73,7 +74,7 @@ def learn_floor(log_probs: FloatArray, weight: Float64 | None) -> Float64:
     smallest = float(np.exp(np.min(log_probs, where=believed, initial=0.0)))
     if believed.all():
         smallest = min(smallest, 1 / (max(total, 1.0) * log_probs.shape[1])) / 2
-    return np.array(smallest / 2)
+    return np.array(max(smallest / 2, _LEAST_FLOOR))  # weights may sum to any number
 
 
 def raise_to_floor(x: Array, floor: Array) -> Array:

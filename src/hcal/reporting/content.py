@@ -233,6 +233,8 @@ def frequency_shift(calibrator: Calibrator | None, probs: FloatArray) -> float:
     if "class_frequencies" not in found or "prior" in found:
         return 0.0
     old: Float64 = np.asarray(found["class_frequencies"], dtype=np.float64)
+    if len(old) != probs.shape[1]:  # questions with another number of options
+        return 0.0
     mean = probs.mean(axis=0, dtype=np.float64)
     distance = float(0.5 * np.abs(mean - old).sum())
     rows = [len(probs), found.get("n", found.get("fitted_on", {}).get("rows", len(probs)))]
