@@ -200,6 +200,7 @@ def keep_top(log_probs: Array, share: Array) -> Array:
 class BinaryPoolMap(Map):
     """The default of two classes: a strictly increasing function of the log-odds."""
 
+    float32_safe = True
     knots: Array = array("log-odds of class 1", "P", order="increasing")
     values: Array = array("calibrated log-odds there", "P", order="increasing")
 
