@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.pool.map import BENDS, FLOOR
 from hcal.numerics import row_blocks
-from hcal.runtime.jit import jit
+from hcal.compiled import jit
 
 if TYPE_CHECKING:
     from hcal.calibrators.pool.map import Curve, PoolMap
