@@ -234,10 +234,10 @@ def without_member(number: int) -> Callable[..., np.ndarray]:
     """Return the weighing of members with one left out."""
     weigh = members.pool_weights
 
-    def weights(log_p: np.ndarray, *rest: Any) -> np.ndarray:
+    def weights(log_p: np.ndarray, y: Any, weight: Any, center: np.ndarray, ridge: float) -> np.ndarray:
         kept = [i for i in range(len(log_p)) if i != number]
         out = np.zeros(len(log_p))
-        out[kept] = weigh(log_p[kept], *rest)
+        out[kept] = weigh(log_p[kept], y, weight, center[kept] / center[kept].sum(), ridge)
         return out
 
     return weights
@@ -262,8 +262,9 @@ def parts() -> dict[str, Row]:
         "one slope below the top": {"members___SLOPE_RIDGE": 1e12},
         "no class terms in top-versus-rest": {"members___CLASS_RIDGE": 1e12},
         "no curve of the runner-up": {"members__runner_up": _flat, "maps__runner_up": _flat},
-        "no caution": {"members__CAUTION": 0.01, "members__WEIGHT_RIDGE": 0.01, "binary__CAUTION": 0.01}
-        | {"binary__WEIGHT_RIDGE": 0.01},
+        "no leaning": {"members___LEAN": 0.0},
+        "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01, "members__FEW_ERRORS": 0.0}
+        | {"members__FEWEST_ERRORS": 1e-6},
     }
 
 

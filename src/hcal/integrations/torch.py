@@ -10,8 +10,10 @@ tensor([[0.2500, 0.7500]])
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +45,10 @@ class MapModule(nn.Module):
     def __init__(self, map: Map, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.formula = type(map)
+        # Further methods of the map run on the buffers of this module.
+        for name, method in inspect.getmembers(self.formula, inspect.isfunction):
+            if not name.startswith("__"):
+                setattr(self, name, partial(method, self))
         for each in dataclasses.fields(map):  # type: ignore[arg-type]
             value = getattr(map, each.name)
             if isinstance(value, Map):
@@ -58,15 +64,6 @@ class MapModule(nn.Module):
         """Return what the map computes of scores (N, K); a part of a map may take more."""
         out: Tensor = self.formula.__call__(self, *x)  # type: ignore[arg-type]
         return out
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:  # a further method of the map: it runs on the buffers of this module
-            found = getattr(super().__getattribute__("formula"), name, None)
-            if not callable(found):
-                raise
-            return found.__get__(self)
 
 
 def _tensor(value: Any, dtype: torch.dtype) -> Tensor:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hcal.compiled import run_parts, split
 from hcal.maps.base import Map
 from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture, table_scores
-from hcal.runtime.threads import run_parts, split
 
 Init = Literal["identity", "published"]
 

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.compiled import jit, run_parts, split
 from hcal.numerics import Float64
 from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings
-from hcal.runtime.jit import jit
-from hcal.runtime.threads import run_parts, split
 
 Array = NDArray[Any]
 

@@ -13,12 +13,14 @@ from sklearn.isotonic import isotonic_regression
 
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.pool.map import FLOOR, BinaryPoolMap
-from hcal.calibrators.pool.members import CAUTION, FOLDS, WEIGHT_RIDGE
+from hcal.calibrators.pool.members import CAUTION, FOLDS, few_rows
 from hcal.calibrators.pool.regression import fit_logistic, fit_temperature, pool_weights
 from hcal.numerics import Float64, IntArray
 
-#: Distinct log-odds that are kept apart; beyond so many, neighbours are counted together.
-_PLACES = 4096
+#: Distinct log-odds that are kept apart; beyond so many (odd: no row lies on an edge), neighbours are counted together.
+_PLACES = 4095
+#: Log-odds closer than this, in standard deviations, are one.
+_SAME = 1e-5
 #: Points of the table by mass, and evenly over the range; knots of the spline.
 _BY_MASS, _EVEN, _KNOTS = 192, 65, 12
 #: Standard deviations of what the regressions add: constant, slope, and curvature.
@@ -55,16 +57,23 @@ def count(u: Float64, y: IntArray, weight: Float64) -> Counts:
            [0., 1.]])
     """
     at, place = np.unique(u, return_inverse=True)
+    # Values that only rounding tells apart are one: a forest's scores must not look continuous.
+    near = min(_SAME, 0.05 / len(u)) * _moments(u, weight)[1]
+    at, place = _merged(at, place, np.concatenate([[0], np.cumsum(np.diff(at) > near)]), weight)
     if len(at) > _PLACES:
         mass = np.bincount(place, weights=weight)
         # Equal masses a place, cut symmetrically: by the middle of each value's own mass.
         group = np.minimum((_middles(mass) * _PLACES).astype(np.int64), _PLACES - 1)
-        group = np.unique(group, return_inverse=True)[1]
-        at = np.bincount(group, weights=mass * at) / np.bincount(group, weights=mass)
-        place = group[place]
+        at, place = _merged(at, place, np.unique(group, return_inverse=True)[1], weight)
     return Counts(
         at, np.stack([np.bincount(place, weights=weight * (y == c), minlength=len(at)) for c in (0, 1)])
     )
+
+
+def _merged(at: Float64, place: IntArray, group: IntArray, weight: Float64) -> tuple[Float64, IntArray]:
+    """Count places (G,) of one group together, at their mean."""
+    mass = np.bincount(place, weights=weight)
+    return np.bincount(group, weights=mass * at) / np.bincount(group, weights=mass), group[place]
 
 
 def _middles(mass: Float64) -> Float64:
@@ -142,8 +151,11 @@ def fit_table(
                 (np.stack([np.interp(u[out], line.grid, m) for m in other.members]), y[out], weight[out])
             )
         held, label, mass = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
+    errors = float(weight @ (0.5 + np.sign(u) * (0.5 - y)))
     odds = np.clip(held, -FLOOR, FLOOR)
-    weights = pool_weights(np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, WEIGHT_RIDGE)
+    weights = pool_weights(
+        np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, *few_rows(3, float(weight.sum()), errors)
+    )
     values = isotonic_regression(weights @ line.members) + line.least * (line.grid - line.mean)
     knots, values = _with_ends(line.grid, values, line.beta)
     if crossing:

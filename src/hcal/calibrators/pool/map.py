@@ -18,7 +18,7 @@ from hcal.xp import Array, namespace
 #: rounding breaks one way or the other changes nothing.
 TIE = 0.02
 #: Margins where the slope of the classes below the top may bend.
-BENDS = (2.0, 5.0)
+BENDS = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0)
 #: No member says less than e^−this of a class: one row must not decide the weights of all.
 FLOOR = 30.0
 #: Rounds of lowering the classes that overtake; each lowers fewer.
@@ -78,13 +78,13 @@ class Curve(Map):
 class Rest(Map):
     """Scores of the classes below the top: a bias less a bent slope times the margin, flatter in some rows."""
 
-    slopes: Array = array("slope, its change at each bend, and its change with the spread of the row", 4)
+    slopes: Array = array("slope, its change at each bend, and its change with the spread of the row", "J")
     spread: Array = array("mean, deviation, low and high of ln(1 + mean margin)", 4)
     bias: Array = array("of every class", "K")
 
     def __call__(self, margin: Array) -> Array:
         """Return scores (N, K) of margins (N, K), up to a constant in each row."""
-        slope = self.slopes[0] + self.slopes[3] * self.standard(log_mean_margin(margin))
+        slope = self.slopes[0] + self.slopes[-1] * self.standard(log_mean_margin(margin))
         out = self.bias - slope * margin
         for i, bend in enumerate(BENDS):
             out = out - self.slopes[1 + i] * namespace(margin).maximum(margin - bend, 0.0)
@@ -123,6 +123,7 @@ class Events(Map):
 class PoolMap(Map):
     """The default of three and more classes."""
 
+    float32_safe = True
     beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
     sharpness: Array = array("how fast the share of the top falls with the margin", low=0.0)
     cap: Array = array("margins count up to it in the linear members", low=0.0)
@@ -199,6 +200,7 @@ def keep_top(log_probs: Array, share: Array) -> Array:
 class BinaryPoolMap(Map):
     """The default of two classes: a strictly increasing function of the log-odds."""
 
+    float32_safe = True
     knots: Array = array("log-odds of class 1", "P", order="increasing")
     values: Array = array("calibrated log-odds there", "P", order="increasing")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +31,13 @@ from hcal.calibrators.pool.regression import (
 )
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 
-#: The one constant for few rows, in nats: what a factor e in temperature has to gain. Weights of the members and the
-#: last curve are held by the same: see docs/default.md.
+#: Shrinkage, in nats of log-likelihood: what a factor e in temperature has to gain, and what a weight of a member one
+#: away from where it starts has to gain.
 CAUTION = 5.0
+#: Rows from which on the pool trusts its last curve, and leans on the member that is made for a kept prediction.
+ENOUGH = 5000.0
+#: Errors below which the ridges of top-versus-rest grow, and below which the pool is temperature scaling.
+FEW_ERRORS, FEWEST_ERRORS = 30.0, 1.0
 #: Up to so many classes matrix scaling is a member; its K² numbers need rows.
 MATRIX_CLASSES = 32
 #: Members are weighed on at most so many scores.
@@ -40,8 +45,10 @@ _HELD_SCORES = 4_000_000
 FOLDS = 5
 _BLOCK = 400_000
 _HINGES = 8
-WEIGHT_RIDGE = 3.0
-_LAST_RIDGE = 100.0
+#: How much more than by caution weights are held where rows are enough and predictions stay.
+_LEAN = 5.0
+#: Ridge of the last curve where rows are enough.
+_LAST_RIDGE = 10.0
 #: Ridges of the top-versus-rest member: of its constant, its curves, and, times K, its class terms.
 _CONSTANT_RIDGE, _CURVE_RIDGE, _SLOPE_RIDGE, _CLASS_RIDGE = 0.01, 1.0, 1.0, 0.1
 #: In place of the sharpness of the top where the order of all classes is to stay: exact ties alone.
@@ -57,6 +64,7 @@ class Members(NamedTuple):
     events: Events
     matrix: Float64 | None
     bias: Float64
+    errors: float  # the weight of the rows whose label is not on top
 
     def scores(self, x: FloatArray) -> Float64:
         """Return the scores of every member (J, N, K) for logits (N, K)."""
@@ -121,15 +129,19 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
         gap[b], log_mean[b] = runner_up(margin)[:, 0], log_mean_margin(margin)[:, 0]
         own[b] = share[np.arange(len(share)), y[b]]
     row, top, part = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    rest, left_out, lost = _fit_rest(margins, y, weight * (1 - own), log_mean, sharpness, classes=classes)
+    errors = float(weight @ (1 - own))
+    few = 1.0 + (FEW_ERRORS / (1.0 + errors)) ** 2
+    rest, left_out, lost = _fit_rest(
+        margins, y, weight * (1 - own), log_mean, sharpness, few, classes=classes
+    )
     odds = np.empty(n)
     for b in blocks:
         margin = margins(b)
         odds[b] = -split_top(rest(margin), _normalised(top_shares(margin, sharpness)))[1][:, 0]
     by_odds, by_gap = Bends.of(odds, weight), Bends.of(gap, weight)
     design = np.concatenate([np.ones((n, 1)), by_odds.design(odds), by_gap.design(gap)], axis=1)
-    ridge = np.concatenate([[_CONSTANT_RIDGE], np.full(design.shape[1] - 1, _CURVE_RIDGE)])
-    terms = np.full(k, _CLASS_RIDGE * k) if classes else None
+    ridge = few * np.concatenate([[_CONSTANT_RIDGE], np.full(design.shape[1] - 1, _CURVE_RIDGE)])
+    terms = np.full(k, few * _CLASS_RIDGE * k) if classes else None
     hit = (top == y[row]).astype(np.float64)
     fit = fit_logistic(
         odds[row], design[row], hit, weight[row] * part, ridge, top if classes else None, terms
@@ -154,11 +166,20 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
         solved = fit_matrix(-np.minimum(margins(slice(n)), cap), y, weight, some)
         matrix, bias = solved.matrix, solved.bias
         held.append(solved.left_out)
-    return Members(beta, sharpness, cap, events, matrix, bias), Held(np.stack(held), some)
+    return Members(beta, sharpness, cap, events, matrix, bias, errors), Held(np.stack(held), some)
 
 
-def _fit_rest(margins, y, weight, log_mean, sharpness, *, classes):  # type: ignore[no-untyped-def]
-    """Fit the classes below the top on the rows that the top class lost, by weight (N,)."""
+def _fit_rest(
+    margins: Callable[[IntArray], Float64],
+    y: IntArray,
+    weight: Float64,
+    log_mean: Float64,
+    sharpness: float,
+    few: float,
+    *,
+    classes: bool,
+) -> tuple[Rest, Float64, IntArray]:
+    """Fit the classes below the top on the rows that the top class lost, by weight (N,), and name these rows."""
     mean = float(log_mean.mean())
     deviation = float(log_mean.std()) + 1e-6
     standard = (log_mean - mean) / deviation
@@ -167,7 +188,11 @@ def _fit_rest(margins, y, weight, log_mean, sharpness, *, classes):  # type: ign
     margin = margins(lost)
     k = margin.shape[1]
     if len(lost) == 0:
-        return Rest(slopes=np.array([1.0, 0, 0, 0]), spread=spread, bias=np.zeros(k)), np.zeros((0, k)), lost
+        return (
+            Rest(slopes=np.eye(1, 2 + len(BENDS))[0], spread=spread, bias=np.zeros(k)),
+            np.zeros((0, k)),
+            lost,
+        )
     share = _normalised(top_shares(margin, sharpness))
     with np.errstate(divide="ignore"):
         log_mass = np.log(1 - share)
@@ -175,9 +200,9 @@ def _fit_rest(margins, y, weight, log_mean, sharpness, *, classes):  # type: ign
     if classes:
         basis += [np.maximum(margin - bend, 0.0) for bend in BENDS]
         basis.append(margin * np.clip(standard[lost], *spread[2:])[:, None])
-    ridge = _CLASS_RIDGE * k if classes else np.inf
-    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], _SLOPE_RIDGE, ridge)
-    slopes = np.zeros(4)
+    ridge = few * _CLASS_RIDGE * k if classes else np.inf
+    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], few * _SLOPE_RIDGE, ridge)
+    slopes = np.zeros(2 + len(BENDS))
     slopes[: len(found.slopes)] = found.slopes
     if not classes:
         slopes[0] = max(slopes[0], 0.0)
@@ -236,6 +261,17 @@ def held_by_groups(x: Float64, y: IntArray, weight: Float64, groups: IntArray, *
     return Held(out, np.arange(len(y)))
 
 
+def few_rows(n_members: int, total: float, errors: float) -> tuple[Float64, float]:
+    """Return where the weights of members start, and the ridge that holds them there.
+
+    With enough errors to learn from they start equal; with few the pool is temperature scaling.
+    """
+    doubt = 1.0 / (1.0 + (errors / FEWEST_ERRORS) ** 2)
+    center = np.full(n_members, (1.0 - doubt) / n_members)
+    center[0] += doubt
+    return center, CAUTION + doubt * total
+
+
 class Pooled(NamedTuple):
     """The weights of the members, the last curve, and what held-out rows say of changed predictions."""
 
@@ -252,14 +288,21 @@ def fit_pool(
 
     ``keep``: whether the predicted classes stay; None asks the test. Beside the pool: whether they do.
     """
+    total = float(weight.sum())
+    plenty = (total / ENOUGH) ** 2
     x, y, weight = x[held.rows], y[held.rows], weight[held.rows]
-    weights = pool_weights(held.scores, y, weight, WEIGHT_RIDGE)
+    start, ridge = few_rows(len(held.scores), total, members.errors)
+    weights = pool_weights(held.scores, y, weight, start, ridge)
     scores = np.tensordot(weights, held.scores, 1)
     kept, free = x.argmax(axis=1) == y, scores.argmax(axis=1) == y
     # McNemar: were there no difference, rows that only one gets right would be a fair coin; three deviations of it.
     gain = float(weight @ free) - float(weight @ kept)
     proven = gain > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0)
     keep = not proven if keep is None else keep
+    if keep:
+        center = (start + plenty * (np.arange(len(start)) == 1)) / (1 + plenty)
+        weights = pool_weights(held.scores, y, weight, center, ridge + _LEAN * CAUTION * plenty)
+        scores = np.tensordot(weights, held.scores, 1)
     reference = members.beta * (x.max(axis=1, keepdims=True) - x)
     if not keep:
         reference = scores.max(axis=1, keepdims=True) - scores
@@ -268,7 +311,7 @@ def fit_pool(
     odds = (top - rest)[:, 0]
     bends = Bends.of(odds, weight)
     design = np.concatenate([np.ones((len(y), 1)), bends.design(odds)], axis=1)
-    ridge = _LAST_RIDGE * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
+    ridge = _LAST_RIDGE / plenty * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
     theta = fit_logistic(odds, design, shares[np.arange(len(y)), y], weight, ridge).theta
     rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
     return Pooled(weights, bends.curve(theta[0], theta[1:]), (rate[0], rate[1]), bool(proven)), keep

@@ -331,14 +331,14 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray) -> Matr
     return Matrix(solved[:, :-1].copy(), solved[:, -1].copy(), out)
 
 
-def pool_weights(log_p: Float64, y: IntArray, weight: Float64, ridge: float) -> Float64:
-    """Return weights a ≥ 0 (J,) of least Σ w·NLL(softmax(Σ_j a_j log_p_j)) + ridge·|a − 1/J|².
+def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, ridge: float) -> Float64:
+    """Return weights a ≥ 0 (J,) of least Σ w·NLL(softmax(Σ_j a_j log_p_j)) + ridge·|a − center|².
 
     ``log_p`` (J, N, K) is what every member says of rows that it has not seen; a constant may lack in each row.
 
     >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
     >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
-    >>> pool_weights(np.stack([good, -good]), y, np.ones(100), 1.0).round(1)
+    >>> pool_weights(np.stack([good, -good]), y, np.ones(100), np.full(2, 0.5), 1.0).round(1)
     array([1., 0.])
     """
     rows, j = np.arange(len(y)), len(log_p)
@@ -351,13 +351,13 @@ def pool_weights(log_p: Float64, y: IntArray, weight: Float64, ridge: float) -> 
         np.exp(s, out=s)
         mass = s.sum(axis=1)
         s /= mass[:, None]
-        return float(weight @ (np.log(mass) - at_label)) + ridge * float(((a - 1 / j) ** 2).sum()), s
+        return float(weight @ (np.log(mass) - at_label)) + ridge * float(((a - center) ** 2).sum()), s
 
-    a = np.full(j, 1 / j)
+    a = center
     value, p = probs(a)
     for _ in range(_STEPS):
         mean = np.einsum("jnk,nk->jn", log_p, p)
-        gradient = (mean - own) @ weight + 2 * ridge * (a - 1 / j)
+        gradient = (mean - own) @ weight + 2 * ridge * (a - center)
         heavy = p * weight[:, None]
         second = np.array([[np.vdot(heavy * u, v) for u in log_p] for v in log_p])
         hessian = second - (mean * weight) @ mean.T + 2 * ridge * np.eye(j)

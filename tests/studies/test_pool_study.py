@@ -1,0 +1,50 @@
+"""The study of the default: its measures, and that the committed boards hold what the page promises."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from studies import pool as study
+
+
+def test_measures_by_hand() -> None:
+    peers = {
+        "t": {name: {"nll": 0.2 + 0.01 * i, "brier": 0.1} for i, name in enumerate(study.PEERS["multiclass"])}
+    }
+    rates = study.win_rates("t", {"nll": 0.205, "brier": 0.1}, 3, peers)
+    assert rates == {"wins_brier": 0.0, "wins_nll": 10 / 11}
+    found = study.score(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0, 0]))
+    assert found["zeros"] == 1
+    assert abs(found["brier"] - (0.5 + 2.0) / 2) < 1e-12
+    ones = {m: 1.0 for names in study.GROUPS.values() for m in names}
+    halves = dict.fromkeys(ones, 0.5)
+    assert study.joint(halves, ones)["joint"] == 0.5
+    moved = study.moves(np.array([[0.5, 0.5]]), np.array([[0.4, 0.6]]), np.array([0]))
+    assert abs(moved["max"] - 0.1) < 1e-12
+
+
+def test_parts_can_be_left_out_and_come_back() -> None:
+    before = study.members.pool_weights, study.members.CAUTION
+    cal, y, test, y_test = study.demo(0)
+    whole = study.score(study.predict("pool", cal, y, test, "logits"), y_test)["nll"]
+    for name, how in study.parts().items():
+        with study.changed(**how):
+            nll = study.score(study.predict("pool", cal[:800], y[:800], test, "logits"), y_test)["nll"]
+        assert nll < 1.2 * whole, name
+    assert (study.members.pool_weights, study.members.CAUTION) == before
+
+
+def test_committed_boards_are_above_the_gates() -> None:
+    means = study.summary(study.read(study.RESULTS / "pool_boards.csv"))
+    assert means["network", "pool"]["joint"] <= 0.55
+    for kind, method, brier, nll in (
+        ("binary", "pool", 0.785, 0.815),
+        ("multiclass", "pool", 0.79, 0.87),
+        ("multiclass", "pool:none", 0.80, 0.875),
+    ):
+        assert means[kind, method]["wins_brier"] >= brier
+        assert means[kind, method]["wins_nll"] >= nll
+    rows = study.read(study.RESULTS / "pool_boards.csv")
+    assert not any(
+        float(r["zeros"]) for r in rows if r["kind"] != "network" and r["method"].startswith("pool")
+    )
