@@ -57,10 +57,10 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
     "patience 40": {"plateau": 40},
     "at most 600 epochs": {"epochs": 600},
     "identity start": {"init": "identity"},
-    "k-means of the published code": {"objective": _published(leave_one_out=False), "tasks": 2},
+    "published windows and k-means, one pass": {"objective": _published(leave_one_out=False), "tasks": 2},
     "mini-batches of 1000 rows": {"batch_size": 1000, "tasks": 2},
     "events class by class": {"objective": _loss(events="class-wise"), "tasks": 2},
-    "windows of M + 1, leave-one-class-out": {"objective": _published(), "tasks": 2},
+    "published loss, leave-one-class-out passes": {"objective": _published(), "tasks": 2},
 }
 
 

@@ -47,8 +47,9 @@ METHODS: Final = {
 }  # fmt: skip
 #: What the paper does not have and a reader will ask for.
 MORE: Final = ("svs", "sms", "pool")
-#: The metrics of the short table, and which setting of h the paper shows for each.
-SHORT: Final = {"ece_s1": "h", "tcwece": "h:class_wise", "dkde_ce": "h:class_wise"}
+#: The metrics that the paper prints for its own method, and in which setting; the page's tables show the first two.
+PRINTED: Final = {"ece_s1": "h", "tcwece": "h:class_wise", "dkde_ce": "h:class_wise"}
+SHORT: Final = ("ece_s1", "tcwece")
 FIELDS: Final = ("version", "task", "method", "metric", "value", "fit_seconds")
 
 Numbers = Mapping[tuple[str, str, str], float]
@@ -123,9 +124,9 @@ def short_table(own: Numbers, paper: Numbers, task: str) -> list[str]:
         if (task, method, "nll") not in own:
             continue
         cells = []
-        for metric, setting in SHORT.items():
-            known = method == setting or not method.startswith("h")
-            value = paper.get((task, method.partition(":")[0], metric)) if known else None
+        for metric in SHORT:
+            base = method.partition(":")[0]
+            value = paper.get((task, base, metric)) if base != "h" or method == PRINTED[metric] else None
             cells += ["–" if value is None else f"{value:.5f}", f"{own[task, method, metric]:.5f}"]
         out.append(f"| `{method}` | {' | '.join(cells)} | {own[task, method, 'nll']:.4f} |")
     return [*out, ""]
@@ -163,7 +164,7 @@ def agreement(own: Numbers, paper: Numbers) -> list[str]:
         for method in METHODS:
             apart = [_apart(own, paper, task, method, m) for m in METRICS]
             kept = [d for d in apart if d is not None]
-            if kept and not method.startswith("h"):
+            if kept and method.partition(":")[0] != "h":
                 methods[method] = float(np.median(kept))
         close = [m for m, d in methods.items() if d <= 0.02]
         near = [m for m, d in methods.items() if 0.02 < d <= 0.15]
@@ -187,7 +188,12 @@ def _apart(own: Numbers, paper: Numbers, task: str, method: str, metric: str) ->
 
 def _shown(key: tuple[str, str, str], task: str, group: tuple[str, ...], paper: Numbers) -> bool:
     name, method, metric = key
-    return name == task and metric.startswith(group) and not method.startswith("h") and paper.get(key, 0) > 0
+    return (
+        name == task
+        and metric.startswith(group)
+        and method.partition(":")[0] != "h"
+        and paper.get(key, 0) > 0
+    )
 
 
 def draw(own: Numbers, paper: Numbers) -> Path:
@@ -203,12 +209,12 @@ def draw(own: Numbers, paper: Numbers) -> Path:
                 pairs = [(paper[k], own[k]) for k in own if _shown(k, task, group, paper) and own[k] > 0]
                 label = {"ece_": "top-label", "cwece": "class-wise", "dkde": "canonical"}[group[0]]
                 axis.plot(*zip(*pairs, strict=True), "o", color=colour, alpha=0.6, label=label)
-            for metric, setting in SHORT.items():
+            for metric, setting in PRINTED.items():
                 key = (task, "h", metric)
                 if key in paper and (task, setting, metric) in own:
                     axis.plot(paper[key], own[task, setting, metric], "D", color=SUBJECT, markeredgecolor="black",
                               label="h-calibration" if metric == "ece_s1" else None)  # fmt: skip
-            ends = np.array([1e-4, 1.0])
+            ends = np.array([1e-5, 1.0])
             axis.plot(ends, ends, color="black", linewidth=0.8)
             axis.set(xscale="log", yscale="log", title=title, xlabel="the paper", ylabel="hcal")
         axes[0].legend()

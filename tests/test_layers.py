@@ -21,7 +21,7 @@ ORDER = (
     "text",
     "xp_torch",
     "xp",
-    "runtime",
+    "compiled",
     "partial",
     "passes",
     "progress",
@@ -106,7 +106,7 @@ def test_packages_import_downward_and_leave_privates_alone() -> None:
                 wrong += [f"{path}: {name}: import it from its package"] if here not in FACADE_USERS else []
             elif ORDER.index(parts[0]) > ORDER.index(here) and (path, name) not in UPWARD:
                 wrong.append(f"{path}: {here} is below {parts[0]}")
-            elif parts[0] not in (here, "runtime", "_version") and any(p.startswith("_") for p in parts):
+            elif parts[0] not in (here, "_version") and any(p.startswith("_") for p in parts):
                 wrong.append(f"{path}: {name} is private")
     assert wrong == []
 

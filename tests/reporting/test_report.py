@@ -238,7 +238,9 @@ def test_another_class_frequency_is_told_with_the_command_that_corrects_it() -> 
     assert measure_report(*rows(0.5), calibrator).shift == 0
     content = measure_report(*rows(0.1), calibrator, source=Source("t.npz", "", "logits", "ab", "m.hcal"))
     assert content.shift > 0.1
-    assert any("predicted class frequencies differ" in a for a in verdict_of(content).alarms)
+    verdict = verdict_of(content)
+    assert any("predicted class frequencies differ" in a for a in verdict.alarms)
+    assert verdict.chips["What to do"] == "correct for the class frequencies of these rows"
     assert "hcal apply m.hcal t.npz -o probs.npz --prior estimate" in render(content)
 
 

@@ -90,9 +90,10 @@ class Assessment:
     @property
     def how_far(self) -> str:
         """Estimate and proof side by side."""
+        far = share(self.share_far) if self.share_far >= 0.001 else "less than 0.1 %"
         return (
             f"Estimated {self.estimated} off on average, at most {points(self.bound)} proven "
-            f"(tolerance {points(self.tolerance)}); an estimated {share(self.share_far)} of rows are off by "
+            f"(tolerance {points(self.tolerance)}); an estimated {far} of rows are off by "
             "more than 5 points."
         )
 

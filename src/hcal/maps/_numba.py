@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.runtime.jit import jit
+from hcal.compiled import jit
 
 Array = NDArray[Any]
 

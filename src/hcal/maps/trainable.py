@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hcal.compiled import run_parts, split
 from hcal.maps.base import Map
 from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture, table_scores
-from hcal.runtime.threads import run_parts, split
 
 Init = Literal["identity", "published"]
 
@@ -235,7 +235,8 @@ class EnsembleLinear(TrainableMap):
         """Return probabilities (N, K) of x (N, K)."""
         slopes, shares = self.slopes().to(x.dtype), self.shares().to(x.dtype)
         if kernels_for(x) is None:
-            return mixture(x, slopes, shares)
+            formula: Tensor = mixture(x, slopes, shares)
+            return formula
         probs: Tensor = _Mixture.apply(x, slopes, shares)  # type: ignore[no-untyped-call]
         return probs
 

@@ -126,6 +126,8 @@ def _action(content: Content, grade: Grade) -> str:
     if grade == "few":
         rows = None if found is None else found.rows_needed
         return f"collect about {rows:,} labelled rows" if rows else "collect some more labelled rows"
+    if grade == "bad" and content.shift:
+        return "correct for the class frequencies of these rows"
     if grade == "bad":
         return "calibrate it" if content.after is None else "try another method"
     if grade == "care":
@@ -141,6 +143,9 @@ def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]
     model = s.model or "model.hcal"
     cal_file = s.name if s.part else "CAL.npz"  # a file with parts holds its own calibration rows
     steps: list[tuple[str, str]] = []
+    if content.shift and content.after is not None:
+        words = "If the classes really come in other frequencies here, correct for it"
+        steps.append((words, f"hcal apply {model} {file} -o probs.npz --prior estimate"))
     if content.seen:
         steps.append(("Evaluate it on other rows", f"hcal report OTHER.npz --model {model} -o report.html"))
     if verdict.grade == "few" and not content.seen:
@@ -159,9 +164,6 @@ def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]
             ("See which method does best on your rows", f"hcal compare {cal_file} --methods pool,ts,svs,sms")
         )
         steps.append(("Fit another method", f"hcal fit {cal_file} -o {model} --method {method}"))
-    if content.shift and content.after is not None:
-        words = "If the classes really come in other frequencies here, correct for it"
-        steps.append((words, f"hcal apply {model} {file} -o probs.npz --prior estimate"))
     if content.after is not None and verdict.grade in ("good", "care"):
         steps.append(("Apply it to new rows", f"hcal apply {model} NEW.npz -o probs.npz"))
         steps.append(("Watch it in operation", f"hcal watch NEW.npz --model {model} --state watch.json"))

@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from hcal.compiled import each
 from hcal.numerics import Float64, IntArray, row_blocks
-from hcal.runtime.threads import each
 from hcal.solvers.families import Family
 from hcal.solvers.optimise import Prox, Solution, lbfgs, newton, proximal_gradient
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hcal.compiled import each
 from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, row_blocks
-from hcal.runtime.threads import each
 
 # log(β · scale of the logits) of the search. Outside of e^±16 a softmax is uniform or saturated in float64.
 LOG_BETA_BOUNDS = (-16.0, 16.0)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hcal.compiled import one_openmp_thread
 from hcal.maps.trainable import TrainableMap, range_sums
-from hcal.runtime.threads import one_openmp_thread
 
 #: (probabilities (N, K), labels (N,)) to a scalar tensor; as a score, lower is better.
 TorchLoss = Callable[[Tensor, Tensor], Tensor]

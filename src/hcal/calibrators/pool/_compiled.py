@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.pool.map import BENDS, FLOOR
+from hcal.compiled import jit
 from hcal.numerics import row_blocks
-from hcal.runtime.jit import jit
 
 if TYPE_CHECKING:
     from hcal.calibrators.pool.map import Curve, PoolMap

@@ -1,4 +1,4 @@
-"""The runtime: kernels kept in a folder of one's own or nowhere, limits on threads that hold, weak orders."""
+"""Compiled kernels are kept in a folder of one's own or nowhere; limits on threads hold."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from hcal import compiled
+from hcal.compiled import writable_by_others
 from hcal.maps.trainable import PiecewiseLinear
-from hcal.runtime import jit as jit_module
-from hcal.runtime.jit import writable_by_others
 from hcal.solvers.training import AdamSettings, torch_nll, train
 from helpers import ROOT
 
@@ -36,14 +36,14 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A process that has said nothing yet, and a folder of its own for kernels."""
     import numba
 
-    monkeypatch.setattr(jit_module, "_said", threading.Event())
+    monkeypatch.setattr(compiled, "_said", threading.Event())
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kernels"))
     return tmp_path / "kernels"
 
 
 @needs_numba
 def test_kernels_are_kept_in_the_folder_that_the_user_names(fresh: Path) -> None:
-    kernel = jit_module.jit()(doubled)
+    kernel = compiled.jit()(doubled)
     assert kernel(2) == 4
     assert list(fresh.rglob("*.nbi"))
 
@@ -55,7 +55,7 @@ def test_kernels_are_not_kept_where_others_can_write(fresh: Path) -> None:
     fresh.mkdir()
     fresh.chmod(0o777)
     with pytest.warns(UserWarning, match="others can write to .*kernels") as caught:
-        kernels = [jit_module.jit()(doubled) for _ in range(3)]
+        kernels = [compiled.jit()(doubled) for _ in range(3)]
     assert len(caught) == 1
     assert [k(2) for k in kernels] == [4, 4, 4]
     assert not list(fresh.rglob("*.nb*"))
@@ -70,7 +70,7 @@ def test_where_nothing_can_be_written_kernels_are_compiled_anew(fresh: Path, mon
 
     monkeypatch.setattr(Dispatcher, "enable_caching", refuse)
     with pytest.warns(UserWarning, match=r"no folder can be written to.*NUMBA_CACHE_DIR") as caught:
-        assert [jit_module.jit()(doubled)(2) for _ in range(2)] == [4, 4]
+        assert [compiled.jit()(doubled)(2) for _ in range(2)] == [4, 4]
     assert len(caught) == 1
 
 
@@ -83,7 +83,7 @@ def test_a_full_disk_is_no_reason_to_fail(fresh: Path, monkeypatch) -> None:
 
     monkeypatch.setattr(IndexDataCacheFile, "save", full)
     with pytest.warns(UserWarning, match="No space left on device"):
-        assert jit_module.jit()(doubled)(2) == 4
+        assert compiled.jit()(doubled)(2) == 4
 
 
 @needs_numba

@@ -1,8 +1,9 @@
-"""Compiled kernels: a decorator that keeps them on disk only where that is safe.
+"""Compiled kernels: a decorator that keeps them on disk where that is safe, and a few threads to run them in.
 
 numba's cache is pickle: who can write into its folder can run code in this process. Kernels are kept only in
 a folder that nobody else can write to; elsewhere, and where nothing can be written at all, every process
-compiles them anew, and one warning says so.
+compiles them anew, and one warning says so. Kernels release the GIL, so plain threads run them (no OpenMP, so
+nothing to oversubscribe).
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+S = TypeVar("S")
+T = TypeVar("T")
 Kernel = Callable[..., Any]
 
 
@@ -121,3 +128,84 @@ def _say_once(why: str) -> None:
         "compiling them. Set NUMBA_CACHE_DIR to a folder of your own.",
         stacklevel=2,
     )
+
+
+# -- threads ----------------------------------------------------------------------------------------
+
+# Below this many events a second thread costs more than it brings.
+PARALLEL_EVENTS = 100_000
+
+
+def thread_count() -> int:
+    """Return how many threads to use: OMP_NUM_THREADS, else the cores this process may run on."""
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(int(granted), available)) if granted.isdigit() else available
+
+
+_NAME = "hcal-worker"
+
+
+@cache
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """One pool a process: the threads of a parent do not exist in its fork."""
+    return ThreadPoolExecutor(workers, thread_name_prefix=_NAME)
+
+
+def _in_worker() -> bool:
+    """Whether this is a thread of the pool, which must not wait for the pool."""
+    return threading.current_thread().name.startswith(_NAME)
+
+
+def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
+    """Return ``work(item)`` for every item, in order; in threads if there is enough to do.
+
+    What is computed does not depend on the number of threads.
+
+    ``events`` counts the array entries that all items together stand for.
+
+    >>> each(len, ["a", "bc"], events=1)
+    [1, 2]
+    """
+    if len(items) < 2 or events < PARALLEL_EVENTS or thread_count() == 1 or _in_worker():
+        return [work(item) for item in items]
+    return list(_pool(thread_count(), os.getpid()).map(work, items))
+
+
+def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -> list[tuple[int, int]]:
+    """Cut range(n) into one part a thread, or one part where n is small.
+
+    ``snap`` moves a cut up to the next place where cutting is allowed; a unit of ``n`` stands for ``grain``
+    events.
+    """
+    wanted = 2 * n * grain // PARALLEL_EVENTS  # no thread is started for less than half of that
+    parts = min(thread_count(), wanted) if wanted > 1 else 1
+    cuts = [n * i // parts for i in range(1, parts)]
+    edges = [0, *(snap(c) if snap else c for c in cuts), n]
+    return [(a, b) for a, b in pairwise(edges) if b > a]
+
+
+def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> list[T]:
+    """Run ``work(start, stop)`` on every part, in threads if there is more than one; results in order.
+
+    >>> run_parts(lambda a, b: b - a, [(0, 2), (2, 5)])
+    [2, 3]
+    """
+    if len(parts) == 1 or _in_worker():
+        return [work(*part) for part in parts]
+    return list(_pool(thread_count(), os.getpid()).map(lambda part: work(*part), parts))
+
+
+@contextmanager
+def one_openmp_thread() -> Iterator[None]:
+    """Hold the OpenMP loops that THIS thread starts, those of torch among them, to one thread.
+
+    The limit is a variable of the thread (``omp_set_num_threads``), so nobody else notices or can undo it;
+    ``torch.set_num_threads`` would set the whole process.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.get_num_threads()  # sets this thread up where it is new: later, that would undo the limit
+    with threadpool_limits(1, user_api="openmp"):
+        yield

@@ -1,1 +1,0 @@
-"""How hcal runs: compiled kernels and their cache, threads, progress. It knows nothing of calibration."""
