@@ -185,8 +185,10 @@ def _fit_rest(
     standard = (log_mean - mean) / deviation
     spread = np.array([mean, deviation, *np.quantile(standard, [0.001, 0.999])])
     lost = np.flatnonzero(weight > 0)
+    k = margins(lost[:0]).shape[1]
+    every = -(-len(lost) * k // _HELD_SCORES) or 1  # rows stand in the order of what they say: a systematic sample
+    lost, weight = lost[::every], weight * every
     margin = margins(lost)
-    k = margin.shape[1]
     if len(lost) == 0:
         return (
             Rest(slopes=np.eye(1, 2 + len(BENDS))[0], spread=spread, bias=np.zeros(k)),

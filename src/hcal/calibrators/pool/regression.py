@@ -186,13 +186,13 @@ def fit_shares(
     Shapes: basis (J, E, K), log_mass (E, K), y and weight (E,). ``bias_ridge`` infinite: no biases.
     """
     j, n, k = basis.shape
-    rows = np.arange(n)
+    flat, rows = basis.reshape(j, -1), np.arange(n)
     free = np.isfinite(bias_ridge)
     ridge = np.concatenate([np.full(j, slope_ridge), np.full(k, bias_ridge if free else 1.0)])
     start = np.concatenate([[1.0], np.zeros(j + k - 1)])
 
     def probs(theta: Float64) -> tuple[float, Float64]:
-        s = theta[j:] - np.tensordot(theta[:j], basis, 1) + log_mass
+        s = theta[j:] - (theta[:j] @ flat).reshape(n, k) + log_mass
         s -= s.max(axis=1, keepdims=True)
         own = s[rows, y]
         np.exp(s, out=s)
@@ -201,7 +201,7 @@ def fit_shares(
         return float(weight @ (np.log(mass) - own)) + float(ridge @ (theta - start) ** 2), s
 
     def back(pull: Float64) -> Float64:
-        return np.concatenate([-np.einsum("jnk,nk->j", basis, pull), pull.sum(axis=0) * free])
+        return np.concatenate([-(flat @ pull.ravel()), pull.sum(axis=0) * free])
 
     theta, (value, p) = start, probs(start)
     for _ in range(_STEPS):
@@ -210,11 +210,11 @@ def fit_shares(
         pull[rows, y] -= weight
         gradient = back(pull) + 2 * ridge * (theta - start)
         means = np.einsum("jnk,nk->jn", basis, p)
-        curved = np.einsum("jnk,jnk,nk->j", basis, basis, heavy) - means**2 @ weight
+        curved = np.array([np.vdot(each * each, heavy) for each in basis]) - means**2 @ weight
         diagonal = np.concatenate([curved, (heavy * (1 - p)).sum(axis=0)]) + 2 * ridge
 
         def product(v: Float64, p: Float64 = p, heavy: Float64 = heavy) -> Float64:
-            moved = v[j:] - np.tensordot(v[:j], basis, 1)
+            moved = v[j:] - (v[:j] @ flat).reshape(n, k)
             moved -= np.einsum("nk,nk->n", p, moved)[:, None]
             return back(heavy * moved) + 2 * ridge * v
 
