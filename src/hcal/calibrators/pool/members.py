@@ -313,7 +313,7 @@ def fit_pool(
     odds = (top - rest)[:, 0]
     bends = Bends.of(odds, weight)
     design = np.concatenate([np.ones((len(y), 1)), bends.design(odds)], axis=1)
-    ridge = _LAST_RIDGE / plenty * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
-    theta = fit_logistic(odds, design, shares[np.arange(len(y)), y], weight, ridge).theta
+    penalty = _LAST_RIDGE / plenty * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
+    theta = fit_logistic(odds, design, shares[np.arange(len(y)), y], weight, penalty).theta
     rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
     return Pooled(weights, bends.curve(theta[0], theta[1:]), (rate[0], rate[1]), bool(proven)), keep

@@ -7,7 +7,7 @@ solution. Nothing is dealt into folds or drawn at random, so scores that move by
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
@@ -130,7 +130,9 @@ def fit_logistic(
         return float(-weight @ (hit * log_expit(eta) + (1 - hit) * log_expit(-eta)) + every @ theta**2)
 
     def by_class(values: Float64) -> Float64:
-        return np.zeros(0) if group is None else np.bincount(group, weights=values, minlength=k)
+        if group is None:
+            return np.zeros(0)
+        return np.asarray(np.bincount(group, weights=values, minlength=k), dtype=np.float64)
 
     theta = np.zeros(p + k)
     for _ in range(_STEPS):
@@ -307,7 +309,7 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray) -> Matr
         value, gradient = loss(first + solve_triangular(lower, phi, lower=True, trans=1))
         return value, solve_triangular(lower, gradient, lower=True)
 
-    options = {"maxiter": 300, "gtol": 1e-7, "ftol": 1e-14, "maxcor": 20}
+    options: Any = {"maxiter": 300, "gtol": 1e-7, "ftol": 1e-14, "maxcor": 20}
     found = minimize(conditioned, np.zeros(size), jac=True, method="L-BFGS-B", options=options)
     theta = first + solve_triangular(lower, found.x, lower=True, trans=1)
     factor = cho_factor(curvature(theta))
