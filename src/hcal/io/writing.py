@@ -94,7 +94,9 @@ def _arrays(path: Path, n_rows: int) -> Iterator[Add]:
 
         yield add
         file.close()
-        for name, parts in beside.items() if archive is not None else ():
+        if archive is None:
+            return
+        for name, parts in beside.items():
             array = np.concatenate(parts)
             plain = typed(array.tolist()) if array.dtype == object else np.ascontiguousarray(array)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
