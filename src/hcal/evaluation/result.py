@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Any
 
-from hcal.certificates import Certificate, GroupCertificate
+from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.sentences import group_sentences, share
 from hcal.evaluation.assessment import Assessment, p_words
 from hcal.extras import load_extra
@@ -128,7 +128,7 @@ class Evaluation:
         return collapsed + list(self.notes)
 
     @property
-    def groups(self) -> tuple[GroupCertificate, ...]:
+    def groups(self) -> tuple[EventCertificate, ...]:
         """What is certified of every group, the worst first; empty where none were given."""
         return () if self.certificate is None else self.certificate.groups
 
