@@ -12,6 +12,7 @@ import hcal
 from hcal import metrics
 from hcal.calibrators.base import CalibrationWarning
 from hcal.calibrators.h import train_candidates
+from hcal.evaluation.comparison import named_methods
 from hcal.maps.trainable import PAPER_MAPS, PiecewiseLinear
 from hcal.numerics import softmax
 from hcal.progress import progress
@@ -120,6 +121,7 @@ def test_variants_are_names():
     assert hcal.make_calibrator("h").select == "top_label"
     assert hcal.make_calibrator("h:class_wise").select == "class_wise"
     assert hcal.make_calibrator("h:score", epochs=5).select == "score"
+    assert list(named_methods(["h", "h:class_wise"])) == ["uncal", "h", "h:class_wise"]
     with pytest.raises(ValueError, match="valid variants: h:class_wise, h:score"):
         hcal.make_calibrator("h:nll")
 

@@ -223,7 +223,7 @@ def named_methods(methods: Methods | None, input: inputs.InputKind = "logits") -
     found: dict[str, Calibrator] = {"uncal": make_calibrator("uncal", input=input)}
     for label, method in items:
         cal = _build(method, input)
-        key = label or cal.name
+        key = label or (method if isinstance(method, str) else cal.name)  # "h:class_wise" is a name
         if key in found and key != "uncal":
             raise ValueError(f"two methods are called {key!r}; pass a mapping of labels to methods")
         found[key] = cal

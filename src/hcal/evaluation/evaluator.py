@@ -15,7 +15,6 @@ from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 from hcal.io.class_names import check_classes, encode
 from hcal.io.probabilities import to_probs
-from hcal.io.top_k import TopK
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
 from hcal.metrics.resampling import (
@@ -55,8 +54,7 @@ def evaluate(
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
         numpy, torch (CPU or CUDA), pandas or polars. A list of rows of different lengths (questions with
-        different numbers of options) is filled up with options of probability 0. Or :class:`hcal.TopK`, for
-        top-label metrics and scores; tests and certificates, which look at every class, are then left out.
+        different numbers of options) is filled up with options of probability 0.
     y : array-like of shape (N,)
         Integer labels 0..K−1.
     metrics : str or list of str, optional
@@ -109,7 +107,8 @@ def evaluate(
     values, told = measure(s, [n for n in names if n not in left_out])
     notes += told
     if left_out:
-        notes.append(f"left out, because {_why_not(s)}: {', '.join(left_out)}")
+        why = "they need whole repetition counts as weights"
+        notes.append(f"left out, because {why}: {', '.join(left_out)}")
     found = {}
     if ci is not None:
         found = intervals(s, values, ci, method=interval, n_resamples=n_resamples, random_state=random_state)
@@ -120,7 +119,7 @@ def evaluate(
         raise ValueError("paired intervals need the baseline's probabilities, not its evaluation")
     if other is not None and other.k != s.k:
         raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
-    wanted = ci is not None and s.data.complete if test is None else test
+    wanted = ci is not None if test is None else test
     proof = _proof(s, wanted, ci, groups, positive, named, random_state)
     summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
     return Evaluation(
@@ -167,7 +166,7 @@ def _proof(
 
 def _positive_rate(s: Sample, positive: int, names: Any) -> PositiveRate | None:
     """What is stated of the positive class of two on average, and how often it came."""
-    if s.k != 2 or not s.data.complete:
+    if s.k != 2:
         return None
     if not 0 <= positive < 2:
         raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
@@ -200,20 +199,14 @@ def chosen_metrics(metrics: str | Iterable[str] | None) -> tuple[list[str], bool
 def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> Sample:
     if isinstance(probs, Sample):
         return probs
-    if input != "probs" and not isinstance(probs, TopK):
+    if input != "probs":
         probs = to_probs(probs, input)
     return Sample(probs, y, sample_weight)
 
 
-def _why_not(s: Sample) -> str:
-    if not s.data.complete:
-        return "they look at every class and the scores hold the top ones"
-    return "they need whole repetition counts as weights"
-
-
 def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[str]:
     """Warn where the rows to evaluate are rows that the calibrator was fitted on."""
-    if calibration is None or isinstance(probs, Sample | TopK):
+    if calibration is None or isinstance(probs, Sample):
         return []
     fitted, tested = (inputs.check_logits(x, input=input)[0] for x in (calibration, probs))
     if fitted.shape[1] != tested.shape[1] or not (text := leakage.coincidence(fitted, tested)):

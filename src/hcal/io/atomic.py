@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import signal
 import stat
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-#: Temporary names: ``.hcal-tmp-<process>-<random><suffix>``; writers look at the suffix.
-_PATTERN = re.compile(r"\.hcal-tmp-(\d+)-[0-9a-f]{16}(\..*)?", re.DOTALL)
-#: What a killed process left is removed after a day: its number may be that of another machine's process.
-_ABANDONED_SECONDS = 24 * 3600
+#: Writers look at the suffix of a temporary; one that is longer would not fit beside the rest of its name.
 _LONGEST_SUFFIX = 32
 
 
@@ -28,8 +23,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     A symbolic link is followed: what it points to is replaced, the link stays. Only a new name or a regular
     file is written to. The new file has the permissions of the old one, or those that the umask leaves.
-    Content and rename reach the disk before this returns. Temporaries that a killed process left in the
-    folder are removed after a day.
+    Content and rename reach the disk before this returns.
 
     Examples
     --------
@@ -42,7 +36,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     mode = _old_mode(target, path)
-    remove_stale(target.parent)
     temporary, umasked = _create(target)
     try:
         # Before anything is in it: what replaces a private file must not be readable for a moment.
@@ -81,14 +74,10 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     check_new_folder(target)
-    remove_stale(target.parent)
     temporary = target.parent / _new_name("")
     try:
         temporary.mkdir()
         yield temporary
-        for left in temporary.iterdir():  # by a writer that died, maybe on another machine
-            if _PATTERN.fullmatch(left.name):
-                left.unlink()
         check_new_folder(target)
         _sync_folder(temporary)
         temporary.replace(target)
@@ -128,17 +117,6 @@ def check_new_folder(path: Path) -> None:
         raise FileNotFoundError(f"no such directory: {path.parent}")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"{path} exists: name a new or an empty folder")
-
-
-def remove_stale(folder: Path) -> None:
-    """Remove the temporaries that killed processes left in a folder a day ago or before."""
-    with suppress(OSError):  # a folder that may be written to but not listed: nothing to tidy
-        for name in filter(_PATTERN.fullmatch, os.listdir(folder)):
-            with suppress(OSError):  # another process may tidy at the same time
-                path, status = folder / name, (folder / name).lstat()
-                plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-                if plain and time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                    (shutil.rmtree if path.is_dir() else os.unlink)(path)
 
 
 def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import lzma
 import os
-import pickle
 import stat
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -26,13 +19,6 @@ SHARE: Final = 0.5
 #: … and what is larger than FREE may be at most EXPANSION times the file it came from.
 FREE: Final = 256 * 2**20
 EXPANSION: Final = 200
-
-#: What parsers of foreign formats raise when the bytes make no sense.
-BROKEN: Final = (
-    ValueError, OSError, EOFError, SyntaxError, TypeError, KeyError, IndexError, AttributeError,
-    OverflowError, MemoryError, RecursionError, NotImplementedError, RuntimeError, pickle.UnpicklingError,
-    struct.error, zlib.error, lzma.LZMAError, csv.Error, zipfile.BadZipFile, tokenize.TokenError,
-)  # fmt: skip
 
 
 class NeedsBlocksError(ValueError):
@@ -178,8 +164,7 @@ def one_line(text: object, length: int = 240) -> str:
     >>> len(one_line("x" * 10**6))
     240
     """
-    cut = " ".join(str(text)[: 16 * length].split())
-    cut = printable(cut)
+    cut = printable(" ".join(str(text)[: 16 * length].split()))
     return cut if len(cut) <= length else cut[: length - 1] + "…"
 
 
@@ -187,7 +172,7 @@ def one_line(text: object, length: int = 240) -> str:
 def explained(name: str) -> Iterator[None]:
     """Turn what a parser of a foreign format raises into one sentence that names the file.
 
-    Errors of hcal's own classes keep their class; errors of pyarrow become ValueError.
+    Errors of hcal's own classes keep their class; all others become ValueError.
 
     >>> with explained("a.npz"):
     ...     raise EOFError
@@ -200,9 +185,6 @@ def explained(name: str) -> Iterator[None]:
     except ImportError:
         raise
     except Exception as error:
-        known = isinstance(error, BROKEN) or type(error).__module__.startswith(("pyarrow", "torch"))
-        if not known:
-            raise
         own = isinstance(error, ValueError) and type(error).__module__.startswith("hcal")
         kind = type(error) if own else ValueError
         text = "not enough memory" if isinstance(error, MemoryError) else one_line(error)

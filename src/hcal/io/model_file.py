@@ -115,8 +115,10 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     """
     try:
         metadata, arrays = _read(path)
-        header = _parse(metadata[_CONTAINER])
+        header = _parsed(metadata[_CONTAINER])
         schema = header["schema"]
+        if type(schema) is not int or schema < 1:
+            raise ValueError(f"'schema' is {schema!r}")
     except (KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
@@ -177,21 +179,13 @@ def _parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def _parse(text: str) -> dict[str, Any]:
-    """Return the header of a model; what it must hold to be one at all is checked here."""
-    header = _parsed(text)
-    schema = header["schema"]
-    if type(schema) is not int or schema < 1:
-        raise ValueError(f"'schema' is {schema!r}")
-    return header
-
-
 # -- what a header tells of the fit -------------------------------------------------------------------
 
 #: The most levels, values and characters of what a fit tells of itself.
 MOST_LEVELS: Final = 8
 MOST_VALUES: Final = 300_000
 MOST_CHARACTERS: Final = 10_000
+_SCALARS: Final = (str, int, float, type(None))
 #: What an entry is said to be, and whether a value is that (given the number of classes).
 Declaration = tuple[str, Callable[[Any, int], bool]]
 
@@ -218,6 +212,14 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_texts(value: Any, _n_classes: int) -> bool:
+    return _is_list(value, _is_text)
+
+
+def _is_batches(value: Any, _n_classes: int) -> bool:
+    return isinstance(value, dict) and _is_text(value.get("words", ""))
+
+
 def _is_origin(value: Any, _n_classes: int) -> bool:
     known: dict[str, Callable[[Any], bool]] = {"rows": _is_count, "rows_sha256": _is_text, "file": _is_text}
     return isinstance(value, dict) and all(known[k](v) for k, v in value.items() if k in known)
@@ -227,18 +229,15 @@ def _is_origin(value: Any, _n_classes: int) -> bool:
 INFO: Final[Mapping[str, Declaration]] = {
     "class_frequencies": ("K numbers that sum to 1", _is_frequencies),
     "prior": ("K numbers that sum to 1", _is_frequencies),
-    "notes": ("a list of texts", lambda value, _: _is_list(value, _is_text)),
-    "warnings": ("a list of texts", lambda value, _: _is_list(value, _is_text)),
+    "notes": ("a list of texts", _is_texts),
+    "warnings": ("a list of texts", _is_texts),
     "absent_classes": ("numbers of classes", lambda v, k: _is_list(v, lambda i: _is_count(i) and i < k)),
     "fitted_on": ("an object with the rows and the file", _is_origin),
-    "batches": (
-        "an object with its words",
-        lambda v, _: isinstance(v, dict) and _is_text(v.get("words", "")),
-    ),
+    "batches": ("an object with its words", _is_batches),
 }
 
 
-def check_info(info: Any, n_classes: int, declared: Mapping[str, Declaration] = INFO) -> dict[str, Any]:
+def check_info(info: Any, n_classes: int) -> dict[str, Any]:
     """Return what a header tells of a fit, or refuse what is too large, too deep or not as declared.
 
     Parameters
@@ -246,8 +245,6 @@ def check_info(info: Any, n_classes: int, declared: Mapping[str, Declaration] = 
     info : dict
         Plain values, as JSON has them.
     n_classes : int
-    declared : mapping of str to Declaration
-        What some entries must be; a method may add its own to :data:`INFO`.
 
     Examples
     --------
@@ -261,31 +258,24 @@ def check_info(info: Any, n_classes: int, declared: Mapping[str, Declaration] = 
     if not isinstance(info, dict):
         raise ValueError("'info' must be an object")
     _check_values(info)
-    for name, (words, holds) in declared.items():
+    for name, (words, holds) in INFO.items():
         if name in info and not holds(info[name], n_classes):
             raise ValueError(f"'info.{name}' must be {words}")
     return info
 
 
 def _check_values(info: Any) -> None:
-    """Refuse what is no plain value, or more of them than a fit tells."""
+    """Refuse more values, levels or characters than a fit tells."""
     level, count = [info], 0
     for _ in range(MOST_LEVELS):
         count += len(level)
         if count > MOST_VALUES:
             raise ValueError(f"'info' holds more than {MOST_VALUES:,} values")
-        for value in level:
-            keys = list(value) if isinstance(value, dict) else []
-            if not isinstance(value, dict | list | str | int | float | None):
-                raise ValueError(f"'info' holds {type(value).__name__}, which is no plain value")
-            if any(len(text) > MOST_CHARACTERS for text in (*keys, value) if isinstance(text, str)):
-                raise ValueError(f"'info' holds a text of more than {MOST_CHARACTERS:,} characters")
-        level = [
-            inner
-            for value in level
-            if isinstance(value, dict | list)
-            for inner in (value.values() if isinstance(value, dict) else value)
-        ]
+        keys = [key for value in level if isinstance(value, dict) for key in value]
+        if any(isinstance(text, str) and len(text) > MOST_CHARACTERS for text in keys + level):
+            raise ValueError(f"'info' holds a text of more than {MOST_CHARACTERS:,} characters")
+        inner = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [each for values in inner if not isinstance(values, _SCALARS) for each in values]
         if not level:
             return
     raise ValueError(f"'info' is nested in more than {MOST_LEVELS} levels")

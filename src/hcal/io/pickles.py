@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.io.limits import BROKEN, one_line
+from hcal.io.limits import one_line
 
 #: Instructions of one pickle, and parts of what it holds.
 MAX_PARTS: Final = 2_000_000
@@ -51,7 +51,7 @@ def read_pickle(data: bytes, name: str) -> Any:
     try:
         _scan(data)
         return _Plain(len(data)).of(_ArrayUnpickler(data).load())
-    except BROKEN as error:
+    except Exception as error:
         raise ValueError(f"{name} is no pickle of arrays: {one_line(error)}") from None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,152 +19,96 @@ from hcal.io.atomic import atomic_path
 from hcal.io.tables import CLASSES, typed
 
 Arrays = dict[str, NDArray[Any]]
-#: What has a value a row, beside the probabilities: id, other columns, labels.
+Add = Callable[[Arrays], None]
 _PROBS: Final = "probs"
 
 
-class _Writer:
-    """Takes the arrays of one block after another; ``n_rows`` is announced, as some formats say it first."""
+@contextmanager
+def _text(path: Path, _n_rows: int) -> Iterator[Add]:
+    """Write rows as lines: of a CSV with the names first, or a JSON object each."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
 
-    #: Whether the probabilities are columns of a table, or one array.
-    table = True
+        def add(arrays: Arrays) -> None:
+            rows = zip(*(c.tolist() for c in arrays.values()), strict=True)
+            if path.suffix.lower() == ".jsonl":
+                file.writelines(_json_line(arrays, row) for row in rows)
+                return
+            if not file.tell():
+                table.writerow(arrays)
+            table.writerows(rows)
 
-    def __init__(self, path: Path, n_rows: int) -> None:
-        self.path, self.n_rows, self.begun = path, n_rows, False
-
-    def write(self, arrays: Arrays) -> None:
-        """Add a block."""
-        if not self.begun:
-            self.begin(arrays)
-            self.begun = True
-        self.add(arrays)
-
-    def begin(self, arrays: Arrays) -> None:
-        """Open the file, by what the first block has."""
-
-    def add(self, arrays: Arrays) -> None:
-        """Add a block to the open file."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """Write what comes at the end, and close."""
+        yield add
 
 
-class _Csv(_Writer):
-    def begin(self, arrays: Arrays) -> None:
-        self.file = self.path.open("w", newline="", encoding="utf-8")
-        self.writer = csv.writer(self.file, lineterminator="\n")
-        self.writer.writerow(arrays)
-
-    def add(self, arrays: Arrays) -> None:
-        self.writer.writerows(zip(*(c.tolist() for c in arrays.values()), strict=True))
-
-    def finish(self) -> None:
-        if self.begun:
-            self.file.close()
+def _json_line(names: Iterable[str], row: Sequence[Any]) -> str:
+    plain = [None if isinstance(v, float) and not np.isfinite(v) else v for v in row]
+    return json.dumps(dict(zip(names, plain, strict=True)), ensure_ascii=False, default=str) + "\n"
 
 
-class _Jsonl(_Csv):
-    def begin(self, arrays: Arrays) -> None:
-        self.file = self.path.open("w", newline="\n", encoding="utf-8")
+@contextmanager
+def _arrow(path: Path, _n_rows: int) -> Iterator[Add]:
+    """Write blocks as row groups of parquet or record batches of feather, all with the first one's types."""
+    suffix = path.suffix.lower()
+    arrow = load_extra(f"writing {suffix}", "pyarrow", "frames")
+    from pyarrow import ipc, parquet
 
-    def add(self, arrays: Arrays) -> None:
-        for row in zip(*(c.tolist() for c in arrays.values()), strict=True):
-            plain = [None if isinstance(v, float) and not np.isfinite(v) else v for v in row]
-            text = json.dumps(dict(zip(arrays, plain, strict=True)), ensure_ascii=False, default=str)
-            self.file.write(text + "\n")
+    create = parquet.ParquetWriter if suffix == ".parquet" else ipc.new_file
+    with ExitStack() as stack:
+        writer = schema = None
 
+        def add(arrays: Arrays) -> None:
+            nonlocal writer, schema
+            table = arrow.table({n: a.tolist() if a.dtype == object else a for n, a in arrays.items()})
+            if writer is None:
+                schema = table.schema
+                writer = stack.enter_context(create(str(path), schema))
+            writer.write_table(table.cast(schema))
 
-class _Arrow(_Writer):
-    def begin(self, arrays: Arrays) -> None:
-        suffix = self.path.suffix
-        self.arrow = load_extra(f"writing {suffix}", "pyarrow", "frames")
-        from pyarrow import ipc, parquet
-
-        schema = self._table(arrays).schema
-        self.writer = (parquet.ParquetWriter if suffix == ".parquet" else ipc.new_file)(
-            str(self.path), schema
-        )
-
-    def _table(self, arrays: Arrays) -> Any:
-        return self.arrow.table({n: a.tolist() if a.dtype == object else a for n, a in arrays.items()})
-
-    def add(self, arrays: Arrays) -> None:
-        schema = self.writer.schema if hasattr(self.writer, "schema") else None
-        table = self._table(arrays)
-        self.writer.write_table(table if schema is None else table.cast(schema))
-
-    def finish(self) -> None:
-        if self.begun:
-            self.writer.close()
+        yield add
 
 
-class _Npy(_Writer):
-    """The probabilities alone."""
+@contextmanager
+def _arrays(path: Path, n_rows: int) -> Iterator[Add]:
+    """Write probabilities as they come; what an ``.npz`` has beside them waits in memory."""
+    beside: dict[str, list[NDArray[Any]]] = {}
+    with ExitStack() as stack:
+        archive, file = None, None
+        if path.suffix.lower() == ".npz":
+            archive = stack.enter_context(zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED))
+            file = stack.enter_context(archive.open(f"{_PROBS}.npy", "w", force_zip64=True))
+        else:
+            file = stack.enter_context(path.open("wb"))
+        begun = False
 
-    table = False
+        def add(arrays: Arrays) -> None:
+            nonlocal begun
+            probs = np.ascontiguousarray(arrays.pop(_PROBS))
+            if not begun:
+                shape, kind = (n_rows, *probs.shape[1:]), npy.dtype_to_descr(probs.dtype)
+                npy.write_array_header_2_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+                begun = True
+            file.write(probs.data)
+            for name, array in arrays.items():
+                beside.setdefault(name, []).append(array)
 
-    def begin(self, arrays: Arrays) -> None:
-        self.file = self.path.open("wb")
-        _write_header(self.file, arrays[_PROBS], self.n_rows)
-
-    def add(self, arrays: Arrays) -> None:
-        self.file.write(np.ascontiguousarray(arrays[_PROBS]).data)
-
-    def finish(self) -> None:
-        if self.begun:
-            self.file.close()
-
-
-class _Npz(_Writer):
-    """The probabilities go straight into the archive; the columns beside them wait in memory."""
-
-    table = False
-
-    def begin(self, arrays: Arrays) -> None:
-        self.archive = zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, allowZip64=True)
-        self.probs = self.archive.open(f"{_PROBS}.npy", "w", force_zip64=True)
-        _write_header(self.probs, arrays[_PROBS], self.n_rows)
-        self.beside: dict[str, list[NDArray[Any]]] = {n: [] for n in arrays if n not in (_PROBS, CLASSES)}
-        self.classes = arrays.get(CLASSES)
-
-    def add(self, arrays: Arrays) -> None:
-        self.probs.write(np.ascontiguousarray(arrays[_PROBS]).data)
-        for name, parts in self.beside.items():
-            parts.append(arrays[name])
-
-    def finish(self) -> None:
-        if not self.begun:
-            return
-        self.probs.close()
-        whole = {name: np.concatenate(parts) for name, parts in self.beside.items()}
-        whole |= {} if self.classes is None else {CLASSES: self.classes}
-        for name, array in whole.items():
+        yield add
+        file.close()
+        for name, parts in beside.items() if archive is not None else ():
+            array = np.concatenate(parts)
             plain = typed(array.tolist()) if array.dtype == object else np.ascontiguousarray(array)
-            with self.archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 npy.write_array(entry, plain, allow_pickle=False)
-        self.archive.close()
 
 
-def _write_header(file: Any, probs: NDArray[Any], n_rows: int) -> None:
-    told = {
-        "descr": npy.dtype_to_descr(probs.dtype),
-        "fortran_order": False,
-        "shape": (n_rows, *probs.shape[1:]),
-    }
-    npy.write_array_header_2_0(file, told)
-
-
-_WRITERS: Final[dict[str, Callable[[Path, int], _Writer]]] = {
-    ".npz": _Npz,
-    ".npy": _Npy,
-    ".csv": _Csv,
-    ".parquet": _Arrow,
-    ".feather": _Arrow,
-    ".jsonl": _Jsonl,
+_WRITERS: Final = {
+    ".npz": _arrays,
+    ".npy": _arrays,
+    ".csv": _text,
+    ".jsonl": _text,
+    ".parquet": _arrow,
+    ".feather": _arrow,
 }
-#: The types that can be written.
-WRITTEN_TYPES: Final = tuple(sorted(_WRITERS))
 
 
 def can_write(path: str | Path) -> None:
@@ -175,7 +119,7 @@ def can_write(path: str | Path) -> None:
     >>> can_write("out.npz")
     """
     if Path(path).suffix.lower() not in _WRITERS:
-        raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(WRITTEN_TYPES)}")
+        raise ValueError(f"cannot write {Path(path).name}: the types are {', '.join(sorted(_WRITERS))}")
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"no such directory: {Path(path).parent}")
 
@@ -241,10 +185,8 @@ def write_blocks(
     ['key,site,probs_0,probs_1', '0,north,0.25,0.75', '1,north,0.25,0.75']
     """
     can_write(path)
-    called = {"id": "id", "label": "y", **(names or {})}
-    written = 0
-    with atomic_path(path) as temporary:
-        writer = _WRITERS[Path(path).suffix.lower()](temporary, n_rows)
+    suffix, called, written = Path(path).suffix.lower(), {"id": "id", "label": "y", **(names or {})}, 0
+    with atomic_path(path) as temporary, _WRITERS[suffix](temporary, n_rows) as add:
 
         def write(
             probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None
@@ -252,23 +194,18 @@ def write_blocks(
             nonlocal written
             arrays: Arrays = {} if ids is None else {called["id"]: np.asarray(ids)}
             arrays |= {n: np.asarray(a) for n, a in (kept or {}).items()}
-            if writer.table:
-                labels = range(probs.shape[1]) if classes is None else classes
-                arrays |= {
-                    f"{_PROBS}_{name}": np.ascontiguousarray(probs[:, k]) for k, name in enumerate(labels)
-                }
-            else:
+            if suffix in (".npz", ".npy"):
                 arrays[_PROBS] = probs
+                if classes is not None and not written:
+                    arrays[CLASSES] = np.array([str(name) for name in classes])
+            else:
+                labels = range(probs.shape[1]) if classes is None else classes
+                arrays |= {f"{_PROBS}_{name}": probs[:, k] for k, name in enumerate(labels)}
             if y is not None:
                 arrays[called["label"]] = np.asarray(y)
-            if classes is not None and not writer.table:
-                arrays[CLASSES] = np.array([str(name) for name in classes])
-            writer.write(arrays)
+            add(arrays)
             written += len(probs)
 
-        try:
-            yield write
-            if written != n_rows:
-                raise ValueError(f"{written:,} rows came where {n_rows:,} were announced")
-        finally:
-            writer.finish()
+        yield write
+        if written != n_rows:
+            raise ValueError(f"{written:,} rows came where {n_rows:,} were announced")

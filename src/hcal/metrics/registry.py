@@ -92,9 +92,7 @@ class Metric:
         return self.function.__module__.startswith("hcal.")
 
     def takes(self, s: Sample) -> bool:
-        """Return whether it has a meaning, and an affordable one, for the scores and weights of a sample."""
-        if not s.data.complete and (self.level not in ("top-label", "score") or not self.is_ours):
-            return False
+        """Return whether it has a meaning, and an affordable one, for the weights of a sample."""
         if s.weight is None or self.weights == "any":
             return True
         whole = np.array_equal(s.weight, np.rint(s.weight))

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.io.top_k import TopK
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 Vector = Float64
@@ -43,16 +42,10 @@ class Entries:
 class Data:
     """Probabilities and labels without weights; reductions are computed when first asked for."""
 
-    #: Whether the probabilities of all classes are there.
-    complete = True
-
     def __init__(self, probs: Any, y: Any) -> None:
         self.probs, _ = inputs.check_probs(probs)
-        n, k = self.probs.shape
-        self._start(n, k, y)
-
-    def _start(self, n: int, k: int, y: Any) -> None:
-        self.n, self.k, self.y = n, k, inputs.check_labels(y, n, k)
+        self.n, self.k = self.probs.shape
+        self.y = inputs.check_labels(y, self.n, self.k)
         self._entries: dict[float, Entries] = {}
         # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums.
         self.cluster_edges: dict[tuple[int, int, int], Float64] = {}
@@ -174,58 +167,6 @@ class Data:
         return np.concatenate([draw_columns(block, n_draws, rng) for block in self.row_blocks()], axis=1)
 
 
-class TopKData(Data):
-    """Predictions of which the top k classes are known, and labels.
-
-    A label that its row does not list has the probability of one unseen class, tail/(K − k).
-
-    >>> TopKData(TopK([[0.7, 0.2]], [[4, 1]], n_classes=5), [0]).chosen.round(4)
-    array([0.0333])
-    """
-
-    complete = False
-
-    def __init__(self, top: TopK, y: Any) -> None:
-        self.top = top
-        self._start(len(top), top.n_classes, y)
-
-    @property
-    def probs(self) -> FloatArray:  # type: ignore[override]
-        """Refused: there is no array of all classes."""
-        raise ValueError(
-            "this metric looks at every class, and top-k scores do not hold them; use top-label metrics and "
-            "scores, or top.dense() where K is small"
-        )
-
-    @cached_property
-    def _top(self) -> tuple[Vector, IntArray]:
-        pred, conf = self.top.top()
-        return conf, pred
-
-    @cached_property
-    def chosen(self) -> Vector:
-        """Probability of the label, shape (N,)."""
-        scores, _ = self.top.groups()
-        return np.asarray(np.exp(scores[np.arange(self.n), self.top.columns_of(self.y)]))
-
-    @cached_property
-    def squares(self) -> Vector:
-        """Sum of squared probabilities of each row, shape (N,)."""
-        scores, sizes = self.top.groups()
-        return np.asarray(np.exp(2 * scores + sizes).sum(axis=1))
-
-    def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:
-        """Draw labels from the predictions, shape (D, N); among classes that are not listed evenly."""
-        scores, sizes = self.top.groups()
-        column = draw_columns(np.exp(scores + sizes), n_draws, rng)
-        unseen = (rng.random(column.shape) * self.top.others).astype(np.int64)
-        for listed in np.sort(np.where(self.top.indices < 0, self.k, self.top.indices), axis=1).T:
-            unseen += unseen >= listed  # the r-th of the classes that are left
-        k = self.top.indices.shape[1]
-        own = self.top.indices[np.arange(self.n), np.minimum(column, k - 1)]
-        return np.where(column < k, own, np.minimum(unseen, self.k - 1))
-
-
 def draw_columns(weights: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
     """Draw columns in proportion to weights (N, C): (D, N), one binary search a draw.
 
@@ -278,7 +219,7 @@ class Sample:
     Parameters
     ----------
     probs : array-like of shape (N, K), or (N,) for P(class 1) of a binary problem
-        numpy, torch (CPU or CUDA), pandas, polars; or :class:`hcal.io.top_k.TopK`.
+        numpy, torch (CPU or CUDA), pandas, polars.
     y : array-like of shape (N,)
     sample_weight : array-like of shape (N,), optional
 
@@ -290,7 +231,7 @@ class Sample:
     """
 
     def __init__(self, probs: Any, y: Any, sample_weight: Any = None) -> None:
-        self.data = TopKData(probs, y) if isinstance(probs, TopK) else Data(probs, y)
+        self.data = Data(probs, y)
         # Replicates of a bootstrap keep the k-means clusters of the sample that they were drawn from.
         self.keep_clusters = False
         self.weight = inputs.check_weight(sample_weight, self.data.n)

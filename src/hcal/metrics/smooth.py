@@ -49,7 +49,7 @@ def kde_ece(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: 
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("kde_ece")
-    if s.k == 2 and s.data.complete:
+    if s.k == 2:
         return _kde_error(s.data.column(1), (s.y == 1).astype(np.float64), s.w, bandwidth)
     return _kde_error(s.ranked.conf, s.ranked.hit, s.ranked.weight, bandwidth)
 
