@@ -244,6 +244,13 @@ class EventCertificate:
         capped = np.minimum(reach + chance * grown, np.minimum(t.prefix[0][1:-1], 1.0 * t.ends[1:-1]) / t.n)
         return float(reach + chance + np.diff(middle) @ capped)
 
+    def group_row(self) -> dict[str, Any]:
+        """Return the numbers of a group of rows that JSON lists beside other groups."""
+        low, high = self.overall
+        plain = {name: getattr(self, name) for name in ("stated", "observed", "proven", "at_least")}
+        told = {"group": self.name, "rows": self.n, "gap_low": low, "gap_high": high}
+        return told | plain | {"smooth_at_most": self.bound}
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
         keep = np.unique(np.linspace(0, len(self.band.at) - 1, 200).astype(int))

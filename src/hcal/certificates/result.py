@@ -177,7 +177,7 @@ class Certificate:
             "events": {name: e.to_dict() for name, e in self.events.items()},
             "classes": None if self.classes is None else self.classes.to_dict(),
             "gain": None if self.gain is None else vars(self.gain),
-            "groups": [_group_row(g) for g in self.groups],
+            "groups": [g.group_row() for g in self.groups],
             "paper": self.paper(),
             "refused": list(self.refused),
             "notes": list(self.notes),
@@ -352,14 +352,6 @@ class OutOfFoldCertificate:
         return "\n".join(self.sentences)
 
     __repr__ = __str__
-
-
-def _group_row(group: EventCertificate) -> dict[str, Any]:
-    """Return the numbers of one group, ready for JSON."""
-    low, high = group.overall
-    plain = {name: getattr(group, name) for name in ("stated", "observed", "proven", "at_least")}
-    named = {"group": group.name, "rows": group.n, "gap_low": low, "gap_high": high}
-    return named | plain | {"smooth_at_most": group.bound}
 
 
 def _draw(event: EventCertificate, level: float) -> Figure:

@@ -187,7 +187,7 @@ class Evaluation:
             "assessment": None if self.assessment is None else self.assessment.to_dict(),
             "clinical": None if self.clinical is None else self.clinical.to_dict(),
             "positive": None if self.positive is None else vars(self.positive),
-            "groups": [g.to_dict() for g in self.groups],
+            "groups": [g.group_row() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
         }
         return json.dumps(_without_nan(content), indent=indent, allow_nan=False)
