@@ -537,10 +537,10 @@ def _named(path: Path) -> list[Path]:
     if (folder and path.suffix.lower() in TYPES) or not (folder or pattern):
         return [path]
     if folder:
-        inside = (p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}"))
+        inside = [p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}")]
         words = f"{path} holds no file of a known type"
     else:
-        inside = map(Path, glob(str(path), recursive=True))
+        inside = [Path(name) for name in glob(str(path), recursive=True)]
         words = f"no file of a known type matches {path}"
     files = sorted(p for p in inside if p.suffix.lower() in TYPES and not p.is_dir())
     if not files:

@@ -173,7 +173,7 @@ def _score_columns(names: Sequence[str], request: Request) -> tuple[list[str], I
 
 def _kind(request: Request, *names: str) -> InputKind:
     """Return what the scores are, as the request or the first of some names says."""
-    known = [request.input, *map(kind_by_name, names)]
+    known: list[InputKind | None] = [request.input, *map(kind_by_name, names)]
     for kind in known:
         if kind is not None:
             return kind
