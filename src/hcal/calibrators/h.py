@@ -15,7 +15,7 @@ from hcal.calibrators.parameters import SEEDS, parameters
 from hcal.extras import load_extra
 from hcal.inputs import InputKind
 from hcal.maps.paper import MixtureMap, Reference, TableMap
-from hcal.numerics import Float64, IntArray, log_softmax
+from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
 from hcal.progress import progress
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ class HCalibrator(Calibrator):
         if weight is not None:
             if not np.array_equal(weight, np.rint(weight)):
                 raise ValueError("'h' takes sample_weight of integers only: windows are runs of rows")
-            x, y = (np.repeat(part, weight.astype(np.int64), axis=0) for part in (x, y))
+            copies = weight.astype(np.int64)
+            x, y = np.repeat(x, copies, axis=0), np.repeat(y, copies)
         names = PAPER_MAPS if self.maps == "all" else [self.maps] if isinstance(self.maps, str) else self.maps
         fitted = train_candidates(
             x, y, names, select=[self.select], settings=AdamSettings(epochs=self.epochs, batch_size=self.batch_size),
@@ -211,7 +212,7 @@ def train_candidates(
     return {each: _winner(candidates, each, x, y) for each in select}
 
 
-def _on(x: Float64, device: str) -> Tensor:
+def _on(x: FloatArray, device: str) -> Tensor:
     import torch
 
     return torch.as_tensor(np.ascontiguousarray(x, dtype=np.float32), device=device)
@@ -235,7 +236,7 @@ def _winner(candidates: list[Candidate], select: str, x: Float64, y: IntArray) -
     return Fitted(fitted, converged, "" if converged else message, info)
 
 
-def _collapsed(probs: Float64, y: IntArray, before: Float64) -> str:
+def _collapsed(probs: FloatArray, y: IntArray, before: FloatArray) -> str:
     """Return why probabilities are nearly uniform, given the log-probabilities before; empty if they are not."""
     k, own = probs.shape[1], (np.arange(len(y)), y)
     accuracy, confidence = float((probs.argmax(axis=1) == y).mean()), float(probs.max(axis=1).mean())

@@ -235,7 +235,8 @@ class EnsembleLinear(TrainableMap):
         """Return probabilities (N, K) of x (N, K)."""
         slopes, shares = self.slopes().to(x.dtype), self.shares().to(x.dtype)
         if kernels_for(x) is None:
-            return mixture(x, slopes, shares)
+            formula: Tensor = mixture(x, slopes, shares)
+            return formula
         probs: Tensor = _Mixture.apply(x, slopes, shares)  # type: ignore[no-untyped-call]
         return probs
 

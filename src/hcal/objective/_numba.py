@@ -90,11 +90,13 @@ def _radix_sort(pairs: Array, spare: Array) -> Array:
     for digit in range(3):
         shift, start, total = np.uint64(31 + _WIDTH * digit), counts[digit], 0
         for bucket in range(_DIGITS):
-            total, start[bucket] = total + start[bucket], total
+            count = start[bucket]
+            start[bucket] = total
+            total += int(count)
         for i in range(len(pairs)):
-            bucket = np.intp((pairs[i] >> shift) & last)
-            spare[start[bucket]] = pairs[i]
-            start[bucket] += 1
+            own = np.intp((pairs[i] >> shift) & last)
+            spare[start[own]] = pairs[i]
+            start[own] += 1
         pairs, spare = spare, pairs
     return pairs
 

@@ -53,7 +53,7 @@ def _packed(curve: Curve) -> Array:
 
 
 @_jit
-def _curve(packed: Array, value: float) -> float:
+def _curve(packed: Array, value: float) -> Any:
     v = min(max(value, packed[0]), packed[1])
     n = (len(packed) - 4) // 2
     out = packed[2] + packed[3] * v

@@ -61,7 +61,7 @@ def count(u: Float64, y: IntArray, weight: Float64) -> Counts:
     near = min(_SAME, 0.05 / len(u)) * _moments(u, weight)[1]
     at, place = _merged(at, place, np.concatenate([[0], np.cumsum(np.diff(at) > near)]), weight)
     if len(at) > _PLACES:
-        mass = np.bincount(place, weights=weight)
+        mass = np.asarray(np.bincount(place, weights=weight), dtype=np.float64)
         # Equal masses a place, cut symmetrically: by the middle of each value's own mass.
         group = np.minimum((_middles(mass) * _PLACES).astype(np.int64), _PLACES - 1)
         at, place = _merged(at, place, np.unique(group, return_inverse=True)[1], weight)

@@ -74,7 +74,8 @@ class PooledCalibrator(Calibrator):
         return fitted
 
     def _fit_two(self, x: Float64, y: IntArray, weight: Float64, groups: IntArray | None) -> Fitted:
-        crossing = self.preserve in ("accuracy", "order")
+        promised: Preserves = self.preserve if self.preserve != "auto" else None
+        crossing = promised is not None
         u = x[:, 1] - x[:, 0]
         table, weights = fit_table(u, y, weight, groups, crossing=crossing)
         changed = float(weight @ ((table(x)[:, 1] > table(x)[:, 0]) != (u > 0)))
@@ -83,7 +84,7 @@ class PooledCalibrator(Calibrator):
         info = _info(("temperature", "quadratic", "spline"), weights, [told], changed) | {
             "threshold": threshold
         }
-        return Fitted(table, info=info, preserves=self.preserve if crossing else None)
+        return Fitted(table, info=info, preserves=promised)
 
     def _fit_many(self, x: Float64, y: IntArray, weight: Float64, groups: IntArray | None) -> Fitted:
         classes = self.preserve != "order"

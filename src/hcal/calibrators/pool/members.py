@@ -185,8 +185,10 @@ def _fit_rest(
     standard = (log_mean - mean) / deviation
     spread = np.array([mean, deviation, *np.quantile(standard, [0.001, 0.999])])
     lost = np.flatnonzero(weight > 0)
+    k = margins(lost[:0]).shape[1]
+    every = -(-len(lost) * k // _HELD_SCORES) or 1  # rows stand in the order of what they say: a systematic sample
+    lost, weight = lost[::every], weight * every
     margin = margins(lost)
-    k = margin.shape[1]
     if len(lost) == 0:
         return (
             Rest(slopes=np.eye(1, 2 + len(BENDS))[0], spread=spread, bias=np.zeros(k)),
@@ -311,7 +313,7 @@ def fit_pool(
     odds = (top - rest)[:, 0]
     bends = Bends.of(odds, weight)
     design = np.concatenate([np.ones((len(y), 1)), bends.design(odds)], axis=1)
-    ridge = _LAST_RIDGE / plenty * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
-    theta = fit_logistic(odds, design, shares[np.arange(len(y)), y], weight, ridge).theta
+    penalty = _LAST_RIDGE / plenty * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
+    theta = fit_logistic(odds, design, shares[np.arange(len(y)), y], weight, penalty).theta
     rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
     return Pooled(weights, bends.curve(theta[0], theta[1:]), (rate[0], rate[1]), bool(proven)), keep

@@ -7,7 +7,7 @@ solution. Nothing is dealt into folds or drawn at random, so scores that move by
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
@@ -130,7 +130,9 @@ def fit_logistic(
         return float(-weight @ (hit * log_expit(eta) + (1 - hit) * log_expit(-eta)) + every @ theta**2)
 
     def by_class(values: Float64) -> Float64:
-        return np.zeros(0) if group is None else np.bincount(group, weights=values, minlength=k)
+        if group is None:
+            return np.zeros(0)
+        return np.asarray(np.bincount(group, weights=values, minlength=k), dtype=np.float64)
 
     theta = np.zeros(p + k)
     for _ in range(_STEPS):
@@ -184,13 +186,13 @@ def fit_shares(
     Shapes: basis (J, E, K), log_mass (E, K), y and weight (E,). ``bias_ridge`` infinite: no biases.
     """
     j, n, k = basis.shape
-    rows = np.arange(n)
+    flat, rows = basis.reshape(j, -1), np.arange(n)
     free = np.isfinite(bias_ridge)
     ridge = np.concatenate([np.full(j, slope_ridge), np.full(k, bias_ridge if free else 1.0)])
     start = np.concatenate([[1.0], np.zeros(j + k - 1)])
 
     def probs(theta: Float64) -> tuple[float, Float64]:
-        s = theta[j:] - np.tensordot(theta[:j], basis, 1) + log_mass
+        s = theta[j:] - (theta[:j] @ flat).reshape(n, k) + log_mass
         s -= s.max(axis=1, keepdims=True)
         own = s[rows, y]
         np.exp(s, out=s)
@@ -199,7 +201,7 @@ def fit_shares(
         return float(weight @ (np.log(mass) - own)) + float(ridge @ (theta - start) ** 2), s
 
     def back(pull: Float64) -> Float64:
-        return np.concatenate([-np.einsum("jnk,nk->j", basis, pull), pull.sum(axis=0) * free])
+        return np.concatenate([-(flat @ pull.ravel()), pull.sum(axis=0) * free])
 
     theta, (value, p) = start, probs(start)
     for _ in range(_STEPS):
@@ -208,11 +210,11 @@ def fit_shares(
         pull[rows, y] -= weight
         gradient = back(pull) + 2 * ridge * (theta - start)
         means = np.einsum("jnk,nk->jn", basis, p)
-        curved = np.einsum("jnk,jnk,nk->j", basis, basis, heavy) - means**2 @ weight
+        curved = np.array([np.vdot(each * each, heavy) for each in basis]) - means**2 @ weight
         diagonal = np.concatenate([curved, (heavy * (1 - p)).sum(axis=0)]) + 2 * ridge
 
         def product(v: Float64, p: Float64 = p, heavy: Float64 = heavy) -> Float64:
-            moved = v[j:] - np.tensordot(v[:j], basis, 1)
+            moved = v[j:] - (v[:j] @ flat).reshape(n, k)
             moved -= np.einsum("nk,nk->n", p, moved)[:, None]
             return back(heavy * moved) + 2 * ridge * v
 
@@ -307,7 +309,7 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray) -> Matr
         value, gradient = loss(first + solve_triangular(lower, phi, lower=True, trans=1))
         return value, solve_triangular(lower, gradient, lower=True)
 
-    options = {"maxiter": 300, "gtol": 1e-7, "ftol": 1e-14, "maxcor": 20}
+    options: Any = {"maxiter": 300, "gtol": 1e-7, "ftol": 1e-14, "maxcor": 20}
     found = minimize(conditioned, np.zeros(size), jac=True, method="L-BFGS-B", options=options)
     theta = first + solve_triangular(lower, found.x, lower=True, trans=1)
     factor = cho_factor(curvature(theta))
