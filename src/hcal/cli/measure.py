@@ -60,7 +60,7 @@ class Measured:
             "accuracy": result.accuracy, "mean_confidence": result.mean_confidence,
         }  # fmt: skip
         if result.groups:
-            found["groups"] = [g.to_dict() for g in result.groups]
+            found["groups"] = [g.group_row() for g in result.groups]
         if result.ci is not None:
             found |= {"ci": result.ci, "intervals": {n: result.interval(n) for n in result.results}}
         if self.before is not None:

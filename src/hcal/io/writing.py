@@ -73,7 +73,8 @@ def _arrays(path: Path, n_rows: int) -> Iterator[Add]:
     """Write probabilities as they come; what an ``.npz`` has beside them waits in memory."""
     beside: dict[str, list[NDArray[Any]]] = {}
     with ExitStack() as stack:
-        archive, file = None, None
+        archive = None
+        file: Any
         if path.suffix.lower() == ".npz":
             archive = stack.enter_context(zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED))
             file = stack.enter_context(archive.open(f"{_PROBS}.npy", "w", force_zip64=True))
