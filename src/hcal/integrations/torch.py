@@ -146,7 +146,8 @@ class CalibrationHead(nn.Module):
                 probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
             # Rounding, also that of a logarithm, may tie the top class with an earlier one.
             plain = dtype == wide and self.output == "probs"
-            out: Tensor = probs if plain else module.narrowed(probs, rows)
+            narrowed: Any = module.narrowed
+            out: Tensor = probs if plain else narrowed(probs, rows)
         return out.movedim(-1, 1)
 
     def _rows(self, scores: Tensor) -> Tensor:
