@@ -47,7 +47,7 @@ def certificates(world: str, number: int) -> dict[str, bool]:
         false["windows"] += not windows
         false["curve"] += not curve
         if i == 0:
-            false["smooth bound"] += found.smooth < smooth_error(known, 12) - 1e-9
+            false["smooth bound"] += found.bound < smooth_error(known, 12) - 1e-9
     # The band is promised where the truth rises with the claim: P(class 1) of two classes.
     f, q = WORLDS[world](N, 2, rng)
     order = np.lexsort((q[:, 1], f[:, 1]))

@@ -34,7 +34,7 @@ def test_certificates_hold_where_the_truth_is_known(name: str, n: int, k: int, s
             found = certify_event("event", p, c, failure=0.05 / (k + 1))
             known = truth_table(p, truth)
             assert holds(found, known) == (True, True)
-            assert found.smooth >= smooth_error(known, 15) - 1e-9
+            assert found.bound >= smooth_error(known, 15) - 1e-9
             assert variance_bound(found.windows) >= (truth * (1 - truth)).sum() - 1e-9
 
 
@@ -132,12 +132,12 @@ def test_the_bounds_shrink_as_rows_grow_and_rows_needed_agrees() -> None:
     p = rng.uniform(0.6, 1, 40_000)
     y = rng.random(40_000) < p
     few, many = (certify_event("top label", p[:n], y[:n]) for n in (2000, 40_000))
-    assert many.smooth < few.smooth / 3
+    assert many.bound < few.bound / 3
     needed = few.rows_needed(0.02)
     assert needed is not None
     exact = certify_event("top label", rng.uniform(0.6, 1, needed), np.zeros(needed))
     p = exact.table.low
-    typical = np.median([certify_event("top label", p, rng.random(needed) < p).smooth for _ in range(15)])
+    typical = np.median([certify_event("top label", p, rng.random(needed) < p).bound for _ in range(15)])
     assert typical == pytest.approx(0.02, rel=0.2)  # it is said to be about
 
 
@@ -146,9 +146,8 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     f, q = WORLDS["rare"](5000, 6, rng)
     f, y, classes = f.astype(np.float32), draw_labels(q, rng), np.arange(6)
     cells = CertificateStream(6).update(f[:2000], y[:2000]).update(f[2000:], y[2000:])
-    binned = certify_classes(map(cells.class_table, range(6)), classes, 0.05, tolerance=0.05)
-    tables = (table_of_rows(f[:, k], y == k) for k in range(6))
-    exact = certify_classes(tables, classes, 0.05, tolerance=0.05)
+    binned = certify_classes(cells.class_table, classes, 0.05, tolerance=0.05)
+    exact = certify_classes(lambda k: table_of_rows(f[:, k], y == k), classes, 0.05, tolerance=0.05)
     np.testing.assert_allclose(binned.low, exact.low, atol=1e-4)  # the variance bound has other windows
     np.testing.assert_allclose(binned.smooth, exact.smooth, rtol=0.1, atol=0.002)
     for k in classes:  # the windows are others, and as true

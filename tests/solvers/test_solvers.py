@@ -9,15 +9,7 @@ from scipy.optimize import minimize
 from hcal.numerics import softmax
 from hcal.solvers.families import Cells, ClassLinear, MatrixScaling, MonotoneNet, cells_over
 from hcal.solvers.nll import Ridge, _loss_sums, _second_sums, fit_nll, mean_nll, select, unit_weight
-from hcal.solvers.optimise import (
-    group_lasso_prox,
-    lasso_prox,
-    lbfgs,
-    mcp_prox,
-    minimise_scalar,
-    newton,
-    proximal_gradient,
-)
+from hcal.solvers.optimise import lbfgs, minimise_scalar, newton
 
 CELLS = Cells(-6.0, 0.5, 24)
 FAMILIES = [ClassLinear(3), ClassLinear(3, inputs=2), MatrixScaling(3), MonotoneNet(4, CELLS, random_state=2)]
@@ -117,23 +109,6 @@ def test_bounds_and_penalties_hold():
     bounds = [(0.0, None)] * 3 + [(None, None)] * 3
     held = fit_nll(family, -x, y, bounds=bounds)
     assert held.theta[:3] == pytest.approx(np.zeros(3))
-    start = np.concatenate([np.ones(3), np.zeros(3)])
-    for prox in (lasso_prox(np.full(6, 10.0)), mcp_prox(np.full(6, 10.0))):
-        assert fit_nll(family, x, y, penalty=prox).theta == pytest.approx(start)
-    loose = fit_nll(family, x, y, penalty=lasso_prox(np.full(6, 1e-3)))
-    assert np.abs(loose.theta - start).max() > 0.01
-
-
-def test_proximal_steps_minimise():
-    rng = np.random.default_rng(0)
-    theta, strength = rng.normal(0, 2, 12), rng.random(12) + 0.2
-    strength[:9] = np.repeat(strength[:3], 3)  # a row of the matrix has one strength
-    for prox in (lasso_prox(strength), mcp_prox(strength), group_lasso_prox(strength, 3)):
-        step = prox.step(theta, 0.7)
-        best = 0.5 * ((step - theta) ** 2).sum() + 0.7 * prox.penalty(step)
-        for _ in range(200):
-            other = step + rng.normal(0, 0.05, 12) * (rng.random(12) < 0.3)
-            assert 0.5 * ((other - theta) ** 2).sum() + 0.7 * prox.penalty(other) >= best - 1e-12
 
 
 def quadratic(theta):
@@ -145,7 +120,6 @@ def test_optimisers_on_a_bowl():
     for found in (
         lbfgs(quadratic, np.zeros(2), scale=np.array([3.0, 0.1])),
         newton(quadratic, lambda t: 2 * np.eye(2), np.zeros(2)),
-        proximal_gradient(quadratic, np.zeros(2), lasso_prox(np.zeros(2)), tolerance=1e-9),
     ):
         assert found.converged
         assert found.theta == pytest.approx([1, -2], abs=1e-5)

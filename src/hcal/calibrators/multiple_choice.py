@@ -73,6 +73,7 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {"min_questions": (0, 2**53)}
 
     members_: dict[str, Calibrator]
+    scores_: dict[str, Scores]
 
     def __init__(self, method: str = "ts", *, min_questions: int = 200) -> None:
         self.method = method
@@ -113,8 +114,8 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         common._remember(fitted, exists.shape[1], None)
         known = np.where(exists, padded, -np.inf)
         common.fitted_on_ = leakage.fingerprint(self.rows(known))
-        self.members_ = {_COMMON: common} | self._fit_counts(groups)
-        common.scores_ = {
+        self._take_over({_COMMON: common} | self._fit_counts(groups))
+        self.scores_ = common.scores_ = {
             "before": score_probs(self.uncalibrated(known), labels),
             "after": score_probs(self.predict_proba(known), labels),
         }
@@ -156,8 +157,8 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         probs = np.zeros_like(padded)
         number = exists.sum(axis=1)
         for k in np.unique(number):
-            rows = np.flatnonzero(number == k)
-            probs[rows] = _spread(self._predict(_compact(padded[rows], exists[rows])), exists[rows])
+            there = exists & (number == k)[:, None]
+            probs[there] = self._predict(padded[there].reshape(-1, k)).reshape(-1)
         return probs if counts is None else [p[:c] for p, c in zip(probs, counts, strict=True)]
 
     def predict(self, scores: Any, mask: Any = None) -> IntArray:
@@ -166,55 +167,26 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
 
     # -- as every calibrator -------------------------------------------------------------------------
 
-    @property
-    def by_count_(self) -> dict[int, Calibrator]:
-        """The calibrator of each number of options, where ``method`` is not ``"ts"``."""
-        return {int(key): member for key, member in self.members_.items() if key != _COMMON}
-
-    @property
-    def temperature_(self) -> float:
-        """The common temperature."""
-        return float(1 / self._common().map_.arrays()["beta"])
-
-    @property
-    def n_classes_(self) -> int:
-        """The most options that a question had."""
-        return self._common().n_classes_
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """The positions of the options."""
-        return self._common().classes_
-
-    @property
-    def converged_(self) -> bool:
-        """Whether all fits within converged."""
-        return all(member.converged_ for member in self.members_.values())
-
-    @property
-    def info_(self) -> dict[str, Any]:
-        """Facts of the fit."""
-        return self._common().info_
-
-    @property
-    def scores_(self) -> dict[str, Scores]:
-        """Scores on the calibration questions, ``"before"`` and ``"after"``."""
-        return self._common().scores_
-
-    @property
-    def fitted_on_(self) -> dict[str, NDArray[Any]]:
-        """Fingerprints of the questions of the fit."""
-        return self._common().fitted_on_
+    def _take_over(self, members: dict[str, Calibrator]) -> None:
+        """Keep the calibrators of a fit or a file; what is told is that of the common temperature."""
+        common = members[_COMMON]
+        self.members_ = members
+        self.by_count_ = {int(key): member for key, member in members.items() if key != _COMMON}
+        self.temperature_ = float(1 / common.map_.arrays()["beta"])
+        self.n_classes_, self.classes_ = common.n_classes_, common.classes_
+        self.info_, self.fitted_on_ = common.info_, common.fitted_on_
+        self.converged_ = all(member.converged_ for member in members.values())
 
     @property
     def prediction_(self) -> Prediction:
         """The one formula of ``method="ts"``: what is deployed and exported."""
-        if len(self.members_) > 1:
+        self._check_fitted()
+        if self.by_count_:
             raise ValueError(
                 f"multiple choice with {self.method!r} has one map a number of options: "
                 'only method="ts" is one graph'
             )
-        return self._common().prediction_
+        return self.members_[_COMMON].prediction_
 
     @property
     def map_(self) -> Map:
@@ -239,12 +211,9 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         for key, member in members.items():
             if key != _COMMON and (not key.isdecimal() or member.n_classes_ != int(key)):
                 raise ValueError(f"the member {key[:40]!r} is not for that number of options")
-        self.members_ = members
+        self._take_over(members)
+        self.scores_ = common.scores_
         return self
-
-    def _common(self) -> Calibrator:
-        self._check_fitted()
-        return self.members_[_COMMON]
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, "members_")
@@ -295,21 +264,10 @@ def _check_answers(y: Any, exists: Mask) -> IntArray:
     return labels.astype(np.int64)
 
 
-def _compact(padded: Float64, exists: Mask) -> Float64:
-    """Move the existing options of rows with equally many of them to the left, in their order."""
-    return padded[exists].reshape(len(padded), -1)
-
-
-def _spread(probs: FloatArray, exists: Mask) -> Float64:
-    out = np.zeros(exists.shape)
-    out[exists] = probs.reshape(-1)
-    return out
-
-
 def _groups(padded: Float64, exists: Mask, y: IntArray) -> Iterator[tuple[Float64, IntArray]]:
     """Yield (scores, answers) of the questions with the same number of options, at least 2."""
     number = exists.sum(axis=1)
     place = exists.cumsum(axis=1)[np.arange(len(y)), y] - 1  # where the answer goes when options move left
     for k in np.unique(number[number > 1]):
         rows = number == k
-        yield _compact(padded[rows], exists[rows]), place[rows].astype(np.int64)
+        yield padded[exists & rows[:, None]].reshape(-1, k), place[rows].astype(np.int64)

@@ -94,30 +94,14 @@ def refuse_types(calibrator: Calibrator) -> None:
     """
     for name, value in calibrator.get_params(deep=False).items():
         hint = _hints(type(calibrator)).get(name, Any)
-        if _is_plain(hint) and not (_is_number_for(hint, value) or _accepts(hint, _unwrapped(value))):
+        plain = value.item() if isinstance(value, np.generic) else value
+        takes_number = get_origin(hint) is not tuple and {int, float} & {hint, *get_args(hint)}
+        # whether a number or a named choice is a good one is the method's to say
+        if (isinstance(plain, Real) and takes_number) or "Literal[" in str(hint):
+            continue
+        if not _accepts(hint, plain):
             wanted = hint.__name__ if isinstance(hint, type) else str(hint)
             raise ValueError(f"parameter {name!r} of {calibrator.name!r} must be {wanted}, got {value!r}")
-
-
-def _is_plain(hint: Any) -> bool:
-    """Whether an annotation is made of plain types: named choices are listed by the methods themselves."""
-    return all(part in (int, float, bool, str, type(None), Ellipsis) for part in _parts(hint))
-
-
-def _parts(hint: Any) -> list[Any]:
-    inner = get_args(hint)
-    return [part for each in inner for part in _parts(each)] if inner else [hint]
-
-
-def _is_number_for(hint: Any, value: Any) -> bool:
-    """Whether a number is given where one is wanted: whether it is a good one is the method's to say."""
-    takes_numbers = any(option in (int, float) for option in (hint, *get_args(hint)))
-    is_real = isinstance(value, int | float | np.number) and not isinstance(value, np.complexfloating)
-    return is_real and takes_numbers and get_origin(hint) is not tuple
-
-
-def _unwrapped(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _hints(method: type[Calibrator]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
-from hcal.calibrators.svs import FirstStage, Penalty, fit_stages
+from hcal.calibrators.svs import FirstStage, fit_stages
 from hcal.inputs import InputKind
 from hcal.maps.base import Map, array, map_type
 from hcal.numerics import Float64, IntArray
@@ -39,8 +39,6 @@ class StructuredMatrixScaling(Calibrator):
     ----------
     strength : float
         λ of all three penalties.
-    penalty : {"ridge", "lasso", "mcp", "group_lasso"}
-        All but the first by accelerated proximal gradient.
     max_iterations : int
         Above 300 classes at most 30 are made, until one gains less than 1e-6: each costs two products with a
         K×K matrix.
@@ -59,7 +57,6 @@ class StructuredMatrixScaling(Calibrator):
     map_types = (StructuredMatrix, FirstStage)
 
     strength: float = 1.0
-    penalty: Penalty = "ridge"
     max_iterations: int = 500
     input: InputKind = "logits"
 
@@ -67,9 +64,7 @@ class StructuredMatrixScaling(Calibrator):
         k = x.shape[1]
         one = self.strength * k / (len(y) if weight is None else weight.sum())
         limit = self.max_iterations if k <= 300 else min(self.max_iterations, 30)
-        first, theta, told = fit_stages(
-            MatrixScaling(k), matrix_strength(k, one), self.penalty, limit, x, y, weight
-        )
+        first, theta, told = fit_stages(MatrixScaling(k), matrix_strength(k, one), limit, x, y, weight)
         found = StructuredMatrix(first=first, matrix=theta[: k * k].reshape(k, k), offsets=theta[k * k :])
         return Fitted(found, **told)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +13,8 @@ from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import ClassLinear, Family
 from hcal.solvers.nll import Ridge, fit_nll
-from hcal.solvers.optimise import Prox, group_lasso_prox, lasso_prox, mcp_prox
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
-
-Penalty = Literal["ridge", "lasso", "mcp", "group_lasso"]
 
 _LOG_FLOOR = float(np.log(np.finfo(np.float32).tiny))
 
@@ -61,8 +58,6 @@ class StructuredVectorScaling(Calibrator):
     ----------
     strength : float
         λ of both penalties.
-    penalty : {"ridge", "lasso", "mcp"}
-        The last two by accelerated proximal gradient.
     max_iterations : int
 
     Examples
@@ -79,18 +74,13 @@ class StructuredVectorScaling(Calibrator):
     map_types = (StructuredVector, FirstStage)
 
     strength: float = 1.0
-    penalty: Literal["ridge", "lasso", "mcp"] = "ridge"
     max_iterations: int = 500
     input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        if self.penalty not in ("ridge", "lasso", "mcp"):
-            raise ValueError(f"penalty must be 'ridge', 'lasso' or 'mcp', got {self.penalty!r}")
         k = x.shape[1]
         strength = np.full(2 * k, self.strength * k / (len(y) if weight is None else weight.sum()))
-        first, theta, told = fit_stages(
-            ClassLinear(k), strength, self.penalty, self.max_iterations, x, y, weight
-        )
+        first, theta, told = fit_stages(ClassLinear(k), strength, self.max_iterations, x, y, weight)
         weights, offsets = np.split(theta, 2)
         return Fitted(StructuredVector(first=first, weights=weights, offsets=offsets), **told)
 
@@ -98,13 +88,12 @@ class StructuredVectorScaling(Calibrator):
 def fit_stages(
     family: Family,
     strength: Float64,
-    penalty: Penalty,
     max_iterations: int,
     x: Float64,
     y: IntArray,
     weight: Float64 | None,
 ) -> tuple[FirstStage, Float64, dict[str, Any]]:
-    """Fit the temperature, then θ by mean NLL + penalty of the distance to the identity map.
+    """Fit the temperature, then θ by mean NLL + ridge penalty of the distance to the identity map.
 
     ``strength`` (P,) is the penalty's for every parameter. Returns the first stage, θ, and what ``Fitted`` takes
     beside the map.
@@ -114,8 +103,8 @@ def fit_stages(
     first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (total + 1)))
     # Large problems stop at what no test set could tell apart.
     gain = 1e-12 if x.shape[1] <= 300 else 1e-6
-    pull = Ridge(strength, family.start) if penalty == "ridge" else _prox(penalty, strength, x.shape[1])
-    solved = fit_nll(family, first(x), y, weight, penalty=pull, max_iterations=max_iterations, gain=gain)
+    ridge = Ridge(strength, family.start)
+    solved = fit_nll(family, first(x), y, weight, penalty=ridge, max_iterations=max_iterations, gain=gain)
     # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
     told = {
         "converged": solved.converged and temperature.converged,
@@ -123,13 +112,3 @@ def fit_stages(
         "info": {"temperature": 1 / temperature.beta, "iterations": solved.iterations},
     }
     return first, solved.theta, told
-
-
-def _prox(penalty: Penalty, strength: Float64, n_classes: int) -> Prox:
-    if penalty == "lasso":
-        return lasso_prox(strength)
-    if penalty == "mcp":
-        return mcp_prox(strength)
-    if penalty == "group_lasso":
-        return group_lasso_prox(strength, n_classes)
-    raise ValueError(f"penalty must be 'ridge', 'lasso', 'mcp' or 'group_lasso', got {penalty!r}")

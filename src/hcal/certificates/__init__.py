@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from hcal.certificates.certification import certify
-from hcal.certificates.classes import ClassCertificates, GroupCertificate, class_tolerance
+from hcal.certificates.classes import ClassCertificates, class_tolerance
 from hcal.certificates.drift import Drift, drift
 from hcal.certificates.event import EventCertificate, Refutation, certify_event
 from hcal.certificates.monitor import Monitor
@@ -24,7 +24,6 @@ __all__ = [
     "ClassCertificates",
     "Drift",
     "EventCertificate",
-    "GroupCertificate",
     "Monitor",
     "OutOfFoldCertificate",
     "Refutation",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,15 @@ from sklearn.base import clone
 
 from hcal import inputs, leakage
 from hcal.certificates.bounds import Gain, certify_gain, check_level
-from hcal.certificates.classes import certify_classes, certify_groups, group_names
-from hcal.certificates.event import certify_event
+from hcal.certificates.classes import group_names
 from hcal.certificates.result import (
     ASSUMED,
     NLL_REFUSED,
     REFUSED,
     TOLERANCE,
-    Certificate,
     OutOfFoldCertificate,
+    certify_tables,
+    checked_classes,
     found_rows,
 )
 from hcal.certificates.streaming import CertificateStream
@@ -26,7 +26,7 @@ from hcal.certificates.windows import EventTable, table_of_rows
 from hcal.io.class_names import ClassName, check_classes, encode
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import Float64, IntArray, softmax
+from hcal.numerics import IntArray, softmax
 from hcal.text import printable
 
 Event = str | int | Sequence[int | str]
@@ -138,24 +138,20 @@ def certify(
     wanted = _events(events, sample.k, names)
     share = failure / (len(wanted) + (groups is not None) + (baseline is not None))
     positive = _positive(positive, sample.k, names)
-    every = None
-    if "class-wise" in wanted:
-        chosen = np.arange(sample.k) if sample.k > 2 else np.array([positive])
-        every = certify_classes(
-            _class_tables(sample, chosen), chosen, share, tolerance=tolerance, assume=assume, names=names
-        )
+    chosen = checked_classes(sample.k, positive) if "class-wise" in wanted else None
     gain = None if baseline is None else _gain(sample, baseline, input, share, random_state)
-    return Certificate(
+    return certify_tables(
+        _event_tables(sample, wanted, names),
+        chosen,
+        _class_table(sample, chosen),
+        {} if groups is None else _group_tables(sample, positive, groups),
+        share=share,
+        assume=assume,
+        names=names,
         level=float(level),
         n=sample.n,
         k=sample.k,
-        events={
-            name: certify_event(name, p, c, failure=share, assume=assume)
-            for name, (p, c) in _marks(sample, wanted, names).items()
-        },
-        classes=every,
         gain=gain,
-        groups=() if groups is None else certify_groups(_group_tables(sample, positive, groups), share),
         tolerance=tolerance,
         basis=basis,
         refused=REFUSED + ((NLL_REFUSED,) if gain is not None else ()),
@@ -219,27 +215,26 @@ def _number(name: Any, names: Names) -> Any:
     return names.index(name) if names is not None and name in names else name
 
 
-def _marks(sample: Sample, wanted: list[Any], names: Names) -> dict[str, tuple[Float64, Float64]]:
-    """Claims and marks of every event but the class-wise family."""
+def _event_tables(sample: Sample, wanted: list[Any], names: Names) -> dict[str, EventTable]:
+    """Return the tables of every event but the class-wise family."""
     data = sample.data
-    pairs: dict[str, tuple[Float64, Float64]] = {}
+    tables: dict[str, EventTable] = {}
     for event in wanted:
         if event == "top-label":
-            pairs["top label"] = data.conf, data.hit
+            tables["top label"] = table_of_rows(data.conf, data.hit)
         elif event != "class-wise":
             shown = [printable(m if names is None else names[m]) for m in event]
             name = f"{'class' if len(event) == 1 else 'classes'} {', '.join(shown)}"
             p = np.sum([data.column(k) for k in event], axis=0)
-            pairs[name] = np.minimum(p, 1.0), np.isin(data.y, event).astype(np.float64)
-    return pairs
+            tables[name] = table_of_rows(np.minimum(p, 1.0), np.isin(data.y, event))
+    return tables
 
 
-def _class_tables(sample: Sample, classes: IntArray) -> Iterable[EventTable]:
-    """Return the tables of classes: exact where the sample is small, in fine bins where it is large."""
-    if sample.n * len(classes) <= EXACT_ENTRIES:
-        return (table_of_rows(sample.data.column(k), sample.y == k) for k in classes.tolist())
-    binned = CertificateStream(sample.k).update(sample.data.probs, sample.y)
-    return map(binned.class_table, classes.tolist())
+def _class_table(sample: Sample, classes: IntArray | None) -> Callable[[int], EventTable]:
+    """Return who makes the table of a class: exact where the sample is small, in fine bins where it is large."""
+    if classes is None or sample.n * len(classes) <= EXACT_ENTRIES:
+        return lambda k: table_of_rows(sample.data.column(k), sample.y == k)
+    return CertificateStream(sample.k).update(sample.data.probs, sample.y).class_table
 
 
 def _group_tables(sample: Sample, positive: int, groups: Any) -> dict[str, EventTable]:

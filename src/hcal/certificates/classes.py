@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +106,7 @@ def class_tolerance(frequency: Vector, tolerance: float) -> Vector:
 
 
 def certify_classes(
-    tables: Iterable[EventTable],
+    table_of: Callable[[int], EventTable],
     classes: IntArray,
     failure: float,
     *,
@@ -116,7 +116,7 @@ def certify_classes(
 ) -> ClassCertificates:
     """Certify every class from its table.
 
-    ``tables`` are made when asked for, in the order of ``classes`` (C,), so that one is in memory at a time.
+    ``table_of`` makes the table of a class when asked, so that one is in memory at a time.
     ``failure`` is for all of them together; rows needed are counted for ``tolerance``, see
     :func:`class_tolerance`.
     """
@@ -124,19 +124,19 @@ def certify_classes(
     kept: dict[int, EventCertificate] = {}
     refutations: dict[int, Refutation] = {}
     hardest: tuple[float, float, EventCertificate | None] = (0.0, 0.0, None)
-    for k, table in zip(classes.tolist(), tables, strict=True):
-        found = certify_event(
-            printable(class_title(k, names)), table, failure=failure / len(classes), assume=assume
-        )
+    share = failure / len(classes)
+    for k in classes.tolist():
+        title = printable(class_title(k, names))
+        found = certify_event(title, table_of(k), failure=share, assume=assume)
         limit = float(class_tolerance(np.array(found.observed), tolerance))
-        hardest = max(hardest, (found.smooth / limit, limit, found), key=lambda h: h[0])
-        rows.append((found.observed, found.stated, *found.overall, found.smooth, found.band.reach,
+        hardest = max(hardest, (found.bound / limit, limit, found), key=lambda h: h[0])
+        rows.append((found.observed, found.stated, *found.overall, found.bound, found.band.reach,
                      found.at_least, found.exact_refuted))  # fmt: skip
         if found.refutation is not None:
             refutations[k] = found.refutation
         kept[k] = found
         if len(kept) > KEPT:
-            del kept[min(kept, key=lambda j: (kept[j].at_least, kept[j].smooth))]
+            del kept[min(kept, key=lambda j: (kept[j].at_least, kept[j].bound))]
     frequency, stated, low, high, smooth, reach, at_least, refuted = np.asarray(rows, dtype=np.float64).T
     ratio, limit, worst = hardest
     needed = 0 if ratio <= 1 or worst is None else worst.rows_needed(limit)
@@ -147,37 +147,6 @@ def certify_classes(
 
 
 # -- groups of rows --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GroupCertificate:
-    """What is proven about one group of rows."""
-
-    name: str
-    certificate: EventCertificate
-
-    @property
-    def stated(self) -> float:
-        """Mean claim."""
-        return self.certificate.stated
-
-    @property
-    def observed(self) -> float:
-        """Frequency of the event."""
-        return self.certificate.observed
-
-    @property
-    def proven(self) -> str:
-        """Over, under, or empty: the direction in which the group as a whole is proven to be off."""
-        low, high = self.certificate.overall
-        return "over" if low > 0 else ("under" if high < 0 else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, ready for JSON."""
-        low, high = self.certificate.overall
-        return {"group": self.name, "rows": self.certificate.n, "stated": self.stated,
-                "observed": self.observed, "gap_low": low, "gap_high": high, "proven": self.proven,
-                "at_least": self.certificate.at_least, "smooth_at_most": self.certificate.smooth}  # fmt: skip
 
 
 def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
@@ -196,7 +165,7 @@ def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
     return [str(name) for name in names], which.reshape(-1)
 
 
-def certify_groups(tables: Mapping[str, EventTable], failure: float) -> tuple[GroupCertificate, ...]:
+def certify_groups(tables: Mapping[str, EventTable], failure: float) -> tuple[EventCertificate, ...]:
     """Certify every group from its table, worst first: proven gaps before possible ones.
 
     ``failure`` is for all groups together.
@@ -208,13 +177,11 @@ def certify_groups(tables: Mapping[str, EventTable], failure: float) -> tuple[Gr
     >>> [(g.name, g.proven) for g in found]
     [('bad', 'over'), ('good', '')]
     """
-    found = [
-        GroupCertificate(name, certify_event(printable(name), table, failure=failure / len(tables)))
-        for name, table in tables.items()
-    ]
+    share = failure / len(tables) if tables else failure
+    found = [certify_event(name, table, failure=share) for name, table in tables.items()]
 
-    def badness(g: GroupCertificate) -> tuple[float, float, float]:
-        low, high = g.certificate.overall
-        return max(low, -high, 0.0), g.certificate.at_least, max(abs(low), abs(high))
+    def badness(g: EventCertificate) -> tuple[float, float, float]:
+        low, high = g.overall
+        return max(low, -high, 0.0), g.at_least, max(abs(low), abs(high))
 
     return tuple(sorted(found, key=badness, reverse=True))

@@ -90,7 +90,7 @@ class EventCertificate:
     >>> rng = np.random.default_rng(0)
     >>> p = rng.uniform(0.5, 1, 4000)
     >>> found = certify_event("top label", p, rng.random(4000) < p)
-    >>> found.refutation is None, bool(found.smooth < 0.06)
+    >>> found.refutation is None, bool(found.bound < 0.06)
     (True, True)
     """
 
@@ -105,11 +105,6 @@ class EventCertificate:
     def n(self) -> int:
         """Rows."""
         return int(self.table.n)
-
-    @property
-    def smooth(self) -> float:
-        """Upper bound on the smooth calibration error."""
-        return self.band.smooth
 
     @property
     def stated(self) -> float:
@@ -166,6 +161,12 @@ class EventCertificate:
         """Interval of mean claim − mean truth over all rows."""
         return float(self.band.low[-1]), float(self.band.high[-1])
 
+    @property
+    def proven(self) -> str:
+        """Over, under, or empty: the direction in which all rows together are proven to be off."""
+        low, high = self.overall
+        return "over" if low > 0 else ("under" if high < 0 else "")
+
     @cached_property
     def at_most(self) -> dict[int, float]:
         """For each resolution, how far off any of its windows can be."""
@@ -176,7 +177,11 @@ class EventCertificate:
         """The window that is furthest off beyond doubt, or None."""
         w, t = self.windows, self.table
         i = int(w.at_least.argmax())
-        return refutation_of(w, i, t.low[w.first[i]], t.high[w.last[i] - 1])
+        if w.at_least[i] <= 0:
+            return None
+        claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
+        numbers = (float(part[i]) for part in (w.stated, w.observed, w.low, w.high, w.at_least))
+        return Refutation(int(w.rows[i]), claims, *numbers, "over" if w.gap_low[i] > 0 else "under")
 
     @property
     def at_least(self) -> float:
@@ -239,23 +244,25 @@ class EventCertificate:
         capped = np.minimum(reach + chance * grown, np.minimum(t.prefix[0][1:-1], 1.0 * t.ends[1:-1]) / t.n)
         return float(reach + chance + np.diff(middle) @ capped)
 
+    def group_row(self) -> dict[str, Any]:
+        """Return the numbers of a group of rows that JSON lists beside other groups."""
+        low, high = self.overall
+        plain = {name: getattr(self, name) for name in ("stated", "observed", "proven", "at_least")}
+        told = {"group": self.name, "rows": self.n, "gap_low": low, "gap_high": high}
+        return told | plain | {"smooth_at_most": self.bound}
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
         keep = np.unique(np.linspace(0, len(self.band.at) - 1, 200).astype(int))
         w = self.windows
+        plain = ("failure", "stated", "observed", "overall", "estimate", "share_far", "at_least")
         return {
             "event": self.name,
             "rows": self.n,
-            "failure": self.failure,
-            "stated": self.stated,
-            "observed": self.observed,
-            "overall": list(self.overall),
-            "estimate": self.estimate,
-            "share_far": self.share_far,
-            "smooth_at_most": self.smooth,
+            **{name: getattr(self, name) for name in plain},
+            "smooth_at_most": self.bound,
             "curve_reach": self.band.reach,
             "at_most": {part_name(level): x for level, x in self.at_most.items()},
-            "at_least": self.at_least,
             "refuted": None if self.refutation is None else vars(self.refutation),
             "exactly_calibrated_refuted": self.exact_refuted,
             "discrete_ece_at_most": self.discrete_error,
@@ -266,26 +273,6 @@ class EventCertificate:
             },
             "monotone": None if self.assumed is None else self.assumed.to_dict(),
         }
-
-
-def refutation_of(w: Windows, i: int, low: float, high: float) -> Refutation | None:
-    """Return a window, by its place, as a refutation, or None where it may be right.
-
-    ``low`` and ``high`` are its smallest and largest claim.
-    """
-    at_least = float(w.at_least[i])
-    if at_least <= 0:
-        return None
-    return Refutation(
-        rows=int(w.rows[i]),
-        claims=(float(low), float(high)),
-        stated=float(w.stated[i]),
-        observed=float(w.observed[i]),
-        low=float(w.low[i]),
-        high=float(w.high[i]),
-        at_least=at_least,
-        direction="over" if w.gap_low[i] > 0 else "under",
-    )
 
 
 def certify_event(

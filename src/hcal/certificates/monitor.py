@@ -23,7 +23,7 @@ import numpy as np
 from hcal import inputs
 from hcal.certificates.bets import FAMILIES, Gamblers, log_average, log_mean, log_payoffs, log_vector_payoffs
 from hcal.certificates.classes import class_tolerance
-from hcal.certificates.state import Alarm, check_alarm, check_file, check_listed, check_numbers, check_whole
+from hcal.certificates.state import ALARM, FILE, STATE, Alarm, check_kinds, check_numbers
 from hcal.extras import pyplot
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
 from hcal.numerics import Float64, IntArray
@@ -39,6 +39,7 @@ RECENT = 20
 _SCHEMA = 2
 _KEPT = 1000  # files, alarms and points of the history that are remembered
 _LARGEST_FILE = 1 << 28
+_MOST_CLASSES = 1 << 20
 
 
 class Monitor:
@@ -409,35 +410,36 @@ class Monitor:
             raise ValueError(
                 f"the state has schema {found!r:.40}; this hcal reads {_SCHEMA}: start a new one"
             )
-        if missing := sorted(set(cls().state) - set(state)):
-            raise ValueError(f"the state has no {missing[0]!r}")
-        events, classes = check_listed(state["events"], str, 3, "events"), state["classes"]
-        positive = check_whole(state["positive"], "positive", 1 << 20)
-        made = cls(state["level"], state["tolerance"], events=events, positive=positive, classes=classes)
-        made.n, made._raised = check_whole(state["n"], "n", 1 << 62), bool(state["raised"])
-        if k := check_whole(state["n_classes"], "n_classes", 1 << 20):
-            made._begin(k)
-            made.classes = None if made.classes is None else check_classes(made.classes, k)
+        check_kinds(state, STATE, "the state")
+        sizes = [state[name] for name in ("n_classes", "positive")]
+        if state["n"] < 0 or min(sizes) < 0 or max(sizes) > _MOST_CLASSES:
+            raise ValueError("the state: n, n_classes and positive must be counts")
+        settings = {name: state[name] for name in ("level", "tolerance", "events", "positive", "classes")}
+        made = cls(**settings)
+        made.n, made._raised = state["n"], state["raised"]
+        made._merged, made._base = float(state["merged"]), float(state["base"])
+        if state["n_classes"]:
+            made._begin(state["n_classes"])
+            made.classes = None if made.classes is None else check_classes(made.classes, made.n_classes)
         for name, array in made._arrays().items():
             low = -np.inf if name.endswith(("start", "gained")) else 0.0
             array[...] = check_numbers(state["arrays"][name], array.shape, name, low)
             if name.endswith("weights") and (np.abs(array.sum(axis=1) - 1) > 1e-6).any():
                 raise ValueError(f"{name} must sum to 1")
-        recent, shape = check_listed(state["recent"], list, RECENT, "recent"), made._total.shape
-        made._recent.extend(check_numbers(r, shape, "recent", 0.0) for r in recent)
-        if made.n % BLOCK and not recent:
+        shape, width = made._total.shape, (1 + len(made.events),)
+        made._recent.extend(check_numbers(r, shape, "recent", 0.0) for r in state["recent"])
+        if made.n % BLOCK and not made._recent:
             raise ValueError("recent must hold the block under way")
-        made._merged, made._base = (
-            float(check_numbers(state[name], (), name)) for name in ("merged", "base")
-        )
         if state["loudest"] is not None:
             value, words = state["loudest"]
-            made._loudest = float(check_numbers(value, (), "loudest")), asdict(check_alarm(words))
-        made.alarm = None if state["alarm"] is None else check_alarm(state["alarm"])
-        made.alarms = [check_alarm(a) for a in check_listed(state["alarms"], dict, _KEPT, "alarms")]
-        made.files = [check_file(f) for f in check_listed(state["files"], dict, _KEPT, "files")]
-        history, width = check_listed(state["history"], list, _KEPT, "history"), (1 + len(made.events),)
-        made._history = [tuple(check_numbers(h, width, "history").tolist()) for h in history]
+            made._loudest = float(check_numbers(value, (), "loudest")), check_kinds(words, ALARM, "an alarm")
+        given = [state["alarm"]] if state["alarm"] is not None else []
+        alarms = [Alarm(**check_kinds(a, ALARM, "an alarm")) for a in [*state["alarms"], *given]]
+        made.alarm, made.alarms = (alarms[-1] if given else None), alarms[: len(state["alarms"])]
+        made.files = [check_kinds(f, FILE, "a file") for f in state["files"]]
+        for file in made.files:
+            check_numbers(file["sums"], (4,), "the sums of a file", 0.0)
+        made._history = [tuple(check_numbers(h, width, "history").tolist()) for h in state["history"]]
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:

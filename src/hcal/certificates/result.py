@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,11 @@ import numpy as np
 
 from hcal.certificates import sentences
 from hcal.certificates.bounds import Gain, large_deviation_reach, markov_reach
-from hcal.certificates.classes import ClassCertificates, GroupCertificate, class_tolerance
-from hcal.certificates.event import EventCertificate, part_name
+from hcal.certificates.classes import ClassCertificates, certify_classes, certify_groups, class_tolerance
+from hcal.certificates.event import EventCertificate, certify_event, part_name
+from hcal.certificates.windows import EventTable
 from hcal.extras import pyplot
+from hcal.numerics import IntArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +59,7 @@ class Certificate:
         Every class's own probability.
     gain : Gain or None
         Over the baseline.
-    groups : tuple of GroupCertificate
+    groups : tuple of EventCertificate
         Worst first.
     tolerance : float
         What counts as close enough; see :attr:`limit`.
@@ -83,7 +86,7 @@ class Certificate:
     events: dict[str, EventCertificate]
     classes: ClassCertificates | None = None
     gain: Gain | None = None
-    groups: tuple[GroupCertificate, ...] = ()
+    groups: tuple[EventCertificate, ...] = ()
     tolerance: float = TOLERANCE
     basis: str = ASSUMED
     refused: tuple[str, ...] = ()
@@ -130,7 +133,7 @@ class Certificate:
     @property
     def smooth(self) -> float:
         """The largest certified bound on a smooth calibration error, over all events and classes."""
-        bounds = [e.smooth for e in self.events.values()]
+        bounds = [e.bound for e in self.events.values()]
         return max(bounds + ([] if self.classes is None else [float(self.classes.smooth.max())]))
 
     @property
@@ -164,23 +167,17 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers."""
+        plain = ("level", "n", "k", "sentences", "estimate", "bound", "share_far", "at_least")
         return {
-            "level": self.level,
-            "n": self.n,
-            "k": self.k,
-            "sentences": self.sentences,
+            **{name: getattr(self, name) for name in plain},
             "headline": self.headline.name,
-            "estimate": self.estimate,
-            "bound": self.bound,
-            "share_far": self.share_far,
             "tolerance": self.limit,
             "smooth_at_most": self.smooth,
-            "at_least": self.at_least,
             "exactly_calibrated_refuted": self.refuted,
             "events": {name: e.to_dict() for name, e in self.events.items()},
             "classes": None if self.classes is None else self.classes.to_dict(),
             "gain": None if self.gain is None else vars(self.gain),
-            "groups": [g.to_dict() for g in self.groups],
+            "groups": [g.group_row() for g in self.groups],
             "paper": self.paper(),
             "refused": list(self.refused),
             "notes": list(self.notes),
@@ -252,6 +249,39 @@ class Certificate:
     __repr__ = __str__
 
 
+def checked_classes(k: int, positive: int) -> IntArray:
+    """Return the classes whose probabilities are certified: all of them, or of two the positive one."""
+    return np.arange(k) if k > 2 else np.array([positive])
+
+
+def certify_tables(
+    events: dict[str, EventTable],
+    classes: IntArray | None,
+    class_table: Callable[[int], EventTable],
+    groups: dict[str, EventTable],
+    *,
+    share: float,
+    assume: str | None,
+    names: Sequence[str | int] | None,
+    tolerance: float,
+    **about: Any,
+) -> Certificate:
+    """Certify events, classes and groups from their tables, each family with its share of the failure.
+
+    ``about`` are the other fields of the certificate.
+    """
+    every = None
+    if classes is not None:
+        every = certify_classes(class_table, classes, share, tolerance=tolerance, assume=assume, names=names)
+    return Certificate(
+        events={name: certify_event(name, t, failure=share, assume=assume) for name, t in events.items()},
+        classes=every,
+        groups=certify_groups(groups, share),
+        tolerance=tolerance,
+        **about,
+    )
+
+
 @dataclass(frozen=True)
 class OutOfFoldCertificate:
     """What is proven about the out-of-fold predictions of a method.
@@ -314,11 +344,9 @@ class OutOfFoldCertificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers."""
-        return {
-            "level": self.level, "n": self.n, "k": self.pooled.k, "sentences": self.sentences,
-            "overall": list(self.overall), "estimate": self.estimate, "bound": self.bound,
-            "share_far": self.share_far, "refuted": self.refuted, "folds": [f.to_dict() for f in self.folds],
-        }  # fmt: skip
+        plain = ("level", "n", "sentences", "overall", "estimate", "bound", "share_far", "refuted")
+        told = {name: getattr(self, name) for name in plain}
+        return told | {"k": self.pooled.k, "folds": [f.to_dict() for f in self.folds]}
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

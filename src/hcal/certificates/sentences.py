@@ -10,7 +10,7 @@ from hcal.text import printable
 
 if TYPE_CHECKING:
     from hcal.certificates.bounds import Gain
-    from hcal.certificates.classes import ClassCertificates, GroupCertificate
+    from hcal.certificates.classes import ClassCertificates
     from hcal.certificates.result import Certificate, OutOfFoldCertificate
 
 _SHOWN = 8
@@ -234,16 +234,16 @@ def gain_sentence(gain: Gain) -> str:
     )
 
 
-def group_sentences(groups: tuple[GroupCertificate, ...]) -> list[str]:
+def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
     """Return the groups that are proven off, or that none is."""
     wrong = [g for g in groups if g.proven]
     if not wrong:
         return [f"Groups: none of the {len(groups)} is proven to be off as a whole."]
     lines = []
     for g in wrong[:_SHOWN]:
-        low, high = g.certificate.overall
+        low, high = g.overall
         lines.append(
-            f"Group {printable(g.name)} ({g.certificate.n:,} rows) is {g.proven}-confident by at least "
+            f"Group {printable(g.name)} ({g.n:,} rows) is {g.proven}-confident by at least "
             f"{points(max(low, -high))}: it states {share(g.stated)} and {share(g.observed)} happened."
         )
     more = len(wrong) - _SHOWN
@@ -260,7 +260,7 @@ def table(certificate: Certificate) -> list[list[str]]:
             cells = ["", ""]
             if level == 0:
                 needed = event.rows_needed(0.01)
-                cells = [f"{event.smooth:.4f}", "over 1,000,000" if needed is None else f"{needed:,}"]
+                cells = [f"{event.bound:.4f}", "over 1,000,000" if needed is None else f"{needed:,}"]
             name = _name(certificate, event) if level == 0 else f"  each {part_name(level)}"
             mean = float(event.windows.rows[here].mean())
             rows.append([name, f"{mean:,.0f}", f"{least:.4f}", f"{bound:.4f}", *cells])
@@ -274,7 +274,7 @@ def table(certificate: Certificate) -> list[list[str]]:
         if len(order) > _SHOWN:
             rows.append([f"  … {len(order) - _SHOWN} more classes", "", "", "", "", ""])
     for g in certificate.groups:
-        low, high = g.certificate.overall
-        rows.append([f"group {printable(g.name)}", f"{g.certificate.n:,}", f"{max(low, -high, 0.0):.4f}",
-                     f"{max(abs(low), abs(high)):.4f}", f"{g.certificate.smooth:.4f}", ""])  # fmt: skip
+        low, high = g.overall
+        rows.append([f"group {printable(g.name)}", f"{g.n:,}", f"{max(low, -high, 0.0):.4f}",
+                     f"{max(abs(low), abs(high)):.4f}", f"{g.bound:.4f}", ""])  # fmt: skip
     return rows

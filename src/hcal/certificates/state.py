@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,10 +57,29 @@ class Alarm:
         return f"{printable(self.event)} is {printable(self.direction)}: {size} in rows {where}{end}"
 
 
-def check_whole(value: Any, name: str, high: int) -> int:
-    """Return a whole number of 0..high."""
-    if type(value) is not int or not 0 <= value <= high:
-        raise ValueError(f"{name} must be a whole number of at least 0")
+_NONE, _NUMBER = type(None), (int, float)
+#: What the state of a monitor, a file in it and an alarm hold, and of which types each may be.
+STATE = {
+    "schema": (int,), "level": _NUMBER, "tolerance": (*_NUMBER, str), "events": (list,), "positive": (int,),
+    "classes": (list, _NONE), "n": (int,), "n_classes": (int,), "raised": (bool,), "merged": _NUMBER,
+    "base": _NUMBER, "alarm": (dict, _NONE), "alarms": (list,), "files": (list,), "loudest": (list, _NONE),
+    "arrays": (dict,), "history": (list,), "recent": (list,),
+}  # fmt: skip
+FILE = {"name": (str,), "digest": (str,), "date": (str,), "sums": (list,)}
+ALARM = {
+    "row": (int,), "family": (str,), "event": (str,), "direction": (str,), "evidence": _NUMBER,
+    "rows": (int,), "stated": _NUMBER, "observed": _NUMBER, "last": (int,), "until": (int, _NONE),
+}  # fmt: skip
+
+
+def check_kinds(value: Any, kinds: Mapping[str, tuple[type, ...]], name: str) -> dict[str, Any]:
+    """Return a dictionary that holds exactly the declared keys, each of its type, and no NaN or infinity."""
+    if not isinstance(value, dict) or set(value) != set(kinds):
+        raise ValueError(f"{name} must hold {', '.join(kinds)}")
+    for key, allowed in kinds.items():
+        found = value[key]
+        if type(found) not in allowed or (isinstance(found, float) and not math.isfinite(found)):
+            raise ValueError(f"{name}: {key} must be {' or '.join(kind.__name__ for kind in allowed)}")
     return value
 
 
@@ -69,30 +90,3 @@ def check_numbers(value: Any, shape: tuple[int, ...], name: str, low: float = -n
         least = "" if low == -np.inf else f" of at least {low:g}"
         raise ValueError(f"{name} must hold finite numbers{least} in shape {shape}")
     return found
-
-
-def check_listed(value: Any, kind: type, longest: int, name: str) -> list[Any]:
-    """Return a list of values of one kind that is not too long."""
-    if not isinstance(value, list) or len(value) > longest or not all(isinstance(v, kind) for v in value):
-        raise ValueError(f"{name} must be a list of at most {longest} {kind.__name__}")
-    return value
-
-
-def check_file(value: dict[str, Any]) -> dict[str, Any]:
-    """Return what is remembered of a file: name, digest, date and sums."""
-    if not all(isinstance(value.get(name), str) for name in ("name", "digest", "date")):
-        raise ValueError("a file must have a name, a digest and a date")
-    texts = {name: value[name] for name in ("name", "digest", "date")}
-    return texts | {"sums": check_numbers(value.get("sums"), (4,), "files.sums", low=0.0).tolist()}
-
-
-def check_alarm(value: Any) -> Alarm:
-    """Return a dictionary as the alarm that it describes."""
-    kinds = {f.name: f.type for f in fields(Alarm)}
-    types = {"int": (int,), "float": (int, float), "str": (str,), "int | None": (int, type(None))}
-    if not isinstance(value, dict) or set(value) != set(kinds):
-        raise ValueError(f"an alarm must hold {', '.join(kinds)}")
-    for name, kind in kinds.items():
-        if not isinstance(value[name], types[str(kind)]) or value[name] != value[name]:
-            raise ValueError(f"an alarm's {name} must be {kind}")
-    return Alarm(**value)

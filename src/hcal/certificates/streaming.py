@@ -15,12 +15,19 @@ import numpy as np
 
 from hcal import inputs, leakage
 from hcal.certificates.bounds import check_level
-from hcal.certificates.classes import certify_classes, certify_groups, group_names
-from hcal.certificates.event import certify_event
-from hcal.certificates.result import ASSUMED, REFUSED, TOLERANCE, Certificate, found_rows
+from hcal.certificates.classes import group_names
+from hcal.certificates.result import (
+    ASSUMED,
+    REFUSED,
+    TOLERANCE,
+    Certificate,
+    certify_tables,
+    checked_classes,
+    found_rows,
+)
 from hcal.certificates.windows import BINS, EventTable, bin_of, table_of_bins
 from hcal.io.class_names import check_classes
-from hcal.numerics import Float64, IntArray
+from hcal.numerics import Float64
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
     from hcal.passes import Runner
 
 _GAIN = "a gain over a baseline: its bound needs the rows one after the other"
-_BLOCK = 1 << 22  # probabilities that are put into bins at a time
 
 
 class CertificateStream:
@@ -84,32 +90,23 @@ class CertificateStream:
                 f"probs has {p.shape[1]} classes, this certificate was made for {self.n_classes}"
             )
         top = p.argmax(axis=1)
-        conf = p[np.arange(len(p)), top]
-        self._top += _cells(conf, top == labels)
-        step = max(1, _BLOCK // self.n_classes)
-        for start in range(0, len(p), step):
-            self._add_classes(p[start : start + step], labels[start : start + step])
+        claims, marks = p[np.arange(len(p)), top], top == labels
+        self._top += _cells(claims, marks)
+        for k in range(self.n_classes):
+            self._classes[k] += _cells(p[:, k], labels == k)
         if groups is not None:
-            binary = self.n_classes == 2
-            claims = p[:, self.positive] if binary else conf
-            marks = labels == self.positive if binary else top == labels
+            if self.n_classes == 2:
+                claims, marks = p[:, self.positive], labels == self.positive
             names, which = group_names(groups, len(p))
-            for g, name in enumerate(names):
-                self._add_group(name, _cells(claims[which == g], marks[which == g]))
+            self._add_groups({n: _cells(claims[which == g], marks[which == g]) for g, n in enumerate(names)})
         if logits is not None and self.fitted_on is not None:
             self._add_rows(leakage.fingerprint(logits))
         self.n += len(p)
         return self
 
-    def _add_classes(self, p: Any, y: IntArray) -> None:
-        cell = np.arange(self.n_classes, dtype=np.int64) * BINS + bin_of(p)
-        size, shape = self.n_classes * BINS, (self.n_classes, BINS)
-        self._classes[:, 0] += np.bincount(cell.ravel(), minlength=size).reshape(shape)
-        self._classes[:, 1] += np.bincount(cell.ravel(), weights=p.ravel(), minlength=size).reshape(shape)
-        np.add.at(self._classes[:, 2].reshape(shape), (y, bin_of(p[np.arange(len(y)), y])), 1.0)
-
-    def _add_group(self, name: str, cells: Float64) -> None:
-        self._groups[name] = self._groups.get(name, 0) + cells
+    def _add_groups(self, groups: dict[str, Float64]) -> None:
+        for name, cells in groups.items():
+            self._groups[name] = self._groups.get(name, 0) + cells
 
     def _add_rows(self, rows: leakage.Fingerprint | None) -> None:
         if rows is not None:
@@ -121,8 +118,7 @@ class CertificateStream:
             raise ValueError("only accumulators of the same classes can be merged")
         self._top += other._top
         self._classes += other._classes
-        for name, cells in other._groups.items():
-            self._add_group(name, cells)
+        self._add_groups(other._groups)
         self._add_rows(other._rows)
         self.n += other.n
         return self
@@ -156,17 +152,17 @@ class CertificateStream:
         if self.fitted_on is not None and self._rows is not None:
             basis = found_rows(leakage.refuse_rows_of_the_fit(self.fitted_on, self._rows))
         share = check_level(level) / (2 + bool(self._groups))
-        chosen = np.arange(self.n_classes) if self.n_classes > 2 else np.array([self.positive])
-        groups = {name: table_of_bins(*cells) for name, cells in self._groups.items()}
-        top = certify_event("top label", table_of_bins(*self._top), failure=share, assume=assume)
-        tables = map(self.class_table, chosen.tolist())
-        return Certificate(
+        return certify_tables(
+            {"top label": table_of_bins(*self._top)},
+            checked_classes(self.n_classes, self.positive),
+            self.class_table,
+            {name: table_of_bins(*cells) for name, cells in self._groups.items()},
+            share=share,
+            assume=assume,
+            names=names,
             level=float(level),
             n=self.n,
             k=self.n_classes,
-            events={"top label": top},
-            classes=certify_classes(tables, chosen, share, tolerance=tolerance, assume=assume, names=names),
-            groups=certify_groups(groups, share),
             tolerance=tolerance,
             basis=basis,
             refused=(*REFUSED, _GAIN),

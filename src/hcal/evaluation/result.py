@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Any
 
-from hcal.certificates import Certificate, GroupCertificate
+from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.sentences import group_sentences, share
 from hcal.evaluation.assessment import Assessment, p_words
 from hcal.extras import load_extra
@@ -128,7 +128,7 @@ class Evaluation:
         return collapsed + list(self.notes)
 
     @property
-    def groups(self) -> tuple[GroupCertificate, ...]:
+    def groups(self) -> tuple[EventCertificate, ...]:
         """What is certified of every group, the worst first; empty where none were given."""
         return () if self.certificate is None else self.certificate.groups
 
@@ -187,7 +187,7 @@ class Evaluation:
             "assessment": None if self.assessment is None else self.assessment.to_dict(),
             "clinical": None if self.clinical is None else self.clinical.to_dict(),
             "positive": None if self.positive is None else vars(self.positive),
-            "groups": [g.to_dict() for g in self.groups],
+            "groups": [g.group_row() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
         }
         return json.dumps(_without_nan(content), indent=indent, allow_nan=False)

@@ -319,11 +319,11 @@ def groups(content: Content) -> str:
     )
     rows = []
     for g in found:
-        low, high = g.certificate.overall
+        low, high = g.overall
         word = {"over": "proven too high", "under": "proven too low"}.get(g.proven, "may be right")
         rows.append(
             f'<tr class="{"wrong" if g.proven else ""}"><th scope="row">{escape(g.name)}</th>'
-            f"<td>{g.certificate.n:,}</td><td>{percent(g.stated)}</td><td>{percent(g.observed)}</td>"
+            f"<td>{g.n:,}</td><td>{percent(g.stated)}</td><td>{percent(g.observed)}</td>"
             f"<td>{100 * low:+.1f} to {100 * high:+.1f} points</td><td>{word}</td></tr>"
         )
     head = (

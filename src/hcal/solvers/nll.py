@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from hcal.compiled import each
 from hcal.numerics import Float64, IntArray, row_blocks
 from hcal.solvers.families import Family
-from hcal.solvers.optimise import Prox, Solution, lbfgs, newton, proximal_gradient
+from hcal.solvers.optimise import Solution, lbfgs, newton
 
 #: Up to this many parameters a dense second derivative is cheaper than many L-BFGS steps.
 NEWTON_PARAMETERS = 600
@@ -68,7 +68,7 @@ def fit_nll(
     y: IntArray,
     weight: Float64 | None = None,
     *,
-    penalty: Ridge | Prox | None = None,
+    penalty: Ridge | None = None,
     start: Float64 | None = None,
     bounds: list[tuple[float | None, float | None]] | None = None,
     max_iterations: int = 1000,
@@ -79,8 +79,7 @@ def fit_nll(
 ) -> Solution:
     """Fit a family by mean NLL + penalty.
 
-    By Newton where the scores are linear in θ and there are no bounds and few parameters, by accelerated proximal
-    gradient where the penalty has a kink, else by L-BFGS.
+    By Newton where the scores are linear in θ and there are no bounds and few parameters, else by L-BFGS.
 
     Parameters
     ----------
@@ -89,8 +88,7 @@ def fit_nll(
         What the family takes.
     y : array of shape (N,)
     weight : array of shape (N,), optional
-    penalty : Ridge or Prox, optional
-        A Prox penalises the distance from the start.
+    penalty : Ridge, optional
     start : array of shape (P,), optional
         Default: the start of the family.
     bounds : list of P pairs, optional
@@ -113,34 +111,28 @@ def fit_nll(
     """
     first = family.start if start is None else start
     rows = x.astype(np.float64, copy=False), y, unit_weight(weight, len(y))
-    ridge = penalty if isinstance(penalty, Ridge) else None
 
     def loss(theta: Float64) -> tuple[float, Float64]:
         value, gradient = _loss_sums(family, theta, *rows)
-        if ridge is not None:
-            extra, slope = ridge.value_and_grad(theta)
+        if penalty is not None:
+            extra, slope = penalty.value_and_grad(theta)
             value, gradient = value + extra, gradient + slope
         return value, gradient
 
-    if isinstance(penalty, Prox):
-        found = proximal_gradient(
-            lambda d: loss(first + d), np.zeros_like(first), penalty, max_iterations=max_iterations
-        )
-        return replace(found, theta=first + found.theta)
     linear = hasattr(family, "curvature")
     if linear and bounds is None and len(first) <= NEWTON_PARAMETERS:
 
         def hessian(theta: Float64) -> Float64:
             total = _second_sums(family, theta, "curvature", *rows)
-            if ridge is not None:
-                total[np.diag_indices_from(total)] += 2 * ridge.strength
+            if penalty is not None:
+                total[np.diag_indices_from(total)] += 2 * penalty.strength
             return total
 
         return newton(loss, hessian, first, tolerance=newton_gain)
     unit = None
     if linear:
         diagonal = _second_sums(family, first, "diagonal", *rows)
-        unit = _units(diagonal if ridge is None else diagonal + 2 * ridge.strength)
+        unit = _units(diagonal if penalty is None else diagonal + 2 * penalty.strength)
     return lbfgs(
         loss, first, scale=unit, bounds=bounds, max_iterations=max_iterations, tolerance=tolerance, gain=gain,
         watch=watch,

@@ -186,7 +186,9 @@ def _fit_rest(
     spread = np.array([mean, deviation, *np.quantile(standard, [0.001, 0.999])])
     lost = np.flatnonzero(weight > 0)
     k = margins(lost[:0]).shape[1]
-    every = -(-len(lost) * k // _HELD_SCORES) or 1  # rows stand in the order of what they say: a systematic sample
+    every = (
+        -(-len(lost) * k // _HELD_SCORES) or 1
+    )  # rows stand in the order of what they say: a systematic sample
     lost, weight = lost[::every], weight * every
     margin = margins(lost)
     if len(lost) == 0:
