@@ -195,8 +195,8 @@ def open_safetensors(file: BinaryIO) -> tuple[dict[str, Stored], Any]:
         raise ValueError("its header is not a JSON object")
     metadata = header.pop("__metadata__", {})
     found = {key: _tensor(file, key, entry, 8 + length, held) for key, entry in header.items()}
-    if sum(stored.nbytes for stored in found.values()) > held:
-        raise ValueError("its header claims the same bytes for several arrays")
+    if sum(stored.nbytes for stored in found.values()) != held - 8 - length:
+        raise ValueError("its arrays are more or fewer bytes than the file has after its header")
     return found, metadata
 
 
