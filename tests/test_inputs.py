@@ -112,7 +112,9 @@ def test_probabilities_become_the_same_logits_alone_in_a_batch_and_by_blocks(dty
     assert (whole[5, 3:] == np.log(np.finfo(dtype).tiny)).all()
     probs[10:20] = 1 / 300  # top classes whose logarithm is that of an earlier class
     probs[10:20, 1] = np.nextafter(probs[10:20, 0], dtype(1))
-    cal = hcal.make_calibrator("ts", input="probs").fit(probs, probs.argmax(axis=1) * (np.arange(700) % 3 > 0))
+    cal = hcal.make_calibrator("ts", input="probs").fit(
+        probs, probs.argmax(axis=1) * (np.arange(700) % 3 > 0)
+    )
     assert np.array_equal(cal.predict_proba(probs).argmax(axis=1), probs.argmax(axis=1))
 
 
