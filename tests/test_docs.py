@@ -28,7 +28,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from helpers import PENDING, ROOT, synthetic
+from helpers import ROOT, synthetic
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 DECISIONS = ROOT / "docs" / "decisions"
@@ -126,7 +126,6 @@ def is_same(printed: str, expected: str) -> bool:
     return True
 
 
-@PENDING
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_code_runs_and_prints_what_the_page_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,7 +154,6 @@ def test_code_runs_and_prints_what_the_page_says(
         page.write_text(text, encoding="utf-8")
 
 
-@PENDING
 def test_links_lead_somewhere_and_every_page_is_in_the_navigation() -> None:
     broken = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]:
@@ -170,11 +168,10 @@ def test_links_lead_somewhere_and_every_page_is_in_the_navigation() -> None:
     assert named == pages
 
 
-@PENDING
 def test_pages_are_short_and_decisions_few() -> None:
     long = {}
     for page in PAGES:
-        words = len(page.read_text(encoding="utf-8").split())
+        words = len(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split())
         if words > 1500:
             long[page.name] = words
     assert long == {}
@@ -192,7 +189,6 @@ PRIVATE = re.compile(
 )
 
 
-@PENDING
 def test_no_page_uses_private_words() -> None:
     found = []
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
@@ -218,7 +214,6 @@ def test_no_message_uses_private_words() -> None:
         assert found == [], path
 
 
-@PENDING
 def test_the_map_of_the_code_names_what_exists() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     package = ROOT / "src" / "hcal"

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hcal.calibrators.h import HCalibrator
     from hcal.calibrators.multilabel import MultilabelCalibrator
     from hcal.calibrators.pool import PooledCalibrator
-    from hcal.certificates import Certificate, Monitor, certify, drift
+    from hcal.certificates import Certificate, Monitor, certify
+    from hcal.certificates.drift import drift
     from hcal.evaluation import Evaluation, evaluate, reliability
     from hcal.evaluation.comparison import compare
     from hcal.evaluation.crossfit import cross_fit
@@ -54,7 +55,7 @@ _LAZY = {
     "certify": "hcal.certificates",
     "Certificate": "hcal.certificates",
     "Monitor": "hcal.certificates",
-    "drift": "hcal.certificates",
+    "drift": "hcal.certificates.drift",
     "compare": "hcal.evaluation.comparison",
     "cross_fit": "hcal.evaluation.crossfit",
     "evaluate": "hcal.evaluation",

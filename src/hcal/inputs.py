@@ -150,12 +150,12 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
         raise ValueError(f"{what} has {x.shape[1]} classes, but the calibrator was fitted on {n_classes}")
 
 
-def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> FloatArray:
+def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
     # One cheap reduction decides for nearly every input; the masks are built only to name the place.
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.vdot(x, x)
-    if total < 1e30:
-        return x
+    if np.isfinite(total):
+        return
     if np.isnan(x).any():
         raise ValueError(f"{what} contains NaN, first at {_first(np.isnan(x))}")
     bad = np.isposinf(x) if allow_minus_inf else np.isinf(x)
@@ -164,7 +164,6 @@ def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> FloatAr
     nothing = np.asarray(np.isneginf(x).all(axis=1))
     if nothing.any():
         raise ValueError(f"{what}: a row is -inf everywhere ({_first(nothing)})")
-    return x if allow_minus_inf else bounded(x)
 
 
 def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
@@ -264,7 +263,7 @@ def check_logits(
            [0., 2.]])
     """
     scores, origin = check_scores(logits, input=input, n_classes=n_classes)
-    return to_logits(scores, input), origin
+    return bounded(to_logits(scores, input)), origin
 
 
 def check_scores(
@@ -287,7 +286,7 @@ def check_scores(
     if input == "probs":
         divisors = _check_distributions(x, input)
         return (x if divisors is None else x / divisors[:, None]), origin
-    x = _check_finite(x, input, allow_minus_inf=input == "log_probs")
+    _check_finite(x, input, allow_minus_inf=input == "log_probs")
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
         _refuse_probs(x if array.ndim == 2 else x[:, 1])

@@ -13,21 +13,13 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 @runtime_checkable
 class Partial(Protocol):
-    """An answer in the making.
-
-    ``state`` is inert (arrays, numbers and text in a dict), of a size that does not grow with the rows, and
-    ``type(part).from_state(part.state)`` goes on where the part stood.
-    """
+    """An answer in the making, of a size that does not grow with the rows."""
 
     def update(self, *args: Any, **kwargs: Any) -> Self:
         """Add a block of rows."""
 
     def merge(self, other: Self) -> Self:
         """Add what another part has seen."""
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """What was seen so far."""
 
     def result(self) -> Any:
         """Return the answer for all rows seen."""

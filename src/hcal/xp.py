@@ -13,7 +13,7 @@ Rows are the last axis: (N, K) scores of N rows and K classes.
 from __future__ import annotations
 
 import importlib
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -234,7 +234,7 @@ def segment_search(knots: Array, offsets: Array, x: Array, *, right: bool = Fals
     >>> segment_search(np.array([0.5, 0.2, 0.6]), np.array([0, 1, 3]), np.array([[0.7, 0.5]]))
     array([[1, 1]])
     """
-    side = "right" if right else "left"
+    side: Literal["left", "right"] = "right" if right else "left"
     out = np.empty(x.shape, dtype=np.int64)
     for e in range(x.shape[-1]):
         out[..., e] = np.searchsorted(knots[offsets[e] : offsets[e + 1]], x[..., e], side=side)

@@ -109,10 +109,17 @@ def test_warns_when_rows_coincide(task: tuple[np.ndarray, ...]) -> None:
         hcal.compare(z, y, np.r_[z_test, z[:60]], np.r_[y_test, y[:60]], methods=["ts"])
 
 
+def test_folds_do_not_favour_flexible_methods() -> None:
+    """Folds dealt along labels repeat their noise: isotonic regression then beat the temperature that was true."""
+    for seed in range(2):
+        z, y = synthetic(800, 3, scale=2.0, seed=seed)
+        assert hcal.compare(z, y, folds=5, methods=["ts", "iso"], metrics=["nll"], resamples=0).best("nll") == "ts"
+
+
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
     z, y, *_ = task
     table = hcal.compare(z, y, methods=["hb"], folds=4, resamples=0)
-    out, fold = np.empty_like(z), deal_folds(z, y, 4)
+    out, fold = np.empty_like(z), deal_folds(z, np.zeros_like(y), 4)
     for k in range(4):
         held = fold == k
         out[held] = hcal.make_calibrator("hb").fit(z[~held], y[~held]).predict_proba(z[held])

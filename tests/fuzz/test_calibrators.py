@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 import pytest
 
 import calibrators
 import hcal
 from calibrators import Case
-from hcal.solvers import methods
-from helpers import synthetic
 
 #: What the fuzzer found; the last number draws the rows.
 FOUND = [
@@ -34,20 +29,22 @@ EXTREME = ("subnormal", "largest floats", "mixed scales")
 METHODS = [name for name in hcal.list_calibrators() if name != "h"]
 
 
-@pytest.mark.parametrize("case", FOUND, ids=str)
-def test_what_was_found_stays_right(case: Case) -> None:
-    calibrators.check(case)
+def test_what_was_found_stays_right() -> None:
+    for case in FOUND:
+        calibrators.check(case)
 
 
-@pytest.mark.parametrize("scores", EXTREME)
-@pytest.mark.parametrize("name", METHODS)
-def test_extreme_scores(name: str, scores: str) -> None:
-    calibrators.check(Case(name, 10, 3, scores, "any", "none", "plain", "logits", 1))
+def test_extreme_scores() -> None:
+    for name in METHODS:
+        for scores in EXTREME:
+            calibrators.check(Case(name, 10, 3, scores, "any", "none", "plain", "logits", 1))
 
 
-@pytest.mark.parametrize("number", [n for n in range(80) if n % 12])
-def test_properties(number: int) -> None:
-    calibrators.check(calibrators.draw_case(number, seed=2))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_properties(part: int) -> None:
+    for number in range(40 * part, 40 * part + 40):
+        if number % 12:
+            calibrators.check(calibrators.draw_case(number, seed=2))
 
 
 def test_the_fuzzer_says_what_fails(
@@ -56,22 +53,3 @@ def test_the_fuzzer_says_what_fails(
     monkeypatch.setattr(calibrators, "_check_probabilities", lambda *_: 1 / 0)
     assert calibrators.main(["--count", "2"]) == 1
     assert "ZeroDivisionError" in capsys.readouterr().out
-
-
-def test_ten_rows_of_twelve_classes_do_not_take_long() -> None:
-    """Newton ran off along features of rounding size, 100 steps in each of 245 fits (29 s): counted here."""
-    steps: list[int] = []
-    original = methods.newton
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        solved = original(*args, **kwargs)
-        steps.append(solved.iterations)
-        return solved
-
-    z, y = synthetic(10, 12, scale=75.0)
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore", hcal.CalibrationWarning)
-        patch.setattr(methods, "newton", counted)
-        hcal.make_calibrator("dir").fit(z, y)
-    assert len(steps) == 245
-    assert sum(steps) < 3000  # 7,200 before

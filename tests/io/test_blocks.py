@@ -104,7 +104,7 @@ def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
     table.iloc[500:, ::-1].to_csv(tmp_path / "b.csv", index=False)
     (tmp_path / "README.md").touch()
     source = batches(tmp_path, REQUEST, rows=300)
-    data = source.read_all()
+    data = read(tmp_path, REQUEST)
     np.testing.assert_allclose(data.values, rows[0], rtol=1e-6)  # CSV has the digits that pandas writes
     np.testing.assert_array_equal(data.labels(), rows[1])
     assert (source.classes, data.name) == (tuple(NAMES), "a.csv and 1 more")

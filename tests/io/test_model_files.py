@@ -57,7 +57,8 @@ def test_headers_that_do_not_fit_say_so(model: Path, tmp_path: Path) -> None:
         ({"info": info | {"story": "x" * 20_000}}, "'info' holds a text of more than"),
     ):
         refused(changed(model, tmp_path / "m.hcal", **changes), message)
-    for content in (b"", b"not safetensors at all", pickle.dumps({"a": 1}), model.read_bytes()[:-4]):
+    whole = model.read_bytes()
+    for content in (b"", b"not safetensors at all", pickle.dumps({"a": 1}), whole[:-4], whole + b"more"):
         (tmp_path / "m.hcal").write_bytes(content)
         refused(tmp_path / "m.hcal", "not an hcal model file")
 

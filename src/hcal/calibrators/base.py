@@ -25,7 +25,7 @@ from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
 from hcal.metrics.scores import Scores, score_probs
-from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, bounded, row_blocks, softmax
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
@@ -292,9 +292,10 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
         out = np.empty(scores.shape, dtype=scores.dtype)
         wide = scores.dtype if self.map_.float32_safe else np.float64
         for rows in row_blocks(scores.shape, _BLOCK_SCORES // self.map_.expansion()):
-            x = inputs.to_logits(scores[rows], self.input)
-            probs = self.prediction_.of_logits(x.astype(wide, copy=False))
-            out[rows] = probs if probs.dtype == out.dtype else self.prediction_.narrowed(probs, x)
+            given = scores[rows]
+            x = bounded(inputs.to_logits(given, self.input))
+            probs = self.prediction_.of_logits(x.astype(wide, copy=False), given)
+            out[rows] = probs if probs.dtype == out.dtype else self.prediction_.narrowed(probs, given)
         return out
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> Float64 | None:

@@ -169,10 +169,10 @@ def show_evaluation(found: Measured, *, draw: bool) -> None:
         console.say("warning", "yellow", warning)
     if draw:
         two = result.positive is not None and result.k == 2
-        level, at = ("class-wise", found.positive) if two else ("top-label", 0)
+        at = found.positive if two else 0
         event = f"P({found.name_of_positive})" if two else "confidence"
         for title, probs in found.sides:
-            curve = hcal.reliability(probs, found.y, level=level, bins=10)[at]
+            curve = hcal.reliability(probs, found.y, level="class-wise" if two else "top-label", bins=10)[at]
             out.print()
             out.print(console.draw_reliability(curve, title=title, event=event))
         out.print(f"[dim]{console.LEGEND}[/]")

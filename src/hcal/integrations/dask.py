@@ -190,7 +190,7 @@ def certify(
     True
     """
     whole, columns = aligned(probs, y=y, groups=groups)
-    empty = partial(CertificateStream, classes_of(whole), positive=positive)
+    empty: Any = partial(CertificateStream, classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns).compute()[0]
     return stream.certify(level=level, assume=assume, tolerance=tolerance, classes=classes)
 

@@ -111,6 +111,9 @@ class CalibrationHead(nn.Module):
     torch.Size([1, 2, 4, 4])
     """
 
+    float64: MapModule
+    float32: MapModule | None
+
     def __init__(self, calibrator: Calibrator | None = None, output: Output = "probs") -> None:
         super().__init__()
         if output not in ("probs", "log_probs"):
@@ -146,7 +149,7 @@ class CalibrationHead(nn.Module):
                 probs = torch.log(probs.clamp_min(torch.finfo(wide).tiny))
             # Rounding, also that of a logarithm, may tie the top class with an earlier one.
             plain = dtype == wide and self.output == "probs"
-            out: Tensor = probs if plain else module.narrowed(probs, rows)
+            out: Tensor = probs if plain else module.narrowed(probs, rows)  # type: ignore[operator]
         return out.movedim(-1, 1)
 
     def _rows(self, scores: Tensor) -> Tensor:

@@ -48,6 +48,10 @@ class Stored:
         """The bytes of all of it."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def whole(self) -> NDArray[Any]:
+        """Return all of it; one number has no rows."""
+        return self[:] if self.shape else self._fill(0, ())
+
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         a, b, _ = rows.indices(self.shape[0])
         width, size = math.prod(self.shape[1:]), b - a
@@ -178,19 +182,22 @@ class _Entry:
         return self._stored[rows]
 
 
-def _open_safetensors(file: BinaryIO, name: str) -> Held:
+def open_safetensors(file: BinaryIO) -> tuple[dict[str, Stored], Any]:
+    """Return the arrays of a safetensors file by name, not yet read, and its metadata."""
     held = size_of(file)
-    (length,) = struct.unpack("<Q", file.read(8))
+    length = int.from_bytes(file.read(8), "little")
+    if held < 8:
+        raise ValueError("no safetensors header")
     if length > min(held - 8, _MOST_HEADER):
         raise ValueError("its header is longer than the file" if length > held - 8 else "its header is huge")
     header = json.loads(file.read(length).decode(), object_pairs_hook=unique_keys)
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
-    found: Held = {}
-    for key, entry in header.items():
-        if key != "__metadata__":
-            found[key] = _tensor(file, key, entry, 8 + length, held)
-    return found
+    metadata = header.pop("__metadata__", {})
+    found = {key: _tensor(file, key, entry, 8 + length, held) for key, entry in header.items()}
+    if sum(stored.nbytes for stored in found.values()) != held - 8 - length:
+        raise ValueError("its arrays are more or fewer bytes than the file has after its header")
+    return found, metadata
 
 
 def _tensor(file: BinaryIO, key: str, entry: Any, begin: int, held: int) -> Stored:
@@ -246,7 +253,7 @@ def _is_pair(held: Any) -> bool:
 OPENERS: Final[dict[str, Callable[[BinaryIO, str], Held]]] = {
     ".npy": _open_npy,
     ".npz": _open_npz,
-    ".safetensors": _open_safetensors,
+    ".safetensors": lambda file, _name: dict(open_safetensors(file)[0]),
     ".p": _open_pickle,
     ".pkl": _open_pickle,
 }

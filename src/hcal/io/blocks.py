@@ -27,7 +27,6 @@ from hcal.io.reading import (
     files_of,
     open_rows,
     plan_for,
-    read,
     read_blocks,
 )
 from hcal.io.request import Request
@@ -97,10 +96,6 @@ def _as_batch(start: int, data: DataFile) -> Batch:
     return Batch(data.values, data.kind, y, start, data.ids, data.groups, data.weight)
 
 
-def _rows_of_a_block(rows: int | None, n_classes: int) -> int:
-    return rows or max(1, min(ROWS, NUMBERS // n_classes))
-
-
 def read_piece(piece: Piece) -> Iterator[Batch]:
     """Yield the batches of one of :meth:`Batches.pieces`, in this or in any other process.
 
@@ -139,7 +134,7 @@ class Batches:
         self.first = first = self._probe()
         self.kind: InputKind = first.kind
         self.n_classes, self.classes, self.part = first.n_classes, first.classes, first.part
-        self._size = _rows_of_a_block(rows, self.n_classes)
+        self._size = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
         self.reading = reading.after(first)
 
     def _probe(self) -> DataFile:
@@ -186,10 +181,6 @@ class Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         return chain.from_iterable(map(read_piece, self._pieces))
-
-    def read_all(self) -> DataFile:
-        """Return all rows at once, as :func:`hcal.io.read` does."""
-        return read(list(self.paths), self._asked.request, part=self._asked.part, order=self._asked.order)
 
 
 def _cut(path: Path, reading: Reading, size: int, first: int, origin: int) -> tuple[list[Piece], int]:

@@ -32,7 +32,7 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     """
     if isinstance(classes, str):
         raise ValueError("classes must be a sequence of names, got one text")
-    found = [_plain(name) for name in classes]
+    found = [name.item() if isinstance(name, np.generic) else name for name in classes]
     if len(found) != n_classes:
         raise ValueError(f"classes has {len(found)} names for {n_classes} classes (columns)")
     if not (all(type(n) is str for n in found) or all(type(n) is int for n in found)):
@@ -44,10 +44,6 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
         twice = next(name for name, count in Counter(found).items() if count > 1)
         raise ValueError(f"two classes are named {one_line(repr(twice), 60)}")
     return tuple(found)
-
-
-def _plain(name: Any) -> Any:
-    return name.item() if isinstance(name, np.generic) else name
 
 
 def is_text(y: Any) -> bool:
@@ -71,35 +67,28 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     >>> encode(["dog", "cat"], ["cat", "dog"]), encode([7, 3], [3, 7]), encode([1, 0], ["cat", "dog"])
     (array([1, 0]), array([1, 0]), [1, 0])
     """
-    _refuse_missing(inputs.to_numpy(y, "y")[0], classes)
-    if classes is None:
-        if is_text(y):
-            raise UnnamedClassesError(
-                "y holds text: say which column is which class with classes=[…], in the order of the columns"
-            )
-        return y
-    textual = isinstance(classes[0], str)
-    if textual and not is_text(y):
-        return y
     labels = np.asarray(inputs.to_numpy(y, "y")[0])
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise ValueError(f"y must have shape (N,), got {labels.shape}")
-    return _codes(labels, classes)
-
-
-def _refuse_missing(labels: NDArray[Any], classes: Sequence[ClassName] | None) -> None:
-    """Refuse text and objects among which some are no label; numbers are checked with the scores."""
-    if labels.ndim == 0 or labels.dtype.kind == "f":
-        return
-    missing = missing_labels(labels, classes)
+    # Numbers are checked with the scores.
+    missing = np.zeros(1) if labels.ndim == 0 or labels.dtype.kind == "f" else missing_labels(labels, classes)
     if missing.any():
         row, count = int(np.argwhere(missing)[0][0]), int(missing.sum())
         raise UnlabelledError(
             f"y has no label in {count:,} of {len(labels):,} rows, first row {row}: "
             "hcal.drop_unlabelled(scores, y) leaves them out"
         )
+    if classes is None:
+        if is_text(y):
+            raise UnnamedClassesError(
+                "y holds text: say which column is which class with classes=[…], in the order of the columns"
+            )
+        return y
+    if isinstance(classes[0], str) and not is_text(y):
+        return y
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"y must have shape (N,), got {labels.shape}")
+    return _codes(labels, classes)
 
 
 def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:

@@ -47,8 +47,6 @@ class Questions:
         The position of the right option.
     tasks : list of N str
         Where each question comes from.
-    options : list of N lists of str
-        The texts of the options; empty where unknown.
     ids : list of N
         What the file calls the questions (``doc_id``, ``custom_id``); empty where unknown.
 
@@ -63,7 +61,6 @@ class Questions:
     scores: list[Float64]
     y: IntArray
     tasks: Sequence[str] = ()
-    options: Sequence[Sequence[str]] = ()
     ids: Sequence[Any] = ()
 
     def __len__(self) -> int:
@@ -131,16 +128,9 @@ def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
         found = read_lm_eval(list(paths), score=request.option_score or "sum")
     else:
         found = read_responses(list(paths))
-    fields: dict[str, Any] = {
-        "kind": "log_probs",
-        "values": found.log_probs(),
-        "y": found.y,
-        "questions": True,
-    }
-    if found.ids:
-        name = "doc_id" if kind == "samples" else "custom_id"
-        fields |= {"ids": np.array(found.ids), "columns": {"id": name}}
-    return fields
+    name = "doc_id" if kind == "samples" else "custom_id"
+    ids = {"ids": np.array(found.ids), "columns": {"id": name}} if found.ids else {}
+    return {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "questions": True, **ids}
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -161,16 +151,18 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One document as the file has it."""
+    """One document as the file has it; ``options`` are their texts, or nothing where the file lacks them."""
 
     where: str
     task: str
+    row: dict[str, Any]
     conditional: Float64
     unconditional: Float64 | None
     options: list[str]
-    target: str
-    recorded: dict[str, Any]
-    id: Any
+
+    @property
+    def target(self) -> str:
+        return str(self.row.get("target", "")).strip()
 
 
 def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore = "sum") -> Questions:
@@ -204,11 +196,17 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
         found = list(_samples(path))
         answers += _answers(found)
         samples += found
-    ids = [s.id for s in samples] if all(s.id is not None for s in samples) else []
+    ids = [sample.row.get("doc_id") for sample in samples]
     return Questions(
-        [_scored(s, score) for s in samples], np.array(answers, dtype=np.int64), [s.task for s in samples],
-        [s.options for s in samples], ids,
-    )  # fmt: skip
+        [_scored(sample, score) for sample in samples],
+        np.array(answers, dtype=np.int64),
+        [sample.task for sample in samples],
+        _known(ids),
+    )
+
+
+def _known(ids: list[Any]) -> list[Any]:
+    return ids if all(isinstance(i, str | int) for i in ids) else []
 
 
 def _samples(path: Path) -> Iterator[_Sample]:
@@ -237,11 +235,8 @@ def _sample(where: str, task: str, row: dict[str, Any]) -> _Sample:
         conditional, unconditional, options = scores[:half], scores[half:], options[:half]
     if len(conditional) < 2:
         raise ValueError(f"{where}: {len(conditional)} option; this is no multiple-choice task")
-    recorded: dict[str, Any] = {name: row[name] for name in ("acc", "brier_score") if name in row}
     known = options if len(options) == len(conditional) else []
-    number = row.get("doc_id") if isinstance(row.get("doc_id"), str | int) else None
-    target = str(row.get("target", ""))
-    return _Sample(where, task, conditional, unconditional, known, target, recorded, number)
+    return _Sample(where, task, row, conditional, unconditional, known)
 
 
 def _log_likelihoods(where: str, responses: Any) -> Float64:
@@ -293,23 +288,23 @@ def _scored(sample: _Sample, score: OptionScore) -> Float64:
 
 
 def _by_index(sample: _Sample) -> int | None:
-    text = sample.target.strip()
+    text = sample.target
     return int(text) if text.isdecimal() and int(text) < len(sample.conditional) else None
 
 
 def _by_text(sample: _Sample) -> int | None:
-    found = [i for i, text in enumerate(sample.options) if text.strip() == sample.target.strip()]
+    found = [i for i, text in enumerate(sample.options) if text.strip() == sample.target]
     return found[0] if len(found) == 1 else None
 
 
 def _by_record(sample: _Sample) -> int | None:
     """Return the answer that the harness's own results imply, where every option has the same text."""
-    recorded = sample.recorded.get("brier_score")
+    recorded = sample.row.get("brier_score")
     if isinstance(recorded, list) and recorded and str(recorded[0]).isdecimal():
         return int(recorded[0])
-    if len(sample.conditional) == 2 and "acc" in sample.recorded:
+    if len(sample.conditional) == 2 and "acc" in sample.row:
         best = int(np.argmax(sample.conditional))
-        return best if float(sample.recorded["acc"]) == 1 else 1 - best
+        return best if float(sample.row["acc"]) == 1 else 1 - best
     return None
 
 
@@ -329,16 +324,20 @@ def _answers(samples: list[_Sample]) -> list[int]:
     # No way fits all: name the first line that the first way able to read anything cannot read.
     best = max(_WAYS, key=lambda way: sum(way(sample) is not None for sample in samples))
     bad = next((s for s in samples if not _agrees(s, best(s))), samples[0])
-    target = one_line(repr(bad.target), 60)
-    raise ValueError(f"{bad.where}: the target {target} is no index or text of one of its options")
+    raise ValueError(f"{bad.where}: {_no_target(bad.target)}")
+
+
+def _no_target(target: Any) -> str:
+    return f"the target {one_line(repr(target), 60)} is no index or text of one of its options"
 
 
 def _agrees(sample: _Sample, answer: int | None) -> bool:
     if answer is None or not 0 <= answer < len(sample.conditional):
         return False
-    if not isinstance(sample.recorded.get("acc"), int | float):
-        return True
-    return (int(np.argmax(sample.conditional)) == answer) == (float(sample.recorded["acc"]) == 1)
+    recorded = sample.row.get("acc")
+    return not isinstance(recorded, int | float) or (
+        (int(np.argmax(sample.conditional)) == answer) == (recorded == 1)
+    )
 
 
 # -- token log-probabilities --------------------------------------------------------------------------
@@ -350,7 +349,7 @@ def read_responses(paths: Sequence[Path]) -> Questions:
     A line is a response, or has it under ``response``; beside it stand ``options`` (the labels, or the texts
     that the labels A, B, C, … stand for) and ``target`` (a label, a text or an index).
     """
-    scores, answers, options, ids = [], [], [], []
+    scores, answers, ids = [], [], []
     for path in paths:
         for where, row in json_lines(path):
             try:
@@ -366,10 +365,8 @@ def read_responses(paths: Sequence[Path]) -> Questions:
                 ) from None
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
-            options.append(given)
             ids.append(next((row[k] for k in ("custom_id", "doc_id", "id") if k in row), None))
-    known = ids if all(isinstance(i, str | int) for i in ids) else []
-    return Questions(scores, np.array(answers, dtype=np.int64), [], options, known)
+    return Questions(scores, np.array(answers, dtype=np.int64), ids=_known(ids))
 
 
 def _unwrapped(row: dict[str, Any]) -> dict[str, Any]:
@@ -381,14 +378,13 @@ def _unwrapped(row: dict[str, Any]) -> dict[str, Any]:
 
 def _target(target: Any, labels: Sequence[str], texts: Sequence[str]) -> int:
     """Return the right option of a target that is a label, the text of an option, or an index."""
-    said = option_label(str(target))
-    for names in ([option_label(name) for name in labels], [normal_answer(text) for text in texts]):
-        wanted = said if names and names[0] == option_label(labels[0]) else normal_answer(target)
+    for plain, options in ((option_label, labels), (normal_answer, texts)):
+        names, wanted = [plain(option) for option in options], plain(str(target))
         if not isinstance(target, bool | int) and names.count(wanted) == 1:
             return names.index(wanted)
     if not isinstance(target, bool) and str(target).strip().isdecimal() and int(target) < len(labels):
         return int(target)
-    raise ValueError(f"the target {one_line(repr(target), 60)} is no index or text of one of its options")
+    raise ValueError(_no_target(target))
 
 
 def option_label(text: str) -> str:
@@ -539,7 +535,7 @@ def read_stated(
     >>> stated.confidence, stated.correct, stated.unread
     (array([0.955, 0.6  ]), array([1, 0]), [2])
     """
-    confidence, correct, unread, quoted = list[float](), list[int](), list[int](), list[str]()
+    confidence, correct, unread = list[float](), list[int](), dict[int, str]()
     for number, record in enumerate(records):
         where = f"record {number}" if places is None else places[number]
         if not isinstance(record, Mapping):
@@ -547,19 +543,18 @@ def read_stated(
         right, said = _is_right(record, where), record.get("confidence")
         share = _confidence(said, 100.0 if unit == "percent" else 1.0, where, ranges, words)
         if share is None:
-            unread.append(number)
-            quoted.append(f"{one_line(repr(said), 40)} ({where})")
+            unread[number] = f"{one_line(repr(said), 40)} ({where})"
         else:
             confidence.append(share)
             correct.append(right)
     if unread and (unreadable != "drop" or not confidence):
         raise ValueError(
             f"{len(unread)} of {len(unread) + len(confidence)} confidences cannot be read, such as "
-            f"{', '.join(quoted[:3])}: unreadable='drop' (--unreadable drop) goes on without them"
+            f"{', '.join([*unread.values()][:3])}: unreadable='drop' (--unreadable drop) goes on without them"
         )
     if not confidence:
         raise ValueError("no record has a confidence that could be read")
-    return Stated(np.array(confidence), np.array(correct, dtype=np.int64), unread)
+    return Stated(np.array(confidence), np.array(correct, dtype=np.int64), [*unread])
 
 
 _N: Final = r"(?<![\w.,])(\d+(?:[.,]\d+)?|\.\d+)"
@@ -591,12 +586,10 @@ def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping
     if numbers:  # "of 3 sources, confidence 0.8": the last number is the confidence
         return _share(_float(numbers[-1][0]), whole, said, where)
     plain = normal_answer(said)
-    told = [
-        name for name in sorted(words, key=len, reverse=True) if re.search(rf"\b{re.escape(name)}\b", plain)
-    ]
+    told = [name for name in words if re.search(rf"\b{re.escape(name)}\b", plain)]
     if not told or re.search(r"\bnot\b", plain):
         return None
-    return float(words[told[0]])
+    return float(words[max(told, key=len)])
 
 
 def _float(text: str) -> float:
@@ -605,7 +598,7 @@ def _float(text: str) -> float:
 
 def _share(value: float, whole: float, said: Any, where: str) -> float | None:
     share = value / whole
-    if share != share:
+    if np.isnan(share):
         return None
     if not 0 <= share <= 1:
         hint = "; unit='percent' (--unit percent) if numbers go up to 100" if whole == 1 else ""
@@ -624,18 +617,16 @@ def normal_answer(text: Any) -> str:
     return " ".join(str(text).split()).strip(" .,;:!?\"'`*()[]").casefold()
 
 
-_RIGHT: Final = {"1": 1, "true": 1, "yes": 1, "correct": 1, "right": 1,
-                 "0": 0, "false": 0, "no": 0, "incorrect": 0, "wrong": 0}  # fmt: skip
+_RIGHT: Final = {"1": 1, "1.0": 1, "true": 1, "yes": 1, "correct": 1, "right": 1,
+                 "0": 0, "0.0": 0, "false": 0, "no": 0, "incorrect": 0, "wrong": 0}  # fmt: skip
 
 
 def _is_right(record: Mapping[str, Any], where: str) -> int:
     if "correct" in record:
         value = record["correct"]
-        said = (
-            str(int(value)) if isinstance(value, bool | np.bool_ | int | float) and value in (0, 1) else value
-        )
-        if isinstance(said, str) and normal_answer(said) in _RIGHT:
-            return _RIGHT[normal_answer(said)]
+        said = normal_answer(value) if isinstance(value, str | bool | np.bool_ | int | float) else ""
+        if said in _RIGHT:
+            return _RIGHT[said]
         raise ValueError(f"{where}: 'correct' must be true or false, got {one_line(repr(value), 60)}")
     if "answer" in record and "target" in record:
         return int(normal_answer(record["answer"]) == normal_answer(record["target"]))

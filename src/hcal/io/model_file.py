@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal._version import __version__
+from hcal.io.arrays import open_safetensors
 from hcal.io.atomic import atomic_path
 from hcal.io.limits import one_line, open_regular
 
@@ -119,7 +120,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
         schema = header["schema"]
         if type(schema) is not int or schema < 1:
             raise ValueError(f"'schema' is {schema!r}")
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
         raise ValueError(
@@ -144,29 +145,11 @@ def reason(error: BaseException) -> str:
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
-    """Return the metadata and the arrays of a safetensors file.
-
-    The whole file is read before anything in it is believed: nothing changes under our hands, and memory is
-    in proportion to what is really there.
-    """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as to_arrays
-
-    with open_regular(Path(path)) as f:  # no pipe or device, which would never end
-        start = f.read(8)
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > min(MOST_HEADER, os.fstat(f.fileno()).st_size):
-            raise ValueError("no safetensors header")
-        head = f.read(length)
-        metadata = _parsed(head.decode())["__metadata__"]
-        try:
-            arrays = to_arrays(start + head + f.read())
-        except SafetensorError as error:
-            raise ValueError(str(error)) from None
-        except MemoryError:
-            raise ValueError("it does not fit into memory") from None
-    arrays.pop(_PLACEHOLDER, None)
-    return metadata, {name: a if a.flags.writeable else a.copy() for name, a in arrays.items()}
+    """Return the metadata and the arrays of a safetensors file; memory is in proportion to what is there."""
+    with open_regular(Path(path)) as file:  # no pipe or device, which would never end
+        stored, metadata = open_safetensors(file)
+        arrays = {name: array.whole() for name, array in stored.items() if name != _PLACEHOLDER}
+    return metadata, arrays
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from hcal.io.limits import one_line
 
-#: Instructions of one pickle, and parts of what it holds.
-MAX_PARTS: Final = 2_000_000
+#: Instructions of one pickle: no part of what it holds comes without one.
+MAX_INSTRUCTIONS: Final = 2_000_000
 #: Tuples in lists in dicts …
 MAX_DEPTH: Final = 16
 _CONTAINERS: Final = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT"}
@@ -66,8 +66,8 @@ def _scan(data: bytes) -> None:
         index = int(argument) if code.name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
         if code.name not in _ALLOWED:
             _refuse(f"the instruction {code.name} is not one that arrays need")
-        if count > MAX_PARTS:
-            _refuse(f"more than {MAX_PARTS:,} instructions")
+        if count > MAX_INSTRUCTIONS:
+            _refuse(f"more than {MAX_INSTRUCTIONS:,} instructions")
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
             if index > len(data):
                 _refuse("a memory index beyond the file")
@@ -159,15 +159,14 @@ def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[An
 
 
 class _Plain:
-    """Replaces stand-ins by their arrays, through tuples, lists and dicts, and counts as it goes."""
+    """Replaces stand-ins by their arrays, through tuples, lists and dicts, and counts their bytes."""
 
     def __init__(self, held: int) -> None:
-        self.parts, self.bytes = MAX_PARTS, 4 * held + 2**20
+        self.bytes = 4 * held + 2**20
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        self.parts -= 1
-        if self.parts < 0 or depth > MAX_DEPTH:
-            _refuse(f"more than {MAX_PARTS:,} parts, or {MAX_DEPTH} levels of them")
+        if depth > MAX_DEPTH:
+            _refuse(f"more than {MAX_DEPTH} levels of tuples, lists and dicts")
         if isinstance(value, _Array):
             self.bytes -= 0 if value.value is None else value.value.nbytes
             if value.value is None or self.bytes < 0:

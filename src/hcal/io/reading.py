@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from glob import glob, has_magic
@@ -30,6 +31,10 @@ from hcal.io.tables import Part, Plan, UnlabelledError, missing_labels, plan_of,
 
 #: The types that can be read.
 TYPES: Final = tuple(sorted([*OPENERS, *READERS]))
+#: What has a value a row.
+_BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
+#: Below a folder: a name that begins with a point or an underscore.
+_HIDDEN: Final = re.compile(r"/[._]")
 #: The parts that may hold text, and where they stand in a :class:`DataFile`.
 _TEXT_ROLES: Final = {"label": "y", "id": "ids", "group": "groups"}
 
@@ -139,8 +144,7 @@ class DataFile:
 
     def rows(self, kept: NDArray[Any]) -> DataFile:
         """Return some of the rows, by a mask or by numbers."""
-        names = ("values", "y", "ids", "groups", "weight")
-        some: dict[str, Any] = {n: None if (a := getattr(self, n)) is None else a[kept] for n in names}
+        some: dict[str, Any] = {n: None if (a := getattr(self, n)) is None else a[kept] for n in _BY_ROW}
         return replace(self, **some, beside={n: a[kept] for n, a in self.beside.items()})
 
 
@@ -262,10 +266,8 @@ def _data(
         beside={name: _kept(block[name]) for name in keep},
     )  # fmt: skip
     if reading.keep:  # the group and the weight go on too, under their own names
-        more = {
-            plan.roles[r]: a for r, a in (("group", data.groups), ("weight", data.weight)) if r in plan.roles
-        }
-        data = replace(data, beside=data.beside | more)
+        more = {"group": data.groups, "weight": data.weight}
+        data.beside.update({plan.roles[role]: a for role, a in more.items() if role in plan.roles})
     names = reading.request.classes
     if names is None:
         names = plan.classes if listed is None else tuple(map(str, listed.ravel().tolist()))
@@ -291,8 +293,8 @@ def _kept(cells: Any) -> NDArray[Any]:
 def _scores(plan: Plan, reading: Reading, columns: list[NDArray[Any]]) -> NDArray[Any]:
     if plan.free and reading.texts is None:
         refuse_identifiers(columns, plan.scores)
-    one = len(columns) == 1 and (columns[0].ndim > 1 or plan.scores[0] in (plan.kind, BARE))
-    one = one or (len(columns) == 1 and (reading.request.scores is not None or bool(plan.part)))
+    named = plan.scores[0] in (plan.kind, BARE) or reading.request.scores is not None or plan.part
+    one = len(columns) == 1 and (columns[0].ndim > 1 or named)
     if not one and any(c.ndim > 1 for c in columns):
         raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
     values = columns[0] if one else np.stack(columns, axis=1)
@@ -330,16 +332,13 @@ def _drop_unlabelled(data: DataFile, request: Request, row: int) -> DataFile:
     if request.unlabelled != "drop":
         if "label" in request.optional:  # a model applied to new rows: labels are only carried along
             return data
-        name = data.columns.get("label", "y")
+        count, name = int(missing.sum()), one_line(repr(data.columns.get("label", "y")), 60)
+        have = "1 row has" if count == 1 else f"{count:,} rows have"
         raise UnlabelledError(
-            f"{data.path.name}: {_rows_have(int(missing.sum()))} no label in {one_line(repr(name), 60)}, first "
-            f"row {row + int(np.argmax(missing)):,}: unlabelled='drop' (--unlabelled drop) leaves them out"
+            f"{data.path.name}: {have} no label in {name}, first row {row + int(np.argmax(missing)):,}: "
+            "unlabelled='drop' (--unlabelled drop) leaves them out"
         )
     return replace(data.rows(~missing), dropped=int(missing.sum()))
-
-
-def _rows_have(rows: int) -> str:
-    return "1 row has" if rows == 1 else f"{rows:,} rows have"
 
 
 def _labels(path: Path | None, start: int, stop: int) -> NDArray[Any] | None:
@@ -351,9 +350,8 @@ def _labels(path: Path | None, start: int, stop: int) -> NDArray[Any] | None:
         if stop > rows.count([name]):
             raise ValueError(f"{path.name} has {rows.count([name]):,} labels, and there are more rows")
         cut = (0, 0) if not rows.cuts else rows.cuts[0]
-        found = [
-            text_column(b[name]) for b in rows.blocks([name], [name], cut, start, stop, max(stop - start, 1))
-        ]
+        blocks = rows.blocks([name], [name], cut, start, stop, max(stop - start, 1))
+        found = [text_column(block[name]) for block in blocks]
     y = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
@@ -448,7 +446,7 @@ def joined(parts: Sequence[DataFile], paths: Sequence[Path]) -> DataFile:
     if len(parts) == 1:
         return replace(first, **more)  # type: ignore[arg-type]
     arrays = {}
-    for name in ("values", "y", "ids", "groups", "weight"):
+    for name in _BY_ROW:
         held = [getattr(part, name) for part in parts]
         arrays[name] = None if any(a is None for a in held) else np.concatenate(held)
     both = [n for n in first.beside if all(n in part.beside for part in parts)]
@@ -525,43 +523,26 @@ def by_blocks(source: Any) -> bool:
     """Whether names stand for several files whose rows are read by blocks: not answers of language models."""
     paths = files_of(source) or []
     names = source if isinstance(source, list | tuple) else [source]
-    several = len(paths) > 1 or is_many(Path(names[0]))
+    several = len(paths) > 1 or paths != [Path(names[0])]
     return several and not is_questions(paths)
 
 
-def is_many(path: Path) -> bool:
-    """Whether a name stands for several files: a folder, or a pattern.
-
-    >>> is_many(Path("scores/*.npy")), is_many(Path("a.npy"))
-    (True, False)
-    """
-    return path.is_dir() if path.exists() else has_magic(str(path))
-
-
 def _named(path: Path) -> list[Path]:
-    if not is_many(path) or (path.suffix.lower() in TYPES and path.is_dir()):
+    """Return the files that a name stands for: one, those below a folder, or those that match a pattern.
+
+    Of a folder, hidden files and those that engines keep for themselves are left out.
+    """
+    folder = path.is_dir()
+    pattern = not path.exists() and has_magic(str(path))
+    if (folder and path.suffix.lower() in TYPES) or not (folder or pattern):
         return [path]
-    if path.is_dir():
-        files = sorted(_inside(path))
+    if folder:
+        inside = [p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}")]
+        words = f"{path} holds no file of a known type"
     else:
-        found = (Path(name) for name in sorted(glob(str(path), recursive=True)))
-        files = [p for p in found if p.suffix.lower() in TYPES and not p.is_dir()]
+        inside = [Path(name) for name in glob(str(path), recursive=True)]
+        words = f"no file of a known type matches {path}"
+    files = sorted(p for p in inside if p.suffix.lower() in TYPES and not p.is_dir())
     if not files:
-        words = (
-            f"{path} holds no file of a known type"
-            if path.is_dir()
-            else f"no file of a known type matches {path}"
-        )
         raise FileNotFoundError(f"{words}: {', '.join(TYPES)}")
     return files
-
-
-def _inside(folder: Path) -> Iterable[Path]:
-    """Yield the data files below a folder; hidden ones, and those that engines keep for themselves, not."""
-    for path in folder.iterdir():
-        if path.name.startswith((".", "_")):
-            continue
-        if path.is_dir():
-            yield from _inside(path)
-        elif path.suffix.lower() in TYPES:
-            yield path

@@ -49,9 +49,14 @@ class TableRows:
 class TextRows(TableRows):
     """The rows of a text file, a line each."""
 
+    index: tuple[str, ...] = ()
+
     def __init__(self, file: BinaryIO, name: str) -> None:
-        self.file, self.name = file, name
-        self.begin, self.names = 0, list[str]()
+        self.file, self.name, self.begin, self.names = file, name, 0, list[str]()
+        if not file.read(4096).strip():
+            raise ValueError("it is empty")
+        file.seek(0)
+        self.head = self._line(0)
 
     @cached_property
     def _marks(self) -> list[Cut]:
@@ -107,22 +112,17 @@ class TextRows(TableRows):
             raise ValueError("it ends early: the file was cut short")
         if len(line) > _LONGEST_LINE:
             raise ValueError(f"row {row} is longer than {_LONGEST_LINE // 2**20} MB")
-        return decoded(line)
+        try:
+            text = line.decode().removeprefix("\ufeff")
+        except UnicodeDecodeError:
+            raise ValueError("it is not UTF-8 text") from None
+        if "\0" in text:
+            raise ValueError("it is not text: it has bytes of zero")
+        return text
 
     def parse(self, lines: list[str], first: int) -> dict[str, Sequence[Any]]:
         """Return the cells of lines by column; ``first`` is the number of the first row."""
         raise NotImplementedError
-
-
-def decoded(line: bytes) -> str:
-    """Return a line as text, or say that it is none."""
-    try:
-        text = line.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text") from None
-    if "\0" in text:
-        raise ValueError("it is not text: it has bytes of zero")
-    return text
 
 
 def _cells(name: str, cells: Sequence[Any], first: int, *, text: bool) -> Any:
@@ -165,22 +165,16 @@ def _joined(name: str, parts: list[Any]) -> Any:
 class CsvRows(TextRows):
     """Rows of a CSV file; its first line has names unless all its cells are numbers."""
 
-    index: tuple[str, ...] = ()
-
     def __init__(self, file: BinaryIO, name: str) -> None:
         super().__init__(file, name)
-        line = decoded(file.readline(_LONGEST_LINE))
+        line = self.head
         if "\r" in line.rstrip("\r\n"):
             raise ValueError("its lines end with a carriage return alone: write them with a line feed")
         head = [cell.strip() for cell in next(csv.reader([line]), [])]
-        if not any(head) and not file.read(4096).strip():
-            raise ValueError("it is empty")
         if any("\n" in cell for cell in head):
             raise ValueError("a column name with a line break")
         if any(";" in cell for cell in head):
             raise ValueError("its cells are separated by semicolons: save it with commas, and decimal points")
-        if len(line.encode()) >= _LONGEST_LINE:
-            raise ValueError(f"its first line is longer than {_LONGEST_LINE // 2**20} MB")
         self.bare = bool(head) and all(map(is_number, head))
         counted = head in ([str(i) for i in range(len(head))], [str(i + 1) for i in range(len(head))])
         if self.bare and counted and len(head) > 1:
@@ -189,8 +183,7 @@ class CsvRows(TextRows):
                 "name the columns logits_0, logits_1, …, or write the numbers with a decimal point"
             )
         self.names = [f"column {i}" for i in range(len(head))] if self.bare else head
-        file.seek(0)
-        self.begin = 0 if self.bare else len(file.readline(_LONGEST_LINE))
+        self.begin = 0 if self.bare else file.tell()
         if not self.n_rows:
             raise ValueError("it has column names and no rows")
 
@@ -211,14 +204,9 @@ class CsvRows(TextRows):
 class JsonRows(TextRows):
     """Rows of a file with a JSON object a line, all with the keys of the first; a list is a matrix's row."""
 
-    index: tuple[str, ...] = ()
-
     def __init__(self, file: BinaryIO, name: str) -> None:
         super().__init__(file, name)
-        line = file.readline(_LONGEST_LINE + 1)
-        if not line.strip():
-            raise ValueError("it is empty")
-        self.names = list(_object(decoded(line), 1))
+        self.names = list(_object(self.head, 1))
 
     def parse(self, lines: list[str], first: int) -> dict[str, Sequence[Any]]:
         """Return the values of objects by key."""
@@ -248,16 +236,15 @@ class ArrowRows(TableRows):
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.file, self.name = file, name
         self.parquet = name.lower().endswith(".parquet")
-        what = "reading .parquet" if self.parquet else "reading .feather"
         if self.parquet:
-            module = load_extra(what, "pyarrow.parquet", "frames")
+            module = load_extra("reading .parquet", "pyarrow.parquet", "frames")
             # Pages are read as they are needed: a row group may be the whole file.
             self.source = module.ParquetFile(file, pre_buffer=False, buffer_size=2**16)
             groups = self.source.metadata
             self.sizes = [groups.row_group(g).num_rows for g in range(groups.num_row_groups)]
             self.schema = self.source.schema_arrow
         else:
-            self.source = load_extra(what, "pyarrow.ipc", "frames").open_file(file)
+            self.source = load_extra("reading .feather", "pyarrow.ipc", "frames").open_file(file)
             self.schema = self.source.schema
             self.sizes = [self._batch(g).num_rows for g in range(self.source.num_record_batches)]
         self.names = list(self.schema.names)
@@ -305,7 +292,7 @@ class ArrowRows(TableRows):
             self._check_type(name, text=name in texts)
         share = min(size, stop - start) / max(self.n_rows, 1)
         check_bytes(self.name, int(self.n_bytes(columns) * share), size_of(self.file))
-        groups = [g for a, g in self.cuts if a < stop and a + self.sizes[g] > start and g >= cut[1]]
+        groups = [g for a, g in self.cuts if a < stop and a + self.sizes[g] > start]
         row = sum(self.sizes[: groups[0]]) if groups else 0
         batches: Iterator[Any]
         if self.parquet:
@@ -320,7 +307,7 @@ class ArrowRows(TableRows):
                 room = size - sum(k.num_rows for k in kept)
                 kept.append(part.slice(0, room))
                 part = part.slice(room)
-                if part.num_rows or sum(k.num_rows for k in kept) == size:
+                if sum(k.num_rows for k in kept) == size:
                     yield self._arrays(pa.Table.from_batches(kept), columns, texts)
                     kept = []
         if kept:

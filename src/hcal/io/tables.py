@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -119,13 +120,9 @@ def plan_of(
     else:
         scores, kind, suffix = _score_array(free, request, part)
         bare = False
-    if (
-        "label" not in roles
-        and request.labels is None
-        and f"y{suffix}" in free
-        and f"y{suffix}" not in scores
-    ):
-        roles["label"] = f"y{suffix}"
+    label = f"y{suffix}"
+    if "label" not in roles and request.labels is None and label in free and label not in scores:
+        roles["label"] = label
     if bare:
         scores = [n for n in scores if n not in roles.values()]
         for name in scores:
@@ -146,18 +143,19 @@ def _roles(names: Sequence[str], request: Request, part: Part) -> dict[str, str]
         if held is not None:
             found[role] = held
         elif role not in request.optional:
-            raise ValueError(f"it has no column {one_line(repr(name), 60)}; it holds: {listed_names(names)}")
+            raise _lacks("column", name, names)
     return found
+
+
+def _lacks(what: str, name: str, names: Iterable[str]) -> ValueError:
+    return ValueError(f"it has no {what} {one_line(repr(name), 60)}; it holds: {listed_names(names)}")
 
 
 def _score_columns(names: Sequence[str], request: Request) -> tuple[list[str], InputKind, bool]:
     """Return the columns of the scores, what they are, and whether nobody named them."""
     if request.scores is not None:
-        scores, kind = match_scores(names, request.scores), request.input
-        kind = kind or kind_by_name(scores[0]) or kind_by_name(request.scores)
-        if kind is None:
-            raise UnknownKindError("it does not say what its numbers are")
-        return scores, kind, False
+        scores = match_scores(names, request.scores)
+        return scores, _kind(request, scores[0], request.scores), False
     wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
     found = {kind: columns for kind in wanted if (columns := _columns_of(kind, names))}
     if len(found) > 1:
@@ -170,9 +168,16 @@ def _score_columns(names: Sequence[str], request: Request) -> tuple[list[str], I
         raise ValueError(
             f"it has no {request.input or 'logits, probs or log_probs'}; it holds: {listed_names(names)}"
         )
-    if request.input is None:
-        raise UnknownKindError("it does not say what its numbers are")
-    return free, request.input, True
+    return free, _kind(request), True
+
+
+def _kind(request: Request, *names: str) -> InputKind:
+    """Return what the scores are, as the request or the first of some names says."""
+    known: list[InputKind | None] = [request.input, *map(kind_by_name, names)]
+    for kind in known:
+        if kind is not None:
+            return kind
+    raise UnknownKindError("it does not say what its numbers are")
 
 
 def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
@@ -183,16 +188,14 @@ def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
     parts = [n[len(kind) :].strip("_ .[]") for n in found]
     if not all(p.isdecimal() and len(p) < 8 for p in parts):
         return found if len(found) > 1 else []
-    numbers = [int(p) for p in parts]
-    for a, number in enumerate(numbers):
-        if number in numbers[:a]:
-            first = found[numbers.index(number)]
-            raise ValueError(f"the columns {first!r} and {found[a]!r} have the same number")
-    if numbers and sorted(numbers) not in (list(range(len(found))), list(range(1, len(found) + 1))):
-        raise ValueError(
-            f"the columns {kind}_0, {kind}_1, … have gaps: found {one_line(sorted(numbers), 80)}"
-        )
-    return [name for _, name in sorted(zip(numbers, found, strict=True))]
+    in_order = sorted(zip(map(int, parts), found, strict=True))
+    for (number, first), (other, second) in pairwise(in_order):
+        if number == other:
+            raise ValueError(f"the columns {first!r} and {second!r} have the same number")
+    numbers = [number for number, _ in in_order]
+    if numbers and _numbers(parts) is None:
+        raise ValueError(f"the columns {kind}_0, {kind}_1, … have gaps: found {one_line(numbers, 80)}")
+    return [name for _, name in in_order]
 
 
 def _score_array(names: Sequence[str], request: Request, part: Part) -> tuple[list[str], InputKind, str]:
@@ -200,13 +203,8 @@ def _score_array(names: Sequence[str], request: Request, part: Part) -> tuple[li
     if request.scores is not None:
         held = next((n for n in (f"{request.scores}_{part}", request.scores) if n in names), None)
         if held is None:
-            raise ValueError(
-                f"it has no array {one_line(repr(request.scores), 60)}; it holds: {listed_names(names)}"
-            )
-        kind = request.input or kind_by_name(held)
-        if kind is None:
-            raise UnknownKindError("it does not say what its numbers are")
-        return [held], kind, held.removeprefix(request.scores)
+            raise _lacks("array", request.scores, names)
+        return [held], _kind(request, held), held.removeprefix(request.scores)
     wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
     for suffix in (f"_{part}", ""):
         found = [k for k in wanted if k + suffix in names]
@@ -215,9 +213,7 @@ def _score_array(names: Sequence[str], request: Request, part: Part) -> tuple[li
         if found:
             return [found[0] + suffix], found[0], suffix
     if BARE in names:
-        if request.input is None:
-            raise UnknownKindError("it does not say what its numbers are")
-        return [BARE], request.input, ""
+        return [BARE], _kind(request), ""
     what = request.input or "logits, probs or log_probs"
     role = "calibration" if part == "cal" else "test"
     raise ValueError(
@@ -244,7 +240,7 @@ def match_scores(names: Sequence[str], wish: str) -> list[str]:
     found = [name.strip() for name in wish.split(",")]
     for name in found:
         if name not in names:
-            raise ValueError(f"it has no column {one_line(repr(name), 60)}; it holds: {listed_names(names)}")
+            raise _lacks("column", name, names)
     if len(set(found)) < len(found):
         raise ValueError(f"{one_line(repr(wish), 60)} names a column twice")
     return found
@@ -316,17 +312,15 @@ def typed(cells: Sequence[Any], *, text: bool = False, ids: bool = False) -> NDA
     >>> typed(["0017", "2"], ids=True), typed(["1", None]), typed([True, False])
     (array(['0017', '2'], dtype='<U4'), array([ 1., nan]), array([1, 0]))
     """
-    texts = [
-        "" if c is None or c != c else str(int(c)) if isinstance(c, bool) else str(c).strip() for c in cells
-    ]
+    plain = (int(c) if isinstance(c, bool) else c for c in cells)
+    texts = ["" if c is None or c != c else str(c).strip() for c in plain]
     known = [t for t in texts if t not in MISSING]
     if text or not known:
         return np.array(texts, dtype=np.str_)
-    if all(t.lstrip("-").isdecimal() and len(t) < 19 and str(int(t)) == t for t in known):
-        if len(known) == len(texts):
-            return np.array([int(t) for t in texts], dtype=np.int64)
-        return np.array([np.nan if t in MISSING else float(t) for t in texts])
-    if not ids and all(map(is_number, known)):
+    whole = all(t.lstrip("-").isdecimal() and len(t) < 19 and str(int(t)) == t for t in known)
+    if whole and len(known) == len(texts):
+        return np.array([int(t) for t in texts], dtype=np.int64)
+    if whole or (not ids and all(map(is_number, known))):
         return np.array([np.nan if t in MISSING else float(t) for t in texts])
     return np.array(texts, dtype=np.str_)
 

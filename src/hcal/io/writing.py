@@ -73,7 +73,8 @@ def _arrays(path: Path, n_rows: int) -> Iterator[Add]:
     """Write probabilities as they come; what an ``.npz`` has beside them waits in memory."""
     beside: dict[str, list[NDArray[Any]]] = {}
     with ExitStack() as stack:
-        archive, file = None, None
+        archive = None
+        file: Any
         if path.suffix.lower() == ".npz":
             archive = stack.enter_context(zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED))
             file = stack.enter_context(archive.open(f"{_PROBS}.npy", "w", force_zip64=True))
@@ -94,7 +95,9 @@ def _arrays(path: Path, n_rows: int) -> Iterator[Add]:
 
         yield add
         file.close()
-        for name, parts in beside.items() if archive is not None else ():
+        if archive is None:
+            return
+        for name, parts in beside.items():
             array = np.concatenate(parts)
             plain = typed(array.tolist()) if array.dtype == object else np.ascontiguousarray(array)
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:

@@ -41,7 +41,7 @@ class Prediction(Map):
         x = to_logits(scores, self.kind)
         lowest = _LOWEST["float64" if xp.eps(scores) < 1e-10 else "float32"]
         x = xp.maximum(x - xp.row_max(x), lowest)
-        return self.of_logits(x) + 0 * xp.row_max(scores)
+        return self.of_logits(x, scores) + 0 * xp.row_max(scores)
 
     def narrowed(self, probs: Array, x: Array) -> Array:
         """Return probabilities in the narrower floats of the logits x, with the promise kept there too."""
@@ -49,15 +49,15 @@ class Prediction(Map):
         narrow = xp.astype(probs, x)
         return narrow if self.preserves is None else keep_argmax(narrow, x)
 
-    def of_logits(self, x: Array) -> Array:
-        """Return probabilities (N, K) of finite logits (N, K), in their float width."""
+    def of_logits(self, x: Array, scores: Array) -> Array:
+        """Return probabilities (N, K) of finite logits (N, K), in their float width; ``scores`` are what they were."""
         xp = namespace(x)
         inner = x if self.floor is None else raise_to_floor(x, self.floor)
         probs = self.map.compiled(inner) if isinstance(x, np.ndarray) else None
         probs = xp.astype(self.map.probabilities(inner) if probs is None else probs, x)
         if self.prior is not None:
             probs = reweight(probs, self.prior)
-        return probs if self.preserves is None else keep_argmax(probs, x)
+        return probs if self.preserves is None else keep_argmax(probs, scores)
 
 
 def learn_floor(log_probs: FloatArray, weight: Float64 | None) -> Float64:

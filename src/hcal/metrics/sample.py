@@ -261,12 +261,12 @@ class Sample:
     @property
     def n(self) -> int:
         """Number of rows."""
-        return self.data.n
+        return int(self.data.n)
 
     @property
     def k(self) -> int:
         """Number of classes."""
-        return self.data.k
+        return int(self.data.k)
 
     @property
     def y(self) -> IntArray:
