@@ -226,7 +226,7 @@ def _event_tables(sample: Sample, wanted: list[Any], names: Names) -> dict[str, 
             shown = [printable(m if names is None else names[m]) for m in event]
             name = f"{'class' if len(event) == 1 else 'classes'} {', '.join(shown)}"
             p = np.sum([data.column(k) for k in event], axis=0)
-            tables[name] = table_of_rows(np.minimum(p, 1.0), np.isin(data.y, event))
+            tables[name] = table_of_rows(np.minimum(p, 1.0), np.isin(data.y, event).astype(np.float64))
     return tables
 
 

@@ -180,8 +180,10 @@ class EventCertificate:
         if w.at_least[i] <= 0:
             return None
         claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
-        numbers = (float(part[i]) for part in (w.stated, w.observed, w.low, w.high, w.at_least))
-        return Refutation(int(w.rows[i]), claims, *numbers, "over" if w.gap_low[i] > 0 else "under")
+        names = ("stated", "observed", "low", "high", "at_least")
+        numbers = {name: float(getattr(w, name)[i]) for name in names}
+        direction = "over" if w.gap_low[i] > 0 else "under"
+        return Refutation(int(w.rows[i]), claims, direction=direction, **numbers)
 
     @property
     def at_least(self) -> float:
