@@ -15,7 +15,6 @@ import numpy as np
 from hcal import xp
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import ProbabilityMap, array, map_type, option
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
 from hcal.xp import Array, namespace
@@ -200,7 +199,6 @@ class CurvePerClass(Calibrator):
     shape: ClassVar[Shape]
 
     floor: float | None = None
-    input: InputKind = "logits"
 
     @abstractmethod
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:

@@ -20,7 +20,7 @@ from sklearn.exceptions import NotFittedError
 
 from hcal import inputs, leakage
 from hcal.calibrators import prior
-from hcal.calibrators.parameters import refuse_types
+from hcal.calibrators.parameters import TakesScores, refuse_types
 from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
@@ -69,7 +69,7 @@ class Fitted:
     preserves: Preserves | Literal["as declared"] = "as declared"
 
 
-class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Base of every calibrator: ``fit(logits, y)``, then ``predict_proba(logits)``.
 
     Subclasses set ``name``, ``title``, ``preserves`` and ``map_types`` and write ``_fit``. The constructor only
@@ -108,7 +108,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     #: Ranges of the numeric parameters that a model file may hold.
     limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
-    input: inputs.InputKind
     map_: Map
     prediction_: Prediction
     n_classes_: int
@@ -117,9 +116,6 @@ class Calibrator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
     info_: dict[str, Any]
     scores_: dict[str, Scores]
     fitted_on_: dict[str, NDArray[Any]]
-
-    def __init__(self, *, input: inputs.InputKind = "logits") -> None:
-        self.input = input
 
     @abstractmethod
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:

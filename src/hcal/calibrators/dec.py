@@ -13,7 +13,6 @@ from hcal.calibrators._scaling import on_grid
 from hcal.calibrators.base import Calibrator, Fitted, class_ranks
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, one_hot, softmax
 from hcal.solvers.nll import unit_weight
@@ -93,7 +92,6 @@ class DecisionCalibration(Calibrator):
     patience: int = 20
     floor: float | None = None
     random_state: int = 0
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         total = float(len(y)) if weight is None else float(weight.sum())

@@ -12,7 +12,6 @@ from hcal.calibrators._scaling import thinned_ranks, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import Cells, MonotoneNet, cells_over
@@ -108,7 +107,6 @@ class DiagonalOrderPreserving(Calibrator):
     random_state: int = 1357
     max_iterations: int = 2000
     max_events: int = 2_000_000
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if not self.hidden or min(self.hidden) < 1:

@@ -7,7 +7,6 @@ import numpy as np
 from hcal.calibrators._scaling import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.temperature import confidence_of_beta, logit_scale, solve_increasing
 
@@ -39,7 +38,6 @@ class ExpectationConsistency(OneTemperature):
     title = "Expectation consistency"
 
     bracket: tuple[float, float] = (0.01, 10.0)
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         low, high = self.bracket

@@ -12,7 +12,6 @@ from hcal.calibrators._scaling import thinned_ranks, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
 from hcal.calibrators.spline import mean_of_ties
-from hcal.inputs import InputKind
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
 from hcal.solvers.families import Cells
@@ -109,7 +108,6 @@ class GaussianProcessCalibration(Calibrator):
     random_state: int = 0
     max_iterations: int = 2000
     max_events: int = 1_000_000
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         least, most = self.limits["samples"]

@@ -13,7 +13,6 @@ import numpy as np
 from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted
 from hcal.calibrators.parameters import SEEDS, parameters
 from hcal.extras import load_extra
-from hcal.inputs import InputKind
 from hcal.maps.paper import MixtureMap, Reference, TableMap
 from hcal.numerics import Float64, FloatArray, IntArray, log_softmax
 from hcal.progress import progress
@@ -88,7 +87,6 @@ class HCalibrator(Calibrator):
     select: Select = "top_label"
     maps: str | tuple[str, ...] = "all"
     epochs: int = 2000
-    input: InputKind = "logits"
     device: str | None = None
     batch_size: int | None = None
     random_state: int = 0

@@ -10,7 +10,6 @@ from hcal.calibrators._log_odds import log_odds
 from hcal.calibrators._scaling import EPS
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters, whole_number
-from hcal.inputs import InputKind
 from hcal.maps.base import ProbabilityMap, array, map_type
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
 from hcal.xp import Array, namespace
@@ -65,7 +64,6 @@ class IMaxBinning(Calibrator):
     bins: int = 15
     random_state: int = 755619
     floor: float | None = None
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         bins = whole_number("bins", self.bins, 2)

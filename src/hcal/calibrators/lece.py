@@ -11,7 +11,6 @@ from hcal.calibrators._curves import MOST
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, FloatArray, IntArray, one_hot, row_blocks, softmax
 from hcal.xp import Array, namespace
@@ -133,7 +132,6 @@ class LocallyEqualErrors(Calibrator):
     fraction: float | None = None
     threshold: float | None = None
     folds: int = 10
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         return self._learn(x, y, 1.0, groups)

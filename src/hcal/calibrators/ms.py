@@ -10,7 +10,6 @@ from hcal.calibrators._scaling import clipped_log_probs, on_grid, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type, option
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import MatrixScaling as MatrixFamily
@@ -60,7 +59,6 @@ class FoldMatrices(Calibrator):
     grid: Grid = "decades"
     folds: int = 5
     max_iterations: int = 150
-    input: InputKind = "logits"
 
 
 @parameters

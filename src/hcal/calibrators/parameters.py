@@ -22,6 +22,8 @@ from typing import (
 
 import numpy as np
 
+from hcal.inputs import InputKind
+
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
 
@@ -45,6 +47,13 @@ def parameters(cls: type[_T]) -> type[_T]:
     hints = get_type_hints(cls)  # each name is looked up where it was written, also of an inherited field
     out.__init__.__annotations__ = {field.name: hints[field.name] for field in fields(out)}  # type: ignore[arg-type]
     return out
+
+
+@parameters
+class TakesScores:
+    """What every method is told: the kind of its scores."""
+
+    input: InputKind = "logits"
 
 
 def whole_number(name: str, value: Any, least: int) -> int:

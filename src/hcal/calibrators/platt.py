@@ -7,7 +7,6 @@ import numpy as np
 from hcal.calibrators._log_odds import OddsMap, fit_events, increasing_logistic, log_odds, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.xp import Array
@@ -55,7 +54,6 @@ class PlattScaling(Calibrator):
     map_types = (AffineOdds,)
 
     smooth: bool = True
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         found, converged = fit_events(log_odds(x), y, weight, self._fit_one, identity=np.array([0.0, 1.0]))

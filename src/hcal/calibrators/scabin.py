@@ -9,7 +9,6 @@ from hcal.calibrators._curves import Curve, Curves, columns, default_floor, fit_
 from hcal.calibrators._log_odds import expit, logistic
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters, whole_number
-from hcal.inputs import InputKind
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray, prefix_sums, softmax
 from hcal.solvers.optimise import Solution
@@ -63,7 +62,6 @@ class ScalingBinning(Calibrator):
 
     bins: int | None = None
     floor: float | None = None
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         n, k = x.shape

@@ -20,7 +20,6 @@ from hcal.calibrators._log_odds import (
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray, run_starts
 from hcal.xp import Array
@@ -96,7 +95,6 @@ class SmoothSpline(Calibrator):
     map_types = (OddsCurves,)
 
     knots: int = _KNOTS
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if self.knots < 2:

@@ -7,7 +7,6 @@ import numpy as np
 from hcal.calibrators._scaling import OneTemperature, by_rank, on_grid, top_hits
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.numerics import Float64, IntArray, softmax
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import minimise_scalar
@@ -45,7 +44,6 @@ class SoftBinning(OneTemperature):
 
     tau: float = 0.01
     bins: int = 15
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if self.tau <= 0 or self.bins < 1:

@@ -9,7 +9,6 @@ from hcal import xp
 from hcal.calibrators._curves import MOST, Curves, columns, default_floor, end_to_end, read_curves
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters, whole_number
-from hcal.inputs import InputKind
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts, softmax
 from hcal.xp import Array, namespace
@@ -71,7 +70,6 @@ class SplineCalibration(Calibrator):
 
     knots: int = 6
     floor: float | None = None
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         knots = whole_number("knots", self.knots, 2)

@@ -8,7 +8,6 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.families import ClassLinear, Family
@@ -75,7 +74,6 @@ class StructuredVectorScaling(Calibrator):
 
     strength: float = 1.0
     max_iterations: int = 500
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         k = x.shape[1]

@@ -12,7 +12,6 @@ from hcal.calibrators._log_odds import OddsMap, events, log_odds, log_sigmoid
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import array, map_type
 from hcal.maps.prediction import raise_to_floor
 from hcal.numerics import Float64, IntArray, prefix_sums, run_starts
@@ -108,7 +107,6 @@ class VennAbers(Calibrator):
     map_types = (VennAbersSteps,)
 
     folds: int = 1
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if self.folds < 1:

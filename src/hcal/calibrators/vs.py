@@ -14,7 +14,6 @@ from hcal.calibrators._scaling import (
 )
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters
-from hcal.inputs import InputKind
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.solvers.families import ClassLinear
@@ -67,7 +66,6 @@ class VectorScaling(Calibrator):
     map_types = (VectorMap,)
 
     max_iterations: int = 60
-    input: InputKind = "logits"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         present = present_classes(y, weight, x.shape[1])

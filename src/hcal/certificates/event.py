@@ -180,11 +180,10 @@ class EventCertificate:
         if w.at_least[i] <= 0:
             return None
         claims = float(t.low[w.first[i]]), float(t.high[w.last[i] - 1])
-        stated, observed, low, high, at_least = (
-            float(part[i]) for part in (w.stated, w.observed, w.low, w.high, w.at_least)
-        )
+        names = ("stated", "observed", "low", "high", "at_least")
+        numbers = {name: float(getattr(w, name)[i]) for name in names}
         direction = "over" if w.gap_low[i] > 0 else "under"
-        return Refutation(int(w.rows[i]), claims, stated, observed, low, high, at_least, direction)
+        return Refutation(int(w.rows[i]), claims, direction=direction, **numbers)
 
     @property
     def at_least(self) -> float:

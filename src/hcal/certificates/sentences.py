@@ -43,14 +43,6 @@ def share(value: float) -> str:
     return f"{100 * value:.1f} %" if value >= 0.001 or value == 0 else f"{100 * value:.2g} %"
 
 
-def _small(value: float) -> str:
-    return points(value) if value >= 0.0005 else "less than 0.1 points"
-
-
-def _share_far(value: float) -> str:
-    return share(value) if value >= 0.0005 else "0 %"
-
-
 def rows_words(needed: int | None) -> str:
     """Say how many rows would tell.
 
@@ -96,14 +88,9 @@ def _name(certificate: Certificate, event: EventCertificate) -> str:
 
 def event_sentences(event: EventCertificate, limit: float, title: str) -> list[str]:
     """Return what is estimated and proven about one event; ``limit`` is its tolerance."""
-    low, high = event.overall
-    stated = event.stated
     lines = [
-        f"{title}: stated {share(stated)} on average, observed {share(event.observed)}; the true rate lies "
-        f"between {share(max(stated - high, 0.0))} and {share(min(stated - low, 1.0))}.",
-        f"{title}: estimated {_small(event.estimate)} off on average, at most {points(event.bound)} proven "
-        f"(tolerance {points(limit)}); an estimated {_share_far(event.share_far)} of rows are off by more "
-        "than 5 points.",
+        _rate_sentence(title, event, event.overall),
+        _error_sentence(title, event, f" (tolerance {points(limit)})"),
         part_sentence(event, limit),
         refutation_sentence(event),
     ]
@@ -125,7 +112,6 @@ def event_sentences(event: EventCertificate, limit: float, title: str) -> list[s
 def out_of_fold_sentences(found: OutOfFoldCertificate) -> list[str]:
     """Return the sentences of an out-of-fold certificate."""
     main, folds = found.pooled.headline, len(found.folds)
-    low, high = found.overall
     title = _name(found.pooled, main)
     wrong = sum(f.refuted for f in found.folds)
     return [
@@ -134,12 +120,27 @@ def out_of_fold_sentences(found: OutOfFoldCertificate) -> list[str]:
         "fitted on all of them. Assumed: rows are independent of each other.",
         f"{found.n:,} rows, {found.pooled.k} classes. All statements hold together with probability "
         f"{100 * found.level:g} %.",
-        f"{title}: stated {share(main.stated)} on average, observed {share(main.observed)}; the true rate "
-        f"lies between {share(max(main.stated - high, 0.0))} and {share(min(main.stated - low, 1.0))}.",
-        f"{title}: estimated {_small(found.estimate)} off on average, at most {points(found.bound)} proven; "
-        f"an estimated {_share_far(found.share_far)} of rows are off by more than 5 points.",
+        _rate_sentence(title, main, found.overall),
+        _error_sentence(title, found),
         f"{wrong} of {folds} fits are proven to be off." if wrong else "No fit is proven to be off.",
     ]
+
+
+def _rate_sentence(title: str, event: EventCertificate, overall: tuple[float, float]) -> str:
+    low, high = (event.stated - end for end in reversed(overall))
+    return (
+        f"{title}: stated {share(event.stated)} on average, observed {share(event.observed)}; the true rate "
+        f"lies between {share(max(low, 0.0))} and {share(min(high, 1.0))}."
+    )
+
+
+def _error_sentence(title: str, found: EventCertificate | OutOfFoldCertificate, limit: str = "") -> str:
+    off = points(found.estimate) if found.estimate >= 0.0005 else "less than 0.1 points"
+    far = share(found.share_far) if found.share_far >= 0.0005 else "0 %"
+    return (
+        f"{title}: estimated {off} off on average, at most {points(found.bound)} proven{limit}; an estimated "
+        f"{far} of rows are off by more than 5 points."
+    )
 
 
 def part_sentence(event: EventCertificate, tolerance: float) -> str:

@@ -14,7 +14,6 @@ from hcal.calibrators.parameters import parameters
 from hcal.calibrators.pool.binary import fit_table
 from hcal.calibrators.pool.map import BinaryPoolMap, Curve, Events, PoolMap, Rest
 from hcal.calibrators.pool.members import fit_members, fit_pool, held_by_groups
-from hcal.inputs import InputKind
 from hcal.numerics import Float64, IntArray
 
 
@@ -61,7 +60,6 @@ class PooledCalibrator(Calibrator):
     map_types = (PoolMap, BinaryPoolMap, Events, Rest, Curve)
 
     preserve: Literal["auto", "accuracy", "order"] | None = "auto"
-    input: InputKind = "logits"
     verbose: bool = False
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
