@@ -113,7 +113,10 @@ def test_folds_do_not_favour_flexible_methods() -> None:
     """Folds dealt along labels repeat their noise: isotonic regression then beat the temperature that was true."""
     for seed in range(2):
         z, y = synthetic(800, 3, scale=2.0, seed=seed)
-        assert hcal.compare(z, y, folds=5, methods=["ts", "iso"], metrics=["nll"], resamples=0).best("nll") == "ts"
+        assert (
+            hcal.compare(z, y, folds=5, methods=["ts", "iso"], metrics=["nll"], resamples=0).best("nll")
+            == "ts"
+        )
 
 
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:

@@ -75,13 +75,10 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
     Subclasses set ``name``, ``title``, ``preserves`` and ``map_types`` and write ``_fit``. The constructor only
     stores its arguments (scikit-learn's rule), all of them keyword-only, ``input`` among them.
 
-    Parameters
+    Attributes
     ----------
     input : {"logits", "probs", "log_probs"}
         What the scores are, in ``fit`` and in ``predict_proba``; every method takes it.
-
-    Attributes
-    ----------
     map_ : Map
         What was learned: an object of arrays that turns logits into log-probabilities.
     n_classes_ : int

@@ -45,7 +45,7 @@ READING: dict[str, tuple[Any, Any]] = {
         Annotated[
             list[Path],
             typer.Argument(
-                help=".npz .npy .csv .parquet .feather .jsonl .safetensors .pt or a numpy pickle .p; "
+                help=".npz .npy .csv .parquet .feather .jsonl .safetensors or a numpy pickle .p; "
                 "a folder or a pattern of files",
                 metavar="FILE",
             ),

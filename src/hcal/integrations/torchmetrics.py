@@ -114,8 +114,8 @@ class CalibrationScore(CalibrationMetrics):
     num_classes : int
     metric : str
         One of ``hcal.metrics.streaming.NAMES``.
-    input, ignore_index, **kwargs
-        As for :class:`CalibrationMetrics`.
+    **kwargs
+        ``input``, ``ignore_index`` and others, as for :class:`CalibrationMetrics`.
 
     Examples
     --------

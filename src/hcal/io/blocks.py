@@ -130,17 +130,17 @@ class Batches:
     """
 
     def __init__(self, paths: Sequence[Path], reading: Reading, rows: int | None) -> None:
-        self.paths, self._asked = tuple(paths), reading
-        self.first = first = self._probe()
+        self.paths = tuple(paths)
+        self.first = first = self._probe(reading)
         self.kind: InputKind = first.kind
         self.n_classes, self.classes, self.part = first.n_classes, first.classes, first.part
         self._size = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
         self.reading = reading.after(first)
 
-    def _probe(self) -> DataFile:
+    def _probe(self, reading: Reading) -> DataFile:
         """Return the first rows of all."""
         for path in self.paths:
-            (piece, *_), _ = _cut(path, self._asked, _PROBE, 0, 0)
+            (piece, *_), _ = _cut(path, reading, _PROBE, 0, 0)
             for _, data in read_blocks(replace(piece, end=min(piece.end, _PROBE))):
                 if len(data.values):
                     return data
@@ -155,7 +155,6 @@ class Batches:
             pieces += [piece for piece in found if len(piece)]
             first, origin = first + sum(map(len, found)), origin + n_rows
         check_label_count(self.reading.request.labels, origin)
-        self.dropped = origin - first
         return pieces
 
     @property

@@ -330,7 +330,6 @@ class ArrowRows(TableRows):
 def _numbers_of(column: Any, name: str) -> NDArray[Any]:
     """Return a column of numbers (N,), or of lists of as many numbers (N, K)."""
     flat = column.combine_chunks()
-    flat = flat.chunk(0) if hasattr(flat, "num_chunks") and flat.num_chunks == 1 else flat
     lists = hasattr(flat.type, "value_type")
     values = flat.flatten() if lists else flat
     if flat.null_count or values.null_count:
