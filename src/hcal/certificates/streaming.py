@@ -27,7 +27,7 @@ from hcal.certificates.result import (
 )
 from hcal.certificates.windows import BINS, EventTable, bin_of, table_of_bins
 from hcal.io.class_names import check_classes
-from hcal.numerics import Float64
+from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hcal.io.reading import Piece
     from hcal.passes import Runner
 
+_BLOCK = 1 << 22  # probabilities that are put into bins at a time
 _GAIN = "a gain over a baseline: its bound needs the rows one after the other"
 
 
@@ -92,8 +93,8 @@ class CertificateStream:
         top = p.argmax(axis=1)
         claims, marks = p[np.arange(len(p)), top], top == labels
         self._top += _cells(claims, marks)
-        for k in range(self.n_classes):
-            self._classes[k] += _cells(p[:, k], labels == k)
+        for rows in row_blocks(p.shape, _BLOCK):
+            self._add_classes(p[rows], labels[rows])
         if groups is not None:
             if self.n_classes == 2:
                 claims, marks = p[:, self.positive], labels == self.positive
@@ -103,6 +104,13 @@ class CertificateStream:
             self._add_rows(leakage.fingerprint(logits))
         self.n += len(p)
         return self
+
+    def _add_classes(self, p: FloatArray, y: IntArray) -> None:
+        cell = np.arange(self.n_classes, dtype=np.int64) * BINS + bin_of(p)
+        size, shape = self.n_classes * BINS, (self.n_classes, BINS)
+        self._classes[:, 0] += np.bincount(cell.ravel(), minlength=size).reshape(shape)
+        self._classes[:, 1] += np.bincount(cell.ravel(), weights=p.ravel(), minlength=size).reshape(shape)
+        np.add.at(self._classes[:, 2], (y, bin_of(p[np.arange(len(y)), y])), 1.0)
 
     def _add_groups(self, groups: dict[str, Float64]) -> None:
         for name, cells in groups.items():
