@@ -23,7 +23,7 @@ LINES = {
     "h, one ensemble of the paper, 5000 x 10": ("hcal.maps._numba", "train", False),
     "h loss and gradient, 25000 x 1000, GPU": ("hcal.objective._triton", "loss_gpu", True),
     "h, one ensemble of the paper, 25000 x 1000, GPU": ("hcal.maps._triton", "train_gpu", True),
-    "default, predict 5000 x 100": ("hcal.calibrators.pool._numba", "predict", False),
+    "default, predict 5000 x 100": ("hcal.calibrators.pool._compiled", "predict", False),
 }
 
 
