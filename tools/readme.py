@@ -27,6 +27,7 @@ ROWS = {
 TITLES = {
     "pool": "`pool`, the default",
     "pool:none": "`pool`, predictions free (`preserve=None`)",
+    "pool:accuracy": '`pool`, predictions kept (`preserve="accuracy"`)',
     "h": "`h`, the paper's method",
     "ts": "`ts`, temperature scaling",
 }
