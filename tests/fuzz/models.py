@@ -147,13 +147,15 @@ def _array(arrays: dict[str, Any], rng: Rng) -> None:
     elif kind == 4:
         arrays[name] = [a.reshape(-1), a[None], a.T, a[..., None]][int(rng.integers(4))]
     elif kind == 5:
-        arrays[name] = (a * rng.choice([-1.0, 1e-6, 1e6, 1e20, 1e99, 1e200])).astype(a.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            arrays[name] = (a * rng.choice([-1.0, 1e-6, 1e6, 1e20, 1e99, 1e200])).astype(a.dtype)
     elif kind == 6:
         arrays[name] = rng.permutation(a.reshape(-1)).reshape(a.shape)
     elif a.size:
         value = rng.choice(NUMBERS) if a.dtype.kind == "f" else rng.choice([-1, 0, 5, 2**40, 2**62])
         places = slice(None) if kind == 7 else int(rng.integers(a.size))
-        a.reshape(-1)[places] = value if a.dtype.kind != "b" else True
+        with np.errstate(over="ignore"):
+            a.reshape(-1)[places] = value if a.dtype.kind != "b" else True
         arrays[name] = a
 
 

@@ -21,6 +21,11 @@ def test_sklearn_wrapper() -> None:
     assert result["calibrated"] < 0.5 * result["plain"]
 
 
+def test_calarena() -> None:
+    result = run("calarena")
+    assert result["after"] < 0.9 * result["before"]
+
+
 def test_segmentation() -> None:
     result = run("segmentation")
     assert result["ECE after"] < 0.25 * result["ECE before"]

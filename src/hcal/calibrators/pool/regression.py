@@ -365,7 +365,7 @@ def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, 
         hessian = second - (mean * weight) @ mean.T + 2 * ridge * np.eye(j)
         free = (a > 0) | (gradient < 0)
         step = np.zeros(j)
-        step[free] = np.linalg.solve(hessian[np.ix_(free, free)], gradient[free])
+        step[free] = np.linalg.pinv(hessian[np.ix_(free, free)], hermitian=True) @ gradient[free]
         length = 1.0
         while True:
             trial = np.maximum(a - length * step, 0.0)
