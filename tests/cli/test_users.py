@@ -140,6 +140,20 @@ def test_a_certificate_is_refused_on_rows_of_the_fit(tmp_path: Path) -> None:
     assert "used to fit" in run("certify", cal, "--model", model, code=1).stderr
 
 
+def test_a_certificate_of_applied_probabilities_asks_for_the_model(tmp_path: Path) -> None:
+    """Apply, then certify, was a way around the check of the rows of the fit."""
+    cal, model = two_classes(tmp_path / "cal.csv", 0), tmp_path / "m.hcal"
+    run("fit", cal, "--scores", "p_*", "--label", "y", "--id", "id", "--method", "platt", "-o", model, "-q")
+    for name in ("p.npz", "p.parquet"):
+        run("apply", model, cal, "-o", tmp_path / name)
+        asked = () if name == "p.npz" else ("--label", "y", "--id", "id")
+        told = run("certify", tmp_path / name, *asked, code=1).stderr
+        assert "written by hcal apply with the model" in told
+        assert "--fresh" in told
+        run("certify", tmp_path / name, *asked, "--fresh")
+        run("evaluate", tmp_path / name, *asked, "--metrics", "nll")
+
+
 def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     tasks.mkdir()

@@ -224,6 +224,9 @@ def certify(
         str | None,
         typer.Option("--out-of-fold", help="a method: certify it on the rows it is fitted on, by folds"),
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="probabilities of hcal apply: no row was used in its model's fit")
+    ] = False,
     plot: PlotOpt = None,
     blocks: Annotated[Blocks, IN_BLOCKS],
     shown: Annotated[Shown, OUTPUT],
@@ -238,6 +241,7 @@ def certify(
         blocks,
         positive=positive,
         out_of_fold=out_of_fold,
+        fresh=fresh,
         quiet=shown.silent,
         level=level,
         assume=assume,

@@ -260,6 +260,7 @@ def certify(
     *,
     positive: str | None,
     out_of_fold: str | None,
+    fresh: bool,
     quiet: bool,
     **wanted: Any,
 ) -> Any:
@@ -273,6 +274,11 @@ def certify(
         with blocks.working(f"certifying {source.name}", source.n_rows, quiet=quiet) as told:
             return certify_batches(source, calibrator, **wanted, **told)
     data = files.read(calibrator)
+    if calibrator is None and data.made_by and not fresh:
+        raise ValueError(
+            f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with --model, "
+            "which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
+        )
     raw = own_probs(data)
     y = inputs.check_labels(data.labels(), *raw.shape)
     wanted |= {

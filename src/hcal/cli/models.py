@@ -228,7 +228,8 @@ class _Apply:
         asked = files.request(cal)
         names = {role: name for role in ("id", "label") if (name := getattr(asked, role)) is not None}
         total = 0.0
-        with write_blocks(target, n_rows, classes=first.classes, names=names) as write:
+        made_by = leakage.model_fingerprint(cal) if hasattr(cal, "prediction_") else ""
+        with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
             for data in _chained(first, parts):
                 probs = np.asarray(cal.predict_proba(data.values))
                 write(probs, data.y, ids=data.ids, kept=data.beside or None)

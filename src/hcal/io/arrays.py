@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from hcal.io.limits import check_bytes, one_line, size_of
 from hcal.io.pickles import read_pickle
 
+#: Where a file says which calibrator made its probabilities.
+MODEL: Final = "hcal_model"
 #: The name of the one array of a file that names none.
 BARE: Final = "_bare"
 _MOST_HEADER: Final = 2**24
@@ -269,6 +271,11 @@ class ArrayRows:
         suffix = name[name.rfind(".") :].lower()
         self.file, self.name, self.held = file, name, OPENERS[suffix](file, name)
         self.names = list(self.held)
+
+    @property
+    def made_by(self) -> str:
+        """The calibrator that made the probabilities, where the file says so."""
+        return str(self.whole(MODEL)[0]) if MODEL in self.held and self.held[MODEL].shape == (1,) else ""
 
     def count(self, columns: Sequence[str]) -> int:
         """Return how many rows arrays have, or name two that differ."""

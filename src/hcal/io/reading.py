@@ -73,6 +73,8 @@ class DataFile:
         Rows that were left out because they have no label, or a confidence that cannot be read.
     notes : tuple of str
         What a person should be told about the reading.
+    made_by : str
+        Names the calibrator that made the probabilities, where the file says so.
     """
 
     path: Path
@@ -90,6 +92,7 @@ class DataFile:
     beside: dict[str, Any] = field(default_factory=dict)
     dropped: int = 0
     notes: tuple[str, ...] = ()
+    made_by: str = ""
 
     @property
     def name(self) -> str:
@@ -240,6 +243,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
             data = _data(plan, path, reading, block, listed, labels, keep)
             _check_like_the_first(data, reading, first)
             data = _drop_unlabelled(data, reading.request, row).in_order_of(reading.order)
+            data = replace(data, made_by=rows.made_by[:64]) if rows.made_by else data
             yield first, data
             first, row = first + len(data.values), row + length
         if row < piece.end:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.extras import load_extra
-from hcal.io.arrays import unique_keys
+from hcal.io.arrays import MODEL, unique_keys
 from hcal.io.limits import check_bytes, one_line, size_of
 from hcal.io.tables import is_number, typed
 
@@ -36,6 +36,7 @@ class TableRows:
 
     names: list[str]
     n_rows: int
+    made_by = ""
 
     def count(self, _columns: Sequence[str]) -> int:
         """Return how many rows there are."""
@@ -248,6 +249,7 @@ class ArrowRows(TableRows):
             self.schema = self.source.schema
             self.sizes = [self._batch(g).num_rows for g in range(self.source.num_record_batches)]
         self.names = list(self.schema.names)
+        self.made_by = (self.schema.metadata or {}).get(MODEL.encode(), b"").decode(errors="replace")
         self.n_rows = sum(self.sizes)
 
     def _batch(self, number: int) -> Any:

@@ -15,6 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hcal.extras import load_extra
+from hcal.io.arrays import MODEL
 from hcal.io.atomic import atomic_path
 from hcal.io.tables import CLASSES, typed
 
@@ -24,7 +25,7 @@ _PROBS: Final = "probs"
 
 
 @contextmanager
-def _text(path: Path, _n_rows: int) -> Iterator[Add]:
+def _text(path: Path, _n_rows: int, _model: str) -> Iterator[Add]:
     """Write rows as lines: of a CSV with the names first, or a JSON object each."""
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
@@ -47,7 +48,7 @@ def _json_line(names: Iterable[str], row: Sequence[Any]) -> str:
 
 
 @contextmanager
-def _arrow(path: Path, _n_rows: int) -> Iterator[Add]:
+def _arrow(path: Path, _n_rows: int, model: str) -> Iterator[Add]:
     """Write blocks as row groups of parquet or record batches of feather, all with the first one's types."""
     suffix = path.suffix.lower()
     arrow = load_extra(f"writing {suffix}", "pyarrow", "frames")
@@ -61,7 +62,7 @@ def _arrow(path: Path, _n_rows: int) -> Iterator[Add]:
             nonlocal writer, schema
             table = arrow.table({n: a.tolist() if a.dtype == object else a for n, a in arrays.items()})
             if writer is None:
-                schema = table.schema
+                schema = table.schema.with_metadata({MODEL: model}) if model else table.schema
                 writer = stack.enter_context(create(str(path), schema))
             writer.write_table(table.cast(schema))
 
@@ -69,7 +70,7 @@ def _arrow(path: Path, _n_rows: int) -> Iterator[Add]:
 
 
 @contextmanager
-def _arrays(path: Path, n_rows: int) -> Iterator[Add]:
+def _arrays(path: Path, n_rows: int, model: str) -> Iterator[Add]:
     """Write probabilities as they come; what an ``.npz`` has beside them waits in memory."""
     beside: dict[str, list[NDArray[Any]]] = {}
     with ExitStack() as stack:
@@ -97,6 +98,8 @@ def _arrays(path: Path, n_rows: int) -> Iterator[Add]:
         file.close()
         if archive is None:
             return
+        if model:
+            beside[MODEL] = [np.array([model])]
         for name, parts in beside.items():
             array = np.concatenate(parts)
             plain = typed(array.tolist()) if array.dtype == object else np.ascontiguousarray(array)
@@ -161,6 +164,7 @@ def write_blocks(
     *,
     classes: Sequence[Any] | None = None,
     names: Mapping[str, str] | None = None,
+    model: str = "",
 ) -> Iterator[Callable[..., None]]:
     """Yield a function that takes blocks of probabilities; the file appears when the last was written.
 
@@ -176,6 +180,9 @@ def write_blocks(
         Names of the classes: of the columns of a table, an array ``classes`` of an ``.npz``.
     names : mapping, optional
         What ``id`` and ``label`` are called; ``"id"`` and ``"y"`` by default.
+    model : str
+        Names the calibrator that made the probabilities (:func:`hcal.leakage.model_fingerprint`): ``.npz``,
+        ``.parquet`` and ``.feather`` carry it; text has no place for it.
 
     Examples
     --------
@@ -189,7 +196,7 @@ def write_blocks(
     """
     can_write(path)
     suffix, called, written = Path(path).suffix.lower(), {"id": "id", "label": "y", **(names or {})}, 0
-    with atomic_path(path) as temporary, _WRITERS[suffix](temporary, n_rows) as add:
+    with atomic_path(path) as temporary, _WRITERS[suffix](temporary, n_rows, model) as add:
 
         def write(
             probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None
