@@ -436,3 +436,12 @@ def test_ties_group() -> None:
     table = table_of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
     assert table.count.tolist() == [1, 2]
     assert table.happened.tolist() == [1, 1]
+
+
+def test_out_of_fold_says_how_many_fits_are_off() -> None:
+    from helpers import synthetic
+
+    z, y = synthetic(2000, 3, scale=3)
+    assert hcal.certify("uncal", z, y, out_of_fold=True).sentences[-1] == "5 of 5 fits are proven to be off."
+    z, y = synthetic(2000, 3, scale=1)
+    assert hcal.certify("uncal", z, y, out_of_fold=True).sentences[-1] == "No fit is proven to be off."
