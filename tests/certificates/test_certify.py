@@ -436,3 +436,25 @@ def test_ties_group() -> None:
     table = table_of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
     assert table.count.tolist() == [1, 2]
     assert table.happened.tolist() == [1, 1]
+
+
+def test_out_of_fold_says_how_many_fits_are_off() -> None:
+    from helpers import synthetic
+
+    z, y = synthetic(2000, 3, scale=3)
+    assert hcal.certify("uncal", z, y, out_of_fold=True).sentences[-1] == "5 of 5 fits are proven to be off."
+    z, y = synthetic(2000, 3, scale=1)
+    assert hcal.certify("uncal", z, y, out_of_fold=True).sentences[-1] == "No fit is proven to be off."
+
+
+def test_words_of_a_gain_and_of_rows_needed() -> None:
+    from hcal.certificates.bounds import Gain
+    from hcal.certificates.event import certify_event
+    from hcal.certificates.sentences import gain_sentence
+
+    assert "improves by at least 0.0100" in gain_sentence(Gain(0.3, 0.2, 0.01, 0.2))
+    assert "The baseline is better" in gain_sentence(Gain(0.2, 0.3, -0.2, -0.01))
+    assert "better" not in gain_sentence(Gain(0.2, 0.2, -0.1, 0.5)).split(":")[0]
+    found = certify_event("top label", np.full(1000, 0.9), np.arange(1000) % 10 > 0)
+    for bound in (0.05, 0.02):
+        assert len(str(found.rows_needed(bound)).rstrip("0")) <= 2  # two digits: it is "about"

@@ -305,3 +305,13 @@ def test_the_picture_of_the_evidence() -> None:
     ax = hcal.Monitor().update(*_stream(2000, 3, "T=2")).plot()
     assert "ALARM at row" in ax.get_title()
     plt.close("all")
+
+
+def test_the_history_is_of_the_evidence_since_the_last_alarm() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.uniform(0.5, 1, (2, 4000))
+    monitor = hcal.Monitor().update(p, (rng.random(4000) < p - 0.15).astype(int))
+    assert monitor.alarm is not None
+    monitor.update(q, (rng.random(4000) < q).astype(int))
+    assert monitor.log_evidence > 50  # all that was ever seen
+    assert monitor.history[-1, 1:].max() < 1.3  # log10 of what came after the alarm

@@ -160,3 +160,10 @@ def test_a_class_of_many_and_the_other_class_of_two() -> None:
     assert "Do not rely on this test" in text
     assert set(content["slope"]) == {"value", "low", "high"}
     assert len(content["net_benefit"]["thresholds"]) == 99
+
+
+def test_a_slope_needs_outcomes_that_overlap_whichever_way_they_lie() -> None:
+    x = np.linspace(0.1, 0.9, 40)
+    for y in (x > 0.5, x < 0.5):
+        found = hcal.clinical(x, y.astype(int)).to_dict()
+        assert found["notes"] == ["the predictions separate the outcomes: the slope is not finite"]
