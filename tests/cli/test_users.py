@@ -225,6 +225,21 @@ def test_language_models_stated_confidence_and_logprobs(tmp_path: Path) -> None:
     assert "150 × 2" in done.stdout or "150" in done.output
 
 
+def test_questions_keep_their_number_and_their_options(tmp_path: Path) -> None:
+    from lm_eval_files import write_samples
+
+    write_samples(tmp_path, n=60, counts=(4, 3))
+    (file,) = tmp_path.glob("*.jsonl")
+    model, out = tmp_path / "m.hcal", tmp_path / "out.csv"
+    run("fit", file, "-o", model, "-q")
+    run("apply", model, file, "-o", out)
+    rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
+    assert list(rows[0])[:2] == ["doc_id", "options"]
+    assert {row["options"] for row in rows} == {"3", "4"}
+    refused = run("apply", model, file, "--score", "length", "-o", out, code=1).stderr
+    assert "fitted with option score sum" in refused
+
+
 def test_nothing_may_be_asked_to_be_preserved(tmp_path: Path) -> None:
     logits, y = synthetic(200)
     np.savez(tmp_path / "a.npz", logits=logits, y=y)

@@ -227,12 +227,17 @@ class _Apply:
         first = next(parts)
         asked = files.request(cal)
         names = {role: name for role in ("id", "label") if (name := getattr(asked, role)) is not None}
+        if first.questions:
+            names.setdefault("id", "doc_id")
         total = 0.0
         made_by = leakage.model_fingerprint(cal) if hasattr(cal, "prediction_") else ""
         with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
             for data in _chained(first, parts):
                 probs = np.asarray(cal.predict_proba(data.values))
-                write(probs, data.y, ids=data.ids, kept=data.beside or None)
+                kept = dict(data.beside)
+                if data.questions:
+                    kept["options"] = np.isfinite(data.values).sum(axis=1)
+                write(probs, data.y, ids=data.ids, kept=kept)
                 total += float(probs.max(axis=1).sum())
         return n_rows, total
 

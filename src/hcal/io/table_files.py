@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -47,7 +48,7 @@ class TableRows:
         return [name for name in self.names if name not in columns]
 
 
-class TextRows(TableRows):
+class TextRows(TableRows, ABC):
     """The rows of a text file, a line each."""
 
     index: tuple[str, ...] = ()
@@ -121,9 +122,9 @@ class TextRows(TableRows):
             raise ValueError("it is not text: it has bytes of zero")
         return text
 
+    @abstractmethod
     def parse(self, lines: list[str], first: int) -> dict[str, Sequence[Any]]:
         """Return the cells of lines by column; ``first`` is the number of the first row."""
-        raise NotImplementedError
 
 
 def _cells(name: str, cells: Sequence[Any], first: int, *, text: bool) -> Any:
