@@ -15,6 +15,7 @@ from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
+from hcal.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,7 +254,7 @@ class Evaluation:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=self._headline(), title_justify="left", title_style="bold")
+        table = Table()
         for i, column in enumerate(self._columns()):
             words = column == "what it says"
             table.add_column(column, justify="left" if i == 0 or words else "right", no_wrap=not words)
@@ -262,7 +263,8 @@ class Evaluation:
             table.add_row(Text(title.split(":")[0], style="italic"))
             for name in names:
                 table.add_row(*self._cells(name))
-        return Group(table, *(Text(line) for line in self._closing()))
+        said = [Text(printable(line)) for line in self._closing()]
+        return Group(Text(printable(self._headline()), style="bold"), table, *said)
 
     def __str__(self) -> str:
         import io
