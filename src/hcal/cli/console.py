@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hcal.text import printable
+from hcal.text import printable, without_nan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -144,18 +144,8 @@ def print_json(data: Mapping[str, Any]) -> None:
     if sys.stdout is None:
         raise OSError("standard output is closed: there is nowhere to print the JSON")
     ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    sys.stdout.write(json.dumps(_finite(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n")
     sys.stdout.flush()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        value = value.item()
-    return None if isinstance(value, float) and value - value != 0.0 else value
 
 
 @contextmanager

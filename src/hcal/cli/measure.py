@@ -116,21 +116,15 @@ def evaluate(
     shown: Shown,
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
-    measure = _measure_blocks if blocks.asked(files) else _measure
-    found = measure(load_model(model), files, blocks, names_of(metrics), ci, positive, quiet=shown.silent)
+    calibrator, asked = load_model(model), {"metrics": names_of(metrics), "ci": ci}
+    if blocks.asked(files):
+        found = _measure_blocks(files, blocks, calibrator, positive, asked, quiet=shown.silent)
+    else:
+        found = _measure(files, calibrator, positive, asked, quiet=shown.silent)
     shown.show(found.to_dict, lambda: found.show(draw=diagram))
 
 
-def _measure(
-    calibrator: Any,
-    files: Files,
-    _: Blocks,
-    metrics: Any,
-    ci: float | None,
-    positive: str | None,
-    *,
-    quiet: bool,
-) -> Measured:
+def _measure(files: Files, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool) -> Measured:
     """Measure what a file holds and, with a model, what it makes of it."""
     import numpy as np
 
@@ -140,17 +134,17 @@ def _measure(
 
     data = files.read(calibrator)
     raw = probs = _own_probs(data)
-    y = inputs.check_labels(data.labels(), *raw.shape)
+    y = data.labels()
     options: dict[str, Any] = {
         "sample_weight": data.weight, "groups": data.groups, "classes": _text_names(data),
         "positive": class_number(positive, data.classes),
     }  # fmt: skip
     with console.working(f"measuring {shape_of(data)}", quiet=quiet):
-        result, before = hcal.evaluate(raw, y, metrics, ci, **options), None
+        result, before = hcal.evaluate(raw, y, **asked, **options), None
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-            before, baseline = result, result if ci is None else raw
-            result = hcal.evaluate(probs, y, metrics, ci, baseline=baseline, **options)
+            before, baseline = result, result if asked["ci"] is None else raw
+            result = hcal.evaluate(probs, y, baseline=baseline, **asked, **options)
     found = Measured(data, calibrator, options["positive"], result, before, y, {"": raw})
     if calibrator is not None:
         found.sides = {"before": raw, "after": probs}
@@ -162,14 +156,7 @@ def _measure(
 
 
 def _measure_blocks(
-    calibrator: Any,
-    files: Files,
-    blocks: Blocks,
-    metrics: Any,
-    ci: float | None,
-    positive: str | None,
-    *,
-    quiet: bool,
+    files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool
 ) -> Measured:
     """Measure files in one pass over their rows; what is drawn is the sample that the pass kept."""
     import numpy as np
@@ -179,7 +166,7 @@ def _measure_blocks(
     source = files.batches(blocks.batch_rows, calibrator)
     number = class_number(positive, source.classes)
     with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
-        done = evaluate_batches(source, calibrator, metrics, ci, positive=number, **told)
+        done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
     data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
     found = Measured(data, calibrator, number, done.result, done.before, data.y, {"": _own_probs(data)})
     if calibrator is not None:
@@ -287,7 +274,6 @@ def certify(
 ) -> None:
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
     import hcal
-    from hcal import inputs
     from hcal.certificates.streaming import certify_batches
 
     check_output(plot, *files.file, model)
@@ -305,18 +291,19 @@ def certify(
                 f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with "
                 "--model, which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
             )
-        raw = _own_probs(data)
-        y = inputs.check_labels(data.labels(), *raw.shape)
+        y = data.labels()
+        rows: list[Any] = [_own_probs(data), y]
         wanted |= {"positive": class_number(positive, data.classes), "classes": _text_names(data)}
-        predictor: tuple[Any, ...] = (raw,)
         if out_of_fold is not None:
-            predictor = (hcal.make_calibrator(out_of_fold, input=data.kind), data.values)
-            wanted["out_of_fold"] = True
+            rows, wanted["out_of_fold"] = (
+                [hcal.make_calibrator(out_of_fold, input=data.kind), data.values],
+                True,
+            )
         elif calibrator is not None:
-            predictor = (calibrator, data.values)
-            wanted["baseline"] = raw
+            wanted["baseline"] = rows[0]
+            rows = [calibrator, data.values, y]
         with console.working(f"certifying {shape_of(data)}", quiet=shown.silent):
-            found = hcal.certify(*predictor, y, groups=data.groups, **wanted)
+            found = hcal.certify(*rows, groups=data.groups, **wanted)
     if plot is not None:
         save_picture(found.plot(), plot)
     shown.show(found.to_dict, lambda: console.show_wide(found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -293,19 +292,18 @@ class _Apply:
         asked = files.request(cal)
         if asked.plain and all(path.suffix.lower() == ".jsonl" for path in files.file):
             first = files.read(cal, keep=self.keep)
-            n_rows, rest = len(first.values), iter(())
+            n_rows, parts = len(first.values), iter([first])
         else:
             source = files.batches(self.batch_rows, cal, keep=self.keep)
-            n_rows = source.n_rows
-            rest = (data for each in source.pieces() for _, data in read_blocks(each))
-            first = next(rest)
+            first, n_rows = source.first, source.n_rows
+            parts = (data for each in source.pieces() for _, data in read_blocks(each))
         names = {role: name for role, name in asked.roles.items() if role in ("id", "label")}
         if first.questions:
             names.setdefault("id", "doc_id")
         made_by = model_fingerprint(cal) if hasattr(cal, "prediction_") else ""
         total = 0.0
         with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
-            for data in chain([first], rest):
+            for data in parts:
                 probs = np.asarray(cal.predict_proba(data.values))
                 options = {"options": np.isfinite(data.values).sum(axis=1)} if data.questions else {}
                 write(probs, data.y, ids=data.ids, kept={**data.beside, **options})

@@ -188,7 +188,7 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         shown: list[Parameter] = []
-        made: dict[str, tuple[type, list[str]]] = {}
+        made: dict[str, tuple[Any, list[str]]] = {}
         for name, parameter in signature(function, eval_str=True).parameters.items():
             kind = getattr(parameter.annotation, "__origin__", parameter.annotation)
             if not is_dataclass(kind):
@@ -200,9 +200,7 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
             made[name] = kind, [f.name for f in kept]
             for f in kept:
                 default = Parameter.empty if f.default is MISSING else f.default
-                shown.append(
-                    Parameter(f.name, Parameter.KEYWORD_ONLY, annotation=hints[f.name], default=default)
-                )
+                shown.append(parameter.replace(name=f.name, annotation=hints[f.name], default=default))
 
         def run(**given: Any) -> None:
             with console.friendly():

@@ -15,7 +15,7 @@ from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
-from hcal.text import printable
+from hcal.text import printable, without_nan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,7 +191,7 @@ class Evaluation:
             "groups": [g.group_row() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
         }
-        return json.dumps(_without_nan(content), indent=indent, allow_nan=False)
+        return json.dumps(without_nan(content), indent=indent, allow_nan=False)
 
     # -- for people -------------------------------------------------------------------------------
 
@@ -301,11 +301,3 @@ def _number(value: float | None, *, signed: bool = False) -> str:
 
 def _range(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{_number(low)} … {_number(high)}"
-
-
-def _without_nan(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {k: _without_nan(v) for k, v in x.items()}
-    if isinstance(x, list | tuple):
-        return [_without_nan(v) for v in x]
-    return None if isinstance(x, float) and x != x else x
