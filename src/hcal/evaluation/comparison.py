@@ -149,7 +149,7 @@ def compare(
     -------
     Comparison
         A table that prints well; ``sorted(metric)``, ``differences(metric)``, ``to_latex()``,
-        ``to_markdown()``, ``to_csv()``, ``to_frame()``, ``to_dict()``, ``plot()``.
+        ``to_markdown()``, ``to_csv()``, ``to_frame()``, ``to_dict()``.
 
     Examples
     --------
