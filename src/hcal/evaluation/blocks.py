@@ -71,12 +71,16 @@ class BatchedEvaluation:
     sample: SampledScores
 
     @property
+    def sampled(self) -> str:
+        """The sample in words."""
+        return f"seeded sample of {self.sample_rows:,} of {self.result.n:,} rows"
+
+    @property
     def sentences(self) -> list[str]:
         """Which numbers come from all rows, and which from how large a sample."""
-        n, m = self.result.n, self.sample_rows
-        if n == m:
+        if self.result.n == self.sample_rows:
             return []
-        sample = f"seeded sample of {m:,} of {n:,} rows"
+        sample = self.sampled
         by: dict[str, list[str]] = {}
         for name, how in self.how.items():
             by.setdefault(how, []).append(name)
