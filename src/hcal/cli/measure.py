@@ -325,7 +325,6 @@ def compare(
     ] = None,
     latex: Annotated[bool, Option("--latex", help="print a LaTeX table")] = False,
     markdown: Annotated[bool, Option("--markdown", help="print a markdown table")] = False,
-    plot: Plot = None,
     jobs: Annotated[int | None, Option(help="processes; -1 for all cores")] = None,
     scheduler: Annotated[str | None, Option(help="address of a Dask scheduler")] = None,
     shown: Shown,
@@ -334,7 +333,7 @@ def compare(
     import hcal
     from hcal.io.reading import files_of
 
-    check_output(plot, *files.file, test, files.labels)
+    check_output(out, *files.file, test, files.labels)
     options: dict[str, Any] = {
         "methods": names_of(methods), "metrics": names_of(metrics), "results": out, "n_jobs": jobs,
         "scheduler": scheduler, "progress": False if shown.silent else None,
@@ -350,8 +349,6 @@ def compare(
             rows = {"test_logits": unseen.values, "test_y": unseen.labels()}
         table = hcal.compare(learn.values, learn.labels(), **rows, input=learn.kind, **options)
     table = table if sort is None else table.sorted(sort)
-    if plot is not None:
-        save_picture(table.plot(), plot)
 
     def show() -> None:
         if latex or markdown:
