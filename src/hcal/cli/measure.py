@@ -295,10 +295,8 @@ def certify(
         rows: list[Any] = [_own_probs(data), y]
         wanted |= {"positive": class_number(positive, data.classes), "classes": _text_names(data)}
         if out_of_fold is not None:
-            rows, wanted["out_of_fold"] = (
-                [hcal.make_calibrator(out_of_fold, input=data.kind), data.values],
-                True,
-            )
+            wanted["out_of_fold"] = True
+            rows = [hcal.make_calibrator(out_of_fold, input=data.kind), data.values, y]
         elif calibrator is not None:
             wanted["baseline"] = rows[0]
             rows = [calibrator, data.values, y]
