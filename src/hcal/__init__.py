@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
-    from hcal.io.tables import drop_unlabelled
+    from hcal.io.class_names import drop_unlabelled
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
@@ -62,7 +62,7 @@ _LAZY = {
     "Evaluation": "hcal.evaluation",
     "reliability": "hcal.evaluation",
     "fit_batches": "hcal.calibrators.batches",
-    "drop_unlabelled": "hcal.io.tables",
+    "drop_unlabelled": "hcal.io.class_names",
     "save": "hcal.calibrators.files",
     "load": "hcal.calibrators.files",
     "export": "hcal.integrations.export",

@@ -136,17 +136,17 @@ def _hint(error: BaseException) -> str:
     from hcal.io import (
         MissingLabelsError,
         NeedsBlocksError,
-        OtherColumnError,
         UnknownKindError,
         UnnamedClassesError,
+        UnnamedScoresError,
     )
 
     if isinstance(error, UnknownKindError):
         return " (add --input logits, probs or log_probs; for some columns of a table --scores)"
     if isinstance(error, MissingLabelsError):
         return " (or name the column with --label, or a file of labels with --labels)"
-    if isinstance(error, OtherColumnError):
-        return " (or choose the columns with --scores and --label)"
+    if isinstance(error, UnnamedScoresError):
+        return " (name the columns with --scores and --label)"
     if isinstance(error, NeedsBlocksError):
         return " (add --batch-rows 65536)"
     if isinstance(error, UnnamedClassesError):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Part, Request
 
 #: Peak of memory of a command over the bytes of the scores it reads.
-_TIMES = 10
+_PEAK = 10
 #: What people write for values that JSON spells otherwise.
 _WORDS = {"None": None, "none": None, "True": True, "False": False}
 
@@ -48,6 +48,7 @@ class Files:
     unlabelled: str = "error"
     unreadable: str = "error"
     ranges: str = "error"
+    ignore_index: int | None = None
 
     def request(self, calibrator: Any = None) -> Request:
         """Return how the rows are asked for; what is left open, as the calibrator was fitted."""
@@ -58,6 +59,7 @@ class Files:
             self.scores, self.label, self.id, self.group, self.weight, input=self.input, unit=self.unit,
             option_score=self.score, classes=None if names is None else tuple(names), labels=self.labels,
             unlabelled=self.unlabelled, unreadable=self.unreadable, ranges=self.ranges,  # type: ignore[arg-type]
+            ignore_index=self.ignore_index,
         )  # fmt: skip
         if calibrator is None:
             return asked
@@ -68,8 +70,9 @@ class Files:
         """Read all rows, with the columns and classes that the calibrator wants where there is one."""
         from hcal.io import read
 
-        self._check_memory(calibrator)
-        data = read(self.file, self.request(calibrator), part=part, keep=keep, order=_order(calibrator))
+        data = read(
+            self.file, self.request(calibrator), part=part, keep=keep, order=_order(calibrator), peak=_PEAK
+        )
         for note in data.notes:
             console.say("note", "cyan", note)
         return data
@@ -91,22 +94,10 @@ class Files:
 
         return by_blocks(self.file)
 
-    def _check_memory(self, calibrator: Any) -> None:
-        """Raise before anything is read where all rows would not fit in memory."""
-        from contextlib import suppress
-
-        from hcal.io.limits import check_memory
-        from hcal.io.reading import declared_bytes
-
-        declared = 0
-        with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
-            declared = declared_bytes(self.file, self.request(calibrator))
-        check_memory(self.file[0].name, _TIMES * declared)
-
     def options(self) -> str:
         """Return the options again, for a command that reads the same file."""
         given = {n: v for n, v in vars(self).items() if n != "file" and v not in (None, "error")}
-        return " ".join(f"--{name} '{value}'" for name, value in given.items())
+        return " ".join(f"--{name.replace('_', '-')} '{value}'" for name, value in given.items())
 
 
 def _order(calibrator: Any) -> Any:

@@ -298,7 +298,7 @@ def certify(
 def compare(files: Files, test: Path | None, *, folds: int, **options: Any) -> Any:
     """Compare methods on a file with two parts, on two files, out of fold on one, or on many task files."""
     if files.several:
-        from hcal.io.reading import files_of
+        from hcal.io.files import files_of
 
         return hcal.compare(tasks=[str(path) for path in files_of(files.file) or []], **options)
     learn = files.read(part="cal")

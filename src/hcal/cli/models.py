@@ -15,7 +15,8 @@ from hcal.cli import console
 from hcal.cli.files import Blocks, Files, for_prior, load_model, new_calibrator, of_file, shape_of
 from hcal.io import DataFile, can_write, checksum, write_blocks
 from hcal.io.atomic import check_new_folder
-from hcal.io.reading import files_of, read_blocks
+from hcal.io.files import files_of
+from hcal.io.reading import read_blocks
 
 #: Fewer rows than this, or fewer of the rarer of two classes, are met with a sentence.
 FEW_ROWS, FEW_OF_A_CLASS = 100, 20

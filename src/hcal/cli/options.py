@@ -45,7 +45,7 @@ READING: dict[str, tuple[Any, Any]] = {
         Annotated[
             list[Path],
             typer.Argument(
-                help=".npz .npy .csv .parquet .feather .jsonl .safetensors or a numpy pickle .p; "
+                help=".npz .npy .csv .parquet .feather .jsonl or a numpy pickle .p; "
                 "a folder or a pattern of files",
                 metavar="FILE",
             ),
@@ -64,6 +64,7 @@ READING: dict[str, tuple[Any, Any]] = {
     "unit": _text("--unit", "percent, where probabilities go up to 100"),
     "unlabelled": _text("--unlabelled", "drop: leave out rows without a label", "error", str),
     "unreadable": _text("--unreadable", "drop: leave out confidences that cannot be read", "error", str),
+    "ignore_index": _text("--ignore-index", "leave out rows, or pixels, with this label", kind=int | None),
     "ranges": _text("--ranges", "middle: read a stated '70-80 %' as 75 %", "error", str),
 }
 BLOCKS: dict[str, tuple[Any, Any]] = {
