@@ -63,7 +63,7 @@ def test_the_names_of_the_contract_exist() -> None:
 
 def test_the_package_ships_its_types_and_its_page() -> None:
     assert files("hcal").joinpath("py.typed").is_file()
-    for name in ("style.css", "script.js"):
+    for name in ("page.html", "style.css", "script.js"):
         assert files("hcal.reporting").joinpath(name).is_file()
 
 

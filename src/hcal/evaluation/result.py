@@ -226,7 +226,8 @@ class Evaluation:
                 cells.append(_range(d.low, d.high))
         return [*cells, r.metric.explain] if len(cells) == 2 else cells
 
-    def _groups(self) -> list[tuple[str, list[str]]]:
+    def by_level(self) -> list[tuple[str, list[str]]]:
+        """Return the question that each level asks, with the names of its metrics."""
         groups = [(lv, [n for n, r in self.results.items() if r.metric.level == lv]) for lv in LEVELS]
         return [(_LEVEL_TITLES[lv], names) for lv, names in groups if names]
 
@@ -257,7 +258,7 @@ class Evaluation:
         for i, column in enumerate(self._columns()):
             words = column == "what it says"
             table.add_column(column, justify="left" if i == 0 or words else "right", no_wrap=not words)
-        for title, names in self._groups():
+        for title, names in self.by_level():
             table.add_section()
             table.add_row(Text(title.split(":")[0], style="italic"))
             for name in names:
