@@ -247,7 +247,7 @@ def pieces_of(
                 needed += rows.n_bytes(plan.columns)
                 check_memory(path.name, peak * needed)
             most = size or max(n_rows, 1)
-            if labels is not None and rows.spatial:
+            if labels is not None and labels.ndim > 2 and rows.spatial:
                 check_mask(labels.shape, rows.spatial)
                 labels = labels.reshape(-1)
             cuts = rows.cuts(plan.columns, most * max(1, -(-n_rows // (most * _MOST_PIECES))))
