@@ -209,7 +209,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
     "unknown type": (
         ("fit", "a.docx", "-o", "m"),
         1,
-        "error: cannot read a.docx: the types are .arrow, .csv",
+        "error: cannot read a.docx: the types are .csv, .feather",
     ),
     "unknown metric": (("evaluate", "task.npz", "--metrics", "x"), 1, "unknown metric 'x'"),
     "unknown output": (("apply", "model.hcal", "task.npz", "-o", "p.doc"), 1, "cannot write p.doc"),
