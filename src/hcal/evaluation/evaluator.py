@@ -185,8 +185,8 @@ def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:
 
 def chosen_metrics(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
     """Return the metrics asked for, levels written out, and whether somebody chose them."""
-    if metrics is None:
-        return list_metrics(), False
+    if metrics is None or metrics == "all":
+        return list_metrics(), metrics is not None
     names: list[str] = []
     for name in [metrics] if isinstance(metrics, str) else metrics:
         members = list_metrics(name) if name in LEVELS else [name]
