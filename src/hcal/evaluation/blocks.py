@@ -91,7 +91,7 @@ class BatchedEvaluation:
 
 
 class _Part:
-    """What some rows add to an evaluation: a partial result (:mod:`hcal.partial`)."""
+    """What some rows add to an evaluation: a partial result (:mod:`hcal.passes`)."""
 
     def __init__(self, n_classes: int, streamed: list[str], positive: int, grouped: bool) -> None:
         self.before, self.after = (StreamingMetrics(n_classes, streamed) for _ in range(2))
