@@ -18,6 +18,7 @@ from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
+from hcal.text import printable, without_nan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,17 +179,20 @@ class Evaluation(Printed):
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one dictionary a metric: name, level, value, interval, chance level, differences."""
-        return [self._record(name, r) for name, r in self.results.items()]
-
-    def _record(self, name: str, r: Result) -> dict[str, Any]:
-        row: dict[str, Any] = {"metric": name, "level": r.metric.level, "value": r.value}
-        if self.ci is not None:
-            i = r.interval or Interval(nan, nan, "")
-            row |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
-        if name in self.differences:
-            d = self.differences[name]
-            row |= {"baseline": d.before, "change": d.change, "change_low": d.low, "change_high": d.high}
-        return row
+        rows = []
+        for name, r in self.results.items():
+            rows.append({"metric": name, "level": r.metric.level, "value": r.value})
+            if self.ci is not None:
+                i = r.interval or Interval(nan, nan, "")
+                rows[-1] |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
+            if d := self.differences.get(name):
+                rows[-1] |= {
+                    "baseline": d.before,
+                    "change": d.change,
+                    "change_low": d.low,
+                    "change_high": d.high,
+                }
+        return rows
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame with one row a metric."""
@@ -202,11 +206,15 @@ class Evaluation(Printed):
             "n", "k", "accuracy", "mean_confidence", "sharpness", "collapsed", "warnings", "ci", "test",
             "vector_test", "assessment", "clinical", "positive",
         )  # fmt: skip
-        content = {name: getattr(self, name) for name in names} | {
+        found = {name: getattr(self, name) for name in names}
+        plain = {
+            n: x.to_dict() if hasattr(x, "to_dict") else getattr(x, "__dict__", x) for n, x in found.items()
+        }
+        content = plain | {
             "groups": [g.group_row() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
         }
-        return json.dumps(_plain(content), indent=indent, allow_nan=False)
+        return json.dumps(without_nan(content), indent=indent, allow_nan=False)
 
     # -- for people -------------------------------------------------------------------------------
 
@@ -263,7 +271,7 @@ class Evaluation(Printed):
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=self._headline(), title_justify="left", title_style="bold")
+        table = Table()
         columns = self._columns()
         for head in columns:
             words = head == "what it says"
@@ -275,7 +283,8 @@ class Evaluation(Printed):
             table.add_row(Text(title.split(":")[0], style="italic"))
             for name in names:
                 table.add_row(*(text(name) for text in columns.values()))
-        return Group(table, *(Text(line) for line in self._closing()))
+        said = [Text(printable(line)) for line in self._closing()]
+        return Group(Text(printable(self._headline()), style="bold"), table, *said)
 
     def _width(self) -> int:
         # Narrower than this, numbers would be cut: then lines may wrap.
@@ -294,14 +303,3 @@ def _range(found: Interval | Difference | None) -> str:
     if found is None or found.low is None:
         return ""
     return f"{number_text(found.low)} … {number_text(found.high)}"
-
-
-def _plain(x: Any) -> Any:
-    """Make values ready for JSON: objects become dictionaries, and NaN null."""
-    if isinstance(x, list | tuple):
-        return [_plain(v) for v in x]
-    if isinstance(x, float) and x != x:
-        return None
-    if hasattr(x, "__dict__"):
-        x = x.to_dict() if hasattr(x, "to_dict") else vars(x)
-    return {k: _plain(v) for k, v in x.items()} if isinstance(x, dict) else x
