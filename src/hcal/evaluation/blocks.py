@@ -30,6 +30,7 @@ from hcal.passes import Runner, add_up
 #: A sample has at most so many rows, some metrics look at all pairs of them; and so many numbers.
 SAMPLE_ROWS: Final = 20_000
 SAMPLE_NUMBERS: Final = 2**23
+_COLUMNS: Final = ("scores", "y", "groups", "weight")
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,9 @@ class _Part:
             self.groups.update(probs, batch.y, batch.groups)
         ends = np.searchsorted(rows, [batch.start, batch.start + len(batch)])
         mine = rows[slice(*ends)] - batch.start
-        taken = {name: getattr(batch, name) for name in ("scores", "y", "groups", "weight")}
-        self.sample.append(replace(batch, **{n: None if a is None else a[mine] for n, a in taken.items()}))
+        columns = {name: getattr(batch, name) for name in _COLUMNS}
+        taken: dict[str, Any] = {name: None if x is None else x[mine] for name, x in columns.items()}
+        self.sample.append(replace(batch, **taken))
 
     def merge(self, other: Self) -> Self:
         """Add what another part has seen, of rows that come after."""
@@ -127,8 +129,9 @@ class _Part:
     def sampled(self) -> Batch:
         """Return the rows of the sample together."""
         parts = [batch for batch in self.sample if len(batch)]
-        names = [name for name in ("scores", "y", "groups", "weight") if getattr(parts[0], name) is not None]
-        return replace(parts[0], **{n: np.concatenate([getattr(b, n) for b in parts]) for n in names})
+        columns = {name: [getattr(batch, name) for batch in parts] for name in _COLUMNS}
+        joined: dict[str, Any] = {n: None if x[0] is None else np.concatenate(x) for n, x in columns.items()}
+        return replace(parts[0], **joined)
 
 
 def sample_numbers(n_rows: int, n_classes: int) -> NDArray[np.int64]:

@@ -190,5 +190,5 @@ def _slope_and_brier(fitted: Calibrator, x: FloatArray, y: IntArray) -> Float64:
     probs, slope = fitted.predict_proba(x), np.nan
     if probs.shape[1] == 2 and len(np.unique(y)) == 2:
         log_odds = logit(np.clip(probs[:, 1].astype(np.float64), 1e-8, 1 - 1e-8))
-        slope = logistic(np.stack([np.ones_like(log_odds), log_odds], axis=1), 1.0 * y)[0][1]
+        slope = logistic(np.stack([np.ones_like(log_odds), log_odds], axis=1), y.astype(np.float64))[0][1]
     return np.array([slope, brier_score(probs, y)])

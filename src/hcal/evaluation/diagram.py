@@ -185,8 +185,8 @@ def reliability(
             return drawn(title, p, event, s.w, ci, resamples, rng)
         return binned_curve(title, p, event, s.w, bins=bins, binning=binning, level=ci)
 
-    shown = {"top-label": [None], "positive": [positive], "class-wise": range(s.k)}[level]
-    return Reliability(tuple(curve(k) for k in shown), level, ci, s.n)
+    shown: dict[str, Any] = {"top-label": [None], "positive": [positive], "class-wise": range(s.k)}
+    return Reliability(tuple(curve(k) for k in shown[level]), level, ci, s.n)
 
 
 def _text(curve: ReliabilityCurve) -> str:

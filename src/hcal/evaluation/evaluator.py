@@ -166,7 +166,7 @@ def _tests(
 ) -> dict[str, Any]:
     """The tests, what they add up to with the certificate, and the clinical panel of two classes."""
     top, vector = calibration_test(s, random_state=seed), vector_test(s, seed)
-    found = {"test": top, "vector_test": vector}
+    found: dict[str, Any] = {"test": top, "vector_test": vector}
     title = "top label" if rate is None else f"P({rate.name})"
     found["assessment"] = assess(s, certificate, top, vector, title)
     if rate is not None and 0 < rate.observed < 1:
