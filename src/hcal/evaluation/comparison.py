@@ -187,7 +187,7 @@ def compare(
     else:
         given = tasks if isinstance(tasks, Mapping) else {Path(path).stem: path for path in tasks}
         sources = {
-            name: Task.from_arrays(name, *t[:4], input=input) if isinstance(t, tuple | list) else t
+            name: Task.from_arrays(name, t[0], t[1], t[2], t[3], input) if isinstance(t, tuple | list) else t
             for name, t in given.items()
         }
     if not sources:
