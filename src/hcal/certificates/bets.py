@@ -133,15 +133,14 @@ class Gamblers:
         self.start = self.start + total
         self.gained = np.zeros_like(self.gained)
 
-    def restart(self, capital: float) -> None:
-        """Deal a given log-capital to every event as at the start."""
-        self.weights = np.tile(self.prior, (len(self.start), 1))
-        self.start, self.gained = np.full_like(self.start, capital), np.zeros_like(self.gained)
+    @property
+    def capital(self) -> Float64:
+        """Log-capital of each event, shape (C,)."""
+        return self.start + log_mean(self.gained, self.weights)
 
     def leader(self) -> tuple[int, int]:
         """Return the event with the most capital, and its best bet."""
-        capital = self.start + log_mean(self.gained, self.weights)
-        event = int(capital.argmax())
+        event = int(self.capital.argmax())
         with np.errstate(divide="ignore"):
             bets = np.log(self.weights[event, :-1]) + self.gained[event, :-1]
         return event, int(bets.argmax())

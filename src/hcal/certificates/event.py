@@ -28,6 +28,8 @@ from hcal.numerics import Float64
 FAR = 0.05
 #: Nobody is told to collect more rows than this.
 PRACTICAL_ROWS = 1_000_000
+#: What counts as close enough: five points of probability.
+TOLERANCE = 0.05
 
 _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 
@@ -39,6 +41,22 @@ def part_name(level: int) -> str:
     ('eighth', '128th')
     """
     return _PARTS[level] if level < len(_PARTS) else f"{2**level}th"
+
+
+def class_tolerance(frequency: Float64, tolerance: float) -> Float64:
+    """Return the tolerance of a class in proportion to the spread of its own label: 2·√(π(1 − π))·tolerance.
+
+    At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be
+    small for a common class may be all there is to say about a rare one.
+
+    Examples
+    --------
+    >>> class_tolerance(np.array([0.5, 0.01]), 0.05).round(3)
+    array([0.05, 0.01])
+    """
+    # No row of a class tells no more than that it is rarer than about one in so many rows.
+    spread = np.sqrt(np.maximum(frequency * (1 - frequency), 1e-6))
+    return np.asarray(2 * spread * tolerance)
 
 
 @dataclass(frozen=True)
@@ -82,8 +100,6 @@ class EventCertificate:
     table : EventTable
     windows : Windows
     band : Band
-    assumed : MonotoneBand or None
-        What follows if the truth does not fall as the claim rises.
 
     Examples
     --------
@@ -99,7 +115,6 @@ class EventCertificate:
     table: EventTable
     windows: Windows
     band: Band
-    assumed: MonotoneBand | None = None
 
     @property
     def n(self) -> int:
@@ -162,15 +177,21 @@ class EventCertificate:
         return float(self.band.low[-1]), float(self.band.high[-1])
 
     @property
+    def proven_gap(self) -> float:
+        """How far off the mean of all rows is, at least."""
+        low, high = self.overall
+        return max(low, -high, 0.0)
+
+    @property
     def proven(self) -> str:
         """Over, under, or empty: the direction in which all rows together are proven to be off."""
-        low, high = self.overall
-        return "over" if low > 0 else ("under" if high < 0 else "")
+        return "" if not self.proven_gap else ("over" if self.overall[0] > 0 else "under")
 
     @cached_property
     def at_most(self) -> dict[int, float]:
         """For each resolution, how far off any of its windows can be."""
-        return {level: self.windows.worst(level) for level in self.windows.levels}
+        w = self.windows
+        return {level: float(w.at_most[w.level == level].max()) for level in w.levels}
 
     @cached_property
     def refutation(self) -> Refutation | None:
@@ -202,6 +223,11 @@ class EventCertificate:
             return None
         single = self.windows.level == -1
         return float(self.windows.at_most[single] @ self.windows.rows[single] / self.table.n)
+
+    @property
+    def monotone(self) -> MonotoneBand:
+        """What follows if the truth does not fall as the claim rises: a band of the truth, and a bound of the ECE."""
+        return monotone_band(self.table, self.windows)
 
     def rows_needed(self, bound: float) -> int | None:
         """Return about how many rows would prove a smooth error of at most ``bound``.
@@ -273,13 +299,10 @@ class EventCertificate:
                 name: getattr(w, name).astype(np.float64).tolist()
                 for name in ("level", "rows", "stated", "observed", "low", "high")
             },
-            "monotone": None if self.assumed is None else self.assumed.to_dict(),
         }
 
 
-def certify_event(
-    name: str, p: Any, c: Any = None, *, failure: float = 0.05, assume: str | None = None
-) -> EventCertificate:
+def certify_event(name: str, p: Any, c: Any = None, *, failure: float = 0.05) -> EventCertificate:
     """Certify one event, from rows or from a table.
 
     Parameters
@@ -291,10 +314,7 @@ def certify_event(
         Marks; not with a table.
     failure : float
         Half of it goes to the windows, half to the curve.
-    assume : {"monotone"}, optional
     """
     table = p if isinstance(p, EventTable) else table_of_rows(np.asarray(p), np.asarray(c))
     windows = find_windows(table, failure / 2)
-    band = find_band(table, windows, failure / 2)
-    assumed = monotone_band(table, windows) if assume == "monotone" else None
-    return EventCertificate(name, failure, table, windows, band, assumed)
+    return EventCertificate(name, failure, table, windows, find_band(table, windows, failure / 2))

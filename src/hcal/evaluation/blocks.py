@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs, leakage
 from hcal.calibrators.base import Calibrator
-from hcal.certificates.streaming import CertificateStream
+from hcal.certificates import CertificateStream
 from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation, Result
@@ -106,7 +106,7 @@ class _Part:
             self.after.update(probs, y, batch.weight)
             self.changed += int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
             x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
-            self._add_rows(leakage.fingerprint(x))
+            self.rows = leakage.merge_fingerprints(self.rows, leakage.fingerprint(x))
         if self.groups is not None:
             self.groups.update(probs, y, batch.groups)
         mine = numbers_between(rows, batch.start, batch.start + len(batch)) - batch.start
@@ -117,16 +117,12 @@ class _Part:
         """Add what another part has seen, of rows that come after."""
         self.before.merge(other.before)
         self.after.merge(other.after)
-        self._add_rows(other.rows)
+        self.rows = leakage.merge_fingerprints(self.rows, other.rows)
         if self.groups is not None and other.groups is not None:
             self.groups.merge(other.groups)
         self.changed += other.changed
         self.sample += other.sample
         return self
-
-    def _add_rows(self, rows: leakage.Fingerprint | None) -> None:
-        if rows is not None:
-            self.rows = rows if self.rows is None else leakage.merge_fingerprints(self.rows, rows)
 
     def sampled(self) -> SampledScores:
         """Return the rows of the sample together."""

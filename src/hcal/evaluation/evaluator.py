@@ -215,31 +215,9 @@ def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[
     return [text]
 
 
-def fit_overlap(calibrator: Any, scores: Any) -> leakage.Overlap | None:
-    """Return how many of these rows a calibrator was fitted on; None where it does not know its rows.
-
-    Examples
-    --------
-    >>> import hcal
-    >>> rng = np.random.default_rng(0)
-    >>> z = rng.normal(size=(50, 3))
-    >>> y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
-    >>> fit_overlap(hcal.make_calibrator("ts").fit(z, y), z).share
-    1.0
-    """
-    fitted = getattr(calibrator, "fitted_on_", None)
-    if fitted is None:
-        return None
-    own = getattr(calibrator, "rows", None)  # questions with different numbers of options have their own
-    if own is not None:
-        return leakage.overlap(fitted, np.asarray(own(scores)))
-    x = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
-    return leakage.overlap(fitted, x)
-
-
 def learned_from(calibrator: Any, scores: Any) -> list[str]:
     """Return a note where a calibrator was fitted on some of these rows; else nothing."""
-    return overlap_note(fit_overlap(calibrator, scores))
+    return overlap_note(leakage.fit_overlap(calibrator, scores))
 
 
 def overlap_note(found: leakage.Overlap | None) -> list[str]:
