@@ -15,8 +15,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.exceptions import NotFittedError
 
 from hcal import inputs, leakage
 from hcal.calibrators import prior
@@ -69,7 +67,7 @@ class Fitted:
     preserves: Preserves | Literal["as declared"] = "as declared"
 
 
-class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Calibrator(TakesScores, ABC):
     """Base of every calibrator: ``fit(logits, y)``, then ``predict_proba(logits)``.
 
     Subclasses set ``name``, ``title``, ``preserves`` and ``map_types`` and write ``_fit``. The constructor only
@@ -337,7 +335,7 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
 
     def _with_prior(self, new: Float64, log_ratio: Float64 | None) -> Self:
         """Return a fitted copy whose probabilities are multiplied by e^log_ratio, whatever this one's are."""
-        other: Self = clone(self)
+        other = self.clone()
         info = {key: told for key, told in self.info_.items() if key not in _OF_PREDICTIONS}
         fitted = Fitted(self.map_, self.converged_, "", info | {"prior": new.tolist()}, self.preserves)
         other._remember(
@@ -354,7 +352,7 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
 
     def _check_fitted(self) -> None:
         if "map_" not in vars(self):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(logits, y) first")
+            raise self._not_fitted()
 
     def _warn(self, fitted: Fitted) -> None:
         if not fitted.converged:

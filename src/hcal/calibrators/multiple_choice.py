@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from hcal import leakage
 from hcal.calibrators._scaling import Temperature
 from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.calibrators.parameters import Estimator
 from hcal.calibrators.registry import make_calibrator
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.inputs import InputKind, to_numpy
@@ -33,7 +32,7 @@ _COMMON = "common"
 Mask = NDArray[np.bool_]
 
 
-class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
+class MultipleChoiceCalibrator(Estimator):
     """Calibrated answers from per-option scores, with K options that may differ from question to question.
 
     Parameters
@@ -216,7 +215,8 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _check_fitted(self) -> None:
-        check_is_fitted(self, "members_")
+        if not hasattr(self, "members_"):
+            raise self._not_fitted()
 
     def _predict(self, compact: Float64) -> FloatArray:
         calibrator = self.members_.get(str(compact.shape[1]))

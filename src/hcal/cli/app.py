@@ -271,7 +271,6 @@ def compare(
     ] = None,
     latex: Annotated[bool, typer.Option("--latex", help="print a LaTeX table")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="print a markdown table")] = False,
-    plot: PlotOpt = None,
     jobs: Annotated[int | None, typer.Option("--jobs", help="processes; -1 for all cores")] = None,
     scheduler: Annotated[str | None, typer.Option("--scheduler", help="address of a Dask scheduler")] = None,
     shown: Annotated[Shown, OUTPUT],
@@ -279,14 +278,12 @@ def compare(
     """Fit several methods and show which does best on rows that they have not seen."""
     from hcal.cli import measure
 
-    check_output(plot, *files.file, test, files.labels)
+    check_output(out, *files.file, test, files.labels)
     table = measure.compare(
         files, test, folds=folds, methods=names_of(methods), metrics=names_of(metrics), results=out, n_jobs=jobs,
         scheduler=scheduler, progress=False if shown.silent else None,
     )  # fmt: skip
     table = table if sort is None else table.sorted(sort)
-    if plot is not None:
-        save_picture(table.plot(), plot)
 
     def show() -> None:
         if latex or markdown:
