@@ -1,6 +1,6 @@
 """Partial results: what a block of rows adds to an answer, and how two of them become one.
 
-Metrics, certificates, monitors and the sums that fits need all follow one protocol. A stream, a folder of
+Metrics, certificates and the sums that fits need all follow one protocol. A stream, a folder of
 files, Dask, torch.distributed and joblib are thin runners of it: each updates one part per block and merges
 the parts. Merging is associative, and commutative up to the rounding of sums.
 """

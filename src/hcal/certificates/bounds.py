@@ -45,22 +45,15 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
     array([0.0295, 0.6206, 1.    ])
     """
     c, reach = np.broadcast_arrays(np.asarray(c, np.float64), np.asarray(reach, np.float64))
-    highest = np.nextafter(1.0, 0)
-    # kl(c, q) ≥ 2(q − c)², ≥ (q − c)²/(2q) and ≥ −(1−c)·log(1−q) − entropy(c): all three lie above the root.
-    q = np.minimum(c + np.sqrt(reach / 2), c + reach + np.sqrt(reach**2 + 2 * c * reach))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        entropy = -(np.where(c > 0, c * np.log(c), 0.0) + np.where(c < 1, (1 - c) * np.log1p(-c), 0.0))
-        q = np.fmin(q, -np.expm1(-(reach + entropy) / (1 - c)))
-    q = np.minimum(np.maximum(q, c), highest)
-    inner = (c < 1) & (q > c)
+    q = np.minimum(c + np.sqrt(reach / 2), np.nextafter(1.0, 0))  # Pinsker: kl(c, q) ≥ 2(q − c)²
     for _ in range(_STEPS):
         with np.errstate(divide="ignore", invalid="ignore"):
-            step = (kl(c, q) - reach) * q * (1 - q) / (q - c)
-        step = np.where(inner & (step > 0), step, 0.0)
-        q = q - step
+            step = np.nan_to_num((kl(c, q) - reach) * q * (1 - q) / (q - c), posinf=0.0, neginf=0.0)
+        step = np.maximum(step, 0.0)
+        q = np.maximum(q - step, c)
         if not (step > 1e-12).any():
             break
-    return np.where(c >= 1, 1.0, np.where(q >= highest, 1.0, np.maximum(q, c)))
+    return np.where(np.maximum(q, c) >= np.nextafter(1.0, 0), 1.0, np.maximum(q, c))
 
 
 def kl_interval(c: ArrayLike, reach: ArrayLike) -> tuple[Vector, Vector]:

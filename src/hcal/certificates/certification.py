@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from hcal import inputs, leakage
 from hcal.certificates.bounds import Gain, certify_gain, check_level
 from hcal.certificates.event import TOLERANCE
 from hcal.certificates.result import Certificate, OutOfFoldCertificate
-from hcal.certificates.sources import CertificateStream, Event, Names, Rows, certify_source
+from hcal.certificates.sources import CertificateStream, Names, Rows, certify_source, headline
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import brier_rows
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from hcal.io.reading import Piece
     from hcal.passes import Runner
 
-Asked = str | int | Sequence[int | str]
-
 
 def certify(
     predictor: Any,
@@ -34,7 +32,6 @@ def certify(
     *,
     level: float = 0.95,
     baseline: Any = None,
-    events: str | int | Sequence[Asked] = ("top-label", "class-wise"),
     groups: Any = None,
     classes: Any = None,
     input: inputs.InputKind = "probs",
@@ -46,6 +43,8 @@ def certify(
 ) -> Any:
     """Certify how far a predictor can be from the truth, from fresh independent rows.
 
+    The event that is certified first is the top label, or with two classes P(positive); then every class. Any
+    other event is a problem of two classes: ``certify(probs[:, [0, 3]].sum(axis=1), np.isin(y, [0, 3]))``.
     Called as ``certify(probs, y)``, or as ``certify(calibrator, scores, y)``, which refuses the rows that the
     calibrator was fitted on. Every statement of the result holds, all at once, with probability at least
     ``level`` over the labels, for every number of rows and without assumptions on the model or the data.
@@ -62,10 +61,6 @@ def certify(
     level : float
     baseline : array-like of shape (N, K), optional
         Other predictions for the same rows: adds the certified gain in Brier score.
-    events : sequence of {"top-label", "class-wise", class, set of classes}
-        A class is its number, or its name among ``classes``.
-        The top label (of two classes P(positive)) has half of the failure; the others, the groups and the gain
-        share the rest equally.
     groups : array-like of shape (N,), optional
         A group of each row: every group is certified, the worst first. The event is the top label, or the
         positive class where there are two classes.
@@ -104,8 +99,8 @@ def certify(
     if out_of_fold:
         if groups is not None or baseline is not None:
             raise ValueError("out_of_fold=True certifies predictions alone: leave out groups and baseline")
-        options = {"classes": classes, "positive": positive, "tolerance": tolerance}
-        return _out_of_fold(predictor, scores, y, check_level(level), n_folds, random_state, options)
+        failure = check_level(level)
+        return _out_of_fold(predictor, scores, y, failure, n_folds, random_state, classes, positive)
     found = None
     if hasattr(predictor, "predict_proba"):
         if y is None:
@@ -129,7 +124,6 @@ def certify(
 
     return certify_source(
         Rows(sample, groups, _positive(positive, sample.k, names)),
-        _events(events, sample.k, names),
         found,
         level=level,
         tolerance=tolerance,
@@ -150,41 +144,22 @@ def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
     return Sample(probs if input == "probs" else softmax(inputs.check_logits(probs, input=input)[0]), y)
 
 
-def _events(events: Any, k: int, names: Names) -> list[Event]:
-    """Return the events asked for, each once: names, and sorted tuples of classes."""
-    listed = [events] if isinstance(events, str | int | np.integer) else list(events)
-    if not listed:
-        raise ValueError("events is empty: name at least one")
-    found: list[Any] = []
-    for event in listed:
-        if isinstance(event, str) and event in ("top-label", "class-wise"):
-            found.append(event)
-            continue
-        members = {
-            _number(m, names) for m in ([event] if isinstance(event, str | int | np.integer) else event)
-        }
-        if not members or not all(isinstance(m, int | np.integer) and 0 <= m < k for m in members):
-            raise ValueError(
-                f"events are 'top-label', 'class-wise', a class of 0..{k - 1} or a set of them, got {event!r}"
-            )
-        found.append(tuple(sorted(int(m) for m in members)))
-    return list(dict.fromkeys(found))
-
-
 def _positive(positive: int | str, k: int, names: Names) -> int:
-    number = _number(positive, names)
+    number = names.index(positive) if names is not None and positive in names else positive
     if isinstance(number, str) or (k == 2 and number not in (0, 1)):
         raise ValueError(f"positive must be class 0 or 1, or one of their names, got {positive!r}")
     return int(number)
 
 
-def _number(name: Any, names: Names) -> Any:
-    """Return the number of a class that is called by its name; anything else as it is."""
-    return names.index(name) if names is not None and name in names else name
-
-
 def _out_of_fold(
-    method: Any, scores: Any, y: Any, failure: float, n_folds: int, random_state: int, options: dict[str, Any]
+    method: Any,
+    scores: Any,
+    y: Any,
+    failure: float,
+    n_folds: int,
+    random_state: int,
+    classes: Any,
+    positive: Any,
 ) -> OutOfFoldCertificate:
     """Certify each fold's predictions by itself, and average.
 
@@ -197,22 +172,29 @@ def _out_of_fold(
     method = make_calibrator(method) if isinstance(method, str) else method
     if not hasattr(method, "predict_proba") or y is None:
         raise ValueError("out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)")
-    options["classes"] = options["classes"] or getattr(method, "class_names_", None)
     x = inputs.check_logits(scores, input=method.input)[0]
-    labels = inputs.check_labels(encode(y, options["classes"]), *x.shape)
-    if not 2 <= n_folds <= len(x) // 2:
-        raise ValueError(f"n_folds must lie between 2 and half the rows ({len(x) // 2}), got {n_folds}")
-    given = inputs.to_numpy(scores, "scores")[0]
-    order = np.random.default_rng(random_state).permutation(len(x))
-    options["events"] = "class-wise" if x.shape[1] == 2 else "top-label"
+    n, k = x.shape
+    names = classes or getattr(method, "class_names_", None)
+    names = None if names is None else check_classes(names, k)
+    labels = inputs.check_labels(encode(y, names), n, k)
+    if not 2 <= n_folds <= n // 2:
+        raise ValueError(f"n_folds must lie between 2 and half the rows ({n // 2}), got {n_folds}")
+    given, number = inputs.to_numpy(scores, "scores")[0], _positive(positive, k, names)
+    fold = np.empty(n, dtype=np.int64)
+    fold[np.random.default_rng(random_state).permutation(n)] = np.arange(n) % n_folds
     folds, probs = [], np.empty(x.shape)
-    for j in range(n_folds):
-        held = np.zeros(len(x), dtype=bool)
-        held[order[j::n_folds]] = True
-        fitted = method.clone().fit(given[~held], labels[~held])
-        probs[held] = fitted.predict_proba(given[held])
-        folds.append(certify(probs[held], labels[held], level=1 - failure / n_folds, **options))
-    return OutOfFoldCertificate(1 - failure, tuple(folds), certify(probs, labels, **options))
+    for held in (fold == j for j in range(n_folds)):
+        probs[held] = method.clone().fit(given[~held], labels[~held]).predict_proba(given[held])
+        folds.append(
+            headline(Rows(Sample(probs[held], labels[held]), None, number), failure / n_folds, names)
+        )
+    pooled = headline(Rows(Sample(probs, labels), None, number), failure, names)
+    *overall, bound = np.average([(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds])
+    wrong = sum(f.exact_refuted for f in folds)
+    return OutOfFoldCertificate(
+        1 - failure, n, k, (float(overall[0]), float(overall[1])), float(bound), pooled.estimate,
+        pooled.share_far, wrong, tuple(folds), pooled,
+    )  # fmt: skip
 
 
 def certify_batches(

@@ -24,11 +24,9 @@ from hcal.certificates.windows import (
 )
 from hcal.numerics import Float64
 
-#: More points of probability than this are far off.
-FAR = 0.05
 #: Nobody is told to collect more rows than this.
 PRACTICAL_ROWS = 1_000_000
-#: What counts as close enough: five points of probability.
+#: What counts as close enough, and beyond it as far off: five points of probability.
 TOLERANCE = 0.05
 
 _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
@@ -95,11 +93,10 @@ class EventCertificate:
     Attributes
     ----------
     name : str
-    failure : float
-        The probability with which any of it may be wrong.
     table : EventTable
-    windows : Windows
-    band : Band
+        Claims and marks.
+    failure : float
+        The probability with which any of it may be wrong: half of it for the windows, half for the curve.
 
     Examples
     --------
@@ -111,10 +108,18 @@ class EventCertificate:
     """
 
     name: str
-    failure: float
     table: EventTable
-    windows: Windows
-    band: Band
+    failure: float
+
+    @cached_property
+    def windows(self) -> Windows:
+        """Windows of neighbours at every resolution, each with an interval of its truth."""
+        return find_windows(self.table, self.failure / 2)
+
+    @cached_property
+    def band(self) -> Band:
+        """The cumulative curve with its band."""
+        return find_band(self.table, self.windows, self.failure / 2)
 
     @property
     def n(self) -> int:
@@ -154,13 +159,13 @@ class EventCertificate:
     def share_far(self) -> float:
         """Estimated share of rows whose claim is off by more than 5 points."""
         share, mean, spread = self._posterior
-        return float(share @ (ndtr((mean - FAR) / spread) + ndtr((-mean - FAR) / spread)))
+        return float(share @ (ndtr((mean - TOLERANCE) / spread) + ndtr((-mean - TOLERANCE) / spread)))
 
     @cached_property
     def _posterior(self) -> tuple[Float64, Float64, Float64]:
         """Share of the rows, mean and standard deviation of the gap of each window."""
         w = self.windows
-        level = -1 if discrete_values(self.table) else min(max(w.levels), 4)
+        level = -1 if discrete_values(self.table) else min(w.levels[-1], 4)
         here = (w.level == level) & (w.aligned > 0)
         rows, gap = w.rows[here], (w.stated - w.observed)[here]
         rate = (w.observed[here] * rows + 0.5) / (rows + 1)
@@ -282,8 +287,8 @@ class EventCertificate:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
         keep = np.unique(np.linspace(0, len(self.band.at) - 1, 200).astype(int))
-        w = self.windows
         plain = ("failure", "stated", "observed", "overall", "estimate", "share_far", "at_least")
+        columns = ("level", "rows", "stated", "observed", "low", "high")
         return {
             "event": self.name,
             "rows": self.n,
@@ -295,26 +300,10 @@ class EventCertificate:
             "exactly_calibrated_refuted": self.exact_refuted,
             "discrete_ece_at_most": self.discrete_error,
             "curve": {n: getattr(self.band, n)[keep].tolist() for n in ("at", "estimate", "low", "high")},
-            "windows": {
-                name: getattr(w, name).astype(np.float64).tolist()
-                for name in ("level", "rows", "stated", "observed", "low", "high")
-            },
+            "windows": {name: getattr(self.windows, name).tolist() for name in columns},
         }
 
 
-def certify_event(name: str, p: Any, c: Any = None, *, failure: float = 0.05) -> EventCertificate:
-    """Certify one event, from rows or from a table.
-
-    Parameters
-    ----------
-    name : str
-    p : array of shape (N,), or EventTable
-        Claimed probabilities.
-    c : array of shape (N,)
-        Marks; not with a table.
-    failure : float
-        Half of it goes to the windows, half to the curve.
-    """
-    table = p if isinstance(p, EventTable) else table_of_rows(np.asarray(p), np.asarray(c))
-    windows = find_windows(table, failure / 2)
-    return EventCertificate(name, failure, table, windows, find_band(table, windows, failure / 2))
+def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
+    """Certify one event from claimed probabilities (N,) and marks (N,), but for a probability of failure."""
+    return EventCertificate(name, table_of_rows(np.asarray(p), np.asarray(c)), failure)

@@ -14,10 +14,10 @@ import math
 import os
 import stat
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
 import numpy as np
 
@@ -37,13 +37,6 @@ _KEPT = 1000  # files and alarms that are remembered
 _LARGEST_FILE = 1 << 28
 _MOST_CLASSES = 1 << 20
 _SCHEMA = 3
-#: What a state and a file in it hold; the other values of a state are settings, which the monitor checks.
-_STATE: dict[str, Any] = {
-    "schema": int, "level": float, "tolerance": float | str, "events": list, "positive": int,
-    "classes": list | None, "n": int, "n_classes": int, "raised": bool, "past": float, "alarm": dict | None,
-    "alarms": list, "files": list, "arrays": dict, "recent": list,
-}  # fmt: skip
-_FILE: dict[str, Any] = {"name": str, "digest": str, "date": str, "sums": list}
 
 
 @dataclass(frozen=True)
@@ -102,9 +95,8 @@ class Monitor:
         Probability of a false alarm over all time, however often one looks.
     tolerance : float or "auto"
         Events that are off by at most this are no reason for an alarm; 0 for any miscalibration. ``"auto"``
-        takes 5 points for an event of one half and less for rarer ones, from the first probabilities.
-    events : sequence of {"top-label", "class-wise", "vector"}, optional
-        Families; all of them by default. The whole vector has no tolerance: with one it is left out.
+        takes 5 points for an event of one half and less for rarer ones, from the first probabilities. With
+        a tolerance the top label and the classes are checked, without one the whole vector too.
     positive : int
         The class that is checked where there are two.
     classes : sequence of K str or int, optional
@@ -138,7 +130,6 @@ class Monitor:
         level: float = 0.05,
         tolerance: float | str = 0.0,
         *,
-        events: Sequence[str] | None = None,
         positive: int = 1,
         classes: Sequence[ClassName] | None = None,
     ) -> None:
@@ -149,19 +140,7 @@ class Monitor:
         self.level, self.positive = float(level), int(positive)
         self.tolerance = "auto" if tolerance == "auto" else float(tolerance)
         self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
-        self.events = self._families(events)
         self.reset()
-
-    def _families(self, events: Sequence[str] | None) -> tuple[str, ...]:
-        chosen = tuple(FAMILIES) if events is None else tuple([events] if isinstance(events, str) else events)
-        unknown = [e for e in chosen if e not in FAMILIES]
-        if unknown or not chosen:
-            raise ValueError(f"events are {', '.join(FAMILIES)}; got {unknown[0] if unknown else 'none'!r}")
-        if self.tolerance and events is None:
-            chosen = tuple(e for e in chosen if e != "vector")
-        if self.tolerance and "vector" in chosen:
-            raise ValueError("the whole vector has no tolerance: choose 'top-label' or 'class-wise' with one")
-        return chosen
 
     def reset(self) -> Self:
         """Forget all rows, alarms and files; the settings stay."""
@@ -170,12 +149,13 @@ class Monitor:
         self.alarms: list[Alarm] = []
         self.files: list[dict[str, Any]] = []
         self._gamblers: dict[str, Gamblers] = {}
-        self._tolerances: dict[str, Float64] = {}
         self._past = 0.0  # log-evidence of all rows until it last started anew
+        self._raised = False  # in the block under way
+        #: Of the top label and every checked class: how far off is tolerated, (1 + C,).
+        self._allowed = np.zeros(2)
         #: Of the whole stream and of each recent block: rows, claims, marks and variances, (4, 1 + C).
         self._total = np.zeros((4, 2))
         self._recent: deque[Float64] = deque(maxlen=RECENT)
-        self._raised = False  # in the block under way
         return self
 
     # -- rows -------------------------------------------------------------------------------------
@@ -216,20 +196,21 @@ class Monitor:
         return self
 
     def _begin(self, k: int, p: Float64 | None = None) -> None:
+        if k == 2 and self.positive not in (0, 1):
+            raise ValueError(f"positive must be class 0 or 1, got {self.positive}")
         self.n_classes = k
-        self._start_anew()
-        width = 1 + (k if k > 2 else 1)
-        self._total = np.zeros((4, width))
-        every = np.full(width, 0.0 if self.tolerance == "auto" else self.tolerance)
+        self._total = np.zeros((4, 1 + (k if k > 2 else 1)))
+        self._allowed = np.full(self._total.shape[1], 0.0 if self.tolerance == "auto" else self.tolerance)
         if p is not None and self.tolerance == "auto":
             stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
-            every = class_tolerance(stated, TOLERANCE)
-        self._tolerances = {"top-label": every[:1], "class-wise": every[1:], "vector": np.zeros(1)}
+            self._allowed = class_tolerance(stated, TOLERANCE)
+        self._start_anew()
 
     def _start_anew(self) -> None:
-        """Deal a capital of 1."""
-        many = {"class-wise": self.n_classes if self.n_classes > 2 else 1}
-        self._gamblers = {f: Gamblers(many.get(f, 1), len(FAMILIES[f])) for f in self.events}
+        """Deal a capital of 1. The whole vector has no tolerance: with one it is left out."""
+        many = {"class-wise": len(self._allowed) - 1}
+        chosen = [f for f in FAMILIES if f != "vector" or not self.tolerance]
+        self._gamblers = {f: Gamblers(many.get(f, 1), len(FAMILIES[f])) for f in chosen}
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
@@ -240,11 +221,17 @@ class Monitor:
 
     def _block(self, p: Float64, y: IntArray) -> None:
         claims, marks = self._claims(p, y)
-        family = {"top-label": slice(0, 1), "class-wise": slice(1, None)}
-        logs = {f: log_vector_payoffs(p, y)[:, None] if f == "vector" else
-                log_payoffs(claims[:, family[f]], marks[:, family[f]], FAMILIES[f], self._tolerances[f])
-                for f in self.events}  # fmt: skip
-        paths = np.stack([log_average(self._gamblers[f].path(logs[f])) for f in self.events], axis=1)
+        capitals = []
+        for family, gamblers in self._gamblers.items():
+            if family == "vector":
+                logs = log_vector_payoffs(p, y)[:, None]
+            else:
+                events = slice(0, 1) if family == "top-label" else slice(1, None)
+                logs = log_payoffs(
+                    claims[:, events], marks[:, events], FAMILIES[family], self._allowed[events]
+                )
+            capitals.append(log_average(gamblers.path(logs)))
+        paths = np.stack(capitals, axis=1)
         total = log_average(paths)
         rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
         if self.n % BLOCK == 0:
@@ -275,7 +262,7 @@ class Monitor:
             self.alarm = None
 
     def _describe(self, row: int, families: Float64, log_evidence: float, sums: Float64) -> Alarm:
-        family = self.events[int(families.argmax())]
+        family = list(self._gamblers)[int(families.argmax())]
         event, bet = self._gamblers[family].leader()
         column = 1 + event if family == "class-wise" else 0
         number = self.positive if self.n_classes == 2 else event
@@ -359,19 +346,18 @@ class Monitor:
 
     def _arrays(self) -> dict[str, Float64]:
         """Return every array that evidence depends on, by name."""
-        found: dict[str, Float64] = {"total": self._total}
-        for f, g in self._gamblers.items():
-            found |= {f"{f} tolerance": self._tolerances[f], f"{f} weights": g.weights}
-            found |= {f"{f} start": g.start, f"{f} gained": g.gained}
+        found = {"total": self._total, "allowed": self._allowed}
+        for family, g in self._gamblers.items():
+            found |= {f"{family} {name}": getattr(g, name) for name in ("weights", "start", "gained")}
         return found
 
     @property
     def state(self) -> dict[str, Any]:
         """Everything needed to go on later, as plain values."""
         return {
-            "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance, "events": list(self.events),
-            "positive": self.positive, "classes": None if self.classes is None else list(self.classes),
-            "n": self.n, "n_classes": self.n_classes, "raised": self._raised, "past": self._past,
+            "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance, "positive": self.positive,
+            "classes": None if self.classes is None else list(self.classes), "n": self.n,
+            "n_classes": self.n_classes, "raised": self._raised, "past": self._past,
             "alarm": None if self.alarm is None else asdict(self.alarm),
             "alarms": [asdict(a) for a in self.alarms], "files": self.files,
             "arrays": {name: array.tolist() for name, array in self._arrays().items()},
@@ -388,35 +374,33 @@ class Monitor:
         >>> Monitor.from_state(monitor.state).evidence == monitor.evidence
         True
         """
-        found = state.get("schema") if isinstance(state, dict) else None
-        if found != _SCHEMA:
+        schema = state.get("schema") if isinstance(state, dict) else None
+        if schema != _SCHEMA:
             raise ValueError(
-                f"the state has schema {found!r:.40}; this hcal reads {_SCHEMA}: start a new one"
+                f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one"
             )
-        _check_kinds(state, _STATE, "the state")
-        sizes = [state[name] for name in ("n_classes", "positive")]
-        if state["n"] < 0 or min(sizes) < 0 or max(sizes) > _MOST_CLASSES:
-            raise ValueError("the state: n, n_classes and positive must be counts")
-        settings = {name: state[name] for name in ("level", "tolerance", "events", "positive", "classes")}
-        made = cls(**settings)
-        made.n, made._raised, made._past = state["n"], state["raised"], state["past"]
-        if state["n_classes"]:
-            made._begin(state["n_classes"])
+        made = cls(state["level"], state["tolerance"], positive=state["positive"], classes=state["classes"])
+        if _checked(state["n_classes"], 0, "n_classes"):
+            made._begin(min(state["n_classes"], _MOST_CLASSES))
             made.classes = None if made.classes is None else check_classes(made.classes, made.n_classes)
+        # What a state of these settings looks like, and the least that its numbers may be.
+        least = {name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)
+                 for name, array in made._arrays().items()}  # fmt: skip
+        alarm = asdict(Alarm(0, "", "", "", 0.0, 0, 0.0, 0.0, 0))
+        form = made.state | {"alarms": [alarm], "arrays": least, "recent": [least["total"]]}
+        form |= {"alarm": None if state["alarm"] is None else alarm, "classes": state["classes"]}
+        form["files"] = [{"name": "", "digest": "", "date": "", "sums": np.zeros(4)}]
+        found = _checked(state, form, "the state")
         for name, array in made._arrays().items():
-            low = -np.inf if name.endswith(("start", "gained")) else 0.0
-            array[...] = _check_numbers(state["arrays"][name], array.shape, name, low)
+            array[...] = found["arrays"][name]
             if name.endswith("weights") and (np.abs(array.sum(axis=1) - 1) > 1e-6).any():
                 raise ValueError(f"{name} must sum to 1")
-        made._recent.extend(_check_numbers(r, made._total.shape, "recent", 0.0) for r in state["recent"])
+        made.n, made._raised, made._past = (found[name] for name in ("n", "raised", "past"))
+        made.alarms, made.files = [Alarm(**a) for a in found["alarms"]], state["files"]
+        made.alarm = None if found["alarm"] is None else Alarm(**found["alarm"])
+        made._recent.extend(found["recent"])
         if made.n % BLOCK and not made._recent:
             raise ValueError("recent must hold the block under way")
-        given = [*state["alarms"], *([] if state["alarm"] is None else [state["alarm"]])]
-        alarms = [Alarm(**_check_kinds(a, get_type_hints(Alarm), "an alarm")) for a in given]
-        made.alarm = None if state["alarm"] is None else alarms.pop()
-        made.alarms, made.files = alarms, [_check_kinds(f, _FILE, "a file") for f in state["files"]]
-        for file in made.files:
-            _check_numbers(file["sums"], (4,), "the sums of a file", 0.0)
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -442,25 +426,25 @@ class Monitor:
             raise ValueError(f"{shown} is not the state of a monitor: {reason}") from None
 
 
-def _check_kinds(value: Any, kinds: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a dictionary that holds exactly the declared keys, each of its type, and no NaN or infinity."""
-    if not isinstance(value, dict) or set(value) != set(kinds):
-        raise ValueError(f"{name} must hold {', '.join(kinds)}")
-    for key, kind in kinds.items():
-        found = value[key]
-        wrong = not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool)
-        if wrong or (isinstance(found, float) and not math.isfinite(found)):
-            raise ValueError(f"{name}: {key} must be {getattr(kind, '__name__', kind)}")
+def _checked(value: Any, form: Any, name: str) -> Any:
+    """Return a value of the same keys, types and shapes as another, its numbers finite and not less."""
+    if isinstance(form, dict):
+        right = isinstance(value, dict) and set(value) == set(form)
+        value = {key: _checked(value[key], form[key], key) for key in form} if right else value
+    elif isinstance(form, list):  # the form of each of any number
+        right = isinstance(value, list)
+        value = [_checked(each, form[0], name) for each in value] if right else value
+    elif isinstance(form, np.ndarray):
+        value = np.asarray(value, dtype=np.float64)
+        right = value.shape == form.shape and bool((np.isfinite(value) & (value >= form)).all())
+    elif form is None:
+        right = value is None or type(value) is int
+    else:
+        right = type(value) is type(form) and (type(value) is not float or math.isfinite(value))
+        right = right and (type(value) is not int or 0 <= value < 2**53)
+    if not right:
+        raise ValueError(f"{name} is not as a monitor writes it")
     return value
-
-
-def _check_numbers(value: Any, shape: tuple[int, ...], name: str, low: float) -> Float64:
-    """Return finite numbers of at least ``low`` as an array of a given shape."""
-    found = np.asarray(value, dtype=np.float64)
-    if found.shape != shape or not np.isfinite(found).all() or (found < low).any():
-        least = "" if low == -np.inf else f" of at least {low:g}"
-        raise ValueError(f"{name} must hold finite numbers{least} in shape {shape}")
-    return found
 
 
 def _window(sums: Float64) -> dict[str, float]:

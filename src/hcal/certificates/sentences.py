@@ -68,7 +68,7 @@ def rows_words(event: EventCertificate, limit: float) -> str:
     >>> from hcal.certificates import certify_event
     >>> found = certify_event("top label", np.full(1000, 0.9), np.arange(1000) % 10 > 0)
     >>> rows_words(found, 0.01)
-    'About 28,000 rows would tell, if it is calibrated.'
+    'About 15,000 rows would tell, if it is calibrated.'
     """
     needed = event.rows_needed(limit)
     if needed is None:
@@ -105,10 +105,8 @@ def all_sentences(certificate: Certificate) -> list[str]:
     """Return the sentences of a certificate, the most important first."""
     c = certificate
     lines = [c.basis, _size(c.n, c.k, c.level)]
-    for event in _spoken_of(c):
-        limit = c.limit if event is c.headline else c.tolerance
-        lines += event_sentences(event, limit, _name(c, event))
-    if c.classes is not None and c.k > 2:
+    lines += event_sentences(c.headline, c.limit)
+    if c.classes is not None:
         lines += class_sentences(c.classes, c.tolerance)
     if c.gain is not None:
         lines.append(gain_sentence(c.gain))
@@ -119,16 +117,14 @@ def all_sentences(certificate: Certificate) -> list[str]:
 
 def out_of_fold_sentences(found: OutOfFoldCertificate) -> list[str]:
     """Return the sentences of an out-of-fold certificate."""
-    main, folds = found.pooled.headline, len(found.folds)
-    title = _name(found.pooled, main)
-    wrong = sum(f.refuted for f in found.folds)
+    folds, wrong = len(found.folds), found.refuted
     return [
         f"Out-of-fold: every row's probability comes from a fit without its fold ({folds} folds). The "
         f"statements are about these fits on {100 - 100 / folds:.0f} % of the rows, not about one calibrator "
         "fitted on all of them. Assumed: rows are independent of each other.",
-        _size(found.n, found.pooled.k, found.level),
-        _rate_sentence(title, main, found.overall),
-        f"{title}: {error_words(found)}",
+        _size(found.n, found.k, found.level),
+        _rate_sentence(found.pooled, found.overall),
+        f"{capital(found.pooled.name)}: {error_words(found)}",
         f"{wrong} of {folds} fits are proven to be off." if wrong else "No fit is proven to be off.",
     ]
 
@@ -137,25 +133,11 @@ def _size(n: int, k: int, level: float) -> str:
     return f"{n:,} rows, {k} classes. All statements hold together with probability {100 * level:g} %."
 
 
-def _spoken_of(certificate: Certificate) -> list[EventCertificate]:
-    """Return the events in the order of sentences: the headline first; of two classes no top label."""
-    c = certificate
-    others = [e for e in c.events.values() if e is not c.headline and not (c.k == 2 and e is c.top)]
-    return [c.headline, *others]
-
-
-def _name(certificate: Certificate, event: EventCertificate) -> str:
-    """Return what a sentence calls an event: of two classes P(name)."""
-    classes = certificate.classes
-    if certificate.k == 2 and classes is not None and event is certificate.headline:
-        return f"P({event.name if classes.names is None else event.name.removeprefix('class ')})"
-    return capital(event.name)
-
-
-def event_sentences(event: EventCertificate, limit: float, title: str) -> list[str]:
+def event_sentences(event: EventCertificate, limit: float) -> list[str]:
     """Return what is estimated and proven about one event; ``limit`` is its tolerance."""
+    title = capital(event.name)
     lines = [
-        _rate_sentence(title, event, event.overall),
+        _rate_sentence(event, event.overall),
         f"{title}: {error_words(event, limit)}",
         _part_sentence(event, limit),
         _refutation_sentence(event),
@@ -172,11 +154,11 @@ def event_sentences(event: EventCertificate, limit: float, title: str) -> list[s
     return lines
 
 
-def _rate_sentence(title: str, event: EventCertificate, overall: tuple[float, float]) -> str:
-    low, high = (event.stated - end for end in reversed(overall))
+def _rate_sentence(event: EventCertificate, overall: tuple[float, float]) -> str:
+    low, high = max(event.stated - overall[1], 0.0), min(event.stated - overall[0], 1.0)
     return (
-        f"{title}: stated {share(event.stated)} on average, observed {share(event.observed)}; the true rate "
-        f"lies between {share(max(low, 0.0))} and {share(min(high, 1.0))}."
+        f"{capital(event.name)}: stated {share(event.stated)} on average, observed {share(event.observed)}; "
+        f"the true rate lies between {share(low)} and {share(high)}."
     )
 
 
@@ -215,7 +197,7 @@ def _direction(found: Refutation, top: bool = False) -> str:
 def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
     """Return how many classes are within their tolerance, the largest bound, and those proven wrong."""
     within = int((classes.bound <= class_tolerance(classes.frequency, tolerance)).sum())
-    many = len(classes.classes)
+    many = len(classes.bound)
     if within:
         some = f"All {many}" if within == many else f"{within} of {many}"
         told = f"{some} classes are proven to be within their tolerance."
@@ -237,44 +219,27 @@ def class_sentences(classes: ClassCertificates, tolerance: float) -> list[str]:
 
 def gain_sentence(gain: Gain) -> str:
     """Return the certified gain over the baseline; about the population, not these rows."""
+    here = f"in the population (here {gain.before:.4f} → {gain.after:.4f})"
     if gain.at_least > 0:
-        return (
-            f"Against the baseline, the Brier score improves by at least {gain.at_least:.4f} in the "
-            f"population (here {gain.before:.4f} → {gain.after:.4f})."
-        )
+        return f"Against the baseline, the Brier score improves by at least {gain.at_least:.4f} {here}."
     if gain.at_most < 0:
-        return f"The baseline is better: its Brier score is lower by at least {-gain.at_most:.4f}."
-    return (
-        f"No gain over the baseline is proven: the Brier score changes by {-gain.at_most:+.4f} to "
-        f"{-gain.at_least:+.4f} (negative is better)."
-    )
+        return f"The baseline is better: its Brier score is lower by at least {-gain.at_most:.4f} {here}."
+    ends = f"between {-gain.at_most:+.4f} and {-gain.at_least:+.4f}"
+    return f"No gain over the baseline is proven: the change of the Brier score lies {ends} {here}."
 
 
 def table_lines(certificate: Certificate) -> list[str]:
-    """Return the table of a certificate as aligned lines, its first the heads."""
+    """Return every resolution of the headline and every group, as aligned lines, the first the heads."""
+    event, w = certificate.headline, certificate.headline.windows
     rows = [["event", "rows", "off by at least", "off by at most", "smooth error at most"]]
-
-    def add(name: str, n: float, least: float, most: float, bound: float | None) -> None:
-        smooth = "" if bound is None else f"{bound:.4f}"
-        rows.append([name, f"{n:,.0f}", f"{least:.4f}", f"{most:.4f}", smooth])
-
-    for event in _spoken_of(certificate):
-        w = event.windows
-        for level, most in event.at_most.items():
-            here = w.level == level
-            name = f"  each {part_name(level)}" if level else _name(certificate, event)
-            bound = None if level else event.bound
-            add(name, w.rows[here].mean(), w.at_least[here].max(), most, bound)
-    c = certificate.classes
-    if c is not None and certificate.k > 2:
-        order = sorted(range(len(c.classes)), key=lambda i: (-c.at_least[i], -c.bound[i]))
-        for i in order[:_SHOWN]:
-            most = max(abs(c.low[i]), abs(c.high[i]))
-            add(c.title(int(c.classes[i])), certificate.n, c.at_least[i], most, c.bound[i])
-        if len(order) > _SHOWN:
-            rows.append([f"  … {len(order) - _SHOWN} more classes", "", "", "", ""])
+    for level, most in event.at_most.items():
+        here = w.level == level
+        name = f"  each {part_name(level)}" if level else capital(event.name)
+        cells = [f"{w.rows[here].mean():,.0f}", f"{w.at_least[here].max():.4f}", f"{most:.4f}"]
+        rows.append([name, *cells, "" if level else f"{event.bound:.4f}"])
     for g in certificate.groups:
-        add(f"group {printable(g.name)}", g.n, g.proven_gap, max(map(abs, g.overall)), g.bound)
+        numbers = (g.proven_gap, max(map(abs, g.overall)), g.bound)
+        rows.append([f"group {printable(g.name)}", f"{g.n:,}", *(f"{x:.4f}" for x in numbers)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows

@@ -8,14 +8,13 @@ rows, and as tight to within the width of a bin.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from hcal import inputs, leakage
 from hcal.certificates.bounds import Gain, check_level
-from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation, certify_event
+from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation
 from hcal.certificates.result import Certificate, ClassCertificates
 from hcal.certificates.windows import BINS, EventTable, bin_of, table_of_bins, table_of_rows
 from hcal.io.class_names import ClassName, check_classes, class_title
@@ -24,13 +23,7 @@ from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 from hcal.text import printable
 
 Names = Sequence[ClassName] | None
-#: A set of classes, or a family by its name.
-Event = tuple[int, ...] | Literal["top-label", "class-wise"]
-FAMILIES: tuple[Event, ...] = ("top-label", "class-wise")
-#: Up to this many probabilities every class is sorted exactly; beyond it they are put into fine bins.
-EXACT_ENTRIES = 1 << 25
 _BLOCK = 1 << 22  # probabilities that are put into bins at a time
-_KEPT = 16  # classes, those furthest off, whose full certificates are kept
 
 #: First line of a certificate of probabilities, which do not tell where they come from.
 _ASSUMED = (
@@ -49,31 +42,21 @@ class Rows:
     """The events of rows in memory."""
 
     def __init__(self, sample: Sample, groups: Any = None, positive: int = 1) -> None:
-        self.sample, self.positive = sample, positive
-        self.n, self.n_classes = sample.n, sample.k
-        self._groups = None if groups is None else group_names(groups, sample.n)
+        self.data, self.n, self.n_classes, self.positive = sample.data, sample.n, sample.k, positive
+        self._groups = [] if groups is None else _each_group(groups, self.n)
 
-    def table(self, event: Event) -> EventTable:
-        """Return the table of the top label, or of a set of classes."""
-        data = self.sample.data
-        if event == "top-label":
-            return table_of_rows(data.conf, data.hit)
-        if len(event) == 1 and self.n_classes > 2 and self.n * self.n_classes > EXACT_ENTRIES:
-            return self._bins.table(event)
-        p = sum((data.column(int(k)) for k in event), np.zeros(self.n))
-        return table_of_rows(np.minimum(p, 1.0), np.isin(data.y, event))
+    def main_table(self) -> EventTable:
+        """Return the table of the event of the headline."""
+        return table_of_rows(*_main_event(self.data, self.positive))
 
-    @cached_property
-    def _bins(self) -> CertificateStream:
-        return CertificateStream(self.n_classes).update(self.sample.data.probs, self.sample.y)
+    def class_table(self, k: int) -> EventTable:
+        """Return the table of one class."""
+        return table_of_rows(self.data.column(k), self.data.y == k)
 
     def group_tables(self) -> dict[str, EventTable]:
-        """Return the table of every group."""
-        if self._groups is None:
-            return {}
-        p, c = _main_event(self.sample.data, self.positive)
-        names, which = self._groups
-        return {name: table_of_rows(p[which == g], c[which == g]) for g, name in enumerate(names)}
+        """Return the table of every group, of the event of the headline."""
+        p, c = _main_event(self.data, self.positive)
+        return {name: table_of_rows(p[rows], c[rows]) for name, rows in self._groups}
 
 
 class CertificateStream:
@@ -105,8 +88,8 @@ class CertificateStream:
         self.n_classes, self.positive, self.n = int(n_classes), int(positive), 0
         self.fitted_on = fitted_on
         # Each (…, 3, BINS): rows, sums of their claims, and how often the event happened.
+        self._main = np.zeros((3, BINS))
         self._classes = np.zeros((self.n_classes, 3, BINS))
-        self._top = np.zeros((3, BINS))
         self._groups: dict[str, Float64] = {}
         self._rows: leakage.Fingerprint | None = None
 
@@ -124,13 +107,12 @@ class CertificateStream:
         data = Data(probs, y)
         if data.k != self.n_classes:
             raise ValueError(f"probs has {data.k} classes, this certificate was made for {self.n_classes}")
-        self._top += _cells(data.conf, data.hit)
+        p, c = _main_event(data, self.positive)
+        self._main += _cells(p, c)
         for rows in row_blocks(data.probs.shape, _BLOCK):
             self._add_classes(data.probs[rows], data.y[rows])
         if groups is not None:
-            p, c = _main_event(data, self.positive)
-            names, which = group_names(groups, data.n)
-            self._add_groups({n: _cells(p[which == g], c[which == g]) for g, n in enumerate(names)})
+            self._add_groups({name: _cells(p[g], c[g]) for name, g in _each_group(groups, data.n)})
         if logits is not None and self.fitted_on is not None:
             self._rows = leakage.merge_fingerprints(self._rows, leakage.fingerprint(logits))
         self.n += data.n
@@ -151,16 +133,20 @@ class CertificateStream:
         """Add what another accumulator has seen; in any order, the sum is the same."""
         if (self.n_classes, self.positive) != (other.n_classes, other.positive):
             raise ValueError("only accumulators of the same classes can be merged")
-        self._top += other._top
+        self._main += other._main
         self._classes += other._classes
         self._add_groups(other._groups)
         self._rows = leakage.merge_fingerprints(self._rows, other._rows)
         self.n += other.n
         return self
 
-    def table(self, event: Event) -> EventTable:
-        """Return the table of the top label, or of one class."""
-        return table_of_bins(*(self._top if event == "top-label" else self._classes[event[0]]))
+    def main_table(self) -> EventTable:
+        """Return the table of the event of the headline."""
+        return table_of_bins(*self._main)
+
+    def class_table(self, k: int) -> EventTable:
+        """Return the table of one class."""
+        return table_of_bins(*self._classes[k])
 
     def group_tables(self) -> dict[str, EventTable]:
         """Return the table of every group."""
@@ -182,7 +168,7 @@ class CertificateStream:
         known = self.fitted_on is not None and self._rows is not None
         found = leakage.overlap(self.fitted_on, self._rows) if known else None
         names = None if classes is None else check_classes(classes, self.n_classes)
-        return certify_source(self, FAMILIES, found, level=level, tolerance=tolerance, names=names)
+        return certify_source(self, found, level=level, tolerance=tolerance, names=names)
 
     def result(self) -> Certificate:
         """Return the certificate of everything seen so far, at the usual level; see :meth:`certify`."""
@@ -191,7 +177,6 @@ class CertificateStream:
 
 def certify_source(
     source: Rows | CertificateStream,
-    events: Sequence[Event],
     overlap: leakage.Overlap | None,
     *,
     level: float,
@@ -199,42 +184,36 @@ def certify_source(
     names: Names,
     gain: Callable[[float], Gain] | None = None,
 ) -> Certificate:
-    """Certify events, groups and a gain, or refuse the rows of the fit.
+    """Certify the headline, the classes, the groups and a gain, or refuse the rows of the fit.
 
     The event of the headline has half of the failure whatever else is asked for, so that its numbers are the
-    same everywhere. The rest is shared equally.
+    same everywhere. The others share the rest equally.
     """
     failure, k = check_level(level), source.n_classes
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
-    basis = _first_line(overlap)
-    groups = source.group_tables()
-    main = "class-wise" if k == 2 else "top-label"
-    rest = [e for e in events if e != main] + ["groups"] * bool(groups) + ["gain"] * (gain is not None)
-    share: dict[Any, float] = dict.fromkeys(
-        rest, failure / len(rest) / (1 + (main in events)) if rest else 0.0
-    )
-    share[main] = failure / 2
+    basis, groups = _first_line(overlap), source.group_tables()
+    share = failure / 2 / max((k > 2) + bool(groups) + (gain is not None), 1)
+    refused = [_REFUSED] + [_NLL] * (gain is not None) + [_GAIN] * isinstance(source, CertificateStream)
     return Certificate(
         float(level),
         source.n,
         k,
-        events={
-            name: certify_event(name, source.table(e), failure=share[e])
-            for e in events
-            if e != "class-wise" and (name := _event_name(e, names))
-        },
-        classes=_certify_classes(source, share["class-wise"], names) if "class-wise" in events else None,
-        gain=None if gain is None else gain(share["gain"]),
-        groups=_certify_groups(groups, share.get("groups", failure)),
-        tolerance=tolerance,
-        basis=basis,
-        refused=(
-            _REFUSED,
-            *([] if gain is None else [_NLL]),
-            *([_GAIN] if isinstance(source, CertificateStream) else []),
-        ),
+        headline(source, failure / 2, names),
+        _certify_classes(source, share, names) if k > 2 else None,
+        None if gain is None else gain(share),
+        _certify_groups(groups, share),
+        tolerance,
+        basis,
+        tuple(refused),
     )
+
+
+def headline(source: Rows | CertificateStream, failure: float, names: Names) -> EventCertificate:
+    """Certify the event that is spoken of first: P(positive) of two classes, else the top label."""
+    positive = class_title(source.positive, None) if names is None else names[source.positive]
+    name = "top label" if source.n_classes > 2 else f"P({printable(positive)})"
+    return EventCertificate(name, source.main_table(), failure)
 
 
 def _first_line(overlap: leakage.Overlap | None) -> str:
@@ -250,42 +229,30 @@ def _first_line(overlap: leakage.Overlap | None) -> str:
     return f"{told} Assumed: rows are independent of each other."
 
 
-def _event_name(event: Event, names: Names) -> str:
-    if event == "top-label":
-        return "top label"
-    shown = [printable(k if names is None else names[int(k)]) for k in event]
-    return f"{'class' if len(event) == 1 else 'classes'} {', '.join(shown)}"
-
-
 def _certify_classes(source: Rows | CertificateStream, failure: float, names: Names) -> ClassCertificates:
-    """Certify every class, or of two the positive one; ``failure`` is for all of them together."""
-    classes = np.arange(source.n_classes) if source.n_classes > 2 else np.array([source.positive])
+    """Certify every class; ``failure`` is for all of them together."""
     rows: list[tuple[float, ...]] = []
-    kept: dict[int, EventCertificate] = {}
     refutations: dict[int, Refutation] = {}
-    for k in classes.tolist():
-        title = printable(class_title(k, names))
-        kept[k] = e = certify_event(title, source.table((k,)), failure=failure / len(classes))
+    for k in range(source.n_classes):
+        e = EventCertificate("", source.class_table(k), failure / source.n_classes)
         rows.append((e.observed, e.stated, *e.overall, e.bound, e.at_least, e.exact_refuted))
         if e.refutation is not None:
             refutations[k] = e.refutation
-        if len(kept) > _KEPT:
-            del kept[min(kept, key=lambda j: (kept[j].at_least, kept[j].bound))]
-    return ClassCertificates(classes, *np.array(rows, dtype=np.float64).T, refutations, kept, names)
+    return ClassCertificates(*np.array(rows, dtype=np.float64).T, refutations, names)
 
 
 def _certify_groups(tables: dict[str, EventTable], failure: float) -> tuple[EventCertificate, ...]:
     """Certify every group, worst first: proven gaps before possible ones; ``failure`` is for all together."""
-    found = [certify_event(name, table, failure=failure / len(tables)) for name, table in tables.items()]
+    found = [EventCertificate(name, table, failure / len(tables)) for name, table in tables.items()]
     found.sort(key=lambda g: (g.proven_gap, g.at_least, max(map(abs, g.overall))), reverse=True)
     return tuple(found)
 
 
-def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
-    """Return the names of the groups, of any kind that can be told apart, and the number of each row's (N,).
+def _each_group(groups: Any, n: int) -> list[tuple[str, Any]]:
+    """Return the name of every group, of any kind that can be told apart, and which rows are its own (N,).
 
-    >>> group_names(["b", "a", "b"], 3)
-    (['a', 'b'], array([1, 0, 1]))
+    >>> [(name, rows.tolist()) for name, rows in _each_group(["b", "a", "b"], 3)]
+    [('a', [False, True, False]), ('b', [True, False, True])]
     """
     values, _ = inputs.to_numpy(groups, "groups")
     if values.shape != (n,):
@@ -294,11 +261,11 @@ def group_names(groups: Any, n: int) -> tuple[list[str], Any]:
     if missing.any():
         raise ValueError(f"groups has a missing value at row {int(missing.argmax())}")
     names, which = np.unique(values.astype(str), return_inverse=True)
-    return [str(name) for name in names], which.reshape(-1)
+    return [(str(name), which.reshape(-1) == g) for g, name in enumerate(names)]
 
 
 def _main_event(data: Data, positive: int) -> tuple[Float64, Any]:
-    """Return claims and marks of the event that groups are certified by: P(positive), or the top label."""
+    """Return claims and marks of the event of the headline: P(positive) of two classes, else the top label."""
     return (data.column(positive), data.y == positive) if data.k == 2 else (data.conf, data.hit)
 
 

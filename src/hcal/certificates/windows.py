@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hcal.certificates.bounds import bennett, kl_interval, largest_variance
 from hcal.numerics import Float64 as Vector
@@ -158,7 +157,7 @@ class Windows:
     @property
     def levels(self) -> list[int]:
         """The resolutions, coarsest first."""
-        return sorted({int(v) for v in np.unique(self.level) if v >= 0})
+        return list(range(int(self.level.max()) + 1))
 
 
 def deepest_level(n: float) -> int:
@@ -323,7 +322,7 @@ class Tails:
     high: Vector
 
 
-def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = THRESHOLDS) -> Tails:
+def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLDS) -> Tails:
     """Certify the rows at or above each threshold, all thresholds at once.
 
     >>> p = np.repeat([0.6, 0.95], 500)
@@ -332,7 +331,16 @@ def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = T
     ([1.0, 0.5], [0.996, 0.991])
     """
     first = np.searchsorted(table.low, np.asarray(at), side="left")
-    return _tails(table, np.asarray(at, dtype=np.float64), first, failure)
+    rows = table.n - table.ends[first]
+    happened = table.prefix[1][-1] - table.prefix[1][first]
+    some = np.maximum(rows, 1)
+    observed = np.clip(happened / some, 0, 1)
+    low, high = kl_interval(observed, np.log(2 * len(first) / failure) / some)
+    empty = rows < 0.5
+    nothing = np.where(empty, np.nan, observed)
+    return Tails(
+        np.asarray(at), rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high)
+    )
 
 
 def risk_coverage(table: EventTable, failure: float) -> Tails:
@@ -343,18 +351,6 @@ def risk_coverage(table: EventTable, failure: float) -> Tails:
     20
     """
     left = table.n - np.asarray(COVERAGES) * table.n
-    first = np.unique(
-        np.minimum(np.searchsorted(table.ends, left + 1e-9, side="right") - 1, len(table.low) - 1)
-    )
-    return _tails(table, table.low[first[::-1]], first[::-1], failure)
-
-
-def _tails(table: EventTable, at: Vector, first: Any, failure: float) -> Tails:
-    rows = table.n - table.ends[first]
-    happened = table.prefix[1][-1] - table.prefix[1][first]
-    some = np.maximum(rows, 1)
-    observed = np.clip(happened / some, 0, 1)
-    low, high = kl_interval(observed, np.log(2 * len(at) / failure) / some)
-    empty = rows < 0.5
-    nothing = np.where(empty, np.nan, observed)
-    return Tails(at, rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high))
+    first = np.searchsorted(table.ends, left + 1e-9, side="right") - 1
+    at = np.unique(table.low[np.minimum(first, len(table.low) - 1)])
+    return threshold_table(table, failure, at[::-1])

@@ -17,7 +17,6 @@ from hcal.cli.files import (
     load_model,
     names_of,
     parse_params,
-    save_picture,
 )
 from hcal.cli.options import (
     IN_BLOCKS,
@@ -25,7 +24,6 @@ from hcal.cli.options import (
     MethodOpt,
     ModelOpt,
     OutputOpt,
-    PlotOpt,
     PositiveOpt,
     Shown,
     reading,
@@ -216,9 +214,6 @@ def certify(
     files: Annotated[Files, reading("weight")],
     model: ModelOpt = None,
     level: Annotated[float, typer.Option(help="probability with which all of it holds")] = 0.95,
-    assume: Annotated[
-        str | None, typer.Option("--assume", help="monotone: add what follows if accuracy never falls")
-    ] = None,
     positive: PositiveOpt = None,
     out_of_fold: Annotated[
         str | None,
@@ -227,14 +222,12 @@ def certify(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="probabilities of hcal apply: no row was used in its model's fit")
     ] = False,
-    plot: PlotOpt = None,
     blocks: Annotated[Blocks, IN_BLOCKS],
     shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
     from hcal.cli import measure
 
-    check_output(plot, *files.file, model)
     found = measure.certify(
         model,
         files,
@@ -244,11 +237,8 @@ def certify(
         fresh=fresh,
         quiet=shown.silent,
         level=level,
-        assume=assume,
     )
-    if plot is not None:
-        save_picture(found.plot(), plot)
-    shown.show(found.to_dict, lambda: console.show_wide(found))
+    shown.show(found.to_dict, lambda: typer.echo(str(found)))
 
 
 @command(
@@ -319,7 +309,6 @@ def watch(
     prometheus: Annotated[
         Path | None, typer.Option("--prometheus", help="write counts for a textfile collector")
     ] = None,
-    plot: PlotOpt = None,
     shown: Annotated[Shown, OUTPUT],
 ) -> None:
     """Check batches of predictions and labels as they come: is the model still calibrated?"""
@@ -327,7 +316,7 @@ def watch(
     from hcal.cli import measure
     from hcal.io import atomic_path
 
-    for path in (state, plot, prometheus):
+    for path in (state, prometheus):
         check_output(path, *files.file, model, reference)
     allowed = tolerance if tolerance == "auto" else float(tolerance)
     monitor = Monitor.load(state) if state is not None and state.exists() else Monitor(level, allowed)
@@ -348,8 +337,6 @@ def watch(
     if prometheus is not None:
         with atomic_path(prometheus) as temporary:
             temporary.write_text(monitor.prometheus(), encoding="utf-8")
-    if plot is not None:
-        save_picture(monitor.plot().figure, plot)
     alarm = None if monitor.alarm is None else vars(monitor.alarm)
     found = {"rows": monitor.n, "log_evidence": monitor.log_evidence, "alarm": alarm, "files": monitor.files}
     found |= {"windows": monitor.windows(since), "drift": {name: vars(each) for name, each in drifts.items()}}

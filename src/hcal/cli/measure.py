@@ -267,7 +267,7 @@ def certify(
     """Certify what files hold, or what a model makes of them; never on the rows of its fit."""
     calibrator = load_model(model)
     if blocks.asked(files):
-        from hcal.certificates.streaming import certify_batches
+        from hcal.certificates.certification import certify_batches
 
         source = files.batches(blocks.batch_rows, calibrator)
         wanted["positive"] = class_number(positive, source.classes)

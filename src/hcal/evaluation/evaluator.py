@@ -151,8 +151,7 @@ def _proof(
     wanted = wanted and s.weight is None and s.n > 1
     if not wanted and groups is None:
         return {}
-    events = ("class-wise",) if s.k == 2 else ("top-label", "class-wise")
-    certificate = certify(s, level=ci or 0.95, events=events, groups=groups, positive=positive, classes=names)
+    certificate = certify(s, level=ci or 0.95, groups=groups, positive=positive, classes=names)
     if not wanted:
         return {"certificate": certificate}
     tested, vector = calibration_test(s, random_state=random_state), vector_test(s, random_state)

@@ -17,7 +17,8 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.batches import fit_batches
-from hcal.certificates import TOLERANCE, Certificate, CertificateStream
+from hcal.certificates import Certificate, CertificateStream
+from hcal.certificates.event import TOLERANCE
 from hcal.extras import missing
 from hcal.inputs import InputKind
 from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hcal.certificates import class_tolerance
+from hcal.certificates.event import class_tolerance
 from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.metrics.clinical import clinical as clinical_panel
@@ -173,9 +173,7 @@ def decisions(content: Content) -> str:
     failure = 1 - content.ci
     side = "after" if content.after is not None else "before"
     if content.binary:
-        if certificate.classes is None:
-            return ""
-        table = certificate.classes.kept[content.positive].table
+        table = certificate.headline.table
         words = (
             "Decision curve: the net benefit of acting on rows above a threshold (solid), of acting on all "
             "rows (dashed) and on none (zero). Where the solid line is highest, the model helps to decide."
@@ -185,10 +183,8 @@ def decisions(content: Content) -> str:
             return found
         curve = f'<figure class="{side}">{_net_benefit(content)}</figure><p class="aside">{words}</p>'
         return f'{found}<div class="pair spaced">{curve}</div>'
-    if certificate.top is None:
-        return ""
-    left = _confidence_thresholds(certificate.top.table, failure)
-    right = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure), side)
+    left = _confidence_thresholds(certificate.headline.table, failure)
+    right = charts.risk_coverage_chart(risk_coverage(certificate.headline.table, failure), side)
     return f'<div class="pair"><div>{left}</div><figure class="{side}">{right}</figure></div>'
 
 
@@ -272,23 +268,22 @@ def classes(content: Content) -> str:
     """Return the classes as a heat list, the worst twenty first; for more than two of them."""
     certificate = content.final.headline.certificate
     found = None if certificate is None else certificate.classes
-    if content.binary or found is None:
+    if found is None:
         return ""
     gap = found.stated - found.frequency
     chance = 2 * np.sqrt(np.maximum(found.stated, 1e-12) / len(content.y))
     heat = gap / np.maximum(class_tolerance(found.frequency, 0.05), chance)
     order = np.lexsort((-np.abs(heat), -found.at_least))
     rows = []
-    for i in order:
-        k = int(found.classes[i])
-        r = found.refutations.get(k)
+    for k in order:
+        r = found.refutations.get(int(k))
         proven = "" if r is None else f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows"
-        level = min(int(abs(heat[i]) * 2), 4)
-        tone = f"{'over' if gap[i] > 0 else 'under'}{level}"
+        level = min(int(abs(heat[k]) * 2), 4)
+        tone = f"{'over' if gap[k] > 0 else 'under'}{level}"
         rows.append(
             f'<tr><th scope="row">{escape(content.names[k])}</th><td>{content.counts[k]:,}</td>'
-            f"<td>{percent(found.stated[i], 2)}</td><td>{percent(found.frequency[i], 2)}</td>"
-            f'<td class="{tone}">{100 * gap[i]:+.2f}</td><td>{proven}</td></tr>'
+            f"<td>{percent(found.stated[k], 2)}</td><td>{percent(found.frequency[k], 2)}</td>"
+            f'<td class="{tone}">{100 * gap[k]:+.2f}</td><td>{proven}</td></tr>'
         )
     head = (
         "<tr><th>class</th><th>rows</th><th>stated</th><th>observed</th><th>gap, points</th>"
@@ -297,7 +292,7 @@ def classes(content: Content) -> str:
     wrong = len(found.refutations)
     lead = (
         f"What is stated of each class on average and how often it came; {wrong:,} of "
-        f"{len(found.classes):,} are proven to be off somewhere. The colour is the gap measured by the "
+        f"{len(rows):,} are proven to be off somewhere. The colour is the gap measured by the "
         "class's tolerance: red is stated too high, blue too low."
     )
     table = f'<div class="scroll"><table class="numbers heat">{head}{"".join(rows[:_WORST])}</table></div>'
