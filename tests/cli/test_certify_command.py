@@ -102,9 +102,13 @@ def test_how_many_rows_would_tell_is_one_number_everywhere(k: int, tmp_path: Pat
     file, model = tmp_path / "test.npz", tmp_path / "m.hcal"
     hcal.save(hcal.make_calibrator("ts").fit(logits_cal, y_cal), model)
     np.savez(file, logits=logits, y=y, site=np.arange(400) % 3)
-    said = [_run("certify", file, "--model", model, *more) for more in ((), ("--group", "site"))]  # and a gain
+    said = [
+        _run("certify", file, "--model", model, *more) for more in ((), ("--group", "site"))
+    ]  # and a gain
     report = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
     said += ["\n".join([*report["sentences"], *report["chips"].values()]), (tmp_path / "r.html").read_text()]
-    found = [set(re.findall(r"[Aa]bout ([\d,]+) (?:labelled )?rows", " ".join(text.split()))) for text in said]
+    found = [
+        set(re.findall(r"[Aa]bout ([\d,]+) (?:labelled )?rows", " ".join(text.split()))) for text in said
+    ]
     assert len(found[0]) == 1
     assert all(each == found[0] for each in found), found

@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import hcal
-from hcal.cli import console
 from hcal.cli.app import app
 from hcal.io import checksum
 from helpers import synthetic
@@ -334,28 +333,3 @@ def test_a_reader_that_leaves_early_gets_no_complaint(task: Path, options: tuple
         os.close(write)
     assert got.stderr == ""
     assert got.returncode == 1
-
-
-# -- the diagram ----------------------------------------------------------------------------------
-
-
-def _drawn(confidence: float, hits: int, rows: int = 10) -> str:
-    probs = np.tile([confidence, 1 - confidence], (rows, 1))
-    y = np.arange(rows) >= hits
-    return console.draw_reliability(hcal.reliability(probs, y, level="top-label", bins=10)[0], width=10).plain
-
-
-def test_diagram_marks_over_and_under_confidence() -> None:
-    assert "█████░░░░│" in _drawn(0.9, 5)
-    assert "+0.400*" in _drawn(0.9, 5)
-    assert "██████│▓▓▓" in _drawn(0.6, 10)
-    assert "-0.400*" in _drawn(0.6, 10)
-    assert "+0.100 " in _drawn(0.9, 8)  # eight of ten is within chance
-
-
-def test_diagram_has_a_line_for_every_bin_with_rows() -> None:
-    probs = np.array([[0.5, 0.5], [0.6, 0.4], [0.61, 0.39], [1.0, 0.0]])
-    lines = console.draw_reliability(
-        hcal.reliability(probs, [0, 0, 0, 1], level="top-label", bins=10)[0]
-    ).plain.splitlines()
-    assert [line[:9] for line in lines[1:]] == ["0.40–0.50", "0.50–0.60", "0.60–0.70", "0.90–1.00"]

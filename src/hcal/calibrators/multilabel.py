@@ -89,8 +89,6 @@ class MultilabelCalibrator(Estimator):
 
     def predict_proba(self, scores: Any) -> Any:
         """Return the calibrated probability (N, L) that each label is present, in the library of the input."""
-        if not hasattr(self, "members_"):
-            raise self._not_fitted()
         x, _ = self._check(scores)
         if x.shape[1] != len(self.own_weight_):
             raise ValueError(

@@ -151,7 +151,6 @@ class MultipleChoiceCalibrator(Estimator):
         -------
         list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
         """
-        self._check_fitted()
         padded, exists, counts = _pad(scores, mask)
         probs = np.zeros_like(padded)
         number = exists.sum(axis=1)
@@ -179,7 +178,6 @@ class MultipleChoiceCalibrator(Estimator):
     @property
     def prediction_(self) -> Prediction:
         """The one formula of ``method="ts"``: what is deployed and exported."""
-        self._check_fitted()
         if self.by_count_:
             raise ValueError(
                 f"multiple choice with {self.method!r} has one map a number of options: "
@@ -213,10 +211,6 @@ class MultipleChoiceCalibrator(Estimator):
         self._take_over(members)
         self.scores_ = common.scores_
         return self
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "members_"):
-            raise self._not_fitted()
 
     def _predict(self, compact: Float64) -> FloatArray:
         calibrator = self.members_.get(str(compact.shape[1]))

@@ -92,10 +92,16 @@ class Estimator:
             input_tags=InputTags(),
         )
 
-    def _not_fitted(self) -> Exception:
-        from sklearn.exceptions import NotFittedError
+    if not TYPE_CHECKING:  # a type checker is to know the attributes
 
-        return NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+        def __getattr__(self, name: str) -> Any:
+            """Say that there was no fit: what it learns ends in one underscore."""
+            own = type(self).__name__
+            if not name.endswith("_") or name.endswith("__"):
+                raise AttributeError(f"{own!r} object has no attribute {name!r}")
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(f"this {own} is not fitted yet, so it has no {name}: call fit first")
 
 
 @parameters

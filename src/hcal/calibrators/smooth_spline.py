@@ -50,9 +50,7 @@ class OddsCurves(OddsMap):
         """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
         return read_curves(odds, self.offsets, self.knots, self.values, "straight on")
 
-    def expansion(self) -> int:
-        """Return how many numbers a score takes on its way."""
-        return 4
+    expansion = 4
 
     def check(self) -> None:
         """Raise a ValueError where fields do not fit each other."""
