@@ -286,8 +286,8 @@ class Monitor:
         return float(np.exp(min(self.log_evidence - self._past, 700.0)))
 
     def strongest(self) -> Alarm:
-        """Return what holds most of the evidence so far, as an alarm would name it; after the first row."""
-        return self._describe(self.n, self._capitals(), self.log_evidence, sum(self._recent))
+        """Return the alarm that lasts, or what holds most of the evidence as one would name it; not before a row."""
+        return self.alarm or self._describe(self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0))
 
     def _capitals(self) -> Float64:
         return np.array([log_average(g.capital) for g in self._gamblers.values()])

@@ -165,8 +165,9 @@ class CertificateStream:
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")
-        known = self.fitted_on is not None and self._rows is not None
-        found = leakage.overlap(self.fitted_on, self._rows) if known else None
+        found = None
+        if self.fitted_on is not None and self._rows is not None:
+            found = leakage.overlap(self.fitted_on, self._rows)
         names = None if classes is None else check_classes(classes, self.n_classes)
         return certify_source(self, found, level=level, tolerance=tolerance, names=names)
 
@@ -238,7 +239,7 @@ def _certify_classes(source: Rows | CertificateStream, failure: float, names: Na
         rows.append((e.observed, e.stated, *e.overall, e.bound, e.at_least, e.exact_refuted))
         if e.refutation is not None:
             refutations[k] = e.refutation
-    return ClassCertificates(*np.array(rows, dtype=np.float64).T, refutations, names)
+    return ClassCertificates(*np.array(rows, dtype=np.float64).T, refutations=refutations, names=names)
 
 
 def _certify_groups(tables: dict[str, EventTable], failure: float) -> tuple[EventCertificate, ...]:

@@ -135,7 +135,7 @@ class DistributedMonitor(_Accumulator):
     >>> module = DistributedMonitor()
     >>> module(torch.from_numpy(p), torch.from_numpy(worse).long())
     >>> module.compute().direction
-    'over-confident'
+    'stated too high'
     """
 
     def __init__(
