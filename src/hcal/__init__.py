@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
-    from hcal.io.tables import drop_unlabelled
+    from hcal.io.class_names import drop_unlabelled
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
@@ -64,7 +64,7 @@ _HOMES = {
     "hcal.evaluation.crossfit": ("cross_fit",),
     "hcal.integrations.export": ("export",),
     "hcal.integrations.onnx": ("export_onnx",),
-    "hcal.io.tables": ("drop_unlabelled",),
+    "hcal.io.class_names": ("drop_unlabelled",),
     "hcal.metrics": ("list_metrics", "register_metric"),
     "hcal.metrics.clinical": ("clinical",),
     "hcal.numerics": ("softmax",),

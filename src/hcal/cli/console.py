@@ -119,7 +119,7 @@ def _hint(error: Exception) -> str:
     hints = {
         io.UnknownKindError: "add --input logits, probs or log_probs; for some columns of a table --scores",
         io.MissingLabelsError: "or name the column with --label, or a file of labels with --labels",
-        io.OtherColumnError: "or choose the columns with --scores and --label",
+        io.UnnamedScoresError: "name the columns with --scores and --label",
         io.NeedsBlocksError: "add --batch-rows 65536",
         io.UnnamedClassesError: "--classes cat,dog,…; of a single score the second is its class",
     }

@@ -322,7 +322,7 @@ def compare(
 ) -> None:
     """Fit several methods and show which does best on rows that they have not seen."""
     import hcal
-    from hcal.io.reading import files_of
+    from hcal.io.files import files_of
 
     check_output(out, *files.file, test, files.labels)
     options: dict[str, Any] = {

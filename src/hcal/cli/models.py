@@ -223,7 +223,7 @@ def apply(
     """Turn new scores into calibrated probabilities; the model knows the columns it was fitted on."""
     from hcal.io import can_write
     from hcal.io.atomic import check_new_folder
-    from hcal.io.reading import files_of
+    from hcal.io.files import files_of
     from hcal.leakage import model_fingerprint
 
     check_output(output, model, *files.file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hcal.io import Batches, DataFile, Part, Request
 
 #: Peak of memory of a command over the bytes of the scores it reads.
-_TIMES = 10
+_PEAK = 10
 
 
 def _methods(incomplete: str) -> list[str]:
@@ -33,9 +33,7 @@ Model = Annotated[Path | None, Option("--model", "-m", help="a calibrator that h
 ModelFile = Annotated[Path, Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")]
 Output = Annotated[Path, Option("--output", "-o", help="the file to write; type by extension")]
 Positive = Annotated[str | None, Option(help="the positive class of two, by name or number")]
-_FILES = (
-    ".npz .npy .csv .parquet .feather .jsonl .safetensors, numpy pickle .p; a folder or a pattern of files"
-)
+_FILES = ".npz .npy .csv .parquet .feather .jsonl, numpy pickle .p; a folder or a pattern of files"
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class Files:
     unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
     unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = "error"
     ranges: Annotated[str, Option(help="middle: read a stated '70-80 %' as 75 %")] = "error"
+    ignore_index: Annotated[int | None, Option(help="leave out rows, or pixels, with this label")] = None
 
     def request(self, calibrator: Any = None) -> Request:
         """Return how the rows are asked for; what is left open, as the calibrator was fitted."""
@@ -76,15 +75,9 @@ class Files:
     def read(self, calibrator: Any = None, *, part: Part = "test", keep: bool = False) -> DataFile:
         """Read all rows, with the columns and classes that the calibrator wants where there is one."""
         from hcal.io import read
-        from hcal.io.limits import check_memory
-        from hcal.io.reading import declared_bytes
 
-        request, declared = self.request(calibrator), 0
-        with suppress(ValueError, OSError, ImportError):  # whoever reads it will say
-            declared = declared_bytes(self.file, request)
-        check_memory(self.file[0].name, _TIMES * declared)
         order = getattr(calibrator, "class_names_", None)
-        data = read(self.file, request, part=part, keep=keep, order=order)
+        data = read(self.file, self.request(calibrator), part=part, keep=keep, order=order, peak=_PEAK)
         for note in data.notes:
             console.say("note", "cyan", note)
         return data
@@ -110,7 +103,8 @@ class Files:
     def options(self) -> str:
         """Return the options again, for a command that reads the same file."""
         given = {n: v for n, v in vars(self).items() if n != "file" and v not in (None, "error")}
-        return " ".join(f"--{name.removeprefix('option_')} '{value}'" for name, value in given.items())
+        flags = {name: name.removeprefix("option_").replace("_", "-") for name in given}
+        return " ".join(f"--{flags[name]} '{value}'" for name, value in given.items())
 
 
 @dataclass(frozen=True)
