@@ -287,7 +287,9 @@ class Monitor:
 
     def strongest(self) -> Alarm:
         """Return the alarm that lasts, or what holds most of the evidence as one would name it; not before a row."""
-        return self.alarm or self._describe(self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0))
+        return self.alarm or self._describe(
+            self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0)
+        )
 
     def _capitals(self) -> Float64:
         return np.array([log_average(g.capital) for g in self._gamblers.values()])

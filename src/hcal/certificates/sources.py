@@ -239,7 +239,8 @@ def _certify_classes(source: Rows | CertificateStream, failure: float, names: Na
         rows.append((e.observed, e.stated, *e.overall, e.bound, e.at_least, e.exact_refuted))
         if e.refutation is not None:
             refutations[k] = e.refutation
-    return ClassCertificates(*np.array(rows, dtype=np.float64).T, refutations=refutations, names=names)
+    rate, stated, low, high, bound, least, exact = np.array(rows, dtype=np.float64).T
+    return ClassCertificates(rate, stated, low, high, bound, least, exact, refutations, names)
 
 
 def _certify_groups(tables: dict[str, EventTable], failure: float) -> tuple[EventCertificate, ...]:
