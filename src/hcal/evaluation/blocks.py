@@ -211,8 +211,8 @@ def evaluate_batches(
         drawn = evaluate(probs, sample.y, metrics, ci, baseline=raw, **options)
         result = _over_all(drawn, streamed, before)
         fitted = getattr(calibrator, "fitted_on_", None)
-        known = fitted is not None and whole.rows is not None
-        learned = leakage.overlap(fitted, whole.rows).share if known else 0.0
+        if fitted is not None and whole.rows is not None:
+            learned = leakage.overlap(fitted, whole.rows).share
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:
         bounds = streamed.bounds() | {n: None for n in how if n not in NAMES}
