@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.isotonic import isotonic_regression
+from scipy.optimize import isotonic_regression
 
 from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
 from hcal.numerics import Float64, FloatArray, IntArray
@@ -43,7 +43,7 @@ def isotonic_points(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[F
     array([0.5, 0.5])
     """
     knots, mass, hits = pool_equal(p, hit, weight)
-    return knots, mass, np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
+    return knots, mass, np.clip(isotonic_regression(hits / mass, weights=mass).x, 0.0, 1.0)
 
 
 def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:

@@ -60,9 +60,7 @@ class VennAbersSteps(OddsMap):
         known = length > 0
         return xp.where(known, xp.log1p(-low), miss), xp.where(known, xp.log(high), hit)
 
-    def expansion(self) -> int:
-        """Return how many numbers a score takes on its way."""
-        return 4
+    expansion = 4
 
     def check(self) -> None:
         """Raise a ValueError where fields do not fit each other."""
@@ -127,7 +125,6 @@ class VennAbers(Calibrator):
         two arrays of shape (N, K)
             With several folds, the geometric means that the prediction merges. Rows do not sum to 1.
         """
-        self._check_fitted()
         if self.prediction_.prior is not None:
             raise ValueError("intervals are of the class frequencies of the fit: ask before with_prior")
         x = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)[0].astype(np.float64)

@@ -36,7 +36,7 @@ from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 CAUTION = 5.0
 #: Ridge of coefficients, each in standard deviations of what it multiplies, of constants, and, times K, of class terms
 #: and of matrix scaling.
-RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 1.0
+RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.5
 #: Up to so many classes matrix scaling is a member; its K² numbers need rows.
 MATRIX_CLASSES = 32
 #: Members are weighed on at most so many scores.
@@ -283,13 +283,17 @@ def fit_pool(
     shares = _normalised(top_shares(reference, members.sharpness))
     top, rest = split_top(scores, shares)
     odds = (top - rest)[:, 0]
-    bends = Bends.of(odds, weight, HINGES)
-    design = np.concatenate([np.ones((len(y), 1)), bends.design(odds)], axis=1)
-    ridge = np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
-    hit = shares[np.arange(len(y)), y]
-    fit = fit_logistic(odds, design, hit, weight, ridge)
-    # How much of the curve rows that it has not seen ask for.
-    share = fit_logistic(odds, (fit.left_out - odds)[:, None], hit, weight, np.array([RIDGE])).theta[0]
-    theta = fit.theta * max(share, 0.0)
+    last = last_curve(odds, shares[np.arange(len(y)), y], weight)
     rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
-    return Pooled(weights, bends.curve(theta[0], theta[1:]), (rate[0], rate[1]), bool(proven)), keep
+    return Pooled(weights, last, (rate[0], rate[1]), bool(proven)), keep
+
+
+def last_curve(odds: Float64, hit: Float64, weight: Float64) -> Curve:
+    """Fit the curve of the pool's log-odds of the top (N,), times how much of it rows that it has not seen ask for."""
+    bends = Bends.of(odds, weight, HINGES)
+    design = np.concatenate([np.ones((len(odds), 1)), bends.design(odds)], axis=1)
+    ridge = np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
+    fit = fit_logistic(odds, design, hit, weight, ridge)
+    share = fit_logistic(odds, (fit.left_out - odds)[:, None], hit, weight, np.array([RIDGE])).theta[0]
+    theta = max(share, 0.0) * fit.theta
+    return bends.curve(theta[0], theta[1:])
