@@ -235,10 +235,10 @@ def without_member(number: int) -> Callable[..., np.ndarray]:
     """Return the weighing of members with one left out."""
     weigh = members.pool_weights
 
-    def weights(log_p: np.ndarray, y: Any, weight: Any, ridge: float) -> np.ndarray:
+    def weights(log_p: np.ndarray, y: Any, weight: Any, center: np.ndarray, ridge: float) -> np.ndarray:
         kept = [i for i in range(len(log_p)) if i != number]
         out = np.zeros(len(log_p))
-        out[kept] = weigh(log_p[kept], y, weight, ridge)
+        out[kept] = weigh(log_p[kept], y, weight, center[kept] / max(float(center[kept].sum()), 1e-9), ridge)
         return out
 
     return weights
@@ -248,7 +248,7 @@ def _flat(margin: np.ndarray) -> np.ndarray:
     return np.zeros((len(margin), 1))
 
 
-def _no_curve(odds: np.ndarray, hit: np.ndarray, weight: np.ndarray) -> maps.Curve:
+def _no_curve(*args: Any) -> maps.Curve:
     return maps.Curve(low=np.array(0.0), high=np.array(0.0), knots=np.zeros(0), weights=np.zeros(2))
 
 
@@ -271,7 +271,7 @@ def parts() -> dict[str, Row]:
         "no slope by spread": _NO_SPREAD,
         "no class terms in top-versus-rest": {"members__CLASS_RIDGE": 1e12},
         "no runner-up": {"members__runner_up": _flat, "maps__runner_up": _flat},
-        "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01},
+        "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01, "members__FEW_ERRORS": 1e-6},
     }
 
 
@@ -293,6 +293,7 @@ def ablation(args: argparse.Namespace) -> None:
 #: Every constant of the pool that data could choose, with half and twice its value beside it.
 CONSTANTS = {
     "caution": ("members__CAUTION", "binary__CAUTION"),
+    "few errors": ("members__FEW_ERRORS",),
     "ridge of coefficients": ("members__RIDGE", "binary__RIDGE"),
     "ridge of constants": ("members__CONSTANT_RIDGE", "binary__CONSTANT_RIDGE"),
     "ridge of class terms": ("members__CLASS_RIDGE",),

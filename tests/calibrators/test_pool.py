@@ -113,7 +113,7 @@ def test_solutions_are_stationary() -> None:
         assert min(up, down) > at
         assert abs(up - down) < 1e-6 * at
     held = np.log(np.stack([softmax(z), softmax(-z), softmax(0.5 * z)]))
-    weights = regression.pool_weights(held, y, w, 2.0)
+    weights = regression.pool_weights(held, y, w, np.full(3, 1 / 3), 2.0)
     assert weights[1] < 1e-8
     assert (weights >= 0).all()
 

@@ -30,7 +30,7 @@ def predict(form: PoolMap, x: Array) -> Array:
     """Return probabilities (N, K) of finite logits (N, K), float32 or float64."""
     events, kind = form.events, x.dtype.type
     matrix = np.zeros((0, 0)) if form.matrix is None else form.matrix
-    narrow = [[form.beta, form.sharpness, form.cap, form.scale, form.weight, FLOOR], BENDS]
+    narrow: list[Any] = [[form.beta, form.sharpness, form.cap, form.scale, form.weight, FLOOR], BENDS]
     narrow += [events.rest.slopes, events.rest.bias, form.bias, matrix]
     curves = [_packed(curve) for curve in (events.by_odds, events.by_gap, form.last)]
     out, shared = np.empty(x.shape, kind), np.zeros(len(x), dtype=np.bool_)

@@ -13,7 +13,7 @@ from scipy.optimize import isotonic_regression
 
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.pool.map import FLOOR, BinaryPoolMap
-from hcal.calibrators.pool.members import CAUTION, CONSTANT_RIDGE, FOLDS, RIDGE
+from hcal.calibrators.pool.members import CAUTION, CONSTANT_RIDGE, FOLDS, RIDGE, hold
 from hcal.calibrators.pool.regression import fit_logistic, fit_temperature, pool_weights
 from hcal.numerics import Float64, IntArray
 
@@ -149,7 +149,8 @@ def fit_table(
             )
         held, label, mass = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
     odds = np.clip(held, -FLOOR, FLOOR)
-    weights = pool_weights(np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, CAUTION)
+    errors = float(weight @ (0.5 + np.sign(u) * (0.5 - y)))
+    weights = pool_weights(np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, *hold(3, errors))
     values = isotonic_regression(weights @ line.members).x + line.least * (line.grid - line.mean)
     knots, values = _with_ends(line.grid, values, line.beta)
     if crossing:

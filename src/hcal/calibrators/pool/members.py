@@ -32,8 +32,10 @@ from hcal.calibrators.pool.regression import (
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 
 #: The shrinkage of few rows, in nats of log-likelihood: what a factor e in temperature has to gain, and what a member
-#: has to gain whose weight is one away from an equal part.
+#: has to gain whose weight is one away from an equal part; and the errors below which the pool is temperature scaling.
 CAUTION = 5.0
+#: Errors below which the ridges of top-versus-rest grow.
+FEW_ERRORS = 40.0
 #: Ridge of coefficients, each in standard deviations of what it multiplies, of constants, and, times K, of class terms
 #: and of matrix scaling.
 RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.5
@@ -58,6 +60,7 @@ class Members(NamedTuple):
     events: Events
     matrix: Float64 | None
     bias: Float64
+    errors: float  # the weight of the rows whose label is not on top
 
     def scores(self, x: FloatArray) -> Float64:
         """Return the scores of every member (J, N, K) for logits (N, K)."""
@@ -122,15 +125,19 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
         gap[b], log_mean[b] = runner_up(margin)[:, 0], log_mean_margin(margin)[:, 0]
         own[b] = share[np.arange(len(share)), y[b]]
     row, top, part = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    rest, left_out, lost = _fit_rest(margins, y, weight * (1 - own), log_mean, sharpness, classes=classes)
+    errors = float(weight @ (1 - own))
+    few = 1.0 + (FEW_ERRORS / (1.0 + errors)) ** 2
+    rest, left_out, lost = _fit_rest(
+        margins, y, weight * (1 - own), log_mean, sharpness, few, classes=classes
+    )
     odds = np.empty(n)
     for b in blocks:
         margin = margins(b)
         odds[b] = -split_top(rest(margin), _normalised(top_shares(margin, sharpness)))[1][:, 0]
     by_odds, by_gap = Bends.of(odds, weight, HINGES), Bends.of(gap, weight, 0)
     design = np.concatenate([np.ones((n, 1)), by_odds.design(odds), by_gap.design(gap)], axis=1)
-    ridge = np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
-    terms = np.full(k, CLASS_RIDGE * k) if classes else None
+    ridge = few * np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
+    terms = np.full(k, few * CLASS_RIDGE * k) if classes else None
     hit = (top == y[row]).astype(np.float64)
     fit = fit_logistic(
         odds[row], design[row], hit, weight[row] * part, ridge, top if classes else None, terms
@@ -155,7 +162,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
         solved = fit_matrix(-np.minimum(margins(slice(n)), cap), y, weight, some, MATRIX_RIDGE * k)
         matrix, bias = solved.matrix, solved.bias
         held.append(solved.left_out)
-    return Members(beta, sharpness, cap, events, matrix, bias), Held(np.stack(held), some)
+    return Members(beta, sharpness, cap, events, matrix, bias, errors), Held(np.stack(held), some)
 
 
 def _fit_rest(
@@ -164,6 +171,7 @@ def _fit_rest(
     weight: Float64,
     log_mean: Float64,
     sharpness: float,
+    few: float,
     *,
     classes: bool,
 ) -> tuple[Rest, Float64, IntArray]:
@@ -192,8 +200,8 @@ def _fit_rest(
     if classes:
         basis += [np.maximum(margin - bend, 0.0) for bend in BENDS]
         basis.append(margin * np.clip(standard[lost], *spread[2:])[:, None])
-    ridge = CLASS_RIDGE * k if classes else np.inf
-    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], RIDGE, ridge)
+    ridge = few * CLASS_RIDGE * k if classes else np.inf
+    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], few * RIDGE, ridge)
     slopes = np.zeros(2 + len(BENDS))
     slopes[: len(found.slopes)] = found.slopes
     if not classes:
@@ -253,6 +261,23 @@ def held_by_groups(x: Float64, y: IntArray, weight: Float64, groups: IntArray, *
     return Held(out, np.arange(len(y)))
 
 
+def doubt_of(errors: float) -> float:
+    """Return how far the pool is held at temperature scaling, from 1 without errors to learn from to 0 with many.
+
+    >>> [round(doubt_of(errors), 2) for errors in (0, 5, 50)]
+    [1.0, 0.5, 0.01]
+    """
+    return 1.0 / (1.0 + (errors / CAUTION) ** 2)
+
+
+def hold(n_members: int, errors: float) -> tuple[Float64, float]:
+    """Return where the weights of members start, and the ridge that holds them there."""
+    doubt = doubt_of(errors)
+    center = np.full(n_members, (1.0 - doubt) / n_members)
+    center[0] += doubt
+    return center, CAUTION / (1.0 - doubt + 1e-9)
+
+
 class Pooled(NamedTuple):
     """The weights of the members, the last curve, and what held-out rows say of changed predictions."""
 
@@ -270,7 +295,7 @@ def fit_pool(
     ``keep``: whether the predicted classes stay; None asks the test. Beside the pool: whether they do.
     """
     x, y, weight = x[held.rows], y[held.rows], weight[held.rows]
-    weights = pool_weights(held.scores, y, weight, CAUTION)
+    weights = pool_weights(held.scores, y, weight, *hold(len(held.scores), members.errors))
     scores = np.tensordot(weights, held.scores, 1)
     kept, free = x.argmax(axis=1) == y, scores.argmax(axis=1) == y
     # McNemar: were there no difference, rows that only one gets right would be a fair coin; three deviations of it.
@@ -283,17 +308,17 @@ def fit_pool(
     shares = _normalised(top_shares(reference, members.sharpness))
     top, rest = split_top(scores, shares)
     odds = (top - rest)[:, 0]
-    last = last_curve(odds, shares[np.arange(len(y)), y], weight)
+    last = last_curve(odds, shares[np.arange(len(y)), y], weight, doubt_of(members.errors))
     rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
     return Pooled(weights, last, (rate[0], rate[1]), bool(proven)), keep
 
 
-def last_curve(odds: Float64, hit: Float64, weight: Float64) -> Curve:
+def last_curve(odds: Float64, hit: Float64, weight: Float64, doubt: float) -> Curve:
     """Fit the curve of the pool's log-odds of the top (N,), times how much of it rows that it has not seen ask for."""
     bends = Bends.of(odds, weight, HINGES)
     design = np.concatenate([np.ones((len(odds), 1)), bends.design(odds)], axis=1)
     ridge = np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
     fit = fit_logistic(odds, design, hit, weight, ridge)
     share = fit_logistic(odds, (fit.left_out - odds)[:, None], hit, weight, np.array([RIDGE])).theta[0]
-    theta = max(share, 0.0) * fit.theta
+    theta = (1.0 - doubt) * max(share, 0.0) * fit.theta
     return bends.curve(theta[0], theta[1:])

@@ -333,18 +333,18 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strengt
     return Matrix(solved[:, :-1].copy(), solved[:, -1].copy(), out)
 
 
-def pool_weights(log_p: Float64, y: IntArray, weight: Float64, ridge: float) -> Float64:
-    """Return weights a ≥ 0 (J,) of least Σ w·NLL(softmax(Σ_j a_j log_p_j)) + ridge·|a − 1/J|².
+def pool_weights(log_p: Float64, y: IntArray, weight: Float64, center: Float64, ridge: float) -> Float64:
+    """Return weights a ≥ 0 (J,) of least Σ w·NLL(softmax(Σ_j a_j log_p_j)) + ridge·|a − center|².
 
     ``log_p`` (J, N, K) is what every member says of rows that it has not seen; a constant may lack in each row.
 
     >>> good = np.log([[0.8, 0.2], [0.2, 0.8]] * 50)
     >>> y = np.array([0, 1] * 40 + [1, 0] * 10)
-    >>> pool_weights(np.stack([good, -good]), y, np.ones(100), 1.0).round(1)
+    >>> pool_weights(np.stack([good, -good]), y, np.ones(100), np.full(2, 0.5), 1.0).round(1)
     array([1., 0.])
     """
     rows, j = np.arange(len(y)), len(log_p)
-    own, center = log_p[:, rows, y], np.full(j, 1 / j)
+    own = log_p[:, rows, y]
 
     def probs(a: Float64) -> tuple[float, Float64]:
         s = np.tensordot(a, log_p, 1)
