@@ -10,11 +10,10 @@ import pytest
 from scipy.special import expit, logit
 
 import hcal
-from hcal.calibrators import enir
-from hcal.calibrators._curves import default_floor, pool_equal
-from hcal.calibrators._log_odds import log_odds
-from hcal.calibrators.bbq import bic_scores, elbow_weights
-from hcal.calibrators.imax import maximise_information, seed_centres
+from hcal.calibrators import isotonic
+from hcal.calibrators._curves import default_floor
+from hcal.calibrators.binning import bic_weights, elbow_weights, maximise_information, seed_centres
+from hcal.calibrators.log_odds import log_odds
 from helpers import fit_quietly, synthetic
 
 
@@ -86,7 +85,7 @@ def test_bbq_is_the_average_of_its_histograms(task: tuple[np.ndarray, ...]) -> N
                 chance = np.where(y == k, np.log(own), np.log1p(-own))
             entropy.append(-np.maximum(chance, -100).sum())
             predicted.append(values[np.ceil(q[:, k] * b).astype(int) - 1])
-        raw[:, k] = elbow_weights(bic_scores(np.array(entropy), counts, 500)) @ np.array(predicted)
+        raw[:, k] = bic_weights(np.array(entropy), counts, 500) @ np.array(predicted)
     raw /= raw.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(fit("bbq", z, y, floor=0).predict_proba(z_new), raw, atol=1e-10)
 
@@ -103,8 +102,8 @@ def test_enir_path_solves_the_near_isotonic_problem() -> None:
     """Optimality of ½Σ(y − β)² + λΣ(β_i − β_{i+1})₊: prefix sums of β − y are 0 at rises, −λ at falls."""
     rng = np.random.default_rng(3)
     p = rng.random(60)
-    start = enir._start(*pool_equal(p, (rng.random(60) < p).astype(float), None))
-    models = list(enir._path(start))
+    _, start = isotonic.start_groups(p, (rng.random(60) < p).astype(float))
+    models = list(isotonic.path(start))
     assert len(models) > 3
     for model in models:
         spread = np.repeat(model.beta, model.width)
@@ -119,7 +118,7 @@ def test_enir_path_solves_the_near_isotonic_problem() -> None:
 
 
 def test_enir_refuses_what_would_take_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enir, "_MAX_WORK", 100.0)
+    monkeypatch.setattr(isotonic, "_MAX_WORK", 100.0)
     logits, y = synthetic(300, 2)
     with pytest.raises(ValueError, match="fit it on a subset of the rows"):
         hcal.make_calibrator("enir").fit(logits, y)

@@ -164,12 +164,14 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
         with pytest.raises(ValueError, match=f"parameter '{param}' of '{name}' cannot be"):
             check_params(get_calibrator(name), {param: value})
     fit_quietly(
-        hcal.make_calibrator("sms", strength=np.float32(1), max_iterations=np.int64(5)), LOGITS, CODES
+        hcal.make_calibrator("diag", hidden=(2,), max_iterations=np.int64(5), random_state=np.int64(3)),
+        LOGITS,
+        CODES,
     )
 
 
 def test_your_own_method_is_a_class(tmp_path: Path) -> None:
-    from hcal.calibrators._scaling import OneTemperature
+    from hcal.calibrators.temperature import OneTemperature
 
     class Half(OneTemperature):
         name, title = "half", "Half"

@@ -9,7 +9,7 @@ import pytest
 
 import hcal
 from hcal.calibrators.base import Fitted
-from hcal.calibrators.ts import TemperatureScaling
+from hcal.calibrators.temperature import TemperatureScaling
 from hcal.certificates.sentences import points
 from hcal.reporting import measure_report, verdict_of
 from hcal.reporting.page import render

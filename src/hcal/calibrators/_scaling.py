@@ -1,15 +1,10 @@
-"""Maps that are linear in logits or log-probabilities, and what the scaling methods share."""
+"""Normal forms of logits that several methods learn from: centred, on a grid, by rank, thinned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.maps.base import STEEP, Map, array, map_type
-from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, centred
+from hcal.numerics import NOTHING, Float64, FloatArray, IntArray
 from hcal.solvers.temperature import logit_scale
 from hcal.xp import Array, namespace
 
@@ -17,97 +12,6 @@ from hcal.xp import Array, namespace
 EPS = float(np.finfo(np.float64).eps)
 #: Of the grid of logits, relative to their typical spread.
 _GRID = 2.0**-32
-_LEAST, _MOST = float(np.log(EPS)), float(np.log1p(-EPS))
-
-
-@map_type
-class Temperature(Map):
-    """log softmax(βx) with the inverse temperature β = 1/T."""
-
-    float32_safe = True
-    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
-
-    def __call__(self, x: Array) -> Array:
-        xp = namespace(x)
-        return xp.log_softmax(xp.astype(self.beta, x) * (x - xp.row_max(x)))
-
-
-class OneTemperature(Calibrator):
-    """softmax(z/T): methods that differ only in how they find T."""
-
-    preserves = "order"
-    weighted = True
-    map_types = (Temperature,)
-
-    def _found(self, beta: float, converged: bool, message: str, /, **facts: float) -> Fitted:
-        """Return what the fit learned: β = 1/T, and what else there is to tell."""
-        return Fitted(
-            Temperature(beta=np.array(beta)), converged, message, {"temperature": 1 / beta, **facts}
-        )
-
-
-def clipped_log_probs(x: Array) -> Array:
-    """Return ln p of p = softmax(x) clipped to [eps, 1 − eps].
-
-    >>> clipped_log_probs(np.array([[0.0, 1000.0]])).round(4)
-    array([[-36.0437,  -0.    ]])
-    """
-    xp = namespace(x)
-    return xp.clip(xp.log_softmax(x), _LEAST, _MOST)
-
-
-def only_present(log_inner: Array, x: Array, present: Array) -> Array:
-    """Return log-probabilities where absent classes keep softmax(x) and the present ones share the rest.
-
-    An unpenalised likelihood would send a class that never occurs to probability 0: no evidence for that.
-    ``log_inner`` (N, C) are log-probabilities over the C present classes.
-
-    >>> x, inner = np.log([[0.5, 0.2, 0.3]]), np.log([[0.1, 0.9]])
-    >>> np.exp(only_present(inner, x, np.array([1, 2]))).round(3)
-    array([[0.5 , 0.05, 0.45]])
-    """
-    if present.shape[0] == x.shape[-1]:
-        return log_inner
-    xp = namespace(x)
-    log_p = xp.log_softmax(x)
-    shared = log_inner + xp.log_sum_exp(log_p[..., present])
-    index = 0 * xp.argmax(log_p) + present
-    return xp.put_along(log_p, index, shared)
-
-
-def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntArray:
-    """Return the classes that have rows (of positive weight), ascending.
-
-    >>> present_classes(np.array([2, 0, 2]), None, 4)
-    array([0, 2])
-    """
-    seen = np.bincount(y if weight is None else y[weight > 0], minlength=n_classes)
-    return np.flatnonzero(seen).astype(np.int64)
-
-
-class PresentMap(Map):
-    """A map of the classes that had calibration rows; the others keep their probability."""
-
-    present: Array
-
-    def check_fields(self, sizes: Mapping[str, int]) -> None:
-        super().check_fields(sizes)
-        if self.present[-1] >= sizes.get("K", np.inf):
-            raise ValueError(f"'present' holds {self.present[-1]}, declared are classes below {sizes['K']}")
-
-
-def present_field() -> Any:
-    """Declare the classes that had calibration rows."""
-    return array("classes with calibration rows", "C", low=0, dtype="int64", order="increasing")
-
-
-def places_among(present: IntArray, y: IntArray) -> IntArray:
-    """Return where labels stand among the present classes.
-
-    >>> places_among(np.array([0, 2]), np.array([2, 0]))
-    array([1, 0])
-    """
-    return np.minimum(np.searchsorted(present, y), len(present) - 1)
 
 
 def top_hits(logits: FloatArray, y: IntArray) -> Float64:
@@ -144,7 +48,7 @@ def on_grid(x: FloatArray) -> Float64:
     >>> bool((on_grid(z) == on_grid(z + 0.7)).all())
     True
     """
-    x = np.asarray(centred(x.astype(np.float64, copy=False)), dtype=np.float64)
+    x = np.asarray(without_mean(x.astype(np.float64, copy=False)), dtype=np.float64)
     typical = float(np.median(x.max(axis=1) - x.min(axis=1)))
     unit = _GRID * (2.0 ** np.floor(np.log2(typical)) if typical > NOTHING else 1.0)
     fine = np.abs(x) < unit * 2.0**60  # above, floats are coarser than the grid

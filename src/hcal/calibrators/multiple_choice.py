@@ -17,10 +17,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from hcal import leakage
-from hcal.calibrators._scaling import Temperature
 from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
 from hcal.calibrators.registry import make_calibrator
-from hcal.calibrators.ts import TemperatureScaling
+from hcal.calibrators.temperature import Temperature, TemperatureScaling
 from hcal.inputs import InputKind, to_numpy
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction

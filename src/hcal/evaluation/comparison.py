@@ -204,8 +204,7 @@ def _task(
         raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
     x, _ = inputs.check_logits(cal, input=input)
     y = inputs.check_labels(cal_y, *x.shape)
-    # Along the scores, not the labels: folds that repeat the labels' noise would favour flexible methods.
-    fold = deal_folds(x, np.zeros_like(y), folds, inputs.check_groups(groups, len(y)))
+    fold = deal_folds(x, folds, inputs.check_groups(groups, len(y)))
     return Task("task", x, y, x, y, "logits" if input == "logits" else "log_probs", fold)
 
 

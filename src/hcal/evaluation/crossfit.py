@@ -129,8 +129,7 @@ def cross_fit(
     if not 2 <= folds <= len(labels):
         raise ValueError(f"folds must lie in 2..{len(labels)} (the number of rows), got {folds}")
     members = inputs.check_groups(groups, len(labels))
-    # Along the scores, not the labels: folds that repeat the labels' noise would favour flexible methods.
-    number = deal_folds(x, np.zeros_like(labels), folds, members)
+    number = deal_folds(x, folds, members)
     probs = np.empty(x.shape)
     for k in range(int(number.max()) + 1):
         held = number == k
