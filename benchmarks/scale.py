@@ -104,7 +104,7 @@ def passes(calibrator: Any, found: list[Made], run: Any) -> dict[str, Callable[[
     """Return what is measured, by name; each gives the number of its passes over the rows."""
     import hcal
     from hcal.metrics import StreamingMetrics
-    from hcal.partial import merged
+    from hcal.passes import merged
 
     def summed() -> int:
         whole = merged(run(partial(evaluate, calibrator), found), partial(StreamingMetrics, found[0].classes))

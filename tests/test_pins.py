@@ -30,9 +30,9 @@ def test_pins_cover_what_the_project_asks_for() -> None:
     )
 
 
-def test_hcal_alone_needs_seven_packages() -> None:
+def test_hcal_alone_needs_eight_packages() -> None:
     names = [re.split(r"[<>=]", want)[0] for want in PROJECT["dependencies"]]
-    assert names == ["numpy", "scipy", "scikit-learn", "joblib", "safetensors", "typer", "rich"]
+    assert names == ["numpy", "scipy", "scikit-learn", "joblib", "jinja2", "safetensors", "typer", "rich"]
 
 
 def test_hashes_are_those_of_files_that_a_supported_python_installs() -> None:

@@ -32,98 +32,56 @@ if TYPE_CHECKING:
     from hcal.evaluation.crossfit import cross_fit
     from hcal.integrations.export import export
     from hcal.integrations.onnx import export_onnx
-    from hcal.io.tables import drop_unlabelled
+    from hcal.io.class_names import drop_unlabelled
     from hcal.metrics import list_metrics, register_metric
     from hcal.metrics.clinical import clinical
     from hcal.numerics import softmax
     from hcal.objective.loss import HCalibrationLoss
     from hcal.reporting import report
 
-# name -> where it lives. Nothing below is imported until it is used: `import hcal` stays light.
-_LAZY = {
-    "PooledCalibrator": "hcal.calibrators.pool",
-    "HCalibrator": "hcal.calibrators.h",
-    "MultilabelCalibrator": "hcal.calibrators.multilabel",
-    "HCalibrationLoss": "hcal.objective.loss",
-    "CalibrationWarning": "hcal.calibrators.base",
-    "make_calibrator": "hcal.calibrators",
-    "list_calibrators": "hcal.calibrators",
-    "register": "hcal.calibrators",
-    "list_metrics": "hcal.metrics",
-    "register_metric": "hcal.metrics",
-    "clinical": "hcal.metrics.clinical",
-    "certify": "hcal.certificates",
-    "Certificate": "hcal.certificates",
-    "Monitor": "hcal.certificates",
-    "drift": "hcal.certificates.drift",
-    "compare": "hcal.evaluation.comparison",
-    "cross_fit": "hcal.evaluation.crossfit",
-    "evaluate": "hcal.evaluation",
-    "Evaluation": "hcal.evaluation",
-    "reliability": "hcal.evaluation",
-    "fit_batches": "hcal.calibrators.batches",
-    "drop_unlabelled": "hcal.io.tables",
-    "save": "hcal.calibrators.files",
-    "load": "hcal.calibrators.files",
-    "export": "hcal.integrations.export",
-    "export_onnx": "hcal.integrations.onnx",
-    "report": "hcal.reporting",
-    "softmax": "hcal.numerics",
-    # submodules
-    "calibrators": "",
-    "certificates": "",
-    "integrations": "",
-    "maps": "",
-    "metrics": "",
-    "objective": "",
-    "reporting": "",
-}
-
 __all__ = [
-    "CalibrationWarning",
-    "Certificate",
-    "Evaluation",
-    "HCalibrationLoss",
-    "HCalibrator",
-    "Monitor",
-    "MultilabelCalibrator",
-    "PooledCalibrator",
-    "__version__",
-    "certify",
-    "clinical",
-    "compare",
-    "cross_fit",
-    "drift",
-    "drop_unlabelled",
-    "evaluate",
-    "export",
-    "export_onnx",
-    "fit_batches",
-    "integrations",
-    "list_calibrators",
-    "list_metrics",
-    "load",
-    "make_calibrator",
-    "maps",
-    "metrics",
-    "objective",
-    "register",
-    "register_metric",
-    "reliability",
-    "report",
-    "save",
-    "softmax",
-]
+    "CalibrationWarning", "Certificate", "Evaluation", "HCalibrationLoss", "HCalibrator", "Monitor",
+    "MultilabelCalibrator", "PooledCalibrator", "__version__", "certify", "clinical", "compare",
+    "cross_fit", "drift", "drop_unlabelled", "evaluate", "export", "export_onnx", "fit_batches",
+    "integrations", "list_calibrators", "list_metrics", "load", "make_calibrator", "maps", "metrics",
+    "objective", "register", "register_metric", "reliability", "report", "save", "softmax",
+]  # fmt: skip
+
+#: Where each name lives. Nothing is imported until it is used: `import hcal` stays light.
+_HOMES = {
+    "hcal": ("calibrators", "certificates", "integrations", "maps", "metrics", "objective", "reporting"),
+    "hcal.calibrators": ("list_calibrators", "make_calibrator", "register"),
+    "hcal.calibrators.base": ("CalibrationWarning",),
+    "hcal.calibrators.batches": ("fit_batches",),
+    "hcal.calibrators.files": ("load", "save"),
+    "hcal.calibrators.h": ("HCalibrator",),
+    "hcal.calibrators.multilabel": ("MultilabelCalibrator",),
+    "hcal.calibrators.pool": ("PooledCalibrator",),
+    "hcal.certificates": ("Certificate", "Monitor", "certify"),
+    "hcal.certificates.drift": ("drift",),
+    "hcal.evaluation": ("Evaluation", "evaluate", "reliability"),
+    "hcal.evaluation.comparison": ("compare",),
+    "hcal.evaluation.crossfit": ("cross_fit",),
+    "hcal.integrations.export": ("export",),
+    "hcal.integrations.onnx": ("export_onnx",),
+    "hcal.io.class_names": ("drop_unlabelled",),
+    "hcal.metrics": ("list_metrics", "register_metric"),
+    "hcal.metrics.clinical": ("clinical",),
+    "hcal.numerics": ("softmax",),
+    "hcal.objective.loss": ("HCalibrationLoss",),
+    "hcal.reporting": ("report",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _HOME:
         raise AttributeError(f"module 'hcal' has no attribute {name!r}")
-    home = _LAZY[name]
-    value = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"hcal.{name}")
-    globals()[name] = value
-    return value
+    home = _HOME[name]
+    if home == "hcal":
+        return importlib.import_module(f"hcal.{name}")
+    return getattr(importlib.import_module(home), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

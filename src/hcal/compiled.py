@@ -1,15 +1,11 @@
-"""Compiled kernels: a decorator that keeps them on disk where that is safe, and a few threads to run them in.
+"""Compiled kernels: a decorator that keeps them on disk where that is possible, and a few threads to run them in.
 
-numba's cache is pickle: who can write into its folder can run code in this process. Kernels are kept only in
-a folder that nobody else can write to; elsewhere, and where nothing can be written at all, every process
-compiles them anew, and one warning says so. Kernels release the GIL, so plain threads run them (no OpenMP, so
-nothing to oversubscribe).
+Kernels release the GIL, so plain threads run them (no OpenMP, so nothing to oversubscribe).
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, TypeVar
 
 S = TypeVar("S")
@@ -26,94 +21,34 @@ Kernel = Callable[..., Any]
 
 
 def jit(**options: Any) -> Callable[[Kernel], Kernel]:
-    """Return a decorator that compiles a kernel: the GIL released, kept on disk where that is safe."""
+    """Return a decorator that compiles a kernel: the GIL released, kept on disk where numba finds a place."""
     from numba import njit
 
     def decorate(function: Kernel) -> Kernel:
         kernel: Any = njit(nogil=True, **options)(function)
-        if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
-            return kernel  # type: ignore[no-any-return]
-        why = _keep_on_disk(kernel)
-        if why:
-            _say_once(why)
-            kernel = njit(nogil=True, **options)(function)
+        if hasattr(kernel, "enable_caching"):  # not where NUMBA_DISABLE_JIT is set
+            try:
+                kernel.enable_caching()
+                _forgive_full_disks(kernel)
+            except RuntimeError:  # neither the install nor HOME can be written to
+                _say_once("no folder can be written to")
         return kernel  # type: ignore[no-any-return]
 
     return decorate
 
 
-def _keep_on_disk(kernel: Any) -> str:
-    """Turn numba's cache on; return why it must stay off, or nothing."""
-    try:
-        kernel.enable_caching()
-    except RuntimeError:  # numba's "cannot cache function": neither the install nor HOME can be written to
-        return "no folder can be written to"
-    _forgive_full_disks(kernel)
-    folder = Path(kernel.stats.cache_path)
-    source = Path(kernel.py_func.__code__.co_filename)
-    # whoever owns the source is trusted already: it is run
-    trusted = {source.stat().st_uid} if source.exists() else set()
-    stranger = writable_by_others(folder, trusted=trusted)
-    return f"others can write to {stranger}" if stranger else ""
-
-
 def _forgive_full_disks(kernel: Any) -> None:
     """Let a kernel that cannot be written be used all the same: numba would raise at its first call."""
-    on_disk = getattr(kernel, "_cache", None)
-    write = getattr(on_disk, "save_overload", None)
-    if on_disk is None or write is None:  # another numba: its own errors stand
-        return
+    write = kernel._cache.save_overload
 
     def save_overload(signature: Any, data: Any) -> None:
         try:
             write(signature, data)
         except OSError as error:
-            on_disk.disable()
+            kernel._cache.disable()
             _say_once(error.strerror or str(error))
 
-    on_disk.save_overload = save_overload
-
-
-def writable_by_others(folder: Path, *, trusted: set[int] | frozenset[int] = frozenset()) -> Path | None:
-    """Return the first of a folder and its parents that another user could change, or None.
-
-    A folder is safe if this user, root or somebody ``trusted`` owns it and nobody else may write to it; one
-    above it may also be open to all if it is sticky, as /tmp is.
-
-    >>> import tempfile
-    >>> own = Path(tempfile.mkdtemp())
-    >>> writable_by_others(own)
-    >>> own.chmod(0o777)
-    >>> writable_by_others(own) == own.resolve()
-    True
-    """
-    if not hasattr(os, "geteuid"):  # Windows: the user's profile is the user's own by its access list
-        return None
-    owners = trusted | {0, os.geteuid()}
-    place = folder.resolve()
-    for where in (place, *place.parents):
-        facts = where.stat()
-        shared = facts.st_mode & stat.S_IWOTH or (
-            facts.st_mode & stat.S_IWGRP and not _private_group(facts.st_gid)
-        )
-        sticky = where != place and facts.st_mode & stat.S_ISVTX
-        if facts.st_uid not in owners or (shared and not sticky):
-            return where
-    return None
-
-
-def _private_group(group: int) -> bool:
-    """Whether a group is root's, or this user's alone, as the umask 002 of many systems takes for granted."""
-    import grp
-    import pwd
-
-    if group == 0:
-        return True
-    try:
-        user, facts = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-    except KeyError:
-        return False
-    return facts.gr_name == user.pw_name and set(facts.gr_mem) <= {user.pw_name}
+    kernel._cache.save_overload = save_overload
 
 
 _said = threading.Event()
@@ -152,22 +87,18 @@ def _pool(workers: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix=_NAME)
 
 
-def _in_worker() -> bool:
-    """Whether this is a thread of the pool, which must not wait for the pool."""
-    return threading.current_thread().name.startswith(_NAME)
-
-
-def each(work: Callable[[S], T], items: Sequence[S], *, events: int) -> list[T]:
+def each(work: Callable[[S], T], items: Sequence[S], *, events: int = PARALLEL_EVENTS) -> list[T]:
     """Return ``work(item)`` for every item, in order; in threads if there is enough to do.
 
-    What is computed does not depend on the number of threads.
-
-    ``events`` counts the array entries that all items together stand for.
+    What is computed does not depend on the number of threads. ``events`` counts the array entries that all items
+    together stand for.
 
     >>> each(len, ["a", "bc"], events=1)
     [1, 2]
     """
-    if len(items) < 2 or events < PARALLEL_EVENTS or thread_count() == 1 or _in_worker():
+    # a thread of the pool must not wait for the pool
+    inside = threading.current_thread().name.startswith(_NAME)
+    if len(items) < 2 or events < PARALLEL_EVENTS or thread_count() == 1 or inside:
         return [work(item) for item in items]
     return list(_pool(thread_count(), os.getpid()).map(work, items))
 
@@ -183,17 +114,6 @@ def split(n: int, snap: Callable[[int], int] | None = None, *, grain: int = 1) -
     cuts = [n * i // parts for i in range(1, parts)]
     edges = [0, *(snap(c) if snap else c for c in cuts), n]
     return [(a, b) for a, b in pairwise(edges) if b > a]
-
-
-def run_parts(work: Callable[[int, int], T], parts: list[tuple[int, int]]) -> list[T]:
-    """Run ``work(start, stop)`` on every part, in threads if there is more than one; results in order.
-
-    >>> run_parts(lambda a, b: b - a, [(0, 2), (2, 5)])
-    [2, 3]
-    """
-    if len(parts) == 1 or _in_worker():
-        return [work(*part) for part in parts]
-    return list(_pool(thread_count(), os.getpid()).map(lambda part: work(*part), parts))
 
 
 @contextmanager

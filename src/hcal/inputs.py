@@ -7,12 +7,12 @@ same things in the same sentence.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, bounded, is_ragged, looks_like_probs, pad_options, row_blocks
+from hcal.numerics import FloatArray, IntArray, is_ragged, pad_options, row_blocks
 from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
@@ -28,20 +28,6 @@ class Origin:
     device: Any = None
     index: Any = None
     columns: Any = None
-
-
-def _library(x: Any) -> Literal["numpy", "torch", "pandas", "polars"]:
-    root = type(x).__module__.partition(".")[0]
-    return root if root in ("torch", "pandas", "polars") else "numpy"  # type: ignore[return-value]
-
-
-def _refuse_masked(x: Any, what: str) -> None:
-    """Refuse masked entries: numpy drops the mask on conversion and the hidden values would count."""
-    parts = x if isinstance(x, list | tuple) else (x,)  # a list of masked rows loses its masks as well
-    for place, part in enumerate(parts):
-        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
-            where = _first(np.ma.getmaskarray(part)) if part is x else f"row {place}"
-            raise ValueError(f"{what} has masked entries, first at {where}: leave these out or fill them")
 
 
 def _tensor_values(x: Any, what: str) -> NDArray[Any]:
@@ -63,8 +49,7 @@ def is_on_accelerator(x: Any) -> bool:
     >>> is_on_accelerator([[0.0, 1.0]])
     False
     """
-    kind = getattr(getattr(x, "device", None), "type", "cpu")
-    return _library(x) == "torch" and kind not in ("cpu", "meta")
+    return getattr(getattr(x, "device", None), "type", "cpu") not in ("cpu", "meta")
 
 
 def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
@@ -77,16 +62,19 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     >>> to_numpy([[1, 2]])[0]
     array([[1, 2]])
     """
-    _refuse_masked(x, what)
-    library = _library(x)
+    library = type(x).__module__.partition(".")[0]
     if library == "torch":
-        origin = Origin("torch", x.dtype, device=x.device)
-        return _tensor_values(x, what), origin
+        return _tensor_values(x, what), Origin("torch", x.dtype, device=x.device)
     if library == "pandas":
         columns = getattr(x, "columns", None)
         return x.to_numpy(), Origin("pandas", None, index=x.index, columns=columns)
     if library == "polars":
         return x.to_numpy(), Origin("polars", None, columns=getattr(x, "columns", None))
+    # numpy drops the mask on conversion, also of rows in a list, and the hidden values would count
+    for place, part in enumerate(x if isinstance(x, list | tuple) else (x,)):
+        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+            where = _first(np.ma.getmaskarray(part)) if part is x else f"row {place}"
+            raise ValueError(f"{what} has masked entries, first at {where}: leave these out or fill them")
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -136,7 +124,8 @@ def _first(mask: NDArray[np.bool_]) -> str:
     return ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), where, strict=False))
 
 
-def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
+def _refuse_shape(x: FloatArray, what: str, n_classes: int | None) -> NoReturn:
+    """Say what is wrong with a shape that is not (N ≥ 1, K ≥ 2)."""
     if x.ndim != 2:
         raise ValueError(
             f"{what} must have shape (N, K), or (N,) for a binary score; got {x.ndim} dimensions {x.shape}. "
@@ -146,16 +135,11 @@ def _check_shape(x: FloatArray, what: str, n_classes: int | None) -> None:
         raise ValueError(f"{what} is empty: shape {x.shape}")
     if x.shape[1] < 2:
         raise ValueError(f"{what} needs at least 2 classes (columns), got shape {x.shape}")
-    if n_classes is not None and x.shape[1] != n_classes:
-        raise ValueError(f"{what} has {x.shape[1]} classes, but the calibrator was fitted on {n_classes}")
+    raise ValueError(f"{what} has {x.shape[1]} classes, but the calibrator was fitted on {n_classes}")
 
 
-def _check_finite(x: FloatArray, what: str, *, allow_minus_inf: bool) -> None:
-    # One cheap reduction decides for nearly every input; the masks are built only to name the place.
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = np.vdot(x, x)
-    if np.isfinite(total):
-        return
+def _refuse_infinite(x: FloatArray, what: str, *, allow_minus_inf: bool = False) -> None:
+    """Name the first value that is not finite, if there is one: squares of finite numbers may overflow too."""
     if np.isnan(x).any():
         raise ValueError(f"{what} contains NaN, first at {_first(np.isnan(x))}")
     bad = np.isposinf(x) if allow_minus_inf else np.isinf(x)
@@ -196,7 +180,8 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     x = _as_float(array, what)
     if x.ndim == 1 and x.size:
         x = _columns_of_binary(x, "probs")
-    _check_shape(x, what, None)
+    if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2:
+        _refuse_shape(x, what, None)
     divisors = _check_distributions(x, what)
     return (x if divisors is None else x / divisors[:, None]), origin
 
@@ -210,7 +195,7 @@ def _check_distributions(x: FloatArray, what: str) -> FloatArray | None:
     tolerance = 1e-3 if x.dtype == np.float32 else 1e-4
     off = np.abs(sums - 1)
     if not (lowest >= 0 and off.max() <= tolerance):
-        _check_finite(x, what, allow_minus_inf=False)
+        _refuse_infinite(x, what)
         if lowest < 0:
             raise ValueError(f"{what} has a negative value {lowest:.3g}, first at {_first(x < 0)}")
         row = int(np.argmax(off > tolerance))
@@ -263,7 +248,7 @@ def check_logits(
            [0., 2.]])
     """
     scores, origin = check_scores(logits, input=input, n_classes=n_classes)
-    return bounded(to_logits(scores, input)), origin
+    return to_logits(scores, input), origin
 
 
 def check_scores(
@@ -278,48 +263,76 @@ def check_scores(
     """
     check_kind(input)
     array, origin = to_numpy(logits, input)
-    x = _as_float(array, input)
+    x = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
     if x.ndim == 1 and x.size:
         with np.errstate(divide="ignore"):
             x = _columns_of_binary(x, input)
-    _check_shape(x, input, n_classes)
+    if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2 or x.shape[1] != (n_classes or x.shape[1]):
+        _refuse_shape(x, input, n_classes)
     if input == "probs":
         divisors = _check_distributions(x, input)
         return (x if divisors is None else x / divisors[:, None]), origin
-    _check_finite(x, input, allow_minus_inf=input == "log_probs")
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.vdot(x, x)  # one cheap pass decides for nearly every input
+    if not np.isfinite(total):
+        _refuse_infinite(x, input, allow_minus_inf=input == "log_probs")
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
-        _refuse_probs(x if array.ndim == 2 else x[:, 1])
+        given = x if array.ndim == 2 else x[:, 1]
+        if looks_like_probs(given):
+            insist = (
+                "add 1 to all: softmax stays" if array.ndim == 2 else "pass two columns, zeros and the score"
+            )
+            what = "rows sum to 1" if array.ndim == 2 else "one score a row"
+            raise ValueError(
+                f'logits look like probabilities (all in [0, 1], {what}): say input="probs". If they are logits '
+                f"all the same, {insist}."
+            )
     if input == "log_probs":
         _check_log_probs(x)
     return x, origin
 
 
 def to_logits(scores: Array, kind: str) -> Array:
-    """Return scores (N, K) of a kind as logits; an impossible class gets a finite logit below all others.
+    """Return scores (N, K) of a kind as finite logits; an impossible class gets one below all others.
+
+    Logits of absurd size (beyond 1e98, in float32 1e15) are cut to it, so that differences and squares cannot overflow.
 
     >>> to_logits(np.array([[0.0, 1.0]]), "probs").round(1)
     array([[-708.4,    0. ]])
     """
-    if kind == "logits":
-        return scores
     xp = namespace(scores)
+    if kind == "logits":
+        limit = 1e98 if scores.itemsize == 8 else 1e15
+        return xp.clip(scores, -limit, limit)
     least = xp.tiny(scores)
     if kind == "probs":
         return xp.log(xp.maximum(scores, least))
-    lowest = xp.minimum(xp.row_min(xp.where(scores < -1e38, 0.0, scores)), float(np.log(least)))
+    lowest = xp.minimum(xp.row_min(xp.where(scores < -1e15, 0.0, scores)), float(np.log(least)))
     return xp.maximum(scores, lowest)
 
 
-def _refuse_probs(x: FloatArray) -> None:
-    """Refuse probabilities that are called logits, and say how to insist."""
-    if looks_like_probs(x):
-        insist = "add 1 to all: softmax stays" if x.ndim == 2 else "pass two columns, zeros and the score"
-        what = "rows sum to 1" if x.ndim == 2 else "one score a row"
-        raise ValueError(
-            f'logits look like probabilities (all in [0, 1], {what}): say input="probs". If they are logits '
-            f"all the same, {insist}."
-        )
+def looks_like_probs(x: FloatArray) -> bool:
+    """Whether scores can only be probabilities: genuine logits do not meet this by chance.
+
+    Of two dimensions: two rows at least, values in [0, 1], every row with a sum of 1 (within 1e-6; from ten
+    rows on within 1e-3, for probabilities that were printed with few digits), and not all of them whole
+    numbers, which may be votes. Of one dimension: two values at least, all in [0, 1].
+    Shapes: x (N, K) or (N,).
+
+    >>> rows = np.array([[0.25, 0.75], [0.5, 0.5]])
+    >>> looks_like_probs(rows), looks_like_probs(rows + 1)
+    (True, False)
+    """
+    if len(x) < 2 or not 0 <= x[0].min() <= x[0].max() <= 1:
+        return False  # nearly every input ends here, after one row
+    if x.ndim == 1:
+        return bool(x.min() >= 0 and x.max() <= 1)
+    reach = 1e-6 if len(x) < 10 else 1e-3
+    if abs(float(x[0].sum(dtype=np.float64)) - 1) > reach or x.min() < 0 or x.max() > 1:
+        return False
+    sums = x.sum(axis=1, dtype=np.float64)
+    return bool((np.abs(sums - 1) <= reach).all() and (x != np.rint(x)).any())
 
 
 def _check_log_probs(x: FloatArray) -> None:

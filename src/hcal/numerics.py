@@ -60,22 +60,6 @@ def grouped_softmax(scores: FloatArray, log_sizes: Float64) -> Float64:
     return probs
 
 
-def bounded(logits: FloatArray) -> FloatArray:
-    """Return the logits, those of absurd size (beyond 1e98, in float32 1e15) cut to it.
-
-    Differences and squares then cannot overflow; everything else comes back as it is.
-    Shapes: logits (N, K) → (N, K).
-
-    >>> bounded(np.array([[1e300, -3.0]]))
-    array([[ 1.e+98, -3.e+00]])
-    """
-    limit = 1e98 if logits.dtype == np.float64 else 1e15
-    with np.errstate(over="ignore"):
-        if np.vdot(logits, logits) < 1e30:  # one cheap pass decides for nearly every input
-            return logits
-    return np.clip(logits, -limit, limit)
-
-
 def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:
     """Return the one-hot marks of labels as float64; y (N,) → (N, K).
 
@@ -86,29 +70,6 @@ def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:
     out = np.zeros((len(y), n_classes))
     out[np.arange(len(y)), y] = 1.0
     return out
-
-
-def looks_like_probs(x: FloatArray) -> bool:
-    """Whether scores can only be probabilities: genuine logits do not meet this by chance.
-
-    Of two dimensions: two rows at least, values in [0, 1], every row with a sum of 1 (within 1e-6; from ten
-    rows on within 1e-3, for probabilities that were printed with few digits), and not all of them whole
-    numbers, which may be votes. Of one dimension: two values at least, all in [0, 1].
-    Shapes: x (N, K) or (N,).
-
-    >>> rows = np.array([[0.25, 0.75], [0.5, 0.5]])
-    >>> looks_like_probs(rows), looks_like_probs(rows + 1)
-    (True, False)
-    """
-    if len(x) < 2 or not 0 <= x[0].min() <= x[0].max() <= 1:
-        return False  # nearly every input ends here, after one row
-    if x.ndim == 1:
-        return bool(x.min() >= 0 and x.max() <= 1)
-    reach = 1e-6 if len(x) < 10 else 1e-3
-    if abs(float(x[0].sum(dtype=np.float64)) - 1) > reach or x.min() < 0 or x.max() > 1:
-        return False
-    sums = x.sum(axis=1, dtype=np.float64)
-    return bool((np.abs(sums - 1) <= reach).all() and (x != np.rint(x)).any())
 
 
 def row_blocks(shape: tuple[int, ...], events: int) -> list[slice]:

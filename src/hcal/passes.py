@@ -1,4 +1,7 @@
-"""Who works on the pieces of a source: this process, processes of this machine, or a Dask cluster.
+"""Partial results of blocks of rows, and who works on the blocks: this process, others of this machine, or a cluster.
+
+Metrics, certificates, monitors and the sums that fits need are partial results: each block adds to one, and two become
+one by ``merge``, which is associative, and commutative up to the rounding of sums.
 
 A runner is called with a function and pieces and yields the function's answers in the order of the pieces. The answers
 do not depend on the runner. :class:`hcal.integrations.dask.Runner` is another.
@@ -7,7 +10,7 @@ do not depend on the runner. :class:`hcal.integrations.dask.Runner` is another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -62,25 +65,53 @@ class Processes:
             ) from None
 
 
+class Partial(Protocol):
+    """An answer in the making, of a size that does not grow with the rows."""
+
+    def update(self, *args: Any, **kwargs: Any) -> Self:
+        """Add a block of rows."""
+
+    def merge(self, other: Self) -> Self:
+        """Add what another part has seen."""
+
+    def result(self) -> Any:
+        """Return the answer for all rows seen."""
+
+
 class _Mergeable(Protocol):
     def merge(self, other: Any) -> Any: ...
 
 
-M = TypeVar("M", bound=_Mergeable)
+P = TypeVar("P", bound=_Mergeable)
+
+
+def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
+    """Return the parts as one, added in the order given to an empty one.
+
+    >>> from hcal.metrics import StreamingMetrics
+    >>> blocks = [([[0.2, 0.8]], [1]), ([[0.6, 0.4]], [1])]
+    >>> parts = [StreamingMetrics(2, ["accuracy"]).update(p, y) for p, y in blocks]
+    >>> merged(parts, lambda: StreamingMetrics(2, ["accuracy"])).result()
+    {'accuracy': 0.5}
+    """
+    whole = empty()
+    for part in parts:
+        whole.merge(part)
+    return whole
 
 
 def add_up(
-    function: Callable[[S], M],
+    function: Callable[[S], P],
     pieces: Sequence[S],
-    empty: Callable[[], M],
+    empty: Callable[[], P],
     *,
     runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
     size: Callable[[S], int],
-) -> M:
+) -> P:
     """Return what the function makes of all pieces, merged in their order.
 
-    ``function`` makes a partial result (:mod:`hcal.partial`) of a piece, ``empty`` one that has seen nothing.
+    ``function`` makes a partial result of a piece, ``empty`` one that has seen nothing.
     ``advance`` is told after each piece how many rows were done: its ``size``.
     """
     whole = empty()

@@ -1,8 +1,11 @@
-"""Text that comes from outside (names of classes, groups and files), made safe to show."""
+"""What leaves hcal as text: names from outside made safe to show, and numbers that JSON can hold."""
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["printable", "without_nan"]
 
 
 def printable(text: object) -> str:
@@ -15,3 +18,18 @@ def printable(text: object) -> str:
     if shown.isprintable():
         return shown
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+
+
+def without_nan(value: Any) -> Any:
+    """Return plain values for JSON: what is not finite becomes null, numbers of numpy become Python's.
+
+    >>> without_nan({"a": (1.0, float("nan"))})
+    {'a': [1.0, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(k): without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(v) for v in value]
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    return None if isinstance(value, float) and value - value != 0.0 else value

@@ -13,59 +13,29 @@ Rows are the last axis: (N, K) scores of N rows and K classes.
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-
-__all__ = [
-    "Array",
-    "abs",
-    "argmax",
-    "asarray",
-    "astype",
-    "clip",
-    "concat",
-    "cumsum",
-    "eps",
-    "exp",
-    "expm1",
-    "floor_index",
-    "interp",
-    "isnan",
-    "kth_smallest",
-    "log",
-    "log1p",
-    "log_softmax",
-    "log_sum_exp",
-    "maximum",
-    "minimum",
-    "namespace",
-    "one_hot",
-    "put_along",
-    "replaced",
-    "rounded",
-    "row_max",
-    "row_min",
-    "row_sum",
-    "searchsorted",
-    "segment_search",
-    "softmax",
-    "sort_rows",
-    "sqrt",
-    "stack",
-    "sum_by",
-    "take",
-    "take_along",
-    "tanh",
-    "tiny",
-    "where",
-]
 
 #: A numpy array or a torch tensor. Neither library knows the other's type, so the checker cannot either.
 Array: TypeAlias = Any
 
 exp, log, log1p, expm1, sqrt, tanh, abs = np.exp, np.log, np.log1p, np.expm1, np.sqrt, np.tanh, np.abs
-where, maximum, minimum, clip, isnan = np.where, np.maximum, np.minimum, np.clip, np.isnan
+where, maximum, minimum, clip, isnan, take = np.where, np.maximum, np.minimum, np.clip, np.isnan, np.take
+#: Of each row (N, K), as (N, 1); NaN where one is.
+row_sum = partial(np.sum, axis=-1, keepdims=True)
+row_max, row_min = partial(np.max, axis=-1, keepdims=True), partial(np.min, axis=-1, keepdims=True)
+#: Where each row is largest, (N, 1); of ties the first.
+argmax = partial(np.argmax, axis=-1, keepdims=True)
+#: Running sums along rows; arrays of one shape (…) as (…, M); arrays side by side along the last axis.
+cumsum, stack, concat = (
+    partial(np.cumsum, axis=-1),
+    partial(np.stack, axis=-1),
+    partial(np.concatenate, axis=-1),
+)
+#: From each row the values at its indices: x (N, K), index (N, J) → (N, J).
+take_along = partial(np.take_along_axis, axis=-1)
 
 
 def namespace(x: Array) -> Any:
@@ -97,31 +67,6 @@ def tiny(x: Array) -> float:
     return float(np.finfo(x.dtype).tiny)
 
 
-def row_sum(x: Array) -> Array:
-    """Return the sum of each row, (N, 1)."""
-    return x.sum(axis=-1, keepdims=True)
-
-
-def row_max(x: Array) -> Array:
-    """Return the largest value of each row, (N, 1); NaN where one is."""
-    return x.max(axis=-1, keepdims=True)
-
-
-def row_min(x: Array) -> Array:
-    """Return the smallest value of each row, (N, 1); NaN where one is."""
-    return x.min(axis=-1, keepdims=True)
-
-
-def argmax(x: Array) -> Array:
-    """Return where each row is largest, (N, 1); of ties the first."""
-    return x.argmax(axis=-1)[..., None]
-
-
-def cumsum(x: Array) -> Array:
-    """Return running sums along rows."""
-    return np.cumsum(x, axis=-1)
-
-
 def log_softmax(x: Array) -> Array:
     """Return ln softmax of each row. A row with NaN or +inf, or of −inf alone, becomes NaN."""
     below = x - row_max(x)
@@ -142,29 +87,9 @@ def log_sum_exp(x: Array) -> Array:
     return top + np.log(np.exp(x - top).sum(axis=-1, keepdims=True))
 
 
-def stack(parts: list[Array]) -> Array:
-    """Return arrays of one shape (…) as (…, M)."""
-    return np.stack(parts, axis=-1)
-
-
-def concat(parts: list[Array]) -> Array:
-    """Return arrays side by side along the last axis."""
-    return np.concatenate(parts, axis=-1)
-
-
 def floor_index(x: Array) -> Array:
     """Return numbers ≥ 0, rounded down, as indices."""
     return x.astype(np.intp)
-
-
-def take(table: Array, index: Array) -> Array:
-    """Return table[index] for a table (G,) and indices of any shape."""
-    return table[index]
-
-
-def take_along(x: Array, index: Array) -> Array:
-    """Return from each row the values at its indices: x (N, K), index (N, J) → (N, J)."""
-    return np.take_along_axis(x, index, axis=-1)
 
 
 def put_along(x: Array, index: Array, values: Array) -> Array:

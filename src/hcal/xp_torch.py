@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 exp, log, log1p, expm1, sqrt, tanh = torch.exp, torch.log, torch.log1p, torch.expm1, torch.sqrt, torch.tanh
-abs, isnan = torch.abs, torch.isnan
+abs, isnan, where = torch.abs, torch.isnan, torch.where
+row_sum = partial(torch.sum, dim=-1, keepdim=True)
+row_max, row_min = partial(torch.amax, dim=-1, keepdim=True), partial(torch.amin, dim=-1, keepdim=True)
+argmax = partial(torch.argmax, dim=-1, keepdim=True)
+cumsum, stack, concat = (
+    partial(torch.cumsum, dim=-1),
+    partial(torch.stack, dim=-1),
+    partial(torch.cat, dim=-1),
+)
+log_softmax, softmax = partial(torch.log_softmax, dim=-1), partial(torch.softmax, dim=-1)
+
+
+def take_along(x: Tensor, index: Tensor) -> Tensor:
+    """Return from each row the values at its indices: x (N, K), index (N, J) → (N, J)."""
+    return x.gather(-1, index)
+
+
+def take(table: Tensor, index: Tensor) -> Tensor:
+    """Return table[index] for a table (G,) and indices of any shape."""
+    return table[index]
 
 
 def _tensor(value: Any, like: Tensor) -> Tensor:
@@ -17,11 +37,6 @@ def _tensor(value: Any, like: Tensor) -> Tensor:
         if isinstance(value, Tensor)
         else torch.full((), float(value), dtype=like.dtype, device=like.device)
     )
-
-
-def where(condition: Tensor, x: Any, y: Any) -> Tensor:
-    """Return x where the condition holds, else y."""
-    return torch.where(condition, x, y)
 
 
 def maximum(x: Tensor, y: Any) -> Tensor:
@@ -59,70 +74,15 @@ def tiny(x: Tensor) -> float:
     return torch.finfo(x.dtype).tiny
 
 
-def row_sum(x: Tensor) -> Tensor:
-    """Return the sum of each row, (N, 1)."""
-    return x.sum(dim=-1, keepdim=True)
-
-
-def row_max(x: Tensor) -> Tensor:
-    """Return the largest value of each row, (N, 1); NaN where one is."""
-    return x.amax(dim=-1, keepdim=True)
-
-
-def row_min(x: Tensor) -> Tensor:
-    """Return the smallest value of each row, (N, 1); NaN where one is."""
-    return x.amin(dim=-1, keepdim=True)
-
-
-def argmax(x: Tensor) -> Tensor:
-    """Return where each row is largest, (N, 1); of ties the first."""
-    return x.argmax(dim=-1, keepdim=True)
-
-
-def cumsum(x: Tensor) -> Tensor:
-    """Return running sums along rows."""
-    return x.cumsum(dim=-1)
-
-
-def log_softmax(x: Tensor) -> Tensor:
-    """Return ln softmax of each row. A row with NaN or +inf, or of −inf alone, becomes NaN."""
-    return torch.log_softmax(x, dim=-1)
-
-
-def softmax(x: Tensor) -> Tensor:
-    """Return the softmax of each row."""
-    return torch.softmax(x, dim=-1)
-
-
 def log_sum_exp(x: Tensor) -> Tensor:
     """Return ln Σ e^x of each row, (N, 1)."""
     top = row_max(x)  # not torch.logsumexp: onnxruntime's gives NaN where all but the top are far below
     return top + torch.log(row_sum(torch.exp(x - top)))
 
 
-def stack(parts: list[Tensor]) -> Tensor:
-    """Return tensors of one shape (…) as (…, M)."""
-    return torch.stack(parts, dim=-1)
-
-
-def concat(parts: list[Tensor]) -> Tensor:
-    """Return tensors side by side along the last axis."""
-    return torch.cat(parts, dim=-1)
-
-
 def floor_index(x: Tensor) -> Tensor:
     """Return numbers ≥ 0, rounded down, as indices; NaN, which no table holds, as 0."""
     return torch.where(x > 0, x, 0.0).long()
-
-
-def take(table: Tensor, index: Tensor) -> Tensor:
-    """Return table[index] for a table (G,) and indices of any shape."""
-    return table[index]
-
-
-def take_along(x: Tensor, index: Tensor) -> Tensor:
-    """Return from each row the values at its indices: x (N, K), index (N, J) → (N, J)."""
-    return x.gather(-1, index)
 
 
 def put_along(x: Tensor, index: Tensor, values: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import hcal
 from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
 from hcal.certificates.drift import drift
 from hcal.certificates.monitor import BLOCK, RECENT
-from hcal.partial import merged
+from hcal.passes import merged
 from studies.worlds import WORLDS, draw_labels
 
 

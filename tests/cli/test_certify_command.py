@@ -57,7 +57,7 @@ def test_rows_of_the_fit_are_refused_on_the_command_line(task: tuple[Path, Path]
 
 
 def test_a_missing_group_is_named(task: tuple[Path, Path]) -> None:
-    assert "has no column 'age'" in _run("certify", task[0], "--group", "age", code=1)
+    assert "has no 'age'" in _run("certify", task[0], "--group", "age", code=1)
 
 
 def test_watching_batches_and_going_on_later(tmp_path: Path) -> None:
@@ -87,7 +87,9 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
         lines = [
             f"{','.join(map(str, row[order]))},{names[k]}" for row, k in zip(p[rows], y[rows], strict=True)
         ]
-        (tmp_path / f"{name}.csv").write_text("\n".join([f"{columns},label", *lines]))
+        (tmp_path / f"{name}.csv").write_text(
+            "\n".join([f"probs_{columns.replace(',', ',probs_')},label", *lines])
+        )
     files = (tmp_path / "mon.csv", tmp_path / "tue.csv")
     found = json.loads(
         _run("watch", *files, "--input", "probs", "--label", "label", "--tolerance", "0", "--json", code=3)

@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import hcal
-from hcal.cli import console
 from hcal.cli.app import app
 from hcal.io import checksum
 from helpers import synthetic
@@ -57,6 +56,34 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
     assert info.pop("request") == {"input": "logits"}
     assert info.pop("fitted_at").startswith("20")
     assert info == expected.info_
+
+
+def test_a_fit_loads_nothing_that_it_does_not_use(task: Path) -> None:
+    """A missing attribute of a fitted calibrator once imported scikit-learn, pandas and scipy.stats: 1 s."""
+    code = "import sys; sys.argv[0] = 'hcal'\nfrom hcal.cli.app import app\ntry: app()\nexcept SystemExit: pass\n"
+    command = [
+        sys.executable,
+        "-c",
+        f"{code}print(*sys.modules)",
+        "fit",
+        task,
+        "-o",
+        task.with_name("m.hcal"),
+        "-q",
+    ]
+    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    heavy = {
+        "sklearn",
+        "pandas",
+        "pyarrow",
+        "torch",
+        "matplotlib",
+        "numba",
+        "scipy.stats",
+        "joblib",
+        "jinja2",
+    }
+    assert loaded & heavy == set()
 
 
 def test_apply_reads_the_test_part_and_writes_what_the_library_computes(task: Path, model: Path) -> None:
@@ -182,7 +209,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
     "unknown type": (
         ("fit", "a.docx", "-o", "m"),
         1,
-        "error: cannot read a.docx: the types are .arrow, .csv",
+        "error: cannot read a.docx: the types are .csv, .feather",
     ),
     "unknown metric": (("evaluate", "task.npz", "--metrics", "x"), 1, "unknown metric 'x'"),
     "unknown output": (("apply", "model.hcal", "task.npz", "-o", "p.doc"), 1, "cannot write p.doc"),
@@ -334,28 +361,3 @@ def test_a_reader_that_leaves_early_gets_no_complaint(task: Path, options: tuple
         os.close(write)
     assert got.stderr == ""
     assert got.returncode == 1
-
-
-# -- the diagram ----------------------------------------------------------------------------------
-
-
-def _drawn(confidence: float, hits: int, rows: int = 10) -> str:
-    probs = np.tile([confidence, 1 - confidence], (rows, 1))
-    y = np.arange(rows) >= hits
-    return console.draw_reliability(hcal.reliability(probs, y, level="top-label", bins=10)[0], width=10).plain
-
-
-def test_diagram_marks_over_and_under_confidence() -> None:
-    assert "█████░░░░│" in _drawn(0.9, 5)
-    assert "+0.400*" in _drawn(0.9, 5)
-    assert "██████│▓▓▓" in _drawn(0.6, 10)
-    assert "-0.400*" in _drawn(0.6, 10)
-    assert "+0.100 " in _drawn(0.9, 8)  # eight of ten is within chance
-
-
-def test_diagram_has_a_line_for_every_bin_with_rows() -> None:
-    probs = np.array([[0.5, 0.5], [0.6, 0.4], [0.61, 0.39], [1.0, 0.0]])
-    lines = console.draw_reliability(
-        hcal.reliability(probs, [0, 0, 0, 1], level="top-label", bins=10)[0]
-    ).plain.splitlines()
-    assert [line[:9] for line in lines[1:]] == ["0.40–0.50", "0.50–0.60", "0.60–0.70", "0.90–1.00"]

@@ -70,12 +70,6 @@ def _parquet(compression: str, lists: bool) -> bytes:
     return _saved(lambda f: parquet.write_table(pa.table(scores | {"y": Y}), f, compression=compression))
 
 
-def _safetensors() -> bytes:
-    from safetensors.numpy import save
-
-    return save({"logits": LOGITS.astype(np.float32), "y": Y})
-
-
 def _pickled(protocol: int) -> bytes:
     pair = ((LOGITS.astype(np.float32), Y[:, None]), (np.asfortranarray(LOGITS), Y.astype(">i4")))
     return pickle.dumps(pair, protocol=protocol)
@@ -111,7 +105,7 @@ SEEDS: dict[str, list[Maker]] = {
     ],
     ".csv": [
         lambda: _csv("logits_0,logits_1,logits_2,logits_3,logits_4,y"),
-        lambda: _csv("a,b,c,d,e,y"),
+        lambda: _csv("logits_a,logits_b,logits_c,logits_d,logits_e,y"),
     ],
     ".parquet": [
         lambda: _parquet("snappy", False),
@@ -120,7 +114,6 @@ SEEDS: dict[str, list[Maker]] = {
     ],
     ".feather": [lambda: _feather("uncompressed"), lambda: _feather("zstd")],
     ".jsonl": [lambda: _jsonl(True), lambda: _jsonl(False)],
-    ".safetensors": [_safetensors],
     ".p": [
         *(lambda p=p: _pickled(p) for p in range(6)),
         lambda: pickle.dumps({"logits": LOGITS.tolist(), "y": Y}),

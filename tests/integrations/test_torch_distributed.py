@@ -14,7 +14,7 @@ from torch import multiprocessing as mp
 import hcal
 from hcal.integrations.torch_distributed import DistributedMetrics, DistributedMonitor
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.partial import merged
+from hcal.passes import merged
 from helpers import synthetic
 
 RANKS = 4

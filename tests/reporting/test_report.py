@@ -19,11 +19,10 @@ import hcal
 from hcal.certificates.sentences import points
 from hcal.cli.app import app
 from hcal.reporting import Content, Source, build_report, measure_report, verdict_of
-from hcal.reporting.charts import percent, probability_axis
+from hcal.reporting.charts import Axis, percent, probability_axis
 from hcal.reporting.content import HEADLINE, RESAMPLES
 from hcal.reporting.page import render
 from hcal.reporting.sections import thresholds
-from hcal.reporting.svg import Axis
 from helpers import measured_report as measured
 from helpers import synthetic
 
@@ -105,8 +104,8 @@ def test_the_numbers_are_the_librarys() -> None:
     assert content.after is not None
     logits, y = synthetic(4000, seed=1)
     raw = hcal.softmax(logits)
-    assert content.before.metrics["nll"] == pytest.approx(hcal.metrics.nll(raw, y))
-    assert content.after.metrics["ece_ew"] == pytest.approx(hcal.metrics.ece_ew(content.after.probs, y))
+    assert content.before.evaluation["nll"] == pytest.approx(hcal.metrics.nll(raw, y))
+    assert content.after.evaluation["ece_ew"] == pytest.approx(hcal.metrics.ece_ew(content.after.probs, y))
     assert f"{100 * hcal.metrics.ece_ew(raw, y):.1f}\N{NO-BREAK SPACE}%" in page()
     for name in hcal.list_metrics():
         assert f"<code>{name}</code>" in page()
@@ -152,7 +151,7 @@ def test_a_thousand_classes_are_a_heat_list_of_the_worst_twenty() -> None:
 def test_classes_that_are_proven_wrong_come_first() -> None:
     content = measure_report(*synthetic(4000, 6, seed=1))
     table = re.search(r'<table class="numbers heat">(.*?)</table>', render(content), re.DOTALL)
-    certificate = content.final.headline.certificate
+    certificate = content.final.evaluation.certificate
     assert table is not None
     assert certificate is not None
     assert certificate.classes is not None
@@ -189,12 +188,12 @@ def binary() -> Content:
 def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
     content, text = binary(), render(binary())
     assert "P(sick) is" in verdict_of(content).headline
-    rate = content.before.headline.positive
+    rate = content.before.evaluation.positive
     assert rate is not None
     assert rate.observed == pytest.approx((content.y == 1).mean())
     assert rate.stated == pytest.approx(content.before.probs[:, 1].mean())
     assert f"states a sick rate of {percent(rate.stated, 2)} on average" in text
-    found = content.final.headline.assessment
+    found = content.final.evaluation.assessment
     assert found is not None
     assert found.tolerance == pytest.approx(0.1 * np.sqrt(rate.observed * (1 - rate.observed)))
     assert points(found.tolerance) in verdict_of(content).headline
@@ -205,7 +204,7 @@ def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
 def test_thresholds_are_where_decisions_are() -> None:
     content = binary()
     p, y = content.final.probs[:, 1], content.y == 1
-    table = content.final.headline.certificate.classes.kept[1].table
+    table = content.final.evaluation.certificate.classes.kept[1].table
     found = thresholds(content, table)
     assert found[0.3] == "yours"
     assert found[1 / 11] == "least cost (fn 10, fp 1)"

@@ -45,7 +45,7 @@ def test_the_verdict_follows_the_harm_and_not_the_sample_size() -> None:
 
 def test_estimate_and_proof_stand_side_by_side() -> None:
     content = measured(1.0)
-    found = content.final.headline.assessment
+    found = content.final.evaluation.assessment
     assert found is not None
     assert found.estimate == hcal.certify(content.final.probs, content.y).estimate
     assert found.estimate <= found.bound
@@ -54,13 +54,13 @@ def test_estimate_and_proof_stand_side_by_side() -> None:
 
 
 def test_the_rule_is_printed_under_the_verdict() -> None:
-    assert verdict_of(measured()).rule in render(measured()).replace("&#x27;", "'")
+    assert verdict_of(measured()).rule in render(measured()).replace("&#39;", "'")
 
 
 def test_a_trifle_in_nll_is_no_reason_to_condemn() -> None:
     content = measured(1.0)  # calibrated as it was: temperature scaling can only add noise
     assert content.after is not None
-    assert content.after.metrics["nll"] > content.before.metrics["nll"]
+    assert content.after.evaluation["nll"] > content.before.evaluation["nll"]
     assert verdict_of(content).grade in ("good", "few")
     assert verdict_of(content).alarms == ()
 

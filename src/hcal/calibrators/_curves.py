@@ -124,8 +124,7 @@ class Curves(ProbabilityMap):
         """Return the curves at the probabilities (N, K), before rows are divided by their sum."""
         return read_curves(probs, self.offsets, self.knots, self.values, self.shape)
 
-    def expansion(self) -> int:
-        return 4
+    expansion = 4
 
     def check(self) -> None:
         check_curves(self.offsets, self.knots)

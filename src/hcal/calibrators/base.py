@@ -15,8 +15,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.exceptions import NotFittedError
 
 from hcal import inputs, leakage
 from hcal.calibrators import prior
@@ -25,14 +23,14 @@ from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
 from hcal.metrics.scores import Scores, score_probs
-from hcal.numerics import Float64, FloatArray, IntArray, bounded, row_blocks, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, softmax
 
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
 Preserves = Literal["order", "accuracy"] | None
 
-#: Rows are predicted in blocks of about this many scores, so memory stays bounded at any N.
-_BLOCK_SCORES = 4_000_000
+#: From so many scores on a fit predicts its own rows by the compiled kernel; below, loading it would take longer.
+_MANY_SCORES = 1_000_000
 #: Whole weights are written out as copies up to this many rows, where a method deals rows into folds.
 _MOST_COPIES = 200_000
 #: A sum of weights this many times the number of rows, or its inverse, is met with a sentence.
@@ -69,7 +67,7 @@ class Fitted:
     preserves: Preserves | Literal["as declared"] = "as declared"
 
 
-class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Calibrator(TakesScores, ABC):
     """Base of every calibrator: ``fit(logits, y)``, then ``predict_proba(logits)``.
 
     Subclasses set ``name``, ``title``, ``preserves`` and ``map_types`` and write ``_fit``. The constructor only
@@ -113,6 +111,8 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
     info_: dict[str, Any]
     scores_: dict[str, Scores]
     fitted_on_: dict[str, NDArray[Any]]
+    #: How the file of the fit was read: columns, label, kind of scores; commands read others the same way.
+    request_: dict[str, Any] | None = None
 
     @abstractmethod
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
@@ -166,7 +166,10 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
         self._remember(fitted, x.shape[1], names, floor=floor)
         self.fitted_on_ = fitted_on
         try:
-            before, after = softmax(x), self._predict_blocks(to_kind(x, self.input))
+            before, after = (
+                softmax(x),
+                self.prediction_.in_blocks(to_kind(x, self.input), kernel=x.size > _MANY_SCORES),
+            )
             self.scores_ = {
                 "before": score_probs(before, labels, weight),
                 "after": score_probs(after, labels, weight),
@@ -188,13 +191,12 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
         -------
         array of shape (N, K)
         """
-        self._check_fitted()
         if inputs.is_on_accelerator(logits):
             from hcal.integrations.torch import predict_on_device
 
             return predict_on_device(self, logits)
         scores, origin = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
-        return inputs.restore(self._predict_blocks(scores), origin)
+        return inputs.restore(self.prediction_.in_blocks(scores), origin)
 
     def predict(self, logits: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by its name where the fit was given names.
@@ -207,9 +209,8 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
         -------
         array of shape (N,)
         """
-        self._check_fitted()
         scores, _ = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
-        top = self._predict_blocks(scores).argmax(axis=1)
+        top = self.prediction_.in_blocks(scores).argmax(axis=1)
         named: NDArray[Any] = self.classes_[top]
         return named
 
@@ -223,7 +224,6 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
         """
         from hcal.metrics import nll
 
-        self._check_fitted()
         return -nll(self.predict_proba(logits), encode(y, self.class_names_), sample_weight=sample_weight)
 
     def with_prior(self, frequencies: Any) -> Self:
@@ -246,7 +246,6 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
         >>> cal.with_prior([0.5, 0.5]).predict_proba([[0.0, 2.0]]).round(2)
         array([[0.5, 0.5]])
         """
-        self._check_fitted()
         old = np.asarray(self.info_["class_frequencies"])
         new = prior.check_frequencies(frequencies, old.size)
         return self._with_prior(new, prior.log_ratio(new, old, self.class_names_))
@@ -268,10 +267,9 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
         Calibrator
             As from :meth:`with_prior`; ``info_["prior"]`` holds the frequencies found.
         """
-        self._check_fitted()
         old = np.asarray(self.info_["class_frequencies"])
         checked, _ = inputs.check_scores(scores, input=self.input, n_classes=self.n_classes_)
-        probs = self._with_prior(old, None)._predict_blocks(checked).astype(np.float64)
+        probs = self._with_prior(old, None).prediction_.in_blocks(checked).astype(np.float64)
         new = prior.estimate_frequencies(probs, old)
         # Of a class that the calibration set lacks nothing can be learned: it keeps what it gets.
         return self._with_prior(new, np.where(old > 0, prior.log_ratio(new, old), 0.0))
@@ -279,21 +277,9 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
     @property
     def classes_(self) -> NDArray[Any]:
         """The names of the classes in the order of the columns; 0..K−1 where the fit was given none."""
-        self._check_fitted()
         return np.arange(self.n_classes_) if self.class_names_ is None else np.array(self.class_names_)
 
     # -- machinery --------------------------------------------------------------------------------
-
-    def _predict_blocks(self, scores: FloatArray) -> FloatArray:
-        """Return the probabilities (N, K) of checked scores, in blocks of rows."""
-        out = np.empty(scores.shape, dtype=scores.dtype)
-        wide = scores.dtype if self.map_.float32_safe else np.float64
-        for rows in row_blocks(scores.shape, _BLOCK_SCORES // self.map_.expansion()):
-            given = scores[rows]
-            x = bounded(inputs.to_logits(given, self.input))
-            probs = self.prediction_.of_logits(x.astype(wide, copy=False), given)
-            out[rows] = probs if probs.dtype == out.dtype else self.prediction_.narrowed(probs, given)
-        return out
 
     def _check_weight(self, sample_weight: Any, n_rows: int) -> Float64 | None:
         weight = inputs.check_weight(sample_weight, n_rows)
@@ -337,7 +323,7 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
 
     def _with_prior(self, new: Float64, log_ratio: Float64 | None) -> Self:
         """Return a fitted copy whose probabilities are multiplied by e^log_ratio, whatever this one's are."""
-        other: Self = clone(self)
+        other = self.clone()
         info = {key: told for key, told in self.info_.items() if key not in _OF_PREDICTIONS}
         fitted = Fitted(self.map_, self.converged_, "", info | {"prior": new.tolist()}, self.preserves)
         other._remember(
@@ -351,10 +337,6 @@ class Calibrator(TakesScores, ClassifierMixin, BaseEstimator, ABC):  # type: ign
         learned = [n for n in vars(self) if n.endswith("_") and not n.startswith("_")]
         for name in [*learned, *({"preserves"} & set(vars(self)))]:
             delattr(self, name)
-
-    def _check_fitted(self) -> None:
-        if "map_" not in vars(self):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(logits, y) first")
 
     def _warn(self, fitted: Fitted) -> None:
         if not fitted.converged:

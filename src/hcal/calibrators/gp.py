@@ -59,7 +59,8 @@ class LatentProcess(ProbabilityMap):
         probs = total / (2 * draws) if draws else xp.softmax(mean)
         return xp.put_along(0 * x, order, mean_of_ties(probs, ranked))
 
-    def expansion(self) -> int:
+    @property
+    def expansion(self) -> int:  # type: ignore[override]
         """Return how many numbers a score takes on its way."""
         return 4 * int(self.inducing.shape[0])
 

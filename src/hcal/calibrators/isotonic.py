@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.isotonic import isotonic_regression
+from scipy.optimize import isotonic_regression
 
 from hcal import inputs, xp
 from hcal.calibrators._curves import (
@@ -65,7 +65,7 @@ def isotonic_points(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[F
     array([0.5, 0.5])
     """
     knots, mass, hits = pool_equal(p, hit, weight)
-    return knots, mass, np.clip(isotonic_regression(hits / mass, sample_weight=mass), 0.0, 1.0)
+    return knots, mass, np.clip(isotonic_regression(hits / mass, weights=mass).x, 0.0, 1.0)
 
 
 def _isotonic(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
@@ -258,9 +258,7 @@ class VennAbersSteps(OddsMap):
             total = total + xp.where(known, xp.log(xp.where(known, found, 1.0)), plain)
         return total / offsets.shape[0]
 
-    def expansion(self) -> int:
-        """Return how many numbers a score takes on its way."""
-        return 4
+    expansion = 4
 
     def check(self) -> None:
         """Raise a ValueError where fields do not fit each other."""
@@ -336,7 +334,6 @@ class VennAbers(Calibrator):
         two arrays of shape (N, K)
             With several folds, the geometric means that the prediction merges. Rows do not sum to 1.
         """
-        self._check_fitted()
         if self.prediction_.prior is not None:
             raise ValueError("intervals are of the class frequencies of the fit: ask before with_prior")
         x = inputs.check_logits(logits, input=self.input, n_classes=self.n_classes_)[0].astype(np.float64)

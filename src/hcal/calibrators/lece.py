@@ -53,7 +53,8 @@ class NeighbourErrors(ProbabilityMap):
         )
         return moved / xp.row_sum(moved)
 
-    def expansion(self) -> int:
+    @property
+    def expansion(self) -> int:  # type: ignore[override]
         """Return how many numbers a score takes on its way."""
         return max(1, 4 * len(self.probs) // max(1, int(self.probs.shape[1])))
 

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import combinations
 
 import numpy as np
-from sklearn.isotonic import isotonic_regression
+from scipy.optimize import isotonic_regression
 
 from hcal import xp
 from hcal.calibrators._curves import Curve, check_curves, columns, fit_curves, pool_equal, read_curves
@@ -336,9 +336,7 @@ class OddsCurves(OddsMap):
         """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""
         return read_curves(odds, self.offsets, self.knots, self.values, "straight on")
 
-    def expansion(self) -> int:
-        """Return how many numbers a score takes on its way."""
-        return 4
+    expansion = 4
 
     def check(self) -> None:
         """Raise a ValueError where fields do not fit each other."""
@@ -420,7 +418,7 @@ def _increasing(knots: Float64, values: Float64, x: Float64, mass: Float64, *, s
     curve = _natural(knots, values, fine)
     if (np.diff(curve) <= 0).any():
         density = np.histogram(x, np.append(fine, np.inf), weights=mass)[0] + 1e-3 * mass.sum() / len(fine)
-        curve = isotonic_regression(curve, sample_weight=density) + 1e-3 * slope * (fine - fine.mean())
+        curve = isotonic_regression(curve, weights=density).x + 1e-3 * slope * (fine - fine.mean())
     return fine, curve
 
 

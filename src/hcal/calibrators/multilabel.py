@@ -6,11 +6,10 @@ import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 
 from hcal import inputs
 from hcal.calibrators.base import CalibrationWarning, Calibrator
+from hcal.calibrators.parameters import Estimator
 from hcal.calibrators.registry import make_calibrator
 from hcal.numerics import Float64, FloatArray, IntArray
 
@@ -20,7 +19,7 @@ HALF_OWN = 20.0
 _MOST_POOLED = 200_000
 
 
-class MultilabelCalibrator(BaseEstimator):  # type: ignore[misc]
+class MultilabelCalibrator(Estimator):
     """Calibrated probabilities of labels that do not exclude each other: (N, L) scores in, (N, L) out.
 
     Every label gets a binary calibrator of its own and the log-odds of the result are averaged with those of one
@@ -90,8 +89,6 @@ class MultilabelCalibrator(BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, scores: Any) -> Any:
         """Return the calibrated probability (N, L) that each label is present, in the library of the input."""
-        if not hasattr(self, "members_"):
-            raise NotFittedError("this MultilabelCalibrator is not fitted yet: call fit(scores, y) first")
         x, _ = self._check(scores)
         if x.shape[1] != len(self.own_weight_):
             raise ValueError(

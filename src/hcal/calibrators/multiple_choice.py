@@ -13,11 +13,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from hcal import leakage
 from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
+from hcal.calibrators.parameters import Estimator
 from hcal.calibrators.registry import make_calibrator
 from hcal.calibrators.temperature import Temperature, TemperatureScaling
 from hcal.inputs import InputKind, to_numpy
@@ -32,7 +31,7 @@ _COMMON = "common"
 Mask = NDArray[np.bool_]
 
 
-class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
+class MultipleChoiceCalibrator(Estimator):
     """Calibrated answers from per-option scores, with K options that may differ from question to question.
 
     Parameters
@@ -151,7 +150,6 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         -------
         list of N arrays, or array of shape (N, K) with 0 where there is no option, as ``scores`` came
         """
-        self._check_fitted()
         padded, exists, counts = _pad(scores, mask)
         probs = np.zeros_like(padded)
         number = exists.sum(axis=1)
@@ -179,7 +177,6 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
     @property
     def prediction_(self) -> Prediction:
         """The one formula of ``method="ts"``: what is deployed and exported."""
-        self._check_fitted()
         if self.by_count_:
             raise ValueError(
                 f"multiple choice with {self.method!r} has one map a number of options: "
@@ -213,9 +210,6 @@ class MultipleChoiceCalibrator(BaseEstimator):  # type: ignore[misc]
         self._take_over(members)
         self.scores_ = common.scores_
         return self
-
-    def _check_fitted(self) -> None:
-        check_is_fitted(self, "members_")
 
     def _predict(self, compact: Float64) -> FloatArray:
         calibrator = self.members_.get(str(compact.shape[1]))

@@ -12,6 +12,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
+    Self,
     TypeVar,
     Union,
     dataclass_transform,
@@ -49,9 +50,63 @@ def parameters(cls: type[_T]) -> type[_T]:
     return out
 
 
+class Estimator:
+    """An object of parameters, as scikit-learn takes it in pipelines, searches and ``clone``.
+
+    scikit-learn asks for methods and not for its own base class, whose import would take most of a command's start.
+    """
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments of the constructor by name."""
+        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+        return {name: getattr(self, name) for name in names}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments of the constructor; return the object."""
+        valid = self.get_params()
+        for name, value in params.items():
+            if name not in valid:
+                raise ValueError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(valid)}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def clone(self) -> Self:
+        """Return an unfitted one with the same parameters."""
+        return type(self)(**self.get_params())
+
+    def __repr__(self) -> str:
+        defaults = {n: p.default for n, p in inspect.signature(type(self).__init__).parameters.items()}
+        changed = {name: value for name, value in self.get_params().items() if value is not defaults[name]}
+        given = ", ".join(f"{name}={value!r}" for name, value in changed.items() if value != defaults[name])
+        return f"{type(self).__name__}({given})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(),
+        )
+
+    if not TYPE_CHECKING:  # a type checker is to know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Say that there was no fit: what it learns ends in one underscore."""
+            own, fitted = type(self).__name__, any(known.endswith("_") for known in vars(self))
+            if fitted or not name.endswith("_") or name.endswith("__"):
+                raise AttributeError(f"{own!r} object has no attribute {name!r}")
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(f"this {own} is not fitted yet, so it has no {name}: call fit first")
+
+
 @parameters
-class TakesScores:
-    """What every method is told: the kind of its scores."""
+class TakesScores(Estimator):
+    """An estimator that is told of what kind its scores are."""
 
     input: InputKind = "logits"
 

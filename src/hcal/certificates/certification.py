@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from hcal import inputs, leakage
 from hcal.certificates.bounds import Gain, certify_gain, check_level
@@ -278,7 +277,7 @@ def _out_of_fold(
     for j in range(n_folds):
         held = np.zeros(len(x), dtype=bool)
         held[order[j::n_folds]] = True
-        fitted = clone(method).fit(given[~held], labels[~held])
+        fitted = method.clone().fit(given[~held], labels[~held])
         probs[held] = fitted.predict_proba(given[held])
         folds.append(certify(probs[held], labels[held], level=1 - failure / n_folds, **options))
     return OutOfFoldCertificate(1 - failure, tuple(folds), certify(probs, labels, **options))

@@ -6,27 +6,27 @@ import csv
 import json
 import lzma
 import os
+import re
 import sys
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from hcal.text import printable
+from hcal.text import printable, without_nan
 
 if TYPE_CHECKING:
-    from hcal.calibrators.base import Calibrator
+    from rich.table import Table
 
 #: What went wrong by the user's hand, disk or memory, as opposed to by ours.
 _EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
 #: Columns of a pipe or a file, which has no width of its own.
-WIDE = 160
+_WIDE = 160
 #: An error is one line, and no longer than this.
 _LONGEST = 600
 
@@ -36,16 +36,17 @@ def out() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def err() -> Console:
-    """Return a console on standard error."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+def show_lines(text: object) -> None:
+    """Print text as it is, line by line, its escapes shown."""
+    for line in str(text).splitlines():
+        out().print(printable(line), markup=False)
 
 
 def show_wide(shown: Any) -> None:
     """Print a table of many columns: where the width is not that of a terminal, as wide as it likes."""
     console = out()
     if not console.is_terminal:
-        console.width = max(console.width, WIDE)
+        console.width = max(console.width, _WIDE)
     console.print(shown)
 
 
@@ -66,8 +67,10 @@ def friendly() -> Iterator[None]:
         return
     from hcal.io.atomic import Terminated, ended_by_sigterm
 
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a character that the terminal's encoding lacks
     try:
-        _forgive_encodings()
         with ended_by_sigterm(), warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
@@ -77,12 +80,9 @@ def friendly() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has gone: `hcal evaluate … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as ended:
         say("stopped", "yellow", "nothing was half-written")
-        raise typer.Exit(130) from None
-    except Terminated as ended:
-        say("stopped", "yellow", "nothing was half-written")
-        raise typer.Exit(int(str(ended.code))) from None
+        raise typer.Exit(int(str(getattr(ended, "code", 130)))) from None
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
@@ -90,26 +90,21 @@ def friendly() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def _forgive_encodings() -> None:
-    """Print a question mark for a character that the terminal's encoding lacks, rather than fail."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-
-
 def _explain(error: Exception) -> None:
-    if _out_of_memory(error):
-        say("error", "red", f"not enough memory: {error}" if str(error) else "not enough memory")
-    elif isinstance(error, _EXPECTED) or type(error).__module__.startswith(("safetensors", "pyarrow")):
-        say("error", "red", _sentence(error))
+    """Print what went wrong, and throw away what standard output could not take."""
+    text, known = str(error), type(error).__module__.startswith(("safetensors", "pyarrow"))
+    torch_says = isinstance(error, RuntimeError) and re.search(
+        "out of memory|can't allocate memory", text, re.I
+    )
+    if torch_says or isinstance(error, MemoryError):
+        say("error", "red", f"not enough memory: {text}".removesuffix(": "))
+    elif isinstance(error, OSError) and error.strerror:
+        say("error", "red", f"{error.strerror}: {error.filename or ''}".removesuffix(": "))
+    elif known or isinstance(error, _EXPECTED):
+        say("error", "red", (text or type(error).__name__) + _hint(error))
     else:
-        say("internal error", "red", f"{type(error).__name__}: {error}")
-        err().print("This is a bug in hcal. Run again with HCAL_DEBUG=1 for the traceback.")
-    _drop_output()
-
-
-def _drop_output() -> None:
-    """Throw away what standard output could not take, or Python would complain once more at its end."""
+        say("internal error", "red", f"{type(error).__name__}: {text}")
+        say("note", "cyan", "this is a bug in hcal; run again with HCAL_DEBUG=1 for the traceback")
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -117,58 +112,28 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out; torch says so with a RuntimeError."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
-    )
-
-
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return (str(error) or type(error).__name__) + _hint(error)
-
-
-def _hint(error: BaseException) -> str:
+def _hint(error: Exception) -> str:
     """Return the option that helps; the library's own words know of no options."""
-    from hcal.io import (
-        MissingLabelsError,
-        NeedsBlocksError,
-        OtherColumnError,
-        UnknownKindError,
-        UnnamedClassesError,
-    )
+    from hcal import io
 
-    if isinstance(error, UnknownKindError):
-        return " (add --input logits, probs or log_probs; for some columns of a table --scores)"
-    if isinstance(error, MissingLabelsError):
-        return " (or name the column with --label, or a file of labels with --labels)"
-    if isinstance(error, OtherColumnError):
-        return " (or choose the columns with --scores and --label)"
-    if isinstance(error, NeedsBlocksError):
-        return " (add --batch-rows 65536)"
-    if isinstance(error, UnnamedClassesError):
-        return " (--classes cat,dog,…; of a single score the second is its class)"
-    return ""
+    hints = {
+        io.UnknownKindError: "add --input logits, probs or log_probs; for some columns of a table --scores",
+        io.MissingLabelsError: "or name the column with --label, or a file of labels with --labels",
+        io.UnnamedScoresError: "name the columns with --scores and --label",
+        io.NeedsBlocksError: "add --batch-rows 65536",
+        io.UnnamedClassesError: "--classes cat,dog,…; of a single score the second is its class",
+    }
+    return "".join(f" ({hint})" for kind, hint in hints.items() if isinstance(error, kind))
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     if not issubclass(category, DeprecationWarning | PendingDeprecationWarning | ResourceWarning):
         say("warning", "yellow", str(message))
 
 
 def say(word: str, colour: str, text: str) -> None:
     """Print ``word: text`` on one line of standard error, the text as it is."""
-    console = err()
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold {colour}]{word}:[/]", end=" ")
     line = printable(" ".join(text.split()))
     console.print(line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…", markup=False)
@@ -179,110 +144,38 @@ def print_json(data: Mapping[str, Any]) -> None:
     if sys.stdout is None:
         raise OSError("standard output is closed: there is nowhere to print the JSON")
     ascii_only = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    sys.stdout.write(json.dumps(_finite(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        value = value.item()
-    if isinstance(value, float) and value - value != 0.0:
-        return None
-    return value
-
-
 @contextmanager
-def working(text: str, *, quiet: bool) -> Iterator[None]:
-    """Show a spinner with a clock on a terminal while something runs; nothing in pipes."""
-    console = err()
-    if quiet or not console.is_terminal:
-        yield
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(escape(text), total=None)
-        yield
-
-
-@contextmanager
-def fitting(calibrator: Calibrator, text: str, *, quiet: bool) -> Iterator[None]:
-    """Show that a fit runs: the method's own bar where it has one, else a spinner; nothing if quiet."""
+def working(text: str, *, quiet: bool, calibrator: Any = None) -> Iterator[None]:
+    """Show that something runs, on a terminal: a fit with a bar of its own by that, all else by a spinner."""
     from hcal.progress import silent
 
-    own_bar = "verbose" in calibrator.get_params(deep=False)
-    with silent() if quiet else nullcontext(), working(text, quiet=quiet or own_bar):
+    own_bar = calibrator is not None and "verbose" in calibrator.get_params(deep=False)
+    console = Console(stderr=True)
+    spin = console.is_terminal and not quiet and not own_bar
+    with silent() if quiet else nullcontext(), console.status(escape(text)) if spin else nullcontext():
         yield
 
 
-def before_after(before: Mapping[str, float], after: Mapping[str, float], *, title: str) -> Table:
+def before_after(scores: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """Return a table of scores before and after; a fall is green, accuracy and confidence have no colour."""
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     table.add_column("", style="cyan", no_wrap=True)
-    table.add_column("before", justify="right")
-    table.add_column("after", justify="right")
-    table.add_column("", no_wrap=True)
-    for name, value in before.items():
-        change = _change(name, value, after[name])
-        table.add_row(_LABELS.get(name, name), f"{value:.4f}", f"{after[name]:.4f}", change)
+    for head in ("before", "after", ""):
+        table.add_column(head, justify="right", no_wrap=True)
+    labels = {"mean_confidence": "mean confidence", "ece_ew": "ECE (ece_ew)"}
+    for metric, before in scores["before"].items():
+        after = scores["after"][metric]
+        ratio = after / before if before > 0 else 1.0
+        change = f"[green]−{1 - ratio:.0%}[/]" if ratio < 1 else f"[red]+{ratio - 1:.0%}[/]"
+        if metric in ("accuracy", "mean_confidence"):
+            change = "" if abs(after - before) > 5e-5 else "[dim]same[/]"
+        elif abs(ratio - 1) < 0.005:
+            change = "[dim]same[/]"
+        table.add_row(labels.get(metric, metric), f"{before:.4f}", f"{after:.4f}", change)
     return table
-
-
-_LABELS = {"mean_confidence": "mean confidence", "ece_ew": "ECE (ece_ew)"}
-_NEUTRAL = ("accuracy", "mean_confidence")
-
-
-def _change(name: str, before: float, after: float) -> str:
-    if name in _NEUTRAL or before <= 0:
-        return "" if abs(after - before) > 5e-5 else "[dim]same[/]"
-    ratio = after / before
-    if abs(ratio - 1) < 0.005:
-        return "[dim]same[/]"
-    return f"[green]−{1 - ratio:.0%}[/]" if ratio < 1 else f"[red]+{ratio - 1:.0%}[/]"
-
-
-def draw_reliability(curve: Any, *, title: str = "", event: str = "confidence", width: int = 40) -> Any:
-    """Draw a curve as text: ``█`` accuracy, ``│`` mean confidence; a gap beyond chance is coloured.
-
-    ``width`` is in characters from 0 to 1.
-
-    >>> import hcal
-    >>> curve = hcal.reliability([[0.05, 0.95]] * 12, [1] * 6 + [0] * 6, bins=10).curves[0]
-    >>> print(draw_reliability(curve, width=20).plain)
-    confidence  0     accuracy     1     gap     rows
-    0.90–1.00   ██████████░░░░░░░░░│  +0.450*      12
-    """
-    from numpy import flatnonzero
-    from rich.text import Text
-
-    text = Text()
-    if title:
-        text.append(title + "\n", style="bold")
-    happened = "accuracy" if event == "confidence" else "observed"
-    text.append(f"{event:<10.10}  0{happened:^{width - 2}}1     gap     rows", style="dim")
-    beyond = curve.outside
-    for b in flatnonzero(curve.weight > 0):
-        gap = float(curve.predicted[b] - curve.observed[b])
-        text.append(f"\n{curve.edges[b]:.2f}–{curve.edges[b + 1]:.2f}   ")
-        _bar(text, float(curve.observed[b]), float(curve.predicted[b]), width)
-        style = ("red" if gap > 0 else "yellow") if beyond[b] else "green"
-        text.append(f" {gap:+.3f}{'*' if beyond[b] else ' '}", style=style)
-        text.append(f" {curve.weight[b]:7,.0f}", style="dim")
-    return text
-
-
-LEGEND = "bar: what happened, │: what was stated; ░ over-confident, ▓ under-confident, * beyond chance (95 %)"
-
-
-def _bar(text: Any, accuracy: float, confidence: float, width: int) -> None:
-    full, mark = round(accuracy * width), round(confidence * width)
-    cells = ["█" if i < full else ("░" if i < mark else " ") for i in range(width + 1)]
-    cells[mark:full] = ["▓"] * max(full - mark, 0)  # under-confident: the part of the bar beyond the mark
-    cells[mark] = "│"
-    for i, cell in enumerate(cells):
-        text.append(cell, style="bold" if i == mark else ("blue" if cell in "█▓" else "red"))

@@ -9,183 +9,148 @@ demo's intervals are a little too narrow.
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
-import numpy as np
+from typer import Option
 
-import hcal
-from hcal.calibrators import make_calibrator
-from hcal.calibrators.base import Calibrator
-from hcal.calibrators.files import save
 from hcal.cli import console
-from hcal.extras import install_command
-from hcal.io import atomic_path, checksum
-from hcal.metrics.scores import score_probs
-from hcal.numerics import FloatArray, IntArray, softmax
-from hcal.reporting import Source, measure_report, write_page
+from hcal.cli.options import Method, Shown, command, save_picture
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
 _COPIES = 4  # times that a held-out digit is shown
-CAL_ROWS = _CAL * _COPIES
 _NOISE = 0.25  # standard deviation of the noise on pixels in 0..1
 _EPOCHS, _WIDTH = 300, 256
+_SCORES = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Logits of the trained network on rows it has not seen, in a calibration and a test part."""
+def train_digits(random_state: int = 0) -> dict[str, Any]:
+    """Train the network and return its logits on held-out digits, a calibration and a test part, and the labels.
 
-    logits_cal: FloatArray
-    y_cal: IntArray
-    logits_test: FloatArray
-    y_test: IntArray
-
-    def save(self, path: Path) -> None:
-        """Write a task file that every ``hcal`` command reads."""
-        with atomic_path(path) as temporary:
-            np.savez_compressed(temporary, **vars(self))
-
-
-def train_digits(random_state: int = 0) -> Digits:
-    """Train the network and return its logits on held-out digits; all draws follow ``random_state``.
-
-    >>> train_digits().logits_test.shape
+    >>> train_digits()["logits_test"].shape
     (2788, 10)
     """
+    import warnings
+
+    import numpy as np
     from sklearn.datasets import load_digits
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPClassifier
+    from threadpoolctl import threadpool_limits
 
     pixels, y = load_digits(return_X_y=True)
     rng = np.random.default_rng(random_state)
     order = rng.permutation(len(y))
     pixels, y = pixels[order] / 16, y[order].astype(np.int64)
 
-    def noisy(part: FloatArray) -> FloatArray:
+    def noisy(part: Any) -> Any:
         return part + rng.normal(0, _NOISE, part.shape)
 
-    held_out = np.concatenate([noisy(pixels[_TRAIN:]) for _ in range(_COPIES)])
-    logits = _train(noisy(pixels[:_TRAIN]), y[:_TRAIN], held_out, random_state)
-    # One axis per copy, so that all copies of a digit fall into the same part.
-    shown, labels = logits.reshape(_COPIES, -1, 10), np.tile(y[_TRAIN:], (_COPIES, 1))
-    cal, test = slice(0, _CAL), slice(_CAL, None)
-    return Digits(
-        shown[:, cal].reshape(-1, 10),
-        labels[:, cal].ravel(),
-        shown[:, test].reshape(-1, 10),
-        labels[:, test].ravel(),
-    )
-
-
-def _train(x: FloatArray, y: IntArray, held_out: FloatArray, random_state: int) -> FloatArray:
-    """Train on (x, y) and return the logits of held-out rows, computed from the network's weights."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.neural_network import MLPClassifier
-    from threadpoolctl import threadpool_limits
-
-    net = MLPClassifier(
-        (_WIDTH, _WIDTH),
-        alpha=0.0,
-        batch_size=len(x),
-        max_iter=_EPOCHS,
-        tol=0.0,
-        n_iter_no_change=_EPOCHS,
-        random_state=random_state,
-    )
+    x = np.concatenate([noisy(pixels[_TRAIN:]) for _ in range(_COPIES)])
+    options = {
+        "alpha": 0.0,
+        "batch_size": _TRAIN,
+        "max_iter": _EPOCHS,
+        "tol": 0.0,
+        "n_iter_no_change": _EPOCHS,
+    }
+    net = MLPClassifier((_WIDTH, _WIDTH), random_state=random_state, **options)
     with threadpool_limits(1), warnings.catch_warnings():  # for a network this small, threads only wait
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is meant to be trained for too long
-        net.fit(x, y)
+        net.fit(noisy(pixels[:_TRAIN]), y[:_TRAIN])
     *hidden, last = zip(net.coefs_, net.intercepts_, strict=True)
     for weights, bias in hidden:
-        held_out = np.maximum(held_out @ weights + bias, 0.0)
-    return np.asarray(held_out @ last[0] + last[1])
+        x = np.maximum(x @ weights + bias, 0.0)
+    # One axis per copy, so that all copies of a digit fall into the same part.
+    logits = (x @ last[0] + last[1]).reshape(_COPIES, -1, 10)
+    labels = np.tile(y[_TRAIN:], (_COPIES, 1))
+    parts = {"cal": slice(0, _CAL), "test": slice(_CAL, None)}
+    return {f"logits_{name}": logits[:, part].reshape(-1, 10) for name, part in parts.items()} | {
+        f"y_{name}": labels[:, part].ravel() for name, part in parts.items()
+    }
 
 
-_RESULTS = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
-
-
-def run_demo(folder: Path, *, method: str, random_state: int, quiet: bool, json: bool) -> None:
-    """Train, calibrate, show, and write data, model, picture and report into a folder, new if need be."""
-    silent = quiet or json
-    calibrator = make_calibrator(method)
-    folder.mkdir(parents=True, exist_ok=True)
-    with console.working("training a network on scikit-learn's digits", quiet=silent):
-        digits = train_digits(random_state)
-    digits.save(folder / "digits.npz")
-    with console.fitting(calibrator, f"calibrating it with {method}", quiet=silent):
-        calibrator.fit(digits.logits_cal, digits.y_cal)
-    save(calibrator, folder / "model.hcal")
-    raw, y = softmax(digits.logits_test), digits.y_test
-    probs = calibrator.predict_proba(digits.logits_test)
-    files = ["digits.npz", "model.hcal", *_pictures(folder, raw, probs, y), "report.html"]
-    with console.working("writing the report", quiet=silent):
-        task = folder / "digits.npz"
-        source = Source(str(task), "test", "logits", checksum(task), str(folder / "model.hcal"))
-        write_page(folder / "report.html", measure_report(digits.logits_test, y, calibrator, source=source))
-    before, after = _scores(raw, y), _scores(probs, y)
-    if json:
-        console.print_json({"folder": str(folder), "files": files, "method": method,
-                            "before": before, "after": after})  # fmt: skip
-    elif not quiet:
-        _show(folder, files, calibrator, raw, probs, y, before, after)
-
-
-def _scores(probs: FloatArray, y: IntArray) -> dict[str, float]:
-    scores = score_probs(probs, y)
-    return {name: scores[name] for name in _RESULTS}
-
-
-def _show(
-    folder: Path,
-    files: list[str],
-    calibrator: Calibrator,
-    raw: FloatArray,
-    probs: FloatArray,
-    y: IntArray,
-    before: dict[str, float],
-    after: dict[str, float],
+@command("hcal demo", "hcal demo --method ts --output /tmp/demo")
+def demo(
+    *,
+    output: Annotated[Path, Option("--output", "-o", help="the folder to write to")] = Path("hcal-demo"),
+    method: Method = "pool",
+    seed: Annotated[int, Option(help="seed of the split and of the training")] = 0,
+    shown: Shown,
 ) -> None:
-    out = console.out()
+    """Train an over-confident network on digits, calibrate it, show before and after."""
+    import numpy as np
+
+    import hcal
+    from hcal.io import atomic_path, checksum
+    from hcal.metrics.scores import score_probs
+    from hcal.reporting import Source, measure_report, write_page
+
+    calibrator = hcal.make_calibrator(method or "pool")
+    output.mkdir(parents=True, exist_ok=True)
+    task, model, page = (output / name for name in ("digits.npz", "model.hcal", "report.html"))
+    with console.working("training a network on scikit-learn's digits", quiet=shown.silent):
+        digits = train_digits(seed)
+    with atomic_path(task) as temporary:
+        np.savez_compressed(temporary, **digits)
+    with console.working(f"calibrating it with {method}", quiet=shown.silent, calibrator=calibrator):
+        calibrator.fit(digits["logits_cal"], digits["y_cal"])
+    hcal.save(calibrator, model)
+    logits, y = digits["logits_test"], digits["y_test"]
+    sides = {"before": hcal.softmax(logits), "after": calibrator.predict_proba(logits)}
+    found = {when: score_probs(probs, y) for when, probs in sides.items()}
+    scores = {when: {name: each[name] for name in _SCORES} for when, each in found.items()}
+    files = [task, model, *_picture(output / "reliability.png", sides, y), page]
+    with console.working("writing the report", quiet=shown.silent):
+        source = Source(str(task), "test", "logits", checksum(task), str(model))
+        write_page(page, measure_report(logits, y, calibrator, source=source))
+    told = {"folder": str(output), "files": [path.name for path in files], "method": calibrator.name}
+    shown.show(told | scores, lambda: _show(files, calibrator, sides, y, scores))
+
+
+def _show(files: list[Path], calibrator: Any, sides: dict[str, Any], y: Any, scores: Any) -> None:
+    import hcal
+
+    out, (before, after) = console.out(), scores.values()
     out.print(
         f"A network was trained on noisy digits. On {len(y):,} new pictures it is right "
         f"[bold]{before['accuracy']:.1%}[/] of the time,\nbut says "
         f"[bold red]{before['mean_confidence']:.1%}[/]: over-confident by "
         f"{100 * (before['mean_confidence'] - before['accuracy']):.1f} points.\n"
     )
-    out.print(console.draw_reliability(hcal.reliability(raw, y, bins=10)[0], title="before"))
+    raw, probs = sides.values()
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     same = "Not one prediction changed" if changed == 0 else f"{changed} predictions changed"
     out.print(
-        f"\n{calibrator.title} learned from {CAL_ROWS:,} other pictures. {same}, "
+        f"{calibrator.title} learned from {_CAL * _COPIES:,} other pictures. {same}, "
         f"and now it says [bold green]{after['mean_confidence']:.1%}[/]."
     )
     for note in calibrator.info_.get("notes", []):
         out.print(console.name(note))
-    out.print()
-    out.print(console.draw_reliability(hcal.reliability(probs, y, bins=10)[0], title="after"))
-    out.print(f"[dim]{console.LEGEND}[/]\n")
-    out.print(console.before_after(before, after, title="on the test rows"))
-    out.print(f"\nwrote {', '.join(f'[bold]{console.name(folder / name)}[/]' for name in files)}")
-    page = console.name(folder / "report.html")
-    out.print(f"next:  open [cyan]{page}[/] in a browser, then try your own file:")
+    for when, each in sides.items():
+        out.print(f"\n[bold]{when}[/]")
+        console.show_lines(hcal.reliability(each, y, bins=10))
+    out.print(console.before_after(scores, "\non the test rows"))
+    out.print(f"\nwrote {', '.join(f'[bold]{console.name(path)}[/]' for path in files)}")
+    out.print(f"next:  open [cyan]{console.name(files[-1])}[/] in a browser, then try your own file:")
     out.print("       [cyan]hcal fit CAL.npz -o model.hcal[/]")
 
 
-def _pictures(folder: Path, raw: FloatArray, probs: FloatArray, y: IntArray) -> list[str]:
+def _picture(path: Path, sides: dict[str, Any], y: Any) -> list[Path]:
     """Write the reliability diagram where matplotlib is installed."""
-    from hcal.evaluation.drawing import draw_curve
+    import hcal
+    from hcal.extras import install_command
 
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        hint = console.name(install_command("plot"))
-        console.err().print(f"no picture: matplotlib is not installed ({hint})")
+        hint = install_command("plot")
+        console.say("note", "cyan", f"no picture: matplotlib is not installed ({hint})")
         return []
     figure = Figure(figsize=(10, 5.2), layout="constrained")
-    for axis, title, p in zip(figure.subplots(1, 2), ("before", "after"), (raw, probs), strict=True):
-        diagram = hcal.reliability(p, y)
-        draw_curve(diagram[0], diagram.ci, axis)
+    for axis, (title, probs) in zip(figure.subplots(1, 2), sides.items(), strict=True):
+        diagram = hcal.reliability(probs, y)
+        diagram.plot(axis)
         axis.set_title(f"{title}: ECE {diagram[0].error:.3f}")
-    with atomic_path(folder / "reliability.png") as temporary:
-        figure.savefig(temporary, dpi=130)
-    return ["reliability.png"]
+    save_picture(figure, path)
+    return [path]

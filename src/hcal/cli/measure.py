@@ -2,54 +2,66 @@
 
 from __future__ import annotations
 
-import datetime
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-from rich.table import Table
+from typer import Exit, Option, echo
 
-import hcal
-from hcal import inputs
 from hcal.cli import console
-from hcal.cli.files import Blocks, Files, class_number, load_model, of_file, shape_of
-from hcal.evaluation import Evaluation, learned_from
-from hcal.io import DataFile
-from hcal.io.class_names import reorder
-from hcal.io.probabilities import to_probs
+from hcal.cli.models import shape_of
+from hcal.cli.options import (
+    Blocks,
+    Files,
+    Method,
+    Model,
+    Output,
+    Plot,
+    Positive,
+    Shown,
+    check_output,
+    class_number,
+    command,
+    load_model,
+    names_of,
+    save_picture,
+)
+
+if TYPE_CHECKING:
+    from hcal.evaluation import Evaluation
+    from hcal.io import DataFile
 
 
-def text_names(data: Any) -> list[str] | None:
+def _text_names(data: Any) -> list[str] | None:
     """Return the names of a file's classes as text: its labels are positions, and must not be looked up."""
     return None if data.classes is None else [str(name) for name in data.classes]
 
 
-def own_probs(data: DataFile) -> Any:
+def _own_probs(data: DataFile) -> Any:
     """Return the probabilities (N, K) that a file holds or implies: softmax of its logits."""
+    from hcal.io.probabilities import to_probs
+
     return to_probs(data.values, data.kind)
 
 
 # -- evaluate ---------------------------------------------------------------------------------------------
 
 
+@dataclass
 class Measured:
     """What ``hcal evaluate`` found: before, after where there is a model, and rows to draw."""
 
-    def __init__(self, data: Any, calibrator: Any, before: Evaluation | None, result: Evaluation) -> None:
-        self.data, self.calibrator, self.before, self.result = data, calibrator, before, result
-        self.changed = 0
-        self.more: dict[str, Any] = {}
-        self.sentences: list[str] = []
-        self.notes: list[str] = []
-        self.sides: list[tuple[str, Any]] = []
-        self.y: Any = None
-        self.positive = 1
-
-    @property
-    def name_of_positive(self) -> str:
-        """The positive class of two, by its name."""
-        return str(self.positive if self.data.classes is None else self.data.classes[self.positive])
+    data: DataFile
+    calibrator: Any
+    positive: int
+    result: Evaluation
+    before: Evaluation | None = None
+    y: Any = None
+    sides: dict[str, Any] = field(default_factory=dict)
+    changed: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+    sentences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able summary."""
@@ -64,266 +76,165 @@ class Measured:
         if result.ci is not None:
             found |= {"ci": result.ci, "intervals": {n: result.interval(n) for n in result.results}}
         if self.before is not None:
-            found |= {
-                "method": self.calibrator.name,
-                "before": self.before.to_dict(),
-                "argmax_changed": self.changed,
-            }
+            found |= {"method": self.calibrator.name, "before": self.before.to_dict()}
+            found["argmax_changed"] = self.changed
         if result.assessment is not None:
             found["assessment"] = result.assessment.to_dict()
         warnings = [*result.warnings, *self.notes]
         return found | self.more | {"collapsed": result.collapsed, "warnings": warnings}
 
+    def show(self, *, draw: bool) -> None:
+        """Print the metrics by level and the reliability diagram."""
+        import hcal
 
+        out, data, result = console.out(), self.data, self.result
+        part = f", {data.part} part" if data.part else ""
+        out.print(f"[bold]{console.name(data.name)}[/]{part}, from {data.kind}")
+        out.print(result)
+        if self.before is not None:
+            out.print(f"{self.changed:,} of {result.n:,} predicted classes changed")
+        console.show_lines("\n".join(self.sentences))
+        for note in self.notes:
+            console.say("warning", "yellow", note)
+        for title, probs in self.sides.items() if draw else ():
+            names = _text_names(data)
+            diagram = hcal.reliability(probs, self.y, bins=10, positive=self.positive, classes=names)
+            out.print(f"\n[bold]{title}[/]" if title else "")
+            console.show_lines(diagram)
+
+
+@command("hcal evaluate test.npz", "hcal evaluate test.npz --model model.hcal --json")
 def evaluate(
-    model: Path | None,
-    files: Files,
-    blocks: Blocks,
-    metrics: Any,
-    ci: float | None,
-    positive: str | None,
     *,
-    quiet: bool,
-) -> Measured:
-    """Measure what files hold and, with a model, what it makes of them."""
-    calibrator = load_model(model)
+    files: Files,
+    model: Model = None,
+    metrics: Annotated[str | None, Option(help="names with commas between them; default: all")] = None,
+    ci: Annotated[float | None, Option(help="add intervals of this level, such as 0.95")] = None,
+    positive: Positive = None,
+    diagram: Annotated[bool, Option(help="draw a reliability diagram in the terminal")] = True,
+    blocks: Blocks,
+    shown: Shown,
+) -> None:
+    """Measure how far probabilities can be trusted, before and after a calibrator."""
+    calibrator, asked = load_model(model), {"metrics": names_of(metrics), "ci": ci}
     if blocks.asked(files):
-        return _evaluate_blocks(calibrator, files, blocks, metrics, ci, quiet=quiet)
+        found = _measure_blocks(files, blocks, calibrator, positive, asked, quiet=shown.silent)
+    else:
+        found = _measure(files, calibrator, positive, asked, quiet=shown.silent)
+    shown.show(found.to_dict, lambda: found.show(draw=diagram))
+
+
+def _measure(files: Files, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool) -> Measured:
+    """Measure what a file holds and, with a model, what it makes of it."""
+    import numpy as np
+
+    import hcal
+    from hcal import inputs
+    from hcal.evaluation import learned_from
+
     data = files.read(calibrator)
-    raw = own_probs(data)
-    y = inputs.check_labels(data.labels(), *raw.shape)
+    raw = probs = _own_probs(data)
+    y = data.labels()
     options: dict[str, Any] = {
-        "sample_weight": data.weight,
-        "groups": data.groups,
-        "classes": text_names(data),
-    }
-    options["positive"] = class_number(positive, data.classes)
+        "sample_weight": data.weight, "groups": data.groups, "classes": _text_names(data),
+        "positive": class_number(positive, data.classes),
+    }  # fmt: skip
     with console.working(f"measuring {shape_of(data)}", quiet=quiet):
-        before = hcal.evaluate(raw, y, metrics, ci, **options)
-        found = Measured(data, calibrator, None, before)
-        probs = raw
+        result, before = hcal.evaluate(raw, y, **asked, **options), None
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-            baseline = before if ci is None else raw
-            result = hcal.evaluate(probs, y, metrics, ci, baseline=baseline, **options)
-            found = Measured(data, calibrator, before, result)
-            found.changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
+            before, baseline = result, result if asked["ci"] is None else raw
+            result = hcal.evaluate(probs, y, baseline=baseline, **asked, **options)
+    found = Measured(data, calibrator, options["positive"], result, before, y, {"": raw})
+    if calibrator is not None:
+        found.sides = {"before": raw, "after": probs}
+        found.changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     if raw.shape[1] == 2 and 0 < np.count_nonzero(y) < len(y):
-        panel = hcal.clinical(probs, y, positive=options["positive"])
-        found.more["clinical"] = panel.to_dict()
-    found.sides = [("before", raw), ("after", probs)] if calibrator is not None else [("", raw)]
-    found.y, found.notes, found.positive = y, learned_from(calibrator, data.values), options["positive"]
+        found.more["clinical"] = hcal.clinical(probs, y, positive=options["positive"]).to_dict()
+    found.notes = learned_from(calibrator, data.values)
     return found
 
 
-def _evaluate_blocks(
-    calibrator: Any, files: Files, blocks: Blocks, metrics: Any, ci: float | None, *, quiet: bool
+def _measure_blocks(
+    files: Files, blocks: Blocks, calibrator: Any, positive: str | None, asked: Any, *, quiet: bool
 ) -> Measured:
+    """Measure files in one pass over their rows; what is drawn is the sample that the pass kept."""
+    import numpy as np
+
     from hcal.evaluation.blocks import evaluate_batches
 
     source = files.batches(blocks.batch_rows, calibrator)
+    number = class_number(positive, source.classes)
     with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
-        done = evaluate_batches(source, calibrator, metrics, ci, **told)
-    sample = done.sample
-    data = replace(source.first, values=sample.scores, y=sample.y, more=tuple(source.paths[1:]))
-    raw = own_probs(data)
-    found = Measured(data, calibrator, done.before, done.result)
-    found.y, found.changed = inputs.check_labels(sample.y, *raw.shape), done.argmax_changed
-    found.sides = [("", raw)]
+        done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
+    data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
+    found = Measured(data, calibrator, number, done.result, done.before, data.y, {"": _own_probs(data)})
     if calibrator is not None:
-        found.sides = [("before", raw), ("after", np.asarray(calibrator.predict_proba(data.values)))]
+        found.sides = {"before": found.sides[""], "after": np.asarray(calibrator.predict_proba(data.values))}
+    found.changed, found.sentences = done.argmax_changed, done.sentences
     found.more = {"how": done.how, "sample_rows": done.sample_rows}
-    found.sentences = done.sentences
     if done.learned_from:
-        share = (
-            f"about {done.learned_from:.0%} of these rows are among those that the calibrator learned from"
-        )
-        found.notes = [f"{share}: test it on others"]
+        share = f"about {done.learned_from:.0%} of these rows"
+        found.notes = [f"{share} are among those that the calibrator learned from: test it on others"]
     return found
-
-
-def show_evaluation(found: Measured, *, draw: bool) -> None:
-    """Print the metrics by level and the reliability diagram."""
-    out, data, result = console.out(), found.data, found.result
-    part = f", {data.part} part" if data.part else ""
-    out.print(
-        f"[bold]{console.name(data.name)}[/]{part}: {result.n:,} rows, {result.k} classes, from {data.kind}"
-    )
-    after = f"{result.mean_confidence:.4f}"
-    confidence = after if found.before is None else f"{found.before.mean_confidence:.4f} → {after}"
-    out.print(f"accuracy {result.accuracy:.4f}, mean confidence {confidence}")
-    if result.positive is not None:
-        out.print(console.name(result.positive.words))
-    out.print()
-    out.print(_table(found, explain=out.width >= 110 and result.ci is None))
-    if found.before is not None:
-        out.print(f"\n{found.changed:,} of {result.n:,} predicted classes changed")
-    if result.groups:
-        from hcal.certificates.sentences import group_sentences
-
-        out.print("\n" + "\n".join(group_sentences(result.groups)), markup=False)
-    said = [*(result.assessment.sentences if result.assessment is not None else []), *found.sentences]
-    if said:
-        out.print("\n" + "\n".join(said), markup=False)
-    for warning in [*result.warnings, *found.notes]:
-        console.say("warning", "yellow", warning)
-    if draw:
-        two = result.positive is not None and result.k == 2
-        at = found.positive if two else 0
-        event = f"P({found.name_of_positive})" if two else "confidence"
-        for title, probs in found.sides:
-            curve = hcal.reliability(probs, found.y, level="class-wise" if two else "top-label", bins=10)[at]
-            out.print()
-            out.print(console.draw_reliability(curve, title=title, event=event))
-        out.print(f"[dim]{console.LEGEND}[/]")
-
-
-def _table(found: Measured, *, explain: bool) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("metric", style="cyan", no_wrap=True)
-    sides = [e for e in (found.before, found.result) if e is not None]
-    for head in ("before", "after") if len(sides) == 2 else ("value",):
-        table.add_column(head, justify="right", no_wrap=True)
-    if explain:
-        table.add_column("", no_wrap=True, overflow="ellipsis")
-    level = ""
-    for name, each in found.result.results.items():
-        if each.metric.level != level:
-            level = each.metric.level
-            table.add_row(f"[bold]{level}[/]")
-        words = [f"[dim]{each.metric.explain}[/]"] if explain else []
-        table.add_row(f"  {name}", *(_value(e, name) for e in sides), *words)
-    return table
-
-
-def _value(evaluation: Evaluation, name: str) -> str:
-    interval = evaluation.interval(name)
-    reach = "" if interval is None else f" [dim]({_short(interval[0])} … {_short(interval[1])})[/]"
-    return f"{_short(evaluation[name])}{reach}"
-
-
-def _short(value: float) -> str:
-    return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
 
 
 # -- report, certify, compare, watch ----------------------------------------------------------------------
 
 
+@command("hcal report test.npz -o report.html", "hcal report study.csv --label y --cross-fit -o report.html")
 def report(
-    output: Path,
-    model: Path | None,
-    files: Files,
-    blocks: Blocks,
     *,
-    ci: float,
-    positive: str | None,
-    threshold: list[float],
-    cost: dict[str, float] | None,
-    method: str | None,
-    cross_fit: bool,
-    quiet: bool,
-) -> Any:
-    """Write the page and return its verdict."""
+    files: Files,
+    output: Output,
+    model: Model = None,
+    ci: Annotated[float, Option(help="level of intervals and bands")] = 0.95,
+    positive: Positive = None,
+    threshold: Annotated[list[float], Option(help="a probability where you decide; repeatable")] = [],  # noqa: B006
+    cost: Annotated[str | None, Option(help="of errors, such as fn=10,fp=1")] = None,
+    cross_fit: Annotated[
+        bool, Option("--cross-fit", help="few rows: fit and test the method on the same rows, by folds")
+    ] = False,
+    method: Method = None,
+    blocks: Blocks,
+    shown: Shown,
+) -> None:
+    """Write one HTML page that says whether the probabilities can be trusted."""
+    import hcal
     from hcal.reporting import Source, measure_blocks, measure_report, verdict_of, write_page
 
+    check_output(output, *files.file, model, files.labels)
     calibrator = load_model(model)
-    options: dict[str, Any] = {"ci": ci, "threshold": tuple(threshold), "cost": cost}
+    options: dict[str, Any] = {"ci": ci, "threshold": tuple(threshold), "cost": parse_cost(cost)}
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
         options["positive"] = class_number(positive, source.classes)
-        with console.working(f"measuring {source.name}", quiet=quiet):
+        with console.working(f"measuring {source.name}", quiet=shown.silent):
             content = measure_blocks(source, calibrator, **options)
     else:
         data = files.read(calibrator)
-        options |= {"positive": class_number(positive, data.classes), "class_names": text_names(data)}
-        named = "" if model is None else str(model)
+        rows: dict[str, Any] = {"input": data.kind, "groups": data.groups}
+        options |= {"positive": class_number(positive, data.classes), "class_names": _text_names(data)}
         options["source"] = Source(
-            str(data.path), data.part, data.kind, data.checksum(), named, files.options()
+            str(data.path), data.part, data.kind, data.checksum(), str(model or ""), files.options()
         )
-        with console.working(f"measuring {shape_of(data)}", quiet=quiet):
+        with console.working(f"measuring {shape_of(data)}", quiet=shown.silent):
             if cross_fit:
-                crossed = hcal.cross_fit(
-                    method or "pool", data.values, data.labels(), groups=data.groups, input=data.kind
-                )
+                crossed = hcal.cross_fit(method or "pool", data.values, data.labels(), **rows)
                 options["crossed"], calibrator = crossed, crossed.calibrator
-            content = measure_report(
-                data.values, data.labels(), calibrator, input=data.kind, groups=data.groups, **options
-            )
+            content = measure_report(data.values, data.labels(), calibrator, **rows, **options)
     write_page(output, content)
-    return verdict_of(content)
+    verdict = verdict_of(content)
+    for alarm in verdict.alarms:
+        console.say("warning", "yellow", alarm)
 
+    def show() -> None:
+        console.out().print(f"[bold]{console.name(verdict.headline)}[/]")
+        console.show_lines("\n".join(verdict.sentences))
+        console.out().print(f"\nwrote [bold]{console.name(output)}[/]: open it in any browser")
 
-def certify(
-    model: Path | None,
-    files: Files,
-    blocks: Blocks,
-    *,
-    positive: str | None,
-    out_of_fold: str | None,
-    fresh: bool,
-    quiet: bool,
-    **wanted: Any,
-) -> Any:
-    """Certify what files hold, or what a model makes of them; never on the rows of its fit."""
-    calibrator = load_model(model)
-    if blocks.asked(files):
-        from hcal.certificates.streaming import certify_batches
-
-        source = files.batches(blocks.batch_rows, calibrator)
-        wanted["positive"] = class_number(positive, source.classes)
-        with blocks.working(f"certifying {source.name}", source.n_rows, quiet=quiet) as told:
-            return certify_batches(source, calibrator, **wanted, **told)
-    data = files.read(calibrator)
-    if calibrator is None and data.made_by and not fresh:
-        raise ValueError(
-            f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with --model, "
-            "which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
-        )
-    raw = own_probs(data)
-    y = inputs.check_labels(data.labels(), *raw.shape)
-    wanted |= {
-        "positive": class_number(positive, data.classes),
-        "groups": data.groups,
-        "classes": text_names(data),
-    }
-    with console.working(f"certifying {shape_of(data)}", quiet=quiet):
-        if out_of_fold is not None:
-            method = hcal.make_calibrator(out_of_fold, input=data.kind)
-            return hcal.certify(method, data.values, y, out_of_fold=True, **wanted)
-        if calibrator is None:
-            return hcal.certify(raw, y, **wanted)
-        return hcal.certify(calibrator, data.values, y, baseline=raw, **wanted)
-
-
-def compare(files: Files, test: Path | None, *, folds: int, **options: Any) -> Any:
-    """Compare methods on a file with two parts, on two files, out of fold on one, or on many task files."""
-    if files.several:
-        from hcal.io.reading import files_of
-
-        return hcal.compare(tasks=[str(path) for path in files_of(files.file) or []], **options)
-    learn = files.read(part="cal")
-    judge = None
-    if test is not None or learn.part:
-        asked = replace(files, group=None, input=learn.kind)
-        judge = (of_file(asked, test) if test is not None else asked).read().in_order_of(learn.classes)
-    rows: dict[str, Any] = {"folds": folds, "groups": learn.groups}
-    if judge is not None:
-        rows = {"test_logits": judge.values, "test_y": judge.labels()}
-    return hcal.compare(learn.values, learn.labels(), **rows, input=learn.kind, **options)
-
-
-def watch(monitor: Any, file: Path, files: Files, calibrator: Any, date: str | None) -> None:
-    """Add one file's rows to a monitor, in their order; the first that names classes names them for all."""
-    data = of_file(files, file).read(calibrator)
-    probs = own_probs(data) if calibrator is None else np.asarray(calibrator.predict_proba(data.values))
-    y, names = data.labels(), text_names(data)
-    if names is not None:
-        monitor.classes = tuple(names) if monitor.classes is None else monitor.classes
-        order = reorder(names, monitor.classes) or range(len(names))
-        probs, y = probs[:, order], np.argsort(order)[y]
-    labels = y if monitor.classes is None else np.array(monitor.classes)[y]
-    day = date or datetime.datetime.now(datetime.UTC).date().isoformat()
-    monitor.update(probs, labels, name=file.name, digest=data.checksum(), date=day)
+    told = ("grade", "headline", "chips", "sentences", "alarms")
+    shown.show({"report": str(output), **{name: getattr(verdict, name) for name in told}}, show)
 
 
 def parse_cost(text: str | None) -> dict[str, float] | None:
@@ -337,14 +248,184 @@ def parse_cost(text: str | None) -> dict[str, float] | None:
     try:
         found = {name.strip(): float(value) for name, value in (part.split("=") for part in text.split(","))}
     except ValueError:
-        raise ValueError(f"--cost takes fn=10,fp=1, got {text!r}") from None
+        found = {}
     if set(found) != {"fn", "fp"}:
         raise ValueError(f"--cost takes fn=10,fp=1, got {text!r}")
     return found
 
 
-def score_drift(reference: Path, file: Path, files: Files, calibrator: Any) -> Any:
-    """Return how far the scores of a file are from those of a reference, without labels."""
-    asked = replace(files, unlabelled="error")
-    old, new = (of_file(asked, path).read(calibrator) for path in (reference, file))
-    return hcal.drift(old.values, new.values, input=new.kind)
+@command("hcal certify test.npz --model model.hcal", "hcal certify cal.npz --out-of-fold iso")
+def certify(
+    *,
+    files: Annotated[Files, "weight"],
+    model: Model = None,
+    level: Annotated[float, Option(help="probability with which all of it holds")] = 0.95,
+    assume: Annotated[str | None, Option(help="monotone: add what follows if accuracy never falls")] = None,
+    positive: Positive = None,
+    out_of_fold: Annotated[
+        str | None, Option(help="a method: certify it on the rows it is fitted on, by folds")
+    ] = None,
+    fresh: Annotated[
+        bool, Option("--fresh", help="probabilities of hcal apply: no row was used in its model's fit")
+    ] = False,
+    plot: Plot = None,
+    blocks: Blocks,
+    shown: Shown,
+) -> None:
+    """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
+    import hcal
+    from hcal.certificates.streaming import certify_batches
+
+    check_output(plot, *files.file, model)
+    calibrator = load_model(model)
+    wanted: dict[str, Any] = {"level": level, "assume": assume}
+    if blocks.asked(files):
+        source = files.batches(blocks.batch_rows, calibrator)
+        wanted["positive"] = class_number(positive, source.classes)
+        with blocks.working(f"certifying {source.name}", source.n_rows, quiet=shown.silent) as told:
+            found = certify_batches(source, calibrator, **wanted, **told)
+    else:
+        data = files.read(calibrator)
+        if calibrator is None and data.made_by and not fresh:
+            raise ValueError(
+                f"{data.name} was written by hcal apply with the model {data.made_by}: certify the scores with "
+                "--model, which recognises rows of its fit, or add --fresh if none of these rows was used in the fit"
+            )
+        y = data.labels()
+        rows: list[Any] = [_own_probs(data), y]
+        wanted |= {"positive": class_number(positive, data.classes), "classes": _text_names(data)}
+        if out_of_fold is not None:
+            wanted["out_of_fold"] = True
+            rows = [hcal.make_calibrator(out_of_fold, input=data.kind), data.values, y]
+        elif calibrator is not None:
+            wanted["baseline"] = rows[0]
+            rows = [calibrator, data.values, y]
+        with console.working(f"certifying {shape_of(data)}", quiet=shown.silent):
+            found = hcal.certify(*rows, groups=data.groups, **wanted)
+    if plot is not None:
+        save_picture(found.plot(), plot)
+    shown.show(found.to_dict, lambda: console.show_wide(found))
+
+
+@command(
+    "hcal compare task.npz --methods ts,iso,pool", "hcal compare tasks/ --methods pool,h --out results.csv"
+)
+def compare(
+    *,
+    files: Annotated[Files, "weight"],
+    test: Annotated[Path | None, Option(help="test on this file; else the test part, else folds")] = None,
+    methods: Annotated[str | None, Option(help="registry names with commas; default: all")] = None,
+    metrics: Annotated[str | None, Option(help="names with commas between them")] = None,
+    sort: Annotated[str | None, Option(help="a metric: the best method first")] = None,
+    folds: Annotated[int, Option(help="of a file without a test part")] = 5,
+    out: Annotated[
+        Path | None, Option(help="a csv of finished cells: a run that ended goes on there")
+    ] = None,
+    latex: Annotated[bool, Option("--latex", help="print a LaTeX table")] = False,
+    markdown: Annotated[bool, Option("--markdown", help="print a markdown table")] = False,
+    jobs: Annotated[int | None, Option(help="processes; -1 for all cores")] = None,
+    scheduler: Annotated[str | None, Option(help="address of a Dask scheduler")] = None,
+    shown: Shown,
+) -> None:
+    """Fit several methods and show which does best on rows that they have not seen."""
+    import hcal
+    from hcal.io.files import files_of
+
+    check_output(out, *files.file, test, files.labels)
+    options: dict[str, Any] = {
+        "methods": names_of(methods), "metrics": names_of(metrics), "results": out, "n_jobs": jobs,
+        "scheduler": scheduler, "progress": False if shown.silent else None,
+    }  # fmt: skip
+    if files.several:
+        table = hcal.compare(tasks=[str(path) for path in files_of(files.file) or []], **options)
+    else:
+        learn = files.read(part="cal")
+        rows: dict[str, Any] = {"folds": folds, "groups": learn.groups}
+        if test is not None or learn.part:
+            asked = replace(files, group=None, input=learn.kind)
+            unseen = (asked if test is None else asked.of(test)).read().in_order_of(learn.classes)
+            rows = {"test_logits": unseen.values, "test_y": unseen.labels()}
+        table = hcal.compare(learn.values, learn.labels(), **rows, input=learn.kind, **options)
+    table = table if sort is None else table.sorted(sort)
+
+    def show() -> None:
+        if latex or markdown:
+            echo(table.to_latex() if latex else table.to_markdown())
+        else:
+            console.show_wide(table)
+
+    shown.show(table.to_dict, show)
+
+
+@command("hcal watch monday.npz tuesday.npz --model model.hcal --state watch.json")
+def watch(
+    *,
+    files: Annotated[Files, "group", "weight", "labels"],
+    model: Model = None,
+    level: Annotated[float, Option(help="probability of a false alarm, over all time")] = 0.05,
+    tolerance: Annotated[str, Option(help="how far off is no reason to alarm; auto fits the data")] = "auto",
+    state: Annotated[Path | None, Option(help="go on from this file, if it exists, and write it")] = None,
+    reset: Annotated[bool, Option("--reset", help="forget the evidence so far, keep the settings")] = False,
+    since: Annotated[str | None, Option(help="show recent rows from this date on")] = None,
+    date: Annotated[str | None, Option(help="of these files; today by default")] = None,
+    reference: Annotated[Path | None, Option(help="compare scores with this file's, without labels")] = None,
+    prometheus: Annotated[Path | None, Option(help="write counts for a textfile collector")] = None,
+    plot: Plot = None,
+    shown: Shown,
+) -> None:
+    """Check batches of predictions and labels as they come: is the model still calibrated?"""
+    import hcal
+    from hcal.certificates import Monitor
+    from hcal.io import atomic_path
+
+    for path in (state, plot, prometheus):
+        check_output(path, *files.file, model, reference)
+    allowed = tolerance if tolerance == "auto" else float(tolerance)
+    monitor = Monitor.load(state) if state is not None and state.exists() else Monitor(level, allowed)
+    if reset:
+        monitor.reset()
+    calibrator = load_model(model)
+    drifts: dict[str, Any] = {}
+    for file in files.file:
+        data = _watch_file(monitor, files.of(file), calibrator, date)
+        lines = [f"{console.name(file.name)}: {console.name(monitor)}"]
+        if reference is not None:
+            old = replace(files.of(reference), unlabelled="error").read(calibrator)
+            drifts[file.name] = hcal.drift(old.values, data.values, input=data.kind)
+            lines.append(f"  {console.name(drifts[file.name])}")
+        if not shown.silent:
+            console.out().print("\n".join(lines))
+    if state is not None:
+        monitor.save(state)
+    if prometheus is not None:
+        with atomic_path(prometheus) as temporary:
+            temporary.write_text(monitor.prometheus(), encoding="utf-8")
+    if plot is not None:
+        save_picture(monitor.plot().figure, plot)
+    alarm = None if monitor.alarm is None else vars(monitor.alarm)
+    found = {"rows": monitor.n, "log_evidence": monitor.log_evidence, "alarm": alarm, "files": monitor.files}
+    found |= {"windows": monitor.windows(since), "drift": {name: vars(each) for name, each in drifts.items()}}
+    shown.show(found, lambda: None)
+    if alarm is not None:
+        raise Exit(3)  # 1 is an error, 2 a wrong command
+
+
+def _watch_file(monitor: Any, file: Files, calibrator: Any, date: str | None) -> DataFile:
+    """Add one file's rows to a monitor, in their order; the first that names classes names them for all."""
+    from datetime import UTC, datetime
+
+    import numpy as np
+
+    from hcal.io.class_names import reorder
+
+    data = file.read(calibrator)
+    probs = _own_probs(data) if calibrator is None else np.asarray(calibrator.predict_proba(data.values))
+    y, names = data.labels(), _text_names(data)
+    if names is not None:
+        monitor.classes = tuple(names) if monitor.classes is None else monitor.classes
+        order = reorder(names, monitor.classes) or range(len(names))
+        probs, y = probs[:, order], np.argsort(order)[y]
+    labels = y if monitor.classes is None else np.array(monitor.classes)[y]
+    day = date or datetime.now(UTC).date().isoformat()
+    monitor.update(probs, labels, name=data.path.name, digest=data.checksum(), date=day)
+    return data

@@ -2,115 +2,168 @@
 
 from __future__ import annotations
 
-import datetime
+import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
+from typer import Option
 
-from hcal import leakage
-from hcal._version import __version__
-from hcal.calibrators.files import save
 from hcal.cli import console
-from hcal.cli.files import Blocks, Files, for_prior, load_model, new_calibrator, of_file, shape_of
-from hcal.io import DataFile, can_write, checksum, write_blocks
-from hcal.io.atomic import check_new_folder
-from hcal.io.reading import files_of, read_blocks
+from hcal.cli.options import (
+    Blocks,
+    Files,
+    Method,
+    ModelFile,
+    Output,
+    Shown,
+    check_output,
+    command,
+    load_model,
+)
+
+if TYPE_CHECKING:
+    from hcal.io import DataFile
 
 #: Fewer rows than this, or fewer of the rarer of two classes, are met with a sentence.
 FEW_ROWS, FEW_OF_A_CLASS = 100, 20
 #: Unless --sample-rows says otherwise, a fit by blocks learns from so many rows.
 SAMPLE_ROWS = 1_000_000
+#: What people write for values that JSON spells otherwise.
+_WORDS = {"None": None, "none": None, "True": True, "False": False}
 
 
+@command("hcal fit cal.npz -o model.hcal", "hcal fit t.csv --scores 'p_*' --label y --id id -o model.hcal")
 def fit(
-    files: Files,
-    blocks: Blocks,
-    output: Path,
     *,
-    method: str | None,
-    params: dict[str, Any],
-    sample_rows: int | None,
-    multilabel: bool,
-    quiet: bool,
-) -> tuple[Any, dict[str, Any]]:
-    """Learn from files, save the model, and return it with what there is to tell."""
+    files: Files,
+    output: Output,
+    method: Method = None,
+    preserve: Annotated[
+        str | None, Option(help="what must not change: auto, accuracy, order or none")
+    ] = None,
+    param: Annotated[list[str], Option(help="a parameter of the method, name=value; repeatable")] = [],  # noqa: B006
+    multilabel: Annotated[
+        bool, Option("--multilabel", help="several labels a row: y is a matrix of 0 and 1")
+    ] = False,
+    sample_rows: Annotated[int | None, Option(help="learn from a random sample of so many rows")] = None,
+    blocks: Blocks,
+    shown: Shown,
+) -> None:
+    """Learn a calibrator from scores and labels of held-out rows."""
+    from hcal.calibrators.files import save
+
+    check_output(output, *files.file, files.labels)
+    params = parse_params([*param, *([] if preserve is None else [f"preserve={preserve}"])])
+    warned: list[str] = []
     if sample_rows is not None or (blocks.asked(files) and not multilabel):
-        calibrator, what, rows, told = _fit_blocks(files, blocks, method, params, sample_rows, quiet=quiet)
+        from hcal.calibrators.batches import fit_batches
+
+        source = files.batches(blocks.batch_rows, part="cal")
+        source.check_labels()
+        data, rows = source.first, source.n_rows
+        if data.questions:
+            raise ValueError("questions with their options are read whole: leave the options of blocks out")
+        what = f"{source.name} ({rows:,} × {source.n_classes:,})"
+        calibrator = _new_calibrator(method, data, params)
+        with blocks.working(f"fitting {calibrator.name} on {what}", rows, quiet=shown.silent) as told:
+            fit_batches(calibrator, source, sample_rows=sample_rows or SAMPLE_ROWS, run=told["runner"])
     else:
         data = files.read(part="cal")
-        calibrator = new_calibrator(method, data, params, multilabel=multilabel)
-        what, rows = shape_of(data), len(data.values)
-        told = [] if multilabel else _few_rows(data)
-        with console.fitting(calibrator, f"fitting {calibrator.name} on {what}", quiet=quiet):
-            _fit_on(calibrator, data, multilabel=multilabel)
-        _remember(calibrator, files, data)
+        rows, what = len(data.values), shape_of(data)
+        calibrator = _new_calibrator(method, data, params, multilabel=multilabel)
+        text = f"fitting {calibrator.name} on {what}"
+        with console.working(text, quiet=shown.silent, calibrator=calibrator):
+            if multilabel:
+                calibrator.fit(data.values, data.y, labels=data.classes)
+            else:
+                warned = _few_rows(data)
+                more = {"sample_weight": data.weight, "groups": data.groups, "classes": data.classes}
+                calibrator.fit(data.values, data.labels(), **({} if data.questions else more))
+    _remember(calibrator, files, data)
     save(calibrator, output)
-    for text in told:
+    for text in warned:
         console.say("warning", "yellow", text)
-    found = {"model": str(output), "method": calibrator.name, "rows": rows, "what": what, "warnings": told}
-    return calibrator, found | facts(calibrator)
+    found = {"model": str(output), "method": calibrator.name, "rows": rows, "what": what, "warnings": warned}
+    shown.show(found | facts(calibrator), lambda: _show_fit(calibrator, what, output, files.file[0]))
 
 
-def _fit_on(calibrator: Any, data: DataFile, *, multilabel: bool) -> None:
+def shape_of(data: DataFile) -> str:
+    """Return name, shape and part of what was read, for a progress line."""
+    shape = " × ".join(f"{n:,}" for n in data.values.shape)
+    return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
+
+
+def parse_params(pairs: list[str]) -> dict[str, Any]:
+    """Parse ``name=value`` pairs; a value is JSON where it can be, None, True or False, else text.
+
+    >>> parse_params(["bins=30", "preserve=None", "events=top-label"])
+    {'bins': 30, 'preserve': None, 'events': 'top-label'}
+    """
+    params: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--param expects name=value, got {pair!r}")
+        try:
+            params[name] = _WORDS[value] if value in _WORDS else json.loads(value)
+        except json.JSONDecodeError:
+            params[name] = value
+    if "input" in params:
+        raise ValueError("say what the file holds with --input, not --param input=…")
+    return params
+
+
+def _new_calibrator(
+    method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool = False
+) -> Any:
+    """Return the method that was asked for, for the kind of rows that a file holds."""
     if multilabel:
-        calibrator.fit(data.values, data.y, labels=data.classes)
-    elif data.questions:
-        calibrator.fit(data.values, data.labels())
-    else:
-        calibrator.fit(data.values, data.labels(), data.weight, groups=data.groups, classes=data.classes)
+        from hcal.calibrators.multilabel import MultilabelCalibrator
 
+        return MultilabelCalibrator(method or "pool", input=data.kind, **params)
+    if not data.questions:
+        from hcal.calibrators import make_calibrator
 
-def _fit_blocks(
-    files: Files,
-    blocks: Blocks,
-    method: str | None,
-    params: dict[str, Any],
-    sample_rows: int | None,
-    *,
-    quiet: bool,
-) -> tuple[Any, str, int, list[str]]:
-    from hcal.calibrators.batches import fit_batches
+        return make_calibrator(method or "pool", **params, input=data.kind)
+    from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 
-    source = files.batches(blocks.batch_rows, part="cal")
-    source.check_labels()
-    if source.first.questions:
-        raise ValueError("questions with their options are read whole: leave --batch-rows and --workers out")
-    calibrator = new_calibrator(method, source.first, params)
-    what = f"{source.name} ({source.n_rows or 0:,} × {source.n_classes:,})"
-    with blocks.working(f"fitting {calibrator.name} on {what}", source.n_rows, quiet=quiet) as told:
-        fit_batches(calibrator, source, sample_rows=sample_rows or SAMPLE_ROWS, run=told["runner"])
-    _remember(calibrator, files, source.first)
-    return calibrator, what, source.n_rows or 0, []
-
-
-def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
-    """Keep with the model how its rows were asked for, and which file they came from."""
-    if not hasattr(calibrator, "info_"):
-        return
-    asked = {**files.request().to_json(), "input": data.kind}
-    asked.pop("classes", None)
-    calibrator.info_["request"] = asked
-    calibrator.info_["fitted_on"] = {"file": data.name, "part": data.part, "sha256": data.checksum()}
-    calibrator.info_["fitted_at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    if unknown := sorted(set(params) - {"min_questions"}):
+        raise ValueError(f"questions have no parameter {unknown[0]!r}; they have min_questions")
+    return MultipleChoiceCalibrator(method or "ts", **params)
 
 
 def _few_rows(data: DataFile) -> list[str]:
     """Return a sentence where a calibration set is tiny."""
+    from numpy import unique
+
     rows = len(data.values)
-    found, counts = np.unique(data.labels(), return_counts=True)
+    found, counts = unique(data.labels(), return_counts=True)
     if rows < FEW_ROWS:
         return [
             f"{rows} rows are very few to learn from: what they show is mostly chance. "
             "Some hundreds, and others to test on, are a start"
         ]
-    if data.n_classes == 2 and len(found) == 2 and counts.min() < FEW_OF_A_CLASS:
+    if data.n_classes == 2 and len(found) == 2 and (few := counts.min()) < FEW_OF_A_CLASS:
         rare = found[counts.argmin()]
         name = rare if data.classes is None else data.classes[int(rare)]
-        return [
-            f"only {counts.min()} of {rows:,} rows are of class {name}: what is learned of it is mostly chance"
-        ]
+        return [f"only {few} of {rows:,} rows are of class {name}: what is learned of it is mostly chance"]
     return []
+
+
+def _remember(calibrator: Any, files: Files, data: DataFile) -> None:
+    """Keep with the model how its rows were asked for, and which file they came from."""
+    from datetime import UTC, datetime
+
+    if not hasattr(calibrator, "info_"):
+        return
+    asked = {**files.request().to_json(), "input": data.kind}
+    asked.pop("classes", None)
+    calibrator.info_ |= {
+        "request": asked,
+        "fitted_on": {"file": data.name, "part": data.part, "sha256": data.checksum()},
+        "fitted_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def facts(calibrator: Any) -> dict[str, Any]:
@@ -131,81 +184,95 @@ def facts(calibrator: Any) -> dict[str, Any]:
     }
 
 
-def show_fit(calibrator: Any, found: dict[str, Any], files: Files) -> None:
+def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     """Print the scores before and after, what changed, and what to do next."""
-    out, model = console.out(), console.name(found["model"])
+    out, model, what = console.out(), console.name(output), console.name(what)
     if calibrator.name == "multilabel":
-        out.print(
-            f"calibrated {len(found['labels'])} labels on {console.name(found['what'])}\nwrote [bold]{model}[/]"
-        )
+        out.print(f"calibrated {len(calibrator.label_names_)} labels on {what}\nwrote [bold]{model}[/]")
         return
-    title = console.name(f"{calibrator.title} on {found['what']}")
-    note = "the rows it learned from; test it on others"
-    scores = calibrator.scores_
-    out.print(console.before_after(scores["before"], scores["after"], title=f"{title} [dim]({note})[/]"))
-    for note in calibrator.info_.get("notes", []):
+    title = (
+        f"{console.name(calibrator.title)} on {what} [dim](the rows it learned from; test it on others)[/]"
+    )
+    out.print(console.before_after(calibrator.scores_, title))
+    info = calibrator.info_
+    for note in [*info.get("notes", []), *([info["batches"]["words"]] if "batches" in info else [])]:
         out.print(f"\n{console.name(note)}")
-    if sampled := calibrator.info_.get("batches"):
-        out.print(f"\n{console.name(sampled['words'])}")
     out.print(f"\nwrote [bold]{model}[/]")
-    first = files.file[0]
-    if calibrator.info_.get("fitted_on", {}).get("part"):
+    if info["fitted_on"]["part"]:
         out.print(f"next:  [cyan]hcal evaluate {console.name(first)} --model {model}[/]")
     else:
         suffix = first.suffix if first.suffix in (".csv", ".parquet", ".feather", ".jsonl") else ".npz"
         out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o probs{suffix}[/]")
 
 
+@command(
+    "hcal apply model.hcal new.csv -o probs.csv", "hcal apply model.hcal 'days/*.parquet' -o calibrated/"
+)
 def apply(
-    model: Path,
-    files: Files,
-    blocks: Blocks,
-    output: Path,
     *,
-    prior: str | None,
-    keep: bool,
-    quiet: bool,
-) -> dict[str, Any]:
-    """Write the probabilities of new rows, block by block; many files give as many files of the same names."""
+    model: ModelFile,
+    files: Annotated[Files, "group", "weight"],
+    output: Output,
+    keep: Annotated[bool, Option("--keep", help="carry all other columns along")] = False,
+    prior: Annotated[
+        str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")
+    ] = None,
+    blocks: Blocks,
+    shown: Shown,
+) -> None:
+    """Turn new scores into calibrated probabilities; the model knows the columns it was fitted on."""
+    from hcal.io import can_write
+    from hcal.io.atomic import check_new_folder
+    from hcal.io.files import files_of
+    from hcal.leakage import model_fingerprint
+
+    check_output(output, model, *files.file)
     calibrator = load_model(model)
-    paths = files_of(files.file) or []
-    many = len(paths) > 1 and not output.suffix
-    if many:
+    paths = [path.absolute() for path in files_of(files.file) or []]  # a worker may stand in another folder
+    if len(paths) > 1 and not output.suffix:  # many files give as many files of the same names
         check_new_folder(output)
         output.mkdir(parents=True, exist_ok=True)
-        targets = [output / (path.name if can_be_written(path) else f"{path.stem}.npz") for path in paths]
+        pieces = [(files.of(path), _target(output.absolute(), path)) for path in paths]
     else:
         can_write(output)
-        targets = [output]
+        pieces = [(replace(files, file=paths), output.absolute())]
     if prior is not None:
-        calibrator = for_prior(
-            calibrator, prior, files.read(calibrator).values if prior == "estimate" else None
-        )
-    pieces = list(zip([of_file(files, p) for p in paths] if many else [files], targets, strict=True))
-    done = []
+        calibrator = _for_prior(calibrator, prior, files)
     work = _Apply(calibrator, blocks.batch_rows, keep)
-    with blocks.working(f"applying {calibrator.name}", None, quiet=quiet) as told:
+    done: list[tuple[int, float]] = []
+    with blocks.working(f"applying {calibrator.name}", None, quiet=shown.silent) as told:
         for each in (told["runner"] or map)(work, pieces):
             done.append(each)
-            told.get("advance", lambda _: None)(each[0])
-    rows = sum(n for n, _ in done)
-    return {
-        "output": str(output),
-        "files": len(done),
-        "rows": rows,
-        "mean_confidence": sum(total for _, total in done) / max(rows, 1),
-        "method": calibrator.name,
-        "model": leakage.model_fingerprint(calibrator),
-    }
+            told["advance"](each[0])
+    rows, total = map(sum, zip(*done, strict=True))
+    found = {"output": str(output), "files": len(done), "rows": rows, "mean_confidence": total / max(rows, 1)}
+    found |= {"method": calibrator.name, "model": model_fingerprint(calibrator)}
+    many = f" in {len(done)} files" if len(done) > 1 else ""
+    line = f"wrote [bold]{console.name(output)}[/]: {rows:,} rows{many}"
+    shown.show(found, lambda: console.out().print(f"{line}, mean confidence {found['mean_confidence']:.4f}"))
 
 
-def can_be_written(path: Path) -> bool:
-    """Whether probabilities can be written in the format of a file's ending."""
+def _target(folder: Path, path: Path) -> Path:
+    """Return the file of the same name, as .npz where its format cannot be written."""
+    from hcal.io import can_write
+
     try:
-        can_write(path)
-    except (ValueError, FileNotFoundError):
-        return False
-    return True
+        can_write(folder / path.name)
+    except ValueError:
+        return folder / f"{path.stem}.npz"
+    return folder / path.name
+
+
+def _for_prior(calibrator: Any, prior: str, files: Files) -> Any:
+    """Return the calibrator for the class frequencies that --prior names."""
+    if prior == "estimate":
+        return calibrator.with_prior_from(files.read(calibrator).values)
+    try:
+        return calibrator.with_prior([float(part) for part in prior.split(",")])
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise ValueError(f"--prior takes numbers with commas, or 'estimate', got {prior!r}") from None
 
 
 class _Apply:
@@ -215,50 +282,53 @@ class _Apply:
         self.calibrator, self.batch_rows, self.keep = calibrator, batch_rows, keep
 
     def __call__(self, piece: tuple[Files, Path]) -> tuple[int, float]:
-        files, target = piece
-        cal = self.calibrator
-        if files.request(cal).plain and all(path.suffix.lower() == ".jsonl" for path in files.file):
-            whole = files.read(cal, keep=self.keep)
-            parts, n_rows = iter([whole]), len(whole.values)
+        import numpy as np
+
+        from hcal.io import write_blocks
+        from hcal.io.reading import read_blocks
+        from hcal.leakage import model_fingerprint
+
+        (files, target), cal = piece, self.calibrator
+        asked = files.request(cal)
+        if asked.plain and all(path.suffix.lower() == ".jsonl" for path in files.file):
+            first = files.read(cal, keep=self.keep)
+            n_rows, parts = len(first.values), iter([first])
         else:
             source = files.batches(self.batch_rows, cal, keep=self.keep)
-            n_rows = source.n_rows or 0
+            first, n_rows = source.first, source.n_rows
             parts = (data for each in source.pieces() for _, data in read_blocks(each))
-        first = next(parts)
-        asked = files.request(cal)
-        names = {role: name for role in ("id", "label") if (name := getattr(asked, role)) is not None}
+        names = {role: name for role, name in asked.roles.items() if role in ("id", "label")}
         if first.questions:
             names.setdefault("id", "doc_id")
+        made_by = model_fingerprint(cal) if hasattr(cal, "prediction_") else ""
         total = 0.0
-        made_by = leakage.model_fingerprint(cal) if hasattr(cal, "prediction_") else ""
         with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
-            for data in _chained(first, parts):
+            for data in parts:
                 probs = np.asarray(cal.predict_proba(data.values))
-                kept = dict(data.beside)
-                if data.questions:
-                    kept["options"] = np.isfinite(data.values).sum(axis=1)
-                write(probs, data.y, ids=data.ids, kept=kept)
+                options = {"options": np.isfinite(data.values).sum(axis=1)} if data.questions else {}
+                write(probs, data.y, ids=data.ids, kept={**data.beside, **options})
                 total += float(probs.max(axis=1).sum())
         return n_rows, total
 
 
-def _chained(first: Any, rest: Any) -> Any:
-    yield first
-    yield from rest
+@command("hcal info model.hcal")
+def info(*, model: ModelFile, shown: Shown) -> None:
+    """Show what a model file holds: method, classes, columns, when and on what it was fitted."""
+    from hcal._version import __version__
+    from hcal.io import checksum
+    from hcal.leakage import model_fingerprint
 
-
-def info(model: Path) -> dict[str, Any]:
-    """Return what a model file says of itself."""
     calibrator = load_model(model)
     found = {"model": str(model), "sha256": checksum(model), "hcal": __version__, "method": calibrator.name}
     if hasattr(calibrator, "map_"):
-        found["fingerprint"] = leakage.model_fingerprint(calibrator)
+        found["fingerprint"] = model_fingerprint(calibrator)
         found["rows"] = int(calibrator.fitted_on_["rows"])
         found["arrays"] = {name: list(a.shape) for name, a in calibrator.map_.arrays().items()}
-    return found | facts(calibrator)
+    found |= facts(calibrator)
+    shown.show(found, lambda: _show_info(found))
 
 
-def show_info(found: dict[str, Any]) -> None:
+def _show_info(found: dict[str, Any]) -> None:
     """Print what a model file says of itself, one fact a line."""
     out, told = console.out(), found.get("info", {})
     lines = {
@@ -276,6 +346,22 @@ def show_info(found: dict[str, Any]) -> None:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             out.print(f"[cyan]{name:<10}[/] {console.name(shown)}")
     if scores := found.get("scores"):
-        out.print(console.before_after(scores["before"], scores["after"], title="on the calibration rows"))
+        out.print(console.before_after(scores, "on the calibration rows"))
     for note in told.get("notes", []):
         out.print(console.name(note))
+
+
+@command("hcal export model.hcal -o model.onnx", "hcal export model.hcal -o model.json")
+def export(
+    *,
+    model: ModelFile,
+    output: Output,
+    width: Annotated[str | None, Option(help="of an ONNX graph: float32 or float64")] = None,
+    shown: Shown,
+) -> None:
+    """Write a model for use without hcal: .onnx, .json for any language, .py that needs numpy alone."""
+    from hcal.integrations.export import export as write
+
+    check_output(output, model)
+    write(load_model(model), output, **({} if width is None else {"width": width}))
+    shown.show({"output": str(output)}, lambda: console.out().print(f"wrote [bold]{console.name(output)}[/]"))

@@ -1,17 +1,24 @@
-"""The options that several commands take, worded once, and what turns a function into a command."""
+"""What several commands share: the options that say which rows are read, and what makes a function a command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
+from typer import Argument, Option, Typer
 
 from hcal.cli import console
-from hcal.cli.files import Blocks, Files
+
+if TYPE_CHECKING:
+    from hcal.io import Batches, DataFile, Part, Request
+
+#: Peak of memory of a command over the bytes of the scores it reads.
+_PEAK = 10
 
 
 def _methods(incomplete: str) -> list[str]:
@@ -20,124 +27,179 @@ def _methods(incomplete: str) -> list[str]:
     return [name for name in list_calibrators() if name.startswith(incomplete)]
 
 
-def _text(flag: str, help: str, default: Any = None, kind: Any = str | None) -> tuple[Any, Any]:
-    return Annotated[kind, typer.Option(flag, help=help)], default
+_METHOD = "a calibrator by its registry name \\[default: pool; ts for questions]"
+Method = Annotated[str | None, Option(help=_METHOD, autocompletion=_methods)]
+Model = Annotated[Path | None, Option("--model", "-m", help="a calibrator that hcal fit wrote")]
+ModelFile = Annotated[Path, Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")]
+Output = Annotated[Path, Option("--output", "-o", help="the file to write; type by extension")]
+Plot = Annotated[Path | None, Option(help="write the picture, .png or .svg")]
+Positive = Annotated[str | None, Option(help="the positive class of two, by name or number")]
+_FILES = ".npz .npy .csv .parquet .feather .jsonl, numpy pickle .p; a folder or a pattern of files"
 
 
-MethodOpt = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        help="a calibrator by its registry name \\[default: pool; ts for questions]",
-        autocompletion=_methods,
-    ),
-]
-ModelOpt = Annotated[Path | None, typer.Option("--model", "-m", help="a calibrator that hcal fit wrote")]
-OutputOpt = Annotated[Path, typer.Option("--output", "-o", help="the file to write; type by extension")]
-PlotOpt = Annotated[Path | None, typer.Option("--plot", help="write the picture, .png or .svg")]
-PositiveOpt = Annotated[
-    str | None, typer.Option("--positive", help="the positive class of two, by name or number")
-]
+@dataclass(frozen=True)
+class Files:
+    """Files, and what the options say of them; all but the first are fields of :class:`hcal.io.Request`."""
 
-#: What says which rows are read. Every name is a field of :class:`hcal.cli.files.Files`.
-READING: dict[str, tuple[Any, Any]] = {
-    "file": (
-        Annotated[
-            list[Path],
-            typer.Argument(
-                help=".npz .npy .csv .parquet .feather .jsonl .safetensors or a numpy pickle .p; "
-                "a folder or a pattern of files",
-                metavar="FILE",
-            ),
-        ],
-        Parameter.empty,
-    ),
-    "input": _text("--input", "logits, probs or log_probs; needed where the file does not say"),
-    "labels": _text("--labels", "a second file with the labels y", kind=Path | None),
-    "scores": _text("--scores", "the columns of scores: a pattern 'logit_*', or names with commas"),
-    "label": _text("--label", "the column of labels, numbers or names"),
-    "id": _text("--id", "a column that names the rows; apply carries it along"),
-    "group": _text("--group", "a column: rows of one group depend on each other"),
-    "weight": _text("--weight", "a column of weights: 2 is the row twice"),
-    "classes": _text("--classes", "names of the classes with commas, in the order of the columns"),
-    "score": _text("--score", "of an option, in .jsonl samples: sum, length or mutual-information"),
-    "unit": _text("--unit", "percent, where probabilities go up to 100"),
-    "unlabelled": _text("--unlabelled", "drop: leave out rows without a label", "error", str),
-    "unreadable": _text("--unreadable", "drop: leave out confidences that cannot be read", "error", str),
-    "ranges": _text("--ranges", "middle: read a stated '70-80 %' as 75 %", "error", str),
-}
-BLOCKS: dict[str, tuple[Any, Any]] = {
-    "batch_rows": _text(
-        "--batch-rows", "read so many rows at a time, for files beyond memory", kind=int | None
-    ),
-    "workers": _text("--workers", "processes that share the work; the answer is the same", kind=int | None),
-    "scheduler": _text("--scheduler", "address of a Dask scheduler whose workers share the work"),
-}
-SHOWN: dict[str, tuple[Any, Any]] = {
-    "quiet": (
-        Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors and warnings")],
-        False,
-    ),
-    "json": (Annotated[bool, typer.Option("--json", help="print one JSON object; NaN is null")], False),
-}
+    file: Annotated[list[Path], Argument(help=_FILES, metavar="FILE")]
+    input: Annotated[str | None, Option(help="logits, probs or log_probs, where the file does not say")] = (
+        None
+    )
+    labels: Annotated[Path | None, Option(help="a second file with the labels y")] = None
+    scores: Annotated[str | None, Option(help="columns: a pattern 'logit_*', or names with commas")] = None
+    label: Annotated[str | None, Option(help="the column of labels, numbers or names")] = None
+    id: Annotated[str | None, Option(help="a column that names the rows; apply carries it along")] = None
+    group: Annotated[str | None, Option(help="a column: rows of one group depend on each other")] = None
+    weight: Annotated[str | None, Option(help="a column of weights: 2 is the row twice")] = None
+    classes: Annotated[str | None, Option(help="names with commas, in the order of the columns")] = None
+    option_score: Annotated[
+        str | None,
+        Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information"),
+    ] = None
+    unit: Annotated[str | None, Option(help="percent, where probabilities go up to 100")] = None
+    unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
+    unreadable: Annotated[str, Option(help="drop: leave out confidences that cannot be read")] = "error"
+    ranges: Annotated[str, Option(help="middle: read a stated '70-80 %' as 75 %")] = "error"
+    ignore_index: Annotated[int | None, Option(help="leave out rows, or pixels, with this label")] = None
+
+    def request(self, calibrator: Any = None) -> Request:
+        """Return how the rows are asked for; what is left open, as the calibrator was fitted."""
+        from hcal.io import Request
+
+        names = names_of(self.classes)
+        given = vars(self) | {"classes": None if names is None else tuple(names)}
+        asked = Request(**{name: value for name, value in given.items() if name != "file"})
+        if calibrator is None:
+            return asked
+        return asked.for_model({"input": calibrator.input, **calibrator.info_.get("request", {})})
+
+    def read(self, calibrator: Any = None, *, part: Part = "test", keep: bool = False) -> DataFile:
+        """Read all rows, with the columns and classes that the calibrator wants where there is one."""
+        from hcal.io import read
+
+        order = getattr(calibrator, "class_names_", None)
+        data = read(self.file, self.request(calibrator), part=part, keep=keep, order=order, peak=_PEAK)
+        for note in data.notes:
+            console.say("note", "cyan", note)
+        return data
+
+    def batches(self, rows: int | None, calibrator: Any = None, **options: Any) -> Batches:
+        """Return the rows block by block, as the calibrator wants them where there is one."""
+        from hcal.io import batches
+
+        order = getattr(calibrator, "class_names_", None)
+        return batches(self.file, self.request(calibrator), rows=rows, order=order, **options)
+
+    @property
+    def several(self) -> bool:
+        """Whether it is a folder, a pattern or many files, which are read block by block."""
+        from hcal.io.reading import by_blocks
+
+        return by_blocks(self.file)
+
+    def of(self, path: Path) -> Files:
+        """Return the same options for another file."""
+        return replace(self, file=[path], labels=None)
+
+    def options(self) -> str:
+        """Return the options again, for a command that reads the same file."""
+        given = {n: v for n, v in vars(self).items() if n != "file" and v not in (None, "error")}
+        flags = {name: name.removeprefix("option_").replace("_", "-") for name in given}
+        return " ".join(f"--{flags[name]} '{value}'" for name, value in given.items())
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How rows are worked on that memory does not hold: rows of a block, and who shares the work."""
+
+    batch_rows: Annotated[int | None, Option(min=1, help="read so many rows at a time, beyond memory")] = None
+    workers: Annotated[int | None, Option(min=1, help="processes that share the work; same answer")] = None
+    scheduler: Annotated[
+        str | None, Option(help="address of a Dask scheduler: its workers share the work")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.scheduler is not None:
+            raise ValueError("--workers are of this machine, --scheduler has its own: give one of them")
+
+    def asked(self, files: Files) -> bool:
+        """Whether rows are read block by block: an option says so, or there are many files."""
+        return files.several or any(value is not None for value in vars(self).values())
+
+    @contextmanager
+    def working(self, text: str, total: int | None, *, quiet: bool) -> Iterator[dict[str, Any]]:
+        """Yield who runs the pieces, and a bar to advance by rows."""
+        from hcal.passes import Processes
+        from hcal.progress import progress, silent
+
+        with ExitStack() as stack:
+            runner: Any = None if self.workers in (None, 1) else Processes(self.workers or 1)
+            if self.scheduler is not None:
+                from hcal.integrations import dask
+
+                runner = stack.enter_context(dask.Runner(self.scheduler))
+            if quiet:
+                stack.enter_context(silent())
+            advance = stack.enter_context(progress(console.name(text), total or 0, unit="rows"))
+            yield {"runner": runner, "advance": advance}
 
 
 @dataclass(frozen=True)
 class Shown:
     """Whether a person reads the output, a program, or nobody."""
 
-    quiet: bool
-    json: bool
+    quiet: Annotated[bool, Option("--quiet", "-q", help="print nothing but errors and warnings")] = False
+    json: Annotated[bool, Option("--json", help="print one JSON object; NaN is null")] = False
 
     @property
     def silent(self) -> bool:
         """Whether nothing is said while the work goes on."""
         return self.quiet or self.json
 
-    def show(self, found: Callable[[], Any], show: Callable[[], Any]) -> None:
+    def show(self, found: Any, show: Callable[[], Any]) -> None:
         """Print what was found as JSON where that was asked for, or show it where anything is to be shown."""
         if self.json:
-            console.print_json(found())
+            console.print_json(found() if callable(found) else found)
         elif not self.quiet:
             show()
 
 
-@dataclass(frozen=True)
-class Group:
-    """Marks a parameter of a command that several options make."""
-
-    make: Callable[..., Any]
-    parts: dict[str, tuple[Any, Any]]
-
-
-def reading(leave_out: str = "") -> Group:
-    """Return the options that say which rows are read, but for some."""
-    return Group(Files, {name: part for name, part in READING.items() if name not in leave_out.split()})
+app = Typer(
+    help="Turn the scores of any trained classifier into probabilities that can be trusted.",
+    epilog="Start with: hcal demo",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
-IN_BLOCKS, OUTPUT = Group(Blocks, BLOCKS), Group(Shown, SHOWN)
+def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command: a parameter that is a dataclass becomes its options, and errors become one sentence.
 
-
-def command(app: typer.Typer, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command: a parameter that marks a group becomes its options, and errors become one sentence."""
+    ``Annotated[Files, "weight"]`` leaves the option ``--weight`` out.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         shown: list[Parameter] = []
-        made: dict[str, Group] = {}
+        made: dict[str, tuple[Any, list[str]]] = {}
         for name, parameter in signature(function, eval_str=True).parameters.items():
-            marks = [m for m in getattr(parameter.annotation, "__metadata__", ()) if isinstance(m, Group)]
-            parts = {name: (parameter.annotation, parameter.default)}
-            if marks:
-                made[name], parts = marks[0], marks[0].parts
-            shown += [
-                Parameter(part, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-                for part, (annotation, default) in parts.items()
-            ]
+            kind = getattr(parameter.annotation, "__origin__", parameter.annotation)
+            if not is_dataclass(kind):
+                shown.append(parameter)
+                continue
+            left_out = getattr(parameter.annotation, "__metadata__", ())
+            hints = get_type_hints(kind, include_extras=True)
+            kept = [f for f in fields(kind) if f.name not in left_out]
+            made[name] = kind, [f.name for f in kept]
+            for f in kept:
+                default = Parameter.empty if f.default is MISSING else f.default
+                shown.append(parameter.replace(name=f.name, annotation=hints[f.name], default=default))
 
         def run(**given: Any) -> None:
             with console.friendly():
-                for name, mark in made.items():
-                    given[name] = mark.make(**{part: given.pop(part) for part in mark.parts})
+                for name, (kind, parts) in made.items():
+                    given[name] = kind(**{part: given.pop(part) for part in parts})
                 function(**given)
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -148,3 +210,55 @@ def command(app: typer.Typer, *examples: str) -> Callable[[Callable[..., None]],
         return function
 
     return register
+
+
+def names_of(text: str | None) -> list[str] | None:
+    """Return names with commas between them as a list.
+
+    >>> names_of("cat, dog"), names_of(None)
+    (['cat', 'dog'], None)
+    """
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def class_number(name: str | None, names: Any) -> int:
+    """Return the class that a name or a number means; class 1 by default.
+
+    >>> class_number("sick", ["well", "sick"]), class_number("0", None), class_number(None, None)
+    (1, 0, 1)
+    """
+    numbers = ["0", "1"]
+    known = numbers if names is None else [str(n) for n in names]
+    for texts in (known, numbers):
+        if (name or "1") in texts:
+            return texts.index(name or "1")
+    raise ValueError(f"--positive {name}: no such class; there are {', '.join(known)}")
+
+
+def load_model(path: Path | None) -> Any:
+    """Return the calibrator of a file; None without one."""
+    from hcal.calibrators.files import load
+
+    return None if path is None else load(path)
+
+
+def check_output(output: Path | None, *read: Path | None) -> None:
+    """Refuse, before the work begins, an output without a folder or one that would replace what is read."""
+    if output is None:
+        return
+    if not output.parent.is_dir():
+        raise FileNotFoundError(f"no such directory: {output.parent}")
+    for path in read:
+        if path is None:
+            continue
+        same = os.path.realpath(output) == os.path.realpath(path)
+        if same or (output.exists() and path.exists() and output.samefile(path)):
+            raise ValueError(f"the output {output} is also an input: choose another name")
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure, atomically, in the format of the extension."""
+    from hcal.io import atomic_path
+
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=150)

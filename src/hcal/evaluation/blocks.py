@@ -71,12 +71,16 @@ class BatchedEvaluation:
     sample: SampledScores
 
     @property
+    def sampled(self) -> str:
+        """The sample in words."""
+        return f"seeded sample of {self.sample_rows:,} of {self.result.n:,} rows"
+
+    @property
     def sentences(self) -> list[str]:
         """Which numbers come from all rows, and which from how large a sample."""
-        n, m = self.result.n, self.sample_rows
-        if n == m:
+        if self.result.n == self.sample_rows:
             return []
-        sample = f"seeded sample of {m:,} of {n:,} rows"
+        sample = self.sampled
         by: dict[str, list[str]] = {}
         for name, how in self.how.items():
             by.setdefault(how, []).append(name)
@@ -87,7 +91,7 @@ class BatchedEvaluation:
 
 
 class _Part:
-    """What some rows add to an evaluation: a partial result (:mod:`hcal.partial`)."""
+    """What some rows add to an evaluation: a partial result (:mod:`hcal.passes`)."""
 
     def __init__(self, n_classes: int, streamed: list[str], positive: int, grouped: bool) -> None:
         self.before, self.after = (StreamingMetrics(n_classes, streamed) for _ in range(2))

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from sklearn.base import clone
 
 from hcal import inputs, leakage
 from hcal._version import __version__
@@ -150,7 +149,7 @@ def compare(
     -------
     Comparison
         A table that prints well; ``sorted(metric)``, ``differences(metric)``, ``to_latex()``,
-        ``to_markdown()``, ``to_csv()``, ``to_frame()``, ``to_dict()``, ``plot()``.
+        ``to_markdown()``, ``to_csv()``, ``to_frame()``, ``to_dict()``.
 
     Examples
     --------
@@ -319,7 +318,7 @@ def _predictions(calibrator: Calibrator, task: Task) -> tuple[FloatArray, float,
     fit_s = predict_s = 0.0
     for rows, held in parts:
         # The input was checked and turned into logits once; a method that was told probs sees their logs.
-        cal = clone(calibrator).set_params(input=task.kind)
+        cal = calibrator.clone().set_params(input=task.kind)
         start = time.perf_counter()
         cal.fit(task.cal[rows], task.cal_y[rows])
         fitted = time.perf_counter()

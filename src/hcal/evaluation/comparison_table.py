@@ -17,7 +17,6 @@ from hcal.metrics import get_metric
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
     from rich.console import Group
 
 #: Methods whose corrected p-value is at least this are tied with the best.
@@ -295,12 +294,6 @@ class Comparison:
             f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{body[0]}\n\\midrule\n{middle}\n"
             "\\bottomrule\n\\end{tabular}\n"
         )
-
-    def plot(self) -> Figure:
-        """Draw a panel a metric with a bar a method; the dotted line is the state before."""
-        from hcal.evaluation.drawing import draw_comparison
-
-        return draw_comparison(self.results, self.metrics)
 
     def _columns(self) -> list[str]:
         return list(dict.fromkeys([*self.metrics, "nll", "brier", "phi", "mean_confidence"]))

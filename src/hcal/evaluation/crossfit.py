@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from scipy.special import logit
-from sklearn.base import clone
 
 from hcal import inputs
 from hcal.calibrators import Calibrator, make_calibrator
@@ -120,10 +119,10 @@ def cross_fit(
     -------
     CrossFit
     """
-    cal = make_calibrator(method, input=input) if isinstance(method, str) else clone(method)
+    cal = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
     x, _ = inputs.check_logits(scores, input=cal.input)
     labels = inputs.check_labels(y, *x.shape)
-    final = clone(cal).fit(scores, labels)
+    final = cal.clone().fit(scores, labels)
     # Rows are checked once: a method that was told probabilities sees their logarithms from here on.
     cal.set_params(input="logits" if cal.input == "logits" else "log_probs")
     if not 2 <= folds <= len(labels):
@@ -133,8 +132,8 @@ def cross_fit(
     probs = np.empty(x.shape)
     for k in range(int(number.max()) + 1):
         held = number == k
-        probs[held] = clone(cal).fit(x[~held], labels[~held]).predict_proba(x[held])
-    slope, brier = _corrected(cal, clone(cal).fit(x, labels), x, labels, members, resamples, random_state)
+        probs[held] = cal.clone().fit(x[~held], labels[~held]).predict_proba(x[held])
+    slope, brier = _corrected(cal, cal.clone().fit(x, labels), x, labels, members, resamples, random_state)
     return CrossFit(probs, number, final, slope, brier, resamples)
 
 
@@ -155,7 +154,7 @@ def _corrected(
     gaps = []
     for _ in range(resamples):
         rows = np.concatenate([members[u] for u in rng.integers(0, len(members), len(members))])
-        fitted = clone(cal).fit(x[rows], y[rows])
+        fitted = cal.clone().fit(x[rows], y[rows])
         gaps.append(_slope_and_brier(fitted, x[rows], y[rows]) - _slope_and_brier(fitted, x, y))
     apparent, optimism = _slope_and_brier(final, x, y), np.mean(gaps, axis=0)
     slope, brier = (Corrected(float(a), float(o)) for a, o in zip(apparent, optimism, strict=True))

@@ -15,6 +15,7 @@ from hcal.metrics.clinical import Clinical
 from hcal.metrics.registry import LEVELS, Metric
 from hcal.metrics.resampling import Interval
 from hcal.metrics.testing import CalibrationTest
+from hcal.text import printable, without_nan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +191,7 @@ class Evaluation:
             "groups": [g.group_row() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
         }
-        return json.dumps(_without_nan(content), indent=indent, allow_nan=False)
+        return json.dumps(without_nan(content), indent=indent, allow_nan=False)
 
     # -- for people -------------------------------------------------------------------------------
 
@@ -226,7 +227,8 @@ class Evaluation:
                 cells.append(_range(d.low, d.high))
         return [*cells, r.metric.explain] if len(cells) == 2 else cells
 
-    def _groups(self) -> list[tuple[str, list[str]]]:
+    def by_level(self) -> list[tuple[str, list[str]]]:
+        """Return the question that each level asks, with the names of its metrics."""
         groups = [(lv, [n for n, r in self.results.items() if r.metric.level == lv]) for lv in LEVELS]
         return [(_LEVEL_TITLES[lv], names) for lv, names in groups if names]
 
@@ -253,16 +255,17 @@ class Evaluation:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=self._headline(), title_justify="left", title_style="bold")
+        table = Table()
         for i, column in enumerate(self._columns()):
             words = column == "what it says"
             table.add_column(column, justify="left" if i == 0 or words else "right", no_wrap=not words)
-        for title, names in self._groups():
+        for title, names in self.by_level():
             table.add_section()
             table.add_row(Text(title.split(":")[0], style="italic"))
             for name in names:
                 table.add_row(*self._cells(name))
-        return Group(table, *(Text(line) for line in self._closing()))
+        said = [Text(printable(line)) for line in self._closing()]
+        return Group(Text(printable(self._headline()), style="bold"), table, *said)
 
     def __str__(self) -> str:
         import io
@@ -299,11 +302,3 @@ def _number(value: float | None, *, signed: bool = False) -> str:
 
 def _range(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{_number(low)} … {_number(high)}"
-
-
-def _without_nan(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {k: _without_nan(v) for k, v in x.items()}
-    if isinstance(x, list | tuple):
-        return [_without_nan(v) for v in x]
-    return None if isinstance(x, float) and x != x else x

@@ -26,8 +26,7 @@ from hcal.io.blocks import Batch
 from hcal.io.class_names import check_classes
 from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.partial import Partial, merged
-from hcal.passes import WorkerDiedError
+from hcal.passes import Partial, WorkerDiedError, merged
 
 try:
     import dask

@@ -54,7 +54,6 @@ def export(calibrator: Calibrator, path: str | os.PathLike[str], **options: Any)
     >>> scope["predict_proba"]([[0.0, 2.0]]).round(2)
     array([[0.25, 0.75]])
     """
-    calibrator._check_fitted()
     suffix = Path(path).suffix.lower()
     if suffix == ".onnx":
         from hcal.integrations.onnx import export_onnx
@@ -160,6 +159,7 @@ def as_python(calibrator: Calibrator) -> str:
             f'"""{calibrator.title}, fitted and exported by hcal {__version__}: predict_proba(scores). Needs numpy."""',
             "",
             "import types",
+            "from functools import partial",
             "",
             "import numpy as np",
             "",
@@ -206,13 +206,13 @@ def _constructed(map: Map) -> str:
 
 def _numpy_operations() -> str:
     """Return the numpy operations of :mod:`hcal.xp` as a namespace of the exported file."""
-    tree = ast.parse(inspect.getsource(xp))
-    kept = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name != "namespace"]
+    body = ast.parse(inspect.getsource(xp)).body
     names = [
-        f"{n} = np.{n}" for n in ("exp", "log", "log1p", "expm1", "sqrt", "tanh", "abs", "where", "maximum")
+        ast.unparse(node)
+        for node in body
+        if isinstance(node, ast.Assign) and "_SELF" not in ast.unparse(node)
     ]
-    names += [f"{n} = np.{n}" for n in ("minimum", "clip", "isnan")]
-    functions = [_plain(node) for node in kept]
+    functions = [_plain(n) for n in body if isinstance(n, ast.FunctionDef) and n.name != "namespace"]
     export = "xp = types.SimpleNamespace(**globals())"
     return "\n".join([*names, "", *functions, "", export, "", "", "def namespace(x):", "    return xp", ""])
 
@@ -239,7 +239,7 @@ class _Needed:
 
     def __init__(self) -> None:
         self.sources: list[str] = []
-        self._seen: set[str] = set(xp.__all__)
+        self._seen: set[str] = set(vars(xp))
 
     def add_class(self, cls: type[Map]) -> None:
         methods = {
@@ -249,7 +249,8 @@ class _Needed:
             for name, value in vars(base).items()
             if (isinstance(value, FunctionType) and not name.startswith("__")) or name == "__call__"
         }
-        methods.pop("check", None)
+        for unused in ("check", "in_blocks", "narrowed"):
+            methods.pop(unused, None)
         methods.setdefault("probabilities", Map.probabilities)
         methods["compiled"] = Map.compiled  # what is exported is the formula
         for method in methods.values():

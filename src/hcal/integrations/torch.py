@@ -124,7 +124,6 @@ class CalibrationHead(nn.Module):
             self._become(calibrator)
 
     def _become(self, calibrator: Calibrator) -> None:
-        calibrator._check_fitted()
         where = next(self.buffers(), torch.empty(0)).device
         self.calibrator = calibrator
         self.n_classes, self.one_column = calibrator.n_classes_, calibrator.n_classes_ == 2

@@ -19,7 +19,7 @@ from hcal.certificates import Alarm, Monitor
 from hcal.inputs import InputKind, check_kind
 from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.partial import merged
+from hcal.passes import merged
 
 __all__ = ["DistributedMetrics", "DistributedMonitor"]
 

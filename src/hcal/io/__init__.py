@@ -33,7 +33,7 @@ Language models. ``.jsonl`` files of lm-evaluation-harness, responses with ``top
 confidences are read by ``read`` too; :mod:`hcal.io.language_models` has their parts.
 
 Errors are ValueError or OSError with one line. Those that an option of a command can help with have a class:
-MissingLabelsError, UnlabelledError, OtherColumnError, UnknownKindError, UnnamedClassesError and
+MissingLabelsError, UnlabelledError, UnknownKindError, UnnamedScoresError, UnnamedClassesError and
 NeedsBlocksError.
 """
 
@@ -41,19 +41,17 @@ from __future__ import annotations
 
 from hcal.io.atomic import atomic_folder, atomic_path, ended_by_sigterm
 from hcal.io.blocks import Batch, Batches, batches, read_piece, rows_from
-from hcal.io.class_names import UnnamedClassesError
-from hcal.io.limits import NeedsBlocksError, max_bytes
+from hcal.io.class_names import UnlabelledError, UnnamedClassesError, drop_unlabelled
+from hcal.io.files import NeedsBlocksError, checksum
 from hcal.io.reading import (
     DataFile,
     MissingLabelsError,
     Piece,
-    checksum,
     read,
     read_arrays,
     read_blocks,
 )
-from hcal.io.request import Request
-from hcal.io.tables import OtherColumnError, Part, UnknownKindError, UnlabelledError, drop_unlabelled
+from hcal.io.request import Part, Request, UnknownKindError, UnnamedScoresError
 from hcal.io.writing import can_write, write_blocks, write_probs
 
 __all__ = [
@@ -62,13 +60,13 @@ __all__ = [
     "DataFile",
     "MissingLabelsError",
     "NeedsBlocksError",
-    "OtherColumnError",
     "Part",
     "Piece",
     "Request",
     "UnknownKindError",
     "UnlabelledError",
     "UnnamedClassesError",
+    "UnnamedScoresError",
     "atomic_folder",
     "atomic_path",
     "batches",
@@ -76,7 +74,6 @@ __all__ = [
     "checksum",
     "drop_unlabelled",
     "ended_by_sigterm",
-    "max_bytes",
     "read",
     "read_arrays",
     "read_blocks",

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,29 +16,16 @@ from numpy.typing import NDArray
 from hcal import inputs
 from hcal.inputs import InputKind
 from hcal.io.class_names import ClassName
+from hcal.io.files import files_of
 from hcal.io.language_models import is_questions
-from hcal.io.limits import explained
-from hcal.io.reading import (
-    DataFile,
-    Piece,
-    Reading,
-    check_label_count,
-    files_of,
-    open_rows,
-    plan_for,
-    read_blocks,
-)
-from hcal.io.request import Request
-from hcal.io.table_files import text_column
-from hcal.io.tables import Part, missing_labels
+from hcal.io.reading import DataFile, Piece, Reading, pieces_of, read_blocks
+from hcal.io.request import Part, Request
 
 #: The rows of a block where nobody says, and the numbers that it then holds at most.
 ROWS: Final = 65_536
 NUMBERS: Final = 2**23
 #: By so many rows it is decided which columns are text.
 _PROBE: Final = 1024
-#: A file is cut into at most about this many pieces, whoever reads them: answers must not depend on that.
-_MOST_PIECES: Final = 256
 
 
 @dataclass(frozen=True)
@@ -139,23 +125,17 @@ class Batches:
 
     def _probe(self, reading: Reading) -> DataFile:
         """Return the first rows of all."""
-        for path in self.paths:
-            (piece, *_), _ = _cut(path, reading, _PROBE, 0, 0)
-            for _, data in read_blocks(replace(piece, end=min(piece.end, _PROBE))):
+        for piece in pieces_of(self.paths, reading, _PROBE):
+            for _, data in read_blocks(piece):
                 if len(data.values):
                     return data
         raise ValueError(f"{self.paths[0].name} has no rows")
 
     @cached_property
     def _pieces(self) -> list[Piece]:
-        pieces, first, origin = list[Piece](), 0, 0
-        for path in self.paths:
-            # Absolute: who reads a piece may stand in another folder.
-            found, n_rows = _cut(path.absolute(), self.reading, self._size, first, origin)
-            pieces += [piece for piece in found if len(piece)]
-            first, origin = first + sum(map(len, found)), origin + n_rows
-        check_label_count(self.reading.request.labels, origin)
-        return pieces
+        # Absolute: who reads a piece may stand in another folder.
+        paths = [path.absolute() for path in self.paths]
+        return [piece for piece in pieces_of(paths, self.reading, self._size) if len(piece)]
 
     @property
     def name(self) -> str:
@@ -182,34 +162,6 @@ class Batches:
         return chain.from_iterable(map(read_piece, self._pieces))
 
 
-def _cut(path: Path, reading: Reading, size: int, first: int, origin: int) -> tuple[list[Piece], int]:
-    """Return the pieces of a file, about ``size`` rows each, and how many rows the file has."""
-    with open_rows(path) as rows, explained(path.name):
-        plan = plan_for(rows, reading)
-        n_rows = rows.count(plan.columns)
-        step = size * max(1, ceil(n_rows / (size * _MOST_PIECES)))
-        if rows.cuts is None:
-            cuts = [(a, 0) for a in range(0, n_rows, step)] or [(0, 0)]
-        else:
-            cuts = rows.cuts[:1]
-            for cut in rows.cuts[1:]:
-                cuts += [cut] if cut[0] - cuts[-1][0] >= step else []
-        pieces, stops = list[Piece](), [start for start, _ in cuts[1:]] + [n_rows]
-        for cut, stop in zip(cuts, stops, strict=True):
-            count = stop - cut[0]
-            if reading.request.unlabelled == "drop" and "label" in plan.roles:
-                count -= _unlabelled(rows, plan.roles["label"], cut, stop, reading.order)
-            pieces.append(Piece(path, cut[0], stop, cut, first, count, origin, reading, size))
-            first += count
-        return pieces, n_rows
-
-
-def _unlabelled(rows: Any, name: str, cut: Any, stop: int, classes: Any) -> int:
-    """Return how many of some rows have no label."""
-    found = rows.blocks([name], [name], cut, cut[0], stop, ROWS)
-    return sum(int(missing_labels(text_column(block[name]), classes).sum()) for block in found)
-
-
 def batches(
     source: Any,
     request: Request | None = None,
@@ -224,8 +176,8 @@ def batches(
     Parameters
     ----------
     source : path-like, or sequence of them
-        A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). Compressed ``.npz`` and
-        pickles are read file by file, all others block by block. Rows of a program are :class:`Batch` objects.
+        A file, a folder or a pattern (``"scores/*.parquet"``, in sorted order). A compressed ``.npz`` is
+        one piece, and a pickle is read whole. Rows of a program are :class:`Batch` objects.
     request : Request, optional
         As for :func:`hcal.io.read`.
     rows : int, optional

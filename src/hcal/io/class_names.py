@@ -1,4 +1,4 @@
-"""Labels that are names: kept as they are outside, 0..K−1 inside."""
+"""Labels: names are kept as they are outside and 0..K−1 inside; missing ones are found."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.io.limits import one_line
-from hcal.io.tables import UnlabelledError, missing_labels
+from hcal.io.files import one_line
 from hcal.numerics import IntArray
 
 ClassName = str | int
 #: A name is shown in tables and is part of column names.
 LONGEST_NAME: Final = 1_000
+#: What stands for "no label", where no class has that name.
+MISSING: Final = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "None"})
+
+
+class UnlabelledError(ValueError):
+    """Rows have no label."""
 
 
 class UnnamedClassesError(ValueError):
@@ -150,3 +155,92 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
         theirs, ours = (one_line(", ".join(map(str, names)), 80) for names in (columns, classes))
         raise ValueError(f"the classes of the columns are not those of the model: {theirs} and {ours}")
     return [place[str(name)] for name in classes]
+
+
+# -- cells ------------------------------------------------------------------------------------------
+
+
+def typed(cells: Any, *, text: bool = False, ids: bool = False) -> NDArray[Any]:
+    """Return cells of labels, ids or groups as integers where all are, as other numbers, or as text.
+
+    An array is left as it is, and lists are the rows of a matrix. A missing cell is NaN among numbers and
+    empty among text. ``text`` says that other cells have shown to be text, whatever these look like; ids that
+    do not look like plain integers stay text.
+
+    >>> typed(["0017", "2"], ids=True), typed(["1", None]), typed([True, False])
+    (array(['0017', '2'], dtype='<U4'), array([ 1., nan]), array([1, 0]))
+    """
+    if isinstance(cells, np.ndarray) or (cells and isinstance(cells[0], list)):
+        return np.asarray(cells)
+    plain = (int(c) if isinstance(c, bool) else c for c in cells)
+    texts = ["" if c is None or c != c else str(c).strip() for c in plain]
+    known = [t for t in texts if t not in MISSING]
+    if text or not known:
+        return np.array(texts, dtype=np.str_)
+    whole = all(t.lstrip("-").isdecimal() and len(t) < 19 and str(int(t)) == t for t in known)
+    if whole and len(known) == len(texts):
+        return np.array([int(t) for t in texts], dtype=np.int64)
+    if whole or (not ids and all(map(is_number, known))):
+        return np.array([np.nan if t in MISSING else float(t) for t in texts])
+    return np.array(texts, dtype=np.str_)
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def missing_labels(y: Any, classes: Sequence[Any] | None = None) -> NDArray[np.bool_]:
+    """Return which labels are missing (N,): None, NaN, or a text such as "" or "NA" that no class is named.
+
+    >>> missing_labels(["cat", "", None, "NA"]).tolist()
+    [False, True, True, True]
+    """
+    labels = y if isinstance(y, np.ndarray) else inputs.to_numpy(y, "y")[0]
+    if labels.dtype.kind == "f":
+        return np.asarray(np.isnan(labels))
+    if labels.dtype.kind not in "OUST":
+        return np.zeros(labels.shape, dtype=bool)
+    nothing = MISSING - {str(name) for name in classes or ()}
+    flat = [v is None or v != v or str(v).strip() in nothing for v in labels.ravel().tolist()]
+    return np.array(flat, dtype=bool).reshape(labels.shape)
+
+
+def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
+    """Return scores, labels and whatever else has a value a row, without the rows that have no label.
+
+    Parameters
+    ----------
+    scores : array-like of shape (N, K) or (N,)
+    y : array-like of shape (N,)
+        None, NaN and empty text are no labels.
+    others : array-like of shape (N,)
+        Weights or groups.
+
+    Returns
+    -------
+    tuple
+        As many as were given, in their order.
+
+    Examples
+    --------
+    >>> drop_unlabelled(np.eye(3), [0, None, 2])[1]
+    [0, 2]
+    """
+    kept = ~missing_labels(y)
+    return tuple(_rows(values, kept) for values in (scores, y, *others))
+
+
+def _rows(values: Any, kept: NDArray[np.bool_]) -> Any:
+    if len(values) != len(kept):
+        raise ValueError(f"{len(values)} rows beside {len(kept)} labels")
+    if isinstance(values, list | tuple):
+        found = [value for value, keep in zip(values, kept, strict=True) if keep]
+        return type(values)(found)
+    if hasattr(values, "loc"):
+        return values.loc[kept]
+    return values.filter(kept) if hasattr(values, "filter") else values[kept]

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from hcal.io.limits import check_bytes, one_line, open_regular, size_of
+from hcal.io.files import one_line, open_regular
 from hcal.io.request import OPTION_SCORES, OptionScore, Request
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 
@@ -45,8 +45,6 @@ class Questions:
         The score of each option: a log-probability, or anything that grows with it.
     y : array of shape (N,)
         The position of the right option.
-    tasks : list of N str
-        Where each question comes from.
     ids : list of N
         What the file calls the questions (``doc_id``, ``custom_id``); empty where unknown.
 
@@ -60,7 +58,6 @@ class Questions:
 
     scores: list[Float64]
     y: IntArray
-    tasks: Sequence[str] = ()
     ids: Sequence[Any] = ()
 
     def __len__(self) -> int:
@@ -80,9 +77,7 @@ class Questions:
 
 def is_questions(paths: Sequence[Path]) -> bool:
     """Whether files are samples, responses or stated confidences, and not a table with an object a line."""
-    if any(path.suffix.lower() != ".jsonl" for path in paths):
-        return False
-    return _kind_of(paths[0]) is not None
+    return all(path.suffix.lower() == ".jsonl" for path in paths) and _kind_of(paths[0]) is not None
 
 
 def _kind_of(path: Path) -> str | None:
@@ -92,8 +87,7 @@ def _kind_of(path: Path) -> str | None:
         return None
     if "filtered_resps" in first:
         return "samples"
-    found = _unwrapped(first)
-    if any(key in found for key in ("choices", "logprobs", "top_logprobs")):
+    if {"choices", "logprobs", "top_logprobs"} & set(_unwrapped(first)):
         return "responses"
     return "stated" if "confidence" in first else None
 
@@ -124,19 +118,16 @@ def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
         note = f"{lost:,} answers whose confidence cannot be read were dropped"
         return {"kind": "probs", "values": stated.confidence, "y": stated.correct, "dropped": lost,
                 "notes": (note,) if lost else ()}  # fmt: skip
-    if kind == "samples":
-        found = read_lm_eval(list(paths), score=request.option_score or "sum")
-    else:
-        found = read_responses(list(paths))
-    name = "doc_id" if kind == "samples" else "custom_id"
-    ids = {"ids": np.array(found.ids), "columns": {"id": name}} if found.ids else {}
-    return {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "questions": True, **ids}
+    samples = kind == "samples"
+    found = read_lm_eval(paths, score=request.option_score or "sum") if samples else _read_responses(paths)
+    ids = {"ids": np.array(found.ids), "columns": {"id": "doc_id" if samples else "custom_id"}}
+    return {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "questions": True,
+            **(ids if found.ids else {})}  # fmt: skip
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the place ("name, line 3") and the value of every line of a .jsonl file."""
     with open_regular(path) as file:
-        check_bytes(path.name, size_of(file), size_of(file))
         for number, line in enumerate(file, start=1):
             if line.strip():
                 where = f"{path.name}, line {number}"
@@ -144,6 +135,10 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
                     yield where, json.loads(line)
                 except (ValueError, RecursionError) as error:
                     raise ValueError(f"{where}: not JSON ({one_line(error, 80)})") from None
+
+
+def _known(ids: list[Any]) -> list[Any]:
+    return ids if all(isinstance(i, str | int) for i in ids) else []
 
 
 # -- lm-evaluation-harness ----------------------------------------------------------------------------
@@ -154,15 +149,10 @@ class _Sample:
     """One document as the file has it; ``options`` are their texts, or nothing where the file lacks them."""
 
     where: str
-    task: str
     row: dict[str, Any]
     conditional: Float64
     unconditional: Float64 | None
     options: list[str]
-
-    @property
-    def target(self) -> str:
-        return str(self.row.get("target", "")).strip()
 
 
 def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore = "sum") -> Questions:
@@ -188,70 +178,50 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
     """
     if score not in OPTION_SCORES:
         raise ValueError(f"score must be one of {', '.join(OPTION_SCORES)}, got {score!r}")
-    files = [Path(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
-    if not files:
-        raise ValueError("no file of samples was given")
     samples, answers = list[_Sample](), list[int]()
-    for path in files:
-        found = list(_samples(path))
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        found = list(_samples(Path(path)))
         answers += _answers(found)
         samples += found
-    ids = [sample.row.get("doc_id") for sample in samples]
+    scores = [_scored(sample, score) for sample in samples]
     return Questions(
-        [_scored(sample, score) for sample in samples],
-        np.array(answers, dtype=np.int64),
-        [sample.task for sample in samples],
-        _known(ids),
+        scores, np.array(answers, dtype=np.int64), _known([s.row.get("doc_id") for s in samples])
     )
-
-
-def _known(ids: list[Any]) -> list[Any]:
-    return ids if all(isinstance(i, str | int) for i in ids) else []
 
 
 def _samples(path: Path) -> Iterator[_Sample]:
     """Yield the documents of a file once each: under the first filter that the file names."""
     filters: list[Any] = []
-    name = path.stem.removeprefix("samples_")  # samples_{task}_{date}.jsonl, the date with its T
-    head, _, tail = name.rpartition("_")
-    task = head if head and tail[:4].isdigit() and "T" in tail else name
     for where, row in json_lines(path):
         if not isinstance(row, dict) or "filtered_resps" not in row:
             raise ValueError(f"{where}: no sample of lm-evaluation-harness (it has no 'filtered_resps')")
         filters = filters or [row.get("filter")]
         if row.get("filter") == filters[0]:
-            yield _sample(where, task, row)
+            yield _sample(where, row)
     if not filters:
         raise ValueError(f"{path.name} holds no samples")
 
 
-def _sample(where: str, task: str, row: dict[str, Any]) -> _Sample:
-    scores = _log_likelihoods(where, row["filtered_resps"])
+def _sample(where: str, row: dict[str, Any]) -> _Sample:
+    scores, unconditional = _log_likelihoods(where, row["filtered_resps"]), None
     contexts, options = _requests(row.get("arguments"))
-    conditional, unconditional = scores, None
     half = len(scores) // 2
     twice = len(options) == len(scores) == 2 * half and options[:half] == options[half:]
     if twice and any(contexts[:half]) and not any(contexts[half:]):
-        conditional, unconditional, options = scores[:half], scores[half:], options[:half]
-    if len(conditional) < 2:
-        raise ValueError(f"{where}: {len(conditional)} option; this is no multiple-choice task")
-    known = options if len(options) == len(conditional) else []
-    return _Sample(where, task, row, conditional, unconditional, known)
+        scores, unconditional, options = scores[:half], scores[half:], options[:half]
+    if len(scores) < 2:
+        raise ValueError(f"{where}: {len(scores)} option; this is no multiple-choice task")
+    return _Sample(where, row, scores, unconditional, options if len(options) == len(scores) else [])
 
 
 def _log_likelihoods(where: str, responses: Any) -> Float64:
     try:
         listed = json.loads(responses) if isinstance(responses, str) else responses  # older files hold text
-        values = np.array([float(response[0]) for response in listed])
-        pairs = all(len(response) == 2 and not isinstance(response, str) for response in listed)
-    except (TypeError, ValueError, IndexError, KeyError):
-        pairs = False
-    if not pairs:
-        raise ValueError(f"{where}: 'filtered_resps' holds no [log-likelihood, is_greedy] a choice")
-    if np.isnan(values).any() or np.isposinf(values).any():
-        raise ValueError(f"{where}: 'filtered_resps' holds NaN or +inf")
-    if np.isneginf(values).all():
-        raise ValueError(f"{where}: every option has a log-likelihood of -inf")
+        values = np.array([float(first) for first, _is_greedy in listed])
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: 'filtered_resps' holds no [log-likelihood, is_greedy] a choice") from None
+    if np.isnan(values).any() or np.isposinf(values).any() or np.isneginf(values).all():
+        raise ValueError(f"{where}: 'filtered_resps' holds NaN or +inf, or -inf for every option")
     lowest = values[np.isfinite(values)].min()
     return np.where(np.isneginf(values), lowest - _HOPELESS, values)
 
@@ -264,7 +234,7 @@ def _requests(arguments: Any) -> tuple[list[str], list[str]]:
     elif isinstance(arguments, list) and all(isinstance(a, list) and len(a) >= 2 for a in arguments):
         pairs = [(a[0], a[1]) for a in arguments]
     else:
-        return [], []
+        pairs = []
     if not all(isinstance(text, str) for _, text in pairs):
         return [], []
     return [str(context or "") for context, _ in pairs], [text for _, text in pairs]
@@ -277,38 +247,12 @@ def _scored(sample: _Sample, score: OptionScore) -> Float64:
         if sample.unconditional is None:
             raise ValueError(f"{sample.where}: no requests without a context, as mutual information needs")
         return sample.conditional - sample.unconditional
-    if not sample.options:
-        raise ValueError(f"{sample.where}: 'arguments' has no texts of the options, as their length needs")
     # The harness puts one space before each continuation.
     spaced = all(text.startswith(" ") for text in sample.options)
     lengths = np.array([len(text) - spaced for text in sample.options], dtype=np.float64)
-    if not lengths.all():
-        raise ValueError(f"{sample.where}: an option is empty: it has no length to divide by")
+    if not sample.options or not lengths.all():
+        raise ValueError(f"{sample.where}: 'arguments' lacks the text of an option, as its length needs")
     return sample.conditional / lengths
-
-
-def _by_index(sample: _Sample) -> int | None:
-    text = sample.target
-    return int(text) if text.isdecimal() and int(text) < len(sample.conditional) else None
-
-
-def _by_text(sample: _Sample) -> int | None:
-    found = [i for i, text in enumerate(sample.options) if text.strip() == sample.target]
-    return found[0] if len(found) == 1 else None
-
-
-def _by_record(sample: _Sample) -> int | None:
-    """Return the answer that the harness's own results imply, where every option has the same text."""
-    recorded = sample.row.get("brier_score")
-    if isinstance(recorded, list) and recorded and str(recorded[0]).isdecimal():
-        return int(recorded[0])
-    if len(sample.conditional) == 2 and "acc" in sample.row:
-        best = int(np.argmax(sample.conditional))
-        return best if float(sample.row["acc"]) == 1 else 1 - best
-    return None
-
-
-_WAYS: Final[tuple[Callable[[_Sample], int | None], ...]] = (_by_index, _by_text, _by_record)
 
 
 def _answers(samples: list[_Sample]) -> list[int]:
@@ -317,56 +261,70 @@ def _answers(samples: list[_Sample]) -> list[int]:
     "2" may be an index or an option called 2: the way that fits every line, and the harness's own ``acc``
     where the file has it, is the right one.
     """
-    for way in _WAYS:
-        found = [way(sample) for sample in samples]
-        if all(map(_agrees, samples, found)):
-            return [answer for answer in found if answer is not None]
-    # No way fits all: name the first line that the first way able to read anything cannot read.
-    best = max(_WAYS, key=lambda way: sum(way(sample) is not None for sample in samples))
-    bad = next((s for s in samples if not _agrees(s, best(s))), samples[0])
-    raise ValueError(f"{bad.where}: {_no_target(bad.target)}")
+    ways = list(zip(*map(_readings, samples), strict=True))
+    for found in ways:
+        if None not in found:
+            return [int(answer) for answer in found if answer is not None]
+    best = max(ways, key=lambda found: sum(answer is not None for answer in found))
+    bad = samples[best.index(None)]
+    raise ValueError(f"{bad.where}: {_no_target(bad.row.get('target', ''))}")
+
+
+def _readings(sample: _Sample) -> list[int | None]:
+    """Return the right option by the target as an index, as a text, and by the harness's own results."""
+    row, target = sample.row, str(sample.row.get("target", "")).strip()
+    texts = [text.strip() for text in sample.options]
+    best, n, accuracy, brier = (
+        int(np.argmax(sample.conditional)),
+        len(sample.conditional),
+        row.get("acc"),
+        None,
+    )
+    by_index = int(target) if target.isdecimal() and len(target) < 8 else None
+    by_text = texts.index(target) if texts.count(target) == 1 else None
+    if isinstance(row.get("brier_score"), list):
+        brier = str(row["brier_score"][:1]).strip("[]")
+    by_record = int(brier) if brier is not None and brier.isdecimal() else None
+    if by_record is None and n == 2 and accuracy is not None:
+        by_record = best if float(accuracy) == 1 else 1 - best
+
+    def agrees(answer: int) -> bool:
+        recorded = isinstance(accuracy, int | float)
+        return answer < n and (not recorded or (answer == best) == (accuracy == 1))
+
+    return [a if a is not None and agrees(a) else None for a in (by_index, by_text, by_record)]
 
 
 def _no_target(target: Any) -> str:
     return f"the target {one_line(repr(target), 60)} is no index or text of one of its options"
 
 
-def _agrees(sample: _Sample, answer: int | None) -> bool:
-    if answer is None or not 0 <= answer < len(sample.conditional):
-        return False
-    recorded = sample.row.get("acc")
-    return not isinstance(recorded, int | float) or (
-        (int(np.argmax(sample.conditional)) == answer) == (recorded == 1)
-    )
-
-
 # -- token log-probabilities --------------------------------------------------------------------------
 
 
-def read_responses(paths: Sequence[Path]) -> Questions:
+def _read_responses(paths: Sequence[Path]) -> Questions:
     """Read responses of an OpenAI-style server, one a line, with their ``top_logprobs``.
 
     A line is a response, or has it under ``response``; beside it stand ``options`` (the labels, or the texts
     that the labels A, B, C, … stand for) and ``target`` (a label, a text or an index).
     """
     scores, answers, ids = [], [], []
-    for path in paths:
-        for where, row in json_lines(path):
-            try:
-                given = [str(option) for option in row["options"]]
-                short = all(len(option_label(option)) <= 2 for option in given)
-                labels = given if short else [chr(ord("A") + i) for i in range(len(given))]
-                scores.append(option_scores(_unwrapped(row), labels))
-                answers.append(_target(row["target"], labels, given))
-            except (KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{where}: a response needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it "
-                    f"({one_line(repr(error), 60)})"
-                ) from None
-            except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
-            ids.append(next((row[k] for k in ("custom_id", "doc_id", "id") if k in row), None))
-    return Questions(scores, np.array(answers, dtype=np.int64), ids=_known(ids))
+    for where, row in (line for path in paths for line in json_lines(path)):
+        try:
+            given = [str(option) for option in row["options"]]
+            short = all(len(option_label(option)) <= 2 for option in given)
+            labels = given if short else [chr(ord("A") + i) for i in range(len(given))]
+            scores.append(option_scores(_unwrapped(row), labels))
+            answers.append(_target(row["target"], labels, given))
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{where}: a response needs 'options' (such as [\"A\", \"B\"]) and 'target' beside it "
+                f"({one_line(repr(error), 60)})"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        ids.append(next((row[k] for k in ("custom_id", "doc_id", "id") if k in row), None))
+    return Questions(scores, np.array(answers, dtype=np.int64), _known(ids))
 
 
 def _unwrapped(row: dict[str, Any]) -> dict[str, Any]:
@@ -399,14 +357,14 @@ def option_label(text: str) -> str:
 def option_scores(response: Any, options: Sequence[str]) -> Float64:
     """Return the log-probability of each answer option, from the top tokens that a server reports.
 
-    Reads OpenAI's chat and completion formats, which vLLM's server shares, and the ``logprobs`` of vLLM's
-    own outputs. The first generated token whose alternatives name an option counts; "A", " a" and "**A**"
-    are the same option, and their probabilities are added. An option that is not among the alternatives is at
-    most as probable as the least of them, and as what they leave: it gets the smaller of the two.
+    Reads OpenAI's chat and completion formats, which vLLM's server shares. The first generated token whose
+    alternatives name an option counts; "A", " a" and "**A**" are the same option, and their probabilities are
+    added. An option that is not among the alternatives is at most as probable as the least of them, and as
+    what they leave: it gets the smaller of the two.
 
     Parameters
     ----------
-    response : mapping or object
+    response : mapping, or object of OpenAI's client
         The whole response, one of its choices, or its ``logprobs``.
     options : sequence of K str
         As they stand at the start of an answer: ``["A", "B", "C", "D"]``.
@@ -440,38 +398,18 @@ def option_scores(response: Any, options: Sequence[str]) -> Float64:
     )
 
 
-def _get(thing: Any, name: str) -> Any:
-    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
-
-
 def _positions(response: Any) -> Iterator[list[tuple[str, float]]]:
-    """Yield the (token, log-probability) pairs of every generated position, whatever the format."""
-    found = response
-    for name in ("choices", "outputs"):  # of a server, of vLLM in the same process
-        if _get(found, name):
-            found = _get(found, name)[0]
-    found = _get(found, "logprobs") or found
-    content = _get(found, "content")
-    if isinstance(content, list | tuple):
-        for position in content:
-            top = _get(position, "top_logprobs") or []
-            yield [(str(_get(each, "token")), float(_get(each, "logprob"))) for each in top]
-        return
-    listed = _get(found, "top_logprobs") or found
-    if not isinstance(listed, list | tuple):
-        raise ValueError("the response has no 'logprobs' with their 'top_logprobs': ask the server for them")
-    for position in listed:
-        if not isinstance(position, Mapping):
-            raise ValueError("the response has no 'top_logprobs': ask the server for them")
-        yield [_token(key, value) for key, value in position.items()]
-
-
-def _token(key: Any, value: Any) -> tuple[str, float]:
-    """Return text and log-probability of {text: number}, or of vLLM's {id: Logprob}."""
-    if isinstance(value, int | float):
-        return str(key), float(value)
-    text = _get(value, "decoded_token")
-    return str(key if text is None else text), float(_get(value, "logprob"))
+    """Yield the (token, log-probability) pairs of every generated position."""
+    found = response.model_dump() if hasattr(response, "model_dump") else response
+    for name in ("choices", "logprobs", "content", "top_logprobs"):
+        found = found.get(name) or found if isinstance(found, Mapping) else found
+        found = found[0] if name == "choices" and isinstance(found, list) else found
+    if not isinstance(found, list) or not all(isinstance(position, Mapping) for position in found):
+        raise ValueError("the response has no 'top_logprobs': ask the server for them")
+    for position in found:
+        top = position.get("top_logprobs", position)  # a list of objects, or {text: number}
+        pairs = top.items() if isinstance(top, Mapping) else [(e["token"], e["logprob"]) for e in top or ()]
+        yield [(str(token), float(value)) for token, value in pairs]
 
 
 # -- confidences in words -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Scores and labels from files, in the formats that people have.
+"""Scores and labels from files, in the formats that people have: all rows at once, or piece by piece.
 
 A file *says* what it holds (the key ``logits``, ``probs`` or ``log_probs``); where it cannot (a bare
 ``.npy`` matrix, a table with free column names) the caller must. Nothing is guessed from the numbers. One
@@ -8,12 +8,10 @@ reader a format reads blocks of rows: a whole file is one block.
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from glob import glob, has_magic
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,22 +19,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.inputs import InputKind
-from hcal.io.arrays import BARE, OPENERS, ArrayRows
-from hcal.io.class_names import ClassName, check_classes, encode, reorder
+from hcal.io.arrays import OPENERS, ArrayRows, Block, Cut, check_mask
+from hcal.io.class_names import (
+    ClassName,
+    UnlabelledError,
+    check_classes,
+    encode,
+    missing_labels,
+    reorder,
+    typed,
+)
+from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, one_line, open_regular
 from hcal.io.language_models import is_questions, read_questions
-from hcal.io.limits import check_bytes, explained, one_line, open_regular, size_of
-from hcal.io.request import Request
-from hcal.io.table_files import READERS, Cut, text_column
-from hcal.io.tables import Part, Plan, UnlabelledError, missing_labels, plan_of, refuse_identifiers
+from hcal.io.request import BARE, CLASSES, Part, Plan, Request, plan_of
+from hcal.io.tables import READERS
 
-#: The types that can be read.
-TYPES: Final = tuple(sorted([*OPENERS, *READERS]))
 #: What has a value a row.
 _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
-#: Below a folder: a name that begins with a point or an underscore.
-_HIDDEN: Final = re.compile(r"/[._]")
 #: The parts that may hold text, and where they stand in a :class:`DataFile`.
 _TEXT_ROLES: Final = {"label": "y", "id": "ids", "group": "groups"}
+#: Labels of a second file, among the columns of a block.
+_LABELS: Final = "\0labels"
+#: A file is cut into at most about this many pieces, whoever reads them: answers must not depend on that.
+_MOST_PIECES: Final = 256
 
 
 class MissingLabelsError(ValueError):
@@ -178,28 +183,27 @@ class Piece:
     Attributes
     ----------
     path : Path
-    begin, end : int
-        The rows of the file.
     cut : tuple
-        Where they begin, in the unit of the format.
+        The first row of the file, and where it begins in the unit of the format.
+    end : int
+        The row of the file after the last.
     start : int
-        The number of the first of them in the whole source.
+        The number of the first row in the whole source.
     count : int
         How many rows are left after those without a label were dropped.
-    origin : int
-        How many rows the files before this one have: a file of labels counts through.
+    labels : array with a value for each row, or None
+        Those of a second file.
     reading : Reading
     size : int
         The most rows of a block.
     """
 
     path: Path
-    begin: int
-    end: int
     cut: Cut
+    end: int
     start: int
     count: int
-    origin: int
+    labels: NDArray[Any] | None
     reading: Reading
     size: int
 
@@ -208,42 +212,107 @@ class Piece:
 
 
 @contextmanager
-def open_rows(path: Path) -> Iterator[Any]:
-    """Open a file for reading some rows at a time."""
+def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
+    """Open a file and yield its reader and what to read; errors until it is closed name the file."""
     suffix = path.suffix.lower()
     reader = READERS.get(suffix) or (ArrayRows if suffix in OPENERS else None)
     if reader is None:
         raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
-    with open_regular(path) as file:
-        with explained(path.name):
-            rows = reader(file, path.name)
-        yield rows
+    with open_regular(path) as file, explained(path.name):
+        rows = reader(file, path.name)
+        if reading is None:
+            yield rows, None
+            return
+        plan = plan_of(rows.names, reading.request, reading.part, table=rows.table)
+        rows.follow(plan)
+        yield rows, plan
 
 
-def plan_for(rows: Any, reading: Reading) -> Plan:
-    """Return what to read of an open file."""
-    table = not isinstance(rows, ArrayRows)
-    return plan_of(rows.names, reading.request, reading.part, table=table, index=rows.index)
+def pieces_of(
+    paths: Sequence[Path], reading: Reading, size: int | None = None, peak: float = 1
+) -> Iterator[Piece]:
+    """Yield the pieces of files; without a size a file is one piece, once memory is known to hold all.
+
+    ``peak`` is what the caller will need for each byte of the rows.
+    """
+    labels = None if reading.request.labels is None else _read_labels(Path(reading.request.labels))
+    start = origin = needed = 0
+    for path in paths:
+        pieces = []
+        with open_rows(path, reading) as (rows, plan):
+            n_rows = rows.count(plan.columns)
+            if size is None:
+                if not n_rows:
+                    raise ValueError("it has no rows")
+                needed += rows.n_bytes(plan.columns)
+                check_memory(path.name, peak * needed)
+            most = size or max(n_rows, 1)
+            if labels is not None and labels.ndim > 2 and rows.spatial:
+                check_mask(labels.shape, rows.spatial)
+                labels = labels.reshape(-1)
+            cuts = rows.cuts(plan.columns, most * max(1, -(-n_rows // (most * _MOST_PIECES))))
+            for cut, (stop, _) in pairwise([*cuts, (n_rows, 0)]):
+                own = None if labels is None else labels[origin + cut[0] : origin + stop]
+                count = stop - cut[0] - _count_unlabelled(rows, plan, cut, stop, own, reading)
+                pieces.append(Piece(path, cut, stop, start, count, own, reading, most))
+                start += count
+        origin += n_rows
+        if labels is not None and (len(labels) < origin or (path == paths[-1] and len(labels) > origin)):
+            name = Path(str(reading.request.labels)).name
+            raise ValueError(f"{name} has {len(labels):,} labels, and there are {origin:,} rows or more")
+        yield from pieces
+
+
+def _read_labels(path: Path) -> NDArray[Any]:
+    """Return the labels of a file that holds nothing else, or calls them ``y``."""
+    with open_rows(path) as (rows, _):
+        if "y" not in rows.names and len(rows.names) != 1:
+            raise ValueError(f"it has no 'y'; it holds: {one_line(', '.join(sorted(rows.names)), 120)}")
+        name = "y" if "y" in rows.names else rows.names[0]
+        n_rows = rows.count([name])
+        blocks = rows.blocks([name], [name], rows.cuts([name], n_rows + 1)[0], n_rows, n_rows + 1)
+        y = np.concatenate([typed(block[name]) for block in blocks])
+    return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
+
+
+def _count_unlabelled(rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, reading: Reading) -> int:
+    """Return how many rows will be left out for their labels."""
+    request, name = reading.request, plan.roles.get("label")
+    if request.unlabelled != "drop" and request.ignore_index is None:
+        return 0
+    if labels is None and name is None:
+        return 0
+    blocks = [{name: labels}] if labels is not None else rows.blocks([name], [name], cut, stop, 2**16)
+    found = [_unlabelled(typed(block[name]), reading.order, request) for block in blocks]
+    return sum(int((missing | ignored).sum()) for missing, ignored in found)
+
+
+def _unlabelled(y: NDArray[Any], classes: Any, request: Request) -> tuple[Any, Any]:
+    """Return which rows have no label, and which have the one to be left out."""
+    if y.ndim != 1:
+        return np.zeros(1, dtype=bool), np.zeros(1, dtype=bool)
+    missing = missing_labels(y, classes)
+    numbers = request.ignore_index is not None and y.dtype.kind in "iuf"
+    return missing, y == request.ignore_index if numbers else np.zeros_like(missing)
 
 
 def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     """Yield the number of the first row of each block in the source, and the block."""
-    reading, path, first = piece.reading, piece.path, piece.start
-    with open_rows(path) as rows, explained(path.name):
-        plan = plan_for(rows, reading)
-        keep = rows.beside(plan.columns, rows.count(plan.scores)) if reading.keep else []
+    reading, first, row = piece.reading, piece.start, piece.cut[0]
+    with open_rows(piece.path, reading) as (rows, plan):
+        keep = rows.beside(plan.columns) if reading.keep else []
         texts = {n for role, n in plan.roles.items() if role in _TEXT_ROLES} | set(keep)
-        listed = rows.whole(plan.listed) if plan.listed else None
-        row = piece.begin
-        if row == piece.end:
-            yield first, _data(plan, path, reading, {n: np.empty(0) for n in plan.columns}, listed)
-        for block in rows.blocks([*plan.columns, *keep], texts, piece.cut, row, piece.end, piece.size):
+        names = reading.request.classes or plan.classes
+        if names is None and CLASSES in rows.names and not rows.table:
+            names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
+        for block in rows.blocks([*plan.columns, *keep], texts, piece.cut, piece.end, piece.size):
             length = len(block[plan.scores[0]])
-            labels = _labels(reading.request.labels, piece.origin + row, piece.origin + row + length)
-            data = _data(plan, path, reading, block, listed, labels, keep)
+            if piece.labels is not None:
+                begin = row - piece.cut[0]
+                block[_LABELS] = piece.labels[begin : begin + length]
+            data = replace(_data(plan, piece, block, keep, names), made_by=rows.made_by[:64])
             _check_like_the_first(data, reading, first)
             data = _drop_unlabelled(data, reading.request, row).in_order_of(reading.order)
-            data = replace(data, made_by=rows.made_by[:64]) if rows.made_by else data
             yield first, data
             first, row = first + len(data.values), row + length
         if row < piece.end:
@@ -251,52 +320,31 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
 
 
 def _data(
-    plan: Plan, path: Path, reading: Reading, block: dict[str, Any], listed: Any, labels: Any = None,
-    keep: Sequence[str] = (),
-) -> DataFile:  # fmt: skip
+    plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Sequence[str] | None
+) -> DataFile:
     """Return the columns of a block by the parts they play."""
+    reading = piece.reading
     values = _scores(plan, reading, [np.asarray(block[name]) for name in plan.scores])
     known = reading.texts or frozenset()
-    parts = {
-        role: text_column(block[n], text=role in known, ids=role == "id")
-        for role, n in plan.roles.items()
-        if role in _TEXT_ROLES
-    }
-    y = parts.get("label") if labels is None else labels
+    parts = {role: typed(block[n], text=role in known, ids=role == "id") for role, n in plan.roles.items()}
+    for role in ("id", "group", "weight"):
+        if role in parts and parts[role].shape != (len(values),):
+            raise ValueError(f"the {role} must have one value a row, got shape {parts[role].shape}")
+    y = block.get(_LABELS, parts.get("label"))
     y = y[:, 0] if y is not None and y.ndim == 2 and y.shape[1] == 1 else y
-    data = DataFile(
-        path, plan.kind, values, y, plan.part, ids=parts.get("id"), groups=parts.get("group"),
-        weight=block[plan.roles["weight"]] if "weight" in plan.roles else None, columns=plan.roles,
-        beside={name: _kept(block[name]) for name in keep},
-    )  # fmt: skip
+    beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
     if reading.keep:  # the group and the weight go on too, under their own names
-        more = {"group": data.groups, "weight": data.weight}
-        data.beside.update({plan.roles[role]: a for role, a in more.items() if role in plan.roles})
-    names = reading.request.classes
-    if names is None:
-        names = plan.classes if listed is None else tuple(map(str, listed.ravel().tolist()))
-    for role in ("ids", "groups", "weight"):
-        array = getattr(data, role)
-        if array is not None and array.shape != (len(values),):
-            raise ValueError(f"{role} must have one value a row, got shape {array.shape}")
+        beside |= {plan.roles[role]: parts[role] for role in ("group", "weight") if role in parts}
+    data = DataFile(
+        piece.path, plan.kind, values, y, plan.part, ids=parts.get("id"), groups=parts.get("group"),
+        weight=parts.get("weight"), columns=plan.roles, beside=beside,
+    )  # fmt: skip
     if names is None:
         return data
     return replace(data, classes=tuple(map(str, check_classes(names, data.n_classes))))
 
 
-def _kept(cells: Any) -> NDArray[Any]:
-    """Return the cells of a column that is only carried along."""
-    if isinstance(cells, np.ndarray):
-        return cells
-    out = np.empty(len(cells), dtype=object)
-    for row, cell in enumerate(cells):
-        out[row] = cell
-    return out
-
-
 def _scores(plan: Plan, reading: Reading, columns: list[NDArray[Any]]) -> NDArray[Any]:
-    if plan.free and reading.texts is None:
-        refuse_identifiers(columns, plan.scores)
     named = plan.scores[0] in (plan.kind, BARE) or reading.request.scores is not None or plan.part
     one = len(columns) == 1 and (columns[0].ndim > 1 or named)
     if not one and any(c.ndim > 1 for c in columns):
@@ -330,10 +378,10 @@ def _check_like_the_first(data: DataFile, reading: Reading, first: int) -> None:
 
 def _drop_unlabelled(data: DataFile, request: Request, row: int) -> DataFile:
     """Refuse rows without a label, or leave them out where the request says so."""
-    missing = None if data.y is None or data.y.ndim != 1 else missing_labels(data.y, data.classes)
-    if missing is None or not missing.any():
+    if data.y is None:
         return data
-    if request.unlabelled != "drop":
+    missing, ignored = _unlabelled(data.y, data.classes, request)
+    if missing.any() and request.unlabelled != "drop":
         if "label" in request.optional:  # a model applied to new rows: labels are only carried along
             return data
         count, name = int(missing.sum()), one_line(repr(data.columns.get("label", "y")), 60)
@@ -342,48 +390,8 @@ def _drop_unlabelled(data: DataFile, request: Request, row: int) -> DataFile:
             f"{data.path.name}: {have} no label in {name}, first row {row + int(np.argmax(missing)):,}: "
             "unlabelled='drop' (--unlabelled drop) leaves them out"
         )
-    return replace(data.rows(~missing), dropped=int(missing.sum()))
-
-
-def _labels(path: Path | None, start: int, stop: int) -> NDArray[Any] | None:
-    """Return labels ``start`` to ``stop`` − 1 of a file that holds nothing else, or calls them ``y``."""
-    if path is None:
-        return None
-    with open_rows(path) as rows, explained(path.name):
-        name = label_name(rows, path)
-        if stop > rows.count([name]):
-            raise ValueError(f"{path.name} has {rows.count([name]):,} labels, and there are more rows")
-        cut = (0, 0) if not rows.cuts else rows.cuts[0]
-        blocks = rows.blocks([name], [name], cut, start, stop, max(stop - start, 1))
-        found = [text_column(block[name]) for block in blocks]
-    y = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-    return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
-
-
-def label_name(rows: Any, path: Path) -> str:
-    """Return what a file of labels calls them: ``y``, or the one column that it has."""
-    if "y" in rows.names or len(rows.names) == 1:
-        return "y" if "y" in rows.names else str(rows.names[0])
-    raise ValueError(f"{path.name} has no 'y'; it holds: {one_line(', '.join(sorted(rows.names)), 120)}")
-
-
-def whole_piece(path: Path, reading: Reading, first: int = 0, origin: int = 0) -> Piece:
-    """Return all rows of a file as one piece, once they are known to fit into memory."""
-    with open_rows(path) as rows, explained(path.name):
-        plan = plan_for(rows, reading)
-        n_rows = rows.count(plan.columns)
-        check_bytes(path.name, rows.n_bytes(plan.columns), size_of(rows.file))
-        cut = (0, 0) if not rows.cuts else rows.cuts[0]
-    return Piece(path, 0, n_rows, cut, first, n_rows, origin, reading, max(n_rows, 1))
-
-
-def check_label_count(path: Path | None, n_rows: int) -> None:
-    """Refuse a file of labels that has more or fewer than there are rows."""
-    if path is not None:
-        with open_rows(path) as rows, explained(path.name):
-            count = rows.count([label_name(rows, path)])
-        if count != n_rows:
-            raise ValueError(f"{path.name} has {count:,} labels for {n_rows:,} rows")
+    out = missing | ignored
+    return replace(data.rows(~out), dropped=int(out.sum())) if out.any() else data
 
 
 def read(
@@ -393,13 +401,14 @@ def read(
     part: Part = "test",
     keep: bool = False,
     order: Sequence[ClassName] | None = None,
+    peak: float = 1,
 ) -> DataFile:
     """Read scores and labels from a file, several files, a folder or a pattern.
 
     Parameters
     ----------
     path : path-like, or sequence of them
-        ``.npz .npy .csv .parquet .feather .jsonl .safetensors`` or a numpy pickle ``.p``; a folder or
+        ``.npz .npy .csv .parquet .feather .jsonl`` or a numpy pickle ``.p``; a folder or
         ``"scores/*.parquet"`` is one set of rows, its files in sorted order.
     request : Request, optional
         What the file calls its columns, what its scores are, what happens to rows without a label.
@@ -410,6 +419,8 @@ def read(
         Whether all other columns are carried along (``DataFile.beside``).
     order : sequence of K str or int, optional
         Names of the classes in the order in which the columns are to come; by default that of the first file.
+    peak : float
+        What you will need for each byte of the rows: more than there is of memory is refused at once.
 
     Examples
     --------
@@ -428,20 +439,14 @@ def read(
         found = read_questions(paths, request)
         return DataFile(paths[0], part="", more=tuple(paths[1:]), **found)
     reading, parts = Reading(request, part, keep, None if order is None else tuple(order)), list[DataFile]()
-    first = origin = 0
-    for each in paths:
-        piece = whole_piece(each, reading, first, origin)
-        if not len(piece):
-            raise ValueError(f"{each.name} has no rows")
-        ((_, data),) = read_blocks(piece)
-        reading = reading.after(data)
-        parts.append(data)
-        first, origin = first + len(data.values), origin + len(piece)
-    check_label_count(request.labels, origin)
-    return joined(parts, paths)
+    for piece in list(pieces_of(paths, reading, peak=peak)):
+        piece = replace(piece, start=sum(len(p.values) for p in parts), reading=reading)
+        parts += [data for _, data in read_blocks(piece)]
+        reading = reading.after(parts[0])
+    return _joined(parts, paths)
 
 
-def joined(parts: Sequence[DataFile], paths: Sequence[Path]) -> DataFile:
+def _joined(parts: Sequence[DataFile], paths: Sequence[Path]) -> DataFile:
     """Return rows that were read one after the other as one set."""
     first, dropped = parts[0], sum(part.dropped for part in parts)
     words = "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
@@ -466,61 +471,13 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
     >>> read_arrays("a.csv")
     Traceback (most recent call last):
     ...
-    ValueError: a.csv is no file of arrays: .npy, .npz, .safetensors, .p, .pkl
+    ValueError: a.csv is no file of arrays: .npy, .npz, .p, .pkl
     """
     if Path(path).suffix.lower() not in OPENERS:
         raise ValueError(f"{Path(path).name} is no file of arrays: {', '.join(OPENERS)}")
-    with open_rows(Path(path)) as rows, explained(Path(path).name):
-        check_bytes(rows.name, rows.n_bytes(rows.names), size_of(rows.file))
-        return {name: rows.whole(name) for name in rows.names}
-
-
-def declared_bytes(path: Any, request: Request) -> int:
-    """Return the bytes that the wanted arrays of files take, as far as they tell without being read."""
-    total = 0
-    for each in files_of(path) or ():
-        if each.suffix.lower() not in (".npy", ".npz", ".safetensors", ".parquet"):
-            total += each.stat().st_size
-            continue
-        with open_rows(each) as rows, explained(each.name):
-            total += rows.n_bytes(plan_for(rows, Reading(request)).columns)
-    return total
-
-
-def checksum(path: str | Path) -> str:
-    """Return the SHA-256 of a file, to name the data behind a result.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "a"
-    >>> _ = path.write_bytes(b"")
-    >>> checksum(path)[:12]
-    'e3b0c44298fc'
-    """
-    with open_regular(Path(path)) as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-# -- which files a name stands for --------------------------------------------------------------------
-
-
-def files_of(source: Any) -> list[Path] | None:
-    """Return the files of a source in their order; None where it is no name.
-
-    >>> files_of("a.npz"), files_of([[1.0, 2.0]])
-    ([PosixPath('a.npz')], None)
-    """
-    names = [source] if isinstance(source, str | os.PathLike) else source
-    if not isinstance(names, list | tuple) or not names:
-        return None
-    if not all(isinstance(p, str | os.PathLike) for p in names):
-        return None
-    found = [file for path in names for file in _named(Path(path))]
-    types = sorted({p.suffix.lower() for p in found})
-    if len(types) > 1:
-        raise ValueError(f"files of several types, {one_line(', '.join(types))}: name one with a pattern")
-    return found
+    with open_rows(Path(path)) as (rows, _):
+        check_memory(Path(path).name, rows.n_bytes(rows.names))
+        return {name: rows.array(name)[:] for name in rows.names}
 
 
 def by_blocks(source: Any) -> bool:
@@ -529,24 +486,3 @@ def by_blocks(source: Any) -> bool:
     names = source if isinstance(source, list | tuple) else [source]
     several = len(paths) > 1 or paths != [Path(names[0])]
     return several and not is_questions(paths)
-
-
-def _named(path: Path) -> list[Path]:
-    """Return the files that a name stands for: one, those below a folder, or those that match a pattern.
-
-    Of a folder, hidden files and those that engines keep for themselves are left out.
-    """
-    folder = path.is_dir()
-    pattern = not path.exists() and has_magic(str(path))
-    if (folder and path.suffix.lower() in TYPES) or not (folder or pattern):
-        return [path]
-    if folder:
-        inside = [p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}")]
-        words = f"{path} holds no file of a known type"
-    else:
-        inside = [Path(name) for name in glob(str(path), recursive=True)]
-        words = f"no file of a known type matches {path}"
-    files = sorted(p for p in inside if p.suffix.lower() in TYPES and not p.is_dir())
-    if not files:
-        raise FileNotFoundError(f"{words}: {', '.join(TYPES)}")
-    return files

@@ -1,19 +1,30 @@
-"""How the rows of a file are asked for: remembered by a model, so that the next file needs no options."""
+"""How the rows of a file are asked for, and which of its columns or arrays play which part.
+
+A column is a score because its name says so (``logits_0``) or because the caller chose it; nothing is guessed
+from the numbers. A model remembers its request, so that the next file needs no options.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import translate
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from hcal.inputs import INPUT_KINDS
-from hcal.io.limits import one_line
+from hcal.inputs import INPUT_KINDS, InputKind
+from hcal.io.files import one_line
 
+Part = Literal["cal", "test"]
 Unit = Literal["fraction", "percent"]
 OptionScore = Literal["sum", "length", "mutual-information"]
 OnBadRow = Literal["error", "drop"]
 OPTION_SCORES: Final[tuple[str, ...]] = get_args(OptionScore)
+#: An array of a file that names its classes in the order of the columns.
+CLASSES: Final = "classes"
+#: The name of the one array of a file that names none.
+BARE: Final = "_bare"
 #: Columns, or arrays, beside the scores.
 ROLES: Final = ("label", "id", "group", "weight")
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -25,10 +36,19 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "ranges": ("error", "middle"),
 }
 #: What a model keeps; a file of labels, and what to do with bad rows, belong to one call.
-_REMEMBERED: Final = ("scores", *ROLES, "input", "unit", "option_score", "classes")
+_REMEMBERED: Final = ("scores", *ROLES, "input", "unit", "option_score", "classes", "ignore_index")
 #: What changes the meaning of the numbers: it cannot differ between a model and a file.
 _MEANING: Final = ("input", "unit", "option_score")
 _LONGEST: Final = 10_000
+_PREFIX: Final = re.compile(r"(logits?|log[_ ]?probs?|probs?|p(?=[_ .\-\[]))[_ .\-]?", re.IGNORECASE)
+
+
+class UnknownKindError(ValueError):
+    """A file does not say whether it holds logits, probs or log_probs, or holds several of them."""
+
+
+class UnnamedScoresError(ValueError):
+    """No column of a table is named as scores."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +74,8 @@ class Request:
         A second file with the labels.
     unlabelled : {"error", "drop"}
         What happens to rows without a label.
+    ignore_index : int, optional
+        The label of rows to leave out, as of pixels that nobody labelled (often 255 or −100).
     unreadable : {"error", "drop"}
         What happens to answers whose stated confidence cannot be read.
     ranges : {"error", "middle"}
@@ -81,6 +103,7 @@ class Request:
     unlabelled: OnBadRow = "error"
     unreadable: OnBadRow = "error"
     ranges: Literal["error", "middle"] = "error"
+    ignore_index: int | None = None
     optional: frozenset[str] = field(default=frozenset())
 
     def __post_init__(self) -> None:
@@ -93,6 +116,8 @@ class Request:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _LONGEST):
                 raise ValueError(f"{name} must be the name of a column, got {one_line(repr(value), 60)}")
+        if self.ignore_index is not None and type(self.ignore_index) is not int:
+            raise ValueError(f"ignore_index must be an integer, got {one_line(repr(self.ignore_index), 60)}")
 
     def to_json(self) -> dict[str, Any]:
         """Return what a model remembers, as plain values."""
@@ -137,3 +162,200 @@ class Request:
     def plain(self) -> bool:
         """Whether nothing was said about columns."""
         return self.scores is None and self.labels is None and not self.roles
+
+
+# -- which columns are what ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to read of one file.
+
+    Attributes
+    ----------
+    kind : {"logits", "probs", "log_probs"}
+    scores : list of str
+        The columns, in the order of the classes, or one array.
+    roles : dict of str
+        Label, id, group and weight, by the names of their columns.
+    part : str
+        ``"cal"``, ``"test"``, or ``""`` for a file without parts.
+    classes : tuple of str, or None
+        Names that the columns give to their classes.
+    """
+
+    kind: InputKind
+    scores: list[str]
+    roles: dict[str, str]
+    part: str = ""
+    classes: tuple[str, ...] | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns to read."""
+        return list(dict.fromkeys([*self.scores, *self.roles.values()]))
+
+
+def plan_of(names: Sequence[str], request: Request, part: Part, *, table: bool) -> Plan:
+    """Decide which columns of a table, or which arrays, are what; arrays may have parts.
+
+    >>> plan_of(["y", "probs_1", "probs_0"], Request(), "test", table=True).scores
+    ['probs_0', 'probs_1']
+    >>> plan_of(["id", "a", "b"], Request(scores="a,b", input="logits"), "test", table=True).classes
+    ('a', 'b')
+    """
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if list(names).count(n) > 1)
+        raise ValueError(f"two columns are named {one_line(repr(twice), 60)}")
+    roles = _roles(names, request, part)
+    free = [n for n in names if n not in roles.values() and n != CLASSES]
+    scores, kind, suffix = _find_scores(free, request, ("",) if table else (f"_{part}", ""))
+    label = f"y{suffix}"
+    if "label" not in roles and request.labels is None and label in free and label not in scores:
+        roles["label"] = label
+    return Plan(kind, scores, roles, suffix.lstrip("_"), named_classes(scores, request.scores))
+
+
+def _roles(names: Sequence[str], request: Request, part: Part) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for role, name in request.roles.items():
+        if role == "label" and request.labels is not None:
+            continue
+        held = next((n for n in (f"{name}_{part}", name) if n in names), None)
+        if held is not None:
+            found[role] = held
+        elif role not in request.optional:
+            raise _lacks(name, names)
+    return found
+
+
+def _lacks(name: str, names: Iterable[str]) -> ValueError:
+    return ValueError(f"it has no {one_line(repr(name), 60)}; it holds: {_listed(names)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return one_line(", ".join(n for n in names if n != BARE), 120) or "nothing"
+
+
+def _find_scores(
+    names: Sequence[str], request: Request, suffixes: Sequence[str]
+) -> tuple[list[str], InputKind, str]:
+    """Return the columns, or the array, of the scores, what they are, and the suffix of their part."""
+    wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
+    for suffix in suffixes:
+        if request.scores is not None:
+            if not suffix or request.scores + suffix in names:
+                columns = match_scores(names, request.scores + suffix)
+                return columns, _kind(request, columns[0], request.scores), suffix
+            continue
+        found = [(columns, kind) for kind in wanted if (columns := _columns_of(kind + suffix, names))]
+        if len(found) > 1:
+            raise UnknownKindError(f"it holds {' and '.join(kind + suffix for _, kind in found)}: choose one")
+        if found:
+            return *found[0], suffix
+    if BARE in names:
+        return [BARE], _kind(request), ""
+    what = request.input or "logits, probs or log_probs"
+    parts = f", nor a part of that name with {suffixes[0]}" if suffixes[0] else ""
+    raise UnnamedScoresError(f"it has no {what}{parts}; it holds: {_listed(names)}")
+
+
+def _kind(request: Request, *names: str) -> InputKind:
+    """Return what the scores are, as the request or the first of some names says."""
+    known: list[InputKind | None] = [request.input, *map(kind_by_name, names)]
+    for kind in known:
+        if kind is not None:
+            return kind
+    raise UnknownKindError("it does not say what its numbers are")
+
+
+def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
+    """Return what is named by a kind: one array or column of lists, numbered columns, or one a class."""
+    if kind in names:
+        return [kind]
+    found = [n for n in names if re.match(rf"{kind}(?=[_ .\[\d])", n)]
+    parts = [n[len(kind) :].strip("_ .[]") for n in found]
+    if not found or not all(map(str.isdecimal, parts)):
+        return found if len(found) > 1 else []
+    if _numbers(parts) is None:
+        raise ValueError(
+            f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {one_line(', '.join(found), 80)}"
+        )
+    return _by_number(found, parts)
+
+
+def match_scores(names: Sequence[str], wanted: str) -> list[str]:
+    """Return the columns that the caller calls scores: a pattern, or names with commas between them.
+
+    Numbered columns come by their number, others as the file or the caller has them.
+
+    >>> match_scores(["id", "logit_1", "logit_0"], "logit_*"), match_scores(["dog", "cat", "id"], "cat,dog")
+    (['logit_0', 'logit_1'], ['cat', 'dog'])
+    """
+    if any(c in wanted for c in "*?["):
+        pattern = re.compile(translate(wanted))
+        found = [n for n in names if pattern.match(n)]
+        if not found:
+            raise ValueError(f"no column matches {one_line(repr(wanted), 60)}; it holds: {_listed(names)}")
+        return _by_number(found, _class_parts(found, wanted))
+    found = [name.strip() for name in wanted.split(",")]
+    for name in found:
+        if name not in names:
+            raise _lacks(name, names)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{one_line(repr(wanted), 60)} names a column twice")
+    return found
+
+
+def _class_parts(columns: Sequence[str], wanted: str | None = None) -> list[str]:
+    """Return what columns' names do not share: what the star stands for, or all but the prefix."""
+    if wanted is not None and wanted.count("*") == 1 and not any(c in wanted for c in "?["):
+        start, _, end = wanted.partition("*")
+        return [c[len(start) : len(c) - len(end)] for c in columns]
+    return [_PREFIX.sub("", c, count=1) if _PREFIX.match(c) else c for c in columns]
+
+
+def named_classes(columns: Sequence[str], wanted: str | None = None) -> tuple[str, ...] | None:
+    """Return the names that score columns give to their classes; None where they only count them.
+
+    >>> named_classes(["probs_cat", "probs_dog"]), named_classes(["logits_0", "logits_1"])
+    (('cat', 'dog'), None)
+    """
+    parts = [part.strip("[] ") for part in _class_parts(columns, wanted)]
+    if len(parts) < 2 or _numbers(parts) is not None or len(set(parts)) < len(parts) or not all(parts):
+        return None
+    return tuple(parts)
+
+
+def _numbers(parts: Sequence[str]) -> list[int] | None:
+    """Return numbers 0..K−1 or 1..K in any order, or None where the parts are something else."""
+    digits = [p.strip("[] ") for p in parts]
+    if not all(d.isdecimal() and len(d) < 8 for d in digits):
+        return None
+    found = [int(d) for d in digits]
+    return found if sorted(found) in (list(range(len(found))), list(range(1, len(found) + 1))) else None
+
+
+def _by_number(columns: list[str], parts: Sequence[str]) -> list[str]:
+    """Return columns in the order of their numbers, where they have such."""
+    numbers = _numbers(parts)
+    return columns if numbers is None else [columns[numbers.index(i)] for i in sorted(numbers)]
+
+
+def kind_by_name(column: str) -> InputKind | None:
+    """Return the kind of scores that a column's name states, if it states one.
+
+    >>> [kind_by_name(name) for name in ("logit_cat", "log_prob_3", "p_cat", "cat", "price")]
+    ['logits', 'log_probs', 'probs', None, None]
+    """
+    match = _PREFIX.match(column)
+    if match is None:
+        return None
+    start = match[1].lower()
+    return (
+        "log_probs"
+        if start.startswith(("log_", "log ", "logp"))
+        else "logits"
+        if start[0] == "l"
+        else "probs"
+    )

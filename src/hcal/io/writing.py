@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from hcal.extras import load_extra
 from hcal.io.arrays import MODEL
 from hcal.io.atomic import atomic_path
-from hcal.io.tables import CLASSES, typed
+from hcal.io.class_names import typed
+from hcal.io.request import CLASSES
 
 Arrays = dict[str, NDArray[Any]]
 Add = Callable[[Arrays], None]

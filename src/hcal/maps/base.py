@@ -101,6 +101,8 @@ class Map(ABC):
 
     #: Whether float32 scores may be computed in float32; otherwise they are widened to float64.
     float32_safe: ClassVar[bool] = False
+    #: How many numbers a score takes on its way: rows then come in smaller blocks. May be a property.
+    expansion: ClassVar[int] = 1
 
     @abstractmethod
     def __call__(self, x: Array) -> Array:
@@ -113,10 +115,6 @@ class Map(ABC):
     def compiled(self, x: Array) -> Array | None:
         """Return probabilities (N, K) of a numpy array by a compiled twin of the formula; None: there is none."""
         return None
-
-    def expansion(self) -> int:
-        """Return how many numbers a score takes on its way: rows then come in smaller blocks."""
-        return 1
 
     def check(self) -> None:  # noqa: B027 - most maps have nothing to add
         """Raise a ValueError where fields do not fit each other in a way that no declaration says."""

@@ -17,6 +17,8 @@ from hcal.xp import Array, namespace
 _LOG_TINY = float(np.log(1e-30))
 _LEAST_FLOOR = 1e-31
 _LOG_2 = float(np.log(2.0))
+#: Rows are predicted in blocks of about this many scores, so memory stays bounded at any N.
+_BLOCK_SCORES = 4_000_000
 #: Below this many nats under the top, a score is as good as impossible; products with it stay finite.
 _LOWEST = {"float64": -1e30, "float32": -1e15}
 
@@ -43,21 +45,32 @@ class Prediction(Map):
         x = xp.maximum(x - xp.row_max(x), lowest)
         return self.of_logits(x, scores) + 0 * xp.row_max(scores)
 
-    def narrowed(self, probs: Array, x: Array) -> Array:
-        """Return probabilities in the narrower floats of the logits x, with the promise kept there too."""
-        xp = namespace(x)
-        narrow = xp.astype(probs, x)
-        return narrow if self.preserves is None else keep_argmax(narrow, x)
+    def in_blocks(self, scores: FloatArray, *, kernel: bool = True) -> FloatArray:
+        """Return probabilities (N, K) of checked numpy scores (N, K), some rows at a time."""
+        out = np.empty(scores.shape, dtype=scores.dtype)
+        wide = scores.dtype if self.map.float32_safe else np.float64
+        step = max(1, _BLOCK_SCORES // (scores.shape[1] * self.map.expansion))
+        for start in range(0, len(scores), step):
+            given = scores[start : start + step]
+            x = to_logits(given, self.kind).astype(wide, copy=False)
+            probs = self.of_logits(x, given, kernel=kernel)
+            out[start : start + step] = probs if probs.dtype == out.dtype else self.narrowed(probs, given)
+        return out
 
-    def of_logits(self, x: Array, scores: Array) -> Array:
+    def of_logits(self, x: Array, scores: Array, *, kernel: bool = False) -> Array:
         """Return probabilities (N, K) of finite logits (N, K), in their float width; ``scores`` are what they were."""
-        xp = namespace(x)
         inner = x if self.floor is None else raise_to_floor(x, self.floor)
-        probs = self.map.compiled(inner) if isinstance(x, np.ndarray) else None
-        probs = xp.astype(self.map.probabilities(inner) if probs is None else probs, x)
+        probs = self.map.compiled(inner) if kernel else None
+        if probs is None:
+            probs = namespace(x).astype(self.map.probabilities(inner), x)
         if self.prior is not None:
             probs = reweight(probs, self.prior)
         return probs if self.preserves is None else keep_argmax(probs, scores)
+
+    def narrowed(self, probs: Array, x: Array) -> Array:
+        """Return probabilities in the narrower floats of the logits x, with the promise kept there too."""
+        narrow = namespace(x).astype(probs, x)
+        return narrow if self.preserves is None else keep_argmax(narrow, x)
 
 
 def learn_floor(log_probs: FloatArray, weight: Float64 | None) -> Float64:

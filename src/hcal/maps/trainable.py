@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hcal.compiled import run_parts, split
+from hcal.compiled import each, split
 from hcal.maps.base import Map
 from hcal.maps.paper import MixtureMap, Reference, TableMap, mixture, table_scores
 
@@ -365,7 +365,7 @@ class _Mixture(torch.autograd.Function):
         out = np.empty(tuple(x.shape), np.float32)
         arrays = _arrays(x, slopes, shares)
         parts = split(len(x), grain=x.shape[1] * len(slopes))
-        run_parts(lambda a, b: kernels.mixture_forward(*arrays, a, b, out), parts)
+        each(lambda part: kernels.mixture_forward(*arrays, *part, out), parts)
         return torch.from_numpy(out)
 
     @staticmethod
@@ -378,7 +378,7 @@ class _Mixture(torch.autograd.Function):
         else:
             arrays = _arrays(x, slopes, grad)
             parts = split(len(x), grain=x.shape[1] * len(slopes))
-            sums = run_parts(lambda a, b: kernels.mixture_backward(*arrays, a, b), parts)
+            sums = each(lambda part: kernels.mixture_backward(*arrays, *part), parts)
             by_share, by_slope = (
                 torch.from_numpy(np.sum(part, axis=0)).to(x.dtype) for part in zip(*sums, strict=True)
             )

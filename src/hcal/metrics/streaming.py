@@ -106,7 +106,7 @@ NAMES = tuple(_VALUES)
 
 
 class StreamingMetrics:
-    """Accumulate metrics over blocks of a data set: a :class:`hcal.partial.Partial`.
+    """Accumulate metrics over blocks of a data set: a :class:`hcal.passes.Partial`.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import jit, run_parts, split
+from hcal.compiled import each, jit, split
 from hcal.numerics import Float64
 from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings
 
@@ -53,8 +53,8 @@ def _family_loss(p: Array, marks: Array, s: ObjectiveSettings, grad: Array, shar
     window = min(s.window, n)
     edges, weights = _clusters(q, window, s)
     factor = share * s.scale / window
-    losses = run_parts(
-        lambda a, b: _slide(q, index, window, a, b, edges, weights, s.epsilon, s.norm, factor, grad),
+    losses = each(
+        lambda part: _slide(q, index, window, *part, edges, weights, s.epsilon, s.norm, factor, grad),
         split(n, lambda edge: _next_run(q, index, edge)),
     )
     return float(s.scale * sum(losses))
@@ -64,7 +64,7 @@ def _sorted_events(p: Array, marks: Array) -> tuple[Array, Array]:
     """Return sorted probabilities and their positions, the mark in the top bit."""
     if p.dtype == np.float32:
         pairs, spare = np.empty((2, len(p)), np.uint64)
-        run_parts(lambda a, b: _pack(p.view(np.uint32), marks, a, b, pairs), split(len(p)))
+        each(lambda part: _pack(p.view(np.uint32), marks, *part, pairs), split(len(p)))
         ordered = _radix_sort(pairs, spare)
         return ordered.view(np.float32)[_HIGH::2], ordered.view(np.uint32)[_LOW::2]
     order = np.argsort((p.view(np.int64) << 1) | marks)
@@ -108,7 +108,7 @@ def _clusters(q: Array, window: int, s: ObjectiveSettings) -> tuple[NDArray[np.i
         return np.array([0, m]), np.array([1 / m])
     blocks = -(-m // _BLOCK)
     first, total = np.empty(blocks), np.empty(blocks)
-    run_parts(lambda a, b: _block_sums(q, window, m, a, b, first, total), split(blocks, grain=_BLOCK))
+    each(lambda part: _block_sums(q, window, m, *part, first, total), split(blocks, grain=_BLOCK))
     prefix = np.concatenate([[0.0], np.cumsum(total)])
     edges = _lloyd(q, window, m, first, prefix, s.clusters, s.iterations)
     return edges, 1 / (s.clusters * np.maximum(np.diff(edges), 1))

@@ -1,21 +1,25 @@
-"""The report's charts: reliability, confidence, the map, risk against coverage, net benefit."""
+"""The report's charts as data: axes, lines and bins in the coordinates of the drawing, which the page draws.
+
+Marks carry class names, never colours: light, dark and print are the style sheet's business. Every chart has
+a title and a description for those who cannot see it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hcal.certificates.windows import Tails
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.numerics import Float64
-from hcal.reporting import svg
-from hcal.reporting.svg import Axis, Frame
 
 #: A line through bins with fewer rows than this would show noise; their dots are small.
-_ENOUGH = 10
+_ENOUGH: Final = 10
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -25,6 +29,92 @@ def percent(value: float, digits: int = 1) -> str:
     '12.3_%'
     """
     return f"{100 * value:.{digits}f}\N{NO-BREAK SPACE}%"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From data to the share of the way along an axis, linear or logarithmic, with ticks at round numbers."""
+
+    low: float = 0.0
+    high: float = 1.0
+    log: bool = False
+
+    def place(self, values: ArrayLike) -> Float64:
+        """Return how far along the axis values lie; what lies outside is put at the nearer end.
+
+        >>> Axis(0, 2).place([0.5, 7]), Axis(0.01, 1, log=True).place([0.1]).round(9)
+        (array([0.25, 1.  ]), array([0.5]))
+        """
+        inside = np.clip(np.asarray(values, dtype=np.float64), self.low, self.high)
+        if self.log:
+            return np.asarray(np.log(inside / self.low) / math.log(self.high / self.low))
+        return np.asarray((inside - self.low) / (self.high - self.low))
+
+    def ticks(self) -> list[float]:
+        """Return three to seven round numbers on the axis.
+
+        >>> Axis(0, 0.137).ticks(), Axis(0.01, 1, log=True).ticks()
+        ([0.0, 0.05, 0.1], [0.01, 0.1, 1.0])
+        """
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            found = [10.0**e for e in range(first, last + 1)]
+            if len(found) < 3:
+                found = sorted({m * 10.0**e for e in range(first - 1, last + 1) for m in (1, 2, 5)})
+            return [float(f"{t:.1g}") for t in found if self.low * 0.999 <= t <= self.high * 1.001]
+        rough = (self.high - self.low) / 5
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
+        start, stop = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [float(f"{i * step:.10g}") for i in range(start, stop + 1)]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing: axes, then marks (class name and SVG path) and bins in the order in which they are drawn."""
+
+    title: str
+    words: str
+    labels: tuple[str, str]
+    across: Axis = Axis()
+    upward: Axis = Axis()
+    height: float = 200.0  # of the plot area, 300 wide
+    below: float = 0.0  # space under it for bars
+    shares: str = "xy"  # the axes whose ticks are written in per cent
+    marks: list[tuple[str, str]] = field(default_factory=list)
+    bins: list[dict[str, Any]] = field(default_factory=list)
+
+    def x(self, values: ArrayLike) -> Any:
+        """Return the drawing's x of data values."""
+        return np.round(54 + 300 * self.across.place(values), 1)
+
+    def y(self, values: ArrayLike) -> Any:
+        """Return the drawing's y of data values."""
+        return np.round(10 + self.height * (1 - self.upward.place(values)), 1)
+
+    def draw(
+        self, class_: str, x: ArrayLike, y: ArrayLike, *, closed: bool = False, dots: bool = False
+    ) -> None:
+        """Add a line through points, the area that it encloses, or the points as small dots."""
+        points = [f"{a:g} {b:g}" for a, b in zip(self.x(x), self.y(y), strict=True)]
+        if dots:  # a zero-length stroke with round ends each
+            self.marks.append((class_, "".join(f"M{point}h0" for point in points)))
+        elif points:
+            self.marks.append((class_, f"M{'L'.join(points)}{'Z' if closed else ''}"))
+
+    def draw_band(self, x: Float64, low: Float64, high: Float64) -> None:
+        """Add the area between two lines."""
+        self.draw("band", np.r_[x, x[::-1]], np.r_[high, low[::-1]], closed=True)
+
+    def draw_diagonal(self) -> None:
+        """Add the line on which both coordinates are equal."""
+        ends = [self.across.low, self.across.high]
+        self.draw("diagonal", ends, ends)
+
+
+def tick(value: float, share: bool) -> str:
+    """Write the number of a tick, as a share in per cent or as it is."""
+    return f"{100 * value:.4g} %" if share else f"{value:,.6g}".replace("-", "−")
 
 
 def probability_axis(*probabilities: NDArray[np.floating]) -> Axis:
@@ -47,126 +137,90 @@ def probability_axis(*probabilities: NDArray[np.floating]) -> Axis:
     return Axis(10.0 ** math.floor(math.log10(max(low, high / 1e4))), high, log=True)
 
 
-def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tuple[str, str]) -> str:
+def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tuple[str, str]) -> Chart:
     """Draw a reliability diagram: observed frequency against stated probability, bands, histogram."""
-    frame = Frame(54, 10, 300, 300, axis, axis)
-    below = 0.0 if curve.binning == "equal-mass" else 58.0  # bars of equal mass say nothing
-    bars = Frame(54, 322, 300, 46, axis)
-    parts = svg.axes(frame, *labels, below=below)
-    parts.append(_diagonal(frame))
     full = np.flatnonzero(curve.weight > 0)
-    share = curve.weight / curve.weight.sum()
-    if curve.along:
-        upper = [(frame.x(curve.predicted[b]), frame.y(curve.high[b])) for b in full]
-        lower = [(frame.x(curve.predicted[b]), frame.y(curve.low[b])) for b in full[::-1]]
-        parts.append(svg.path([*upper, *lower], "band", closed=True))
-    drawn = full if curve.along else np.flatnonzero(curve.weight >= _ENOUGH)
-    points = [(frame.x(curve.predicted[b]), frame.y(curve.observed[b])) for b in drawn]
-    parts.append(svg.path(points, f"line {side}"))
-    parts += [_bin(frame, bars, curve, int(b), share, side) for b in full]
     kind = {"corp": "steps", "smooth": "points"}.get(curve.binning, "bins")
     gap = "smooth calibration error" if curve.binning == "smooth" else "mean gap"
-    description = (
+    words = (
         f"{len(full)} {kind}, {int(curve.outside.sum())} outside their consistency band; {gap} "
         f"{percent(curve.error, 2)}. The numbers are in the table below."
     )
-    return svg.drawing(
-        376, 350 + below, parts, title=f"Reliability diagram, {side} calibration", description=description
-    )
+    below = 0.0 if curve.binning == "equal-mass" else 58.0  # bars of equal mass say nothing
+    title = f"Reliability diagram, {side} calibration"
+    chart = Chart(title, words, labels, axis, axis, height=300.0, below=below)
+    chart.draw_diagonal()
+    if curve.along:
+        chart.draw_band(curve.predicted[full], curve.low[full], curve.high[full])
+    drawn = full if curve.along else np.flatnonzero(curve.weight >= _ENOUGH)
+    chart.draw(f"line {side}", curve.predicted[drawn], curve.observed[drawn])
+    bars = 46 * curve.weight / curve.weight.max()
+    for b in full:
+        outside = bool(curve.outside[b])
+        radius = 2 if curve.binning == "smooth" else (5 if curve.weight[b] >= _ENOUGH else 3)
+        said, seen, low, high = curve.predicted[b], curve.observed[b], curve.low[b], curve.high[b]
+        words = (
+            f"stated {percent(said, 2)}, happened in {percent(seen, 2)} of {curve.weight[b]:,.0f} rows "
+            f"({'outside' if outside else 'inside'} the band {percent(low)} to {percent(high)})"
+        )
+        point = " point" if curve.binning == "smooth" else ""
+        found = {"words": words, "side": side, "x": chart.x(said), "y": chart.y(seen), "radius": radius}
+        found["class"] = f"dot {side}{' outside' if outside else ''}{point}"
+        if not curve.along:
+            top = chart.y(high)
+            found |= {"top": top, "band": max(chart.y(low) - top, 1.5), "diagonal": chart.y(said)}
+        if below:
+            left, right = chart.x(curve.edges[b : b + 2])
+            found |= {
+                "left": left + 0.5,
+                "width": max(right - left - 1, 1.0),
+                "bar": max(bars[b].round(1), 0.8),
+            }
+        chart.bins.append(found)
+    return chart
 
 
-def _bin(frame: Frame, bars: Frame, curve: ReliabilityCurve, b: int, share: Float64, side: str) -> str:
-    said, seen = float(curve.predicted[b]), float(curve.observed[b])
-    x, low, high = frame.x(said), frame.y(float(curve.low[b])), frame.y(float(curve.high[b]))
-    state = " outside" if curve.outside[b] else ""
-    left, right = bars.x(float(curve.edges[b])), bars.x(float(curve.edges[b + 1]))
-    height = max(float(share[b] / share.max()) * bars.height, 0.8)
-    words = (
-        f"stated {percent(said, 2)}, happened in {percent(seen, 2)} of {curve.weight[b]:,.0f} rows "
-        f"({'outside' if state else 'inside'} the band {percent(curve.low[b])} to {percent(curve.high[b])})"
-    )
-    parts = [svg.tag("title", words)]
-    radius = 2 if curve.binning == "smooth" else (5 if curve.weight[b] >= _ENOUGH else 3)
-    if not curve.along:
-        height_of_band = max(low - high, 1.5)
-        parts.append(svg.tag("rect", x=x - 5, y=high, width=10, height=height_of_band, class_="band", rx=2))
-        parts.append(svg.line(x, frame.y(said), x, frame.y(seen), f"gap {side}"))
-    point = " point" if curve.binning == "smooth" else ""
-    parts.append(svg.tag("circle", cx=x, cy=frame.y(seen), r=radius, class_=f"dot {side}{state}{point}"))
-    if curve.binning == "equal-mass":
-        return svg.group(parts, class_="bin")
-    bottom = bars.top + bars.height
-    parts.append(svg.tag("rect", x=left + 0.5, y=bottom - height, width=max(right - left - 1, 1),
-                         height=height, class_=f"bar {side}"))  # fmt: skip
-    return svg.group(parts, class_="bin")
-
-
-# -- the map --------------------------------------------------------------------------------------
-
-
-def probability_map(before: Float64, after: Float64, event: str) -> tuple[str, str]:
-    """Draw what the calibrator makes of probabilities, in along the bottom and out along the side.
-
-    Beside the drawing comes what it shows in a sentence.
-    """
+def probability_map(before: Float64, after: Float64, event: str) -> Chart:
+    """Draw what the calibrator makes of probabilities: in along the bottom, out along the side."""
     axis = probability_axis(before, after)
-    frame = Frame(54, 10, 300, 260, axis, axis)
-    parts = svg.axes(frame, f"{event} in", f"{event} out")
-    parts.append(_diagonal(frame))
-    order = np.argsort(before, kind="stable")
-    some = order[np.unique(np.linspace(0, len(order) - 1, 600).astype(int))]
-    points = [(frame.x(a), frame.y(b)) for a, b in zip(before[some], after[some], strict=True)]
-    # Increasing is one curve; what is not is drawn as the rows that it is.
-    rising = bool((np.diff(after[order]) >= -1e-6).all())
-    parts.append(svg.path(points, "line after") if rising else svg.dots(points, "cloud after"))
     told = []
     for t in axis.ticks()[:6]:
         near = np.abs(before - t) <= 0.05 * t
         if near.any():
             told.append(f"{100 * t:.3g} % becomes about {100 * after[near].mean():.2g} %")
     words = f"{', '.join(told)}." if told else "The probabilities lie too close together to describe."
-    return svg.drawing(376, 320, parts, title="The map", description=words), words
+    chart = Chart("The map", words, (f"{event} in", f"{event} out"), axis, axis, height=260.0)
+    chart.draw_diagonal()
+    order = np.argsort(before, kind="stable")
+    some = order[np.unique(np.linspace(0, len(order) - 1, 600).astype(int))]
+    # Increasing is one curve; what is not is drawn as the rows that it is.
+    rising = bool((np.diff(after[order]) >= -1e-6).all())
+    chart.draw("line after" if rising else "cloud after", before[some], after[some], dots=not rising)
+    return chart
 
 
-def _diagonal(frame: Frame) -> str:
-    low, high = max(frame.across.low, frame.upward.low), min(frame.across.high, frame.upward.high)
-    return svg.line(frame.x(low), frame.y(low), frame.x(high), frame.y(high), "diagonal")
-
-
-# -- decisions ------------------------------------------------------------------------------------
-
-
-def risk_coverage_chart(tails: Tails, side: str) -> str:
+def risk_coverage_chart(tails: Tails, side: str) -> Chart:
     """Draw how often the most confident rows are wrong, against their share, with its certified band."""
     order = np.argsort(tails.share)
     share, risk, low, high = (
         v[order] for v in (tails.share, 1 - tails.observed, 1 - tails.high, 1 - tails.low)
     )
     top = max(float(np.ceil(20 * min(high[-1] * 1.5, 1.0)) / 20), 0.05)
-    frame = Frame(54, 10, 300, 200, Axis(), Axis(0.0, top))
-    parts = svg.axes(frame, "share of rows kept, most confident first", "wrong among them")
-    band = [
-        (frame.x(a), frame.y(b))
-        for a, b in [*zip(share, high, strict=True), *zip(share[::-1], low[::-1], strict=True)]
-    ]
-    parts.append(svg.path(band, "band", closed=True))
-    parts.append(
-        svg.path([(frame.x(a), frame.y(b)) for a, b in zip(share, risk, strict=True)], f"line {side}")
-    )
     words = f"Of all rows {percent(float(risk[-1]))} are wrong."
-    return svg.drawing(376, 260, parts, title="Risk against coverage", description=words)
+    labels = ("share of rows kept, most confident first", "wrong among them")
+    chart = Chart("Risk against coverage", words, labels, upward=Axis(0.0, top))
+    chart.draw_band(share, low, high)
+    chart.draw(f"line {side}", share, risk)
+    return chart
 
 
-def net_benefit_chart(at: Float64, lines: Sequence[tuple[str, Float64]]) -> str:
+def net_benefit_chart(at: Float64, lines: Mapping[str, Float64]) -> Chart:
     """Draw net benefit against the threshold for the model, treating all, and treating none."""
-    top = max(float(np.nanmax([np.nanmax(v) for _, v in lines])), 1e-3) * 1.1
+    top = max(max(float(np.nanmax(v)) for v in lines.values()), 1e-3) * 1.1
     bottom = -0.25 * top
-    frame = Frame(54, 10, 300, 200, Axis(0.0, float(at.max())), Axis(bottom, top))
-    parts = svg.axes(frame, "threshold", "net benefit", shares="x")
-    for class_, values in lines:
-        shown = [
-            (frame.x(float(a)), frame.y(float(v))) for a, v in zip(at, values, strict=True) if v >= bottom
-        ]
-        parts.append(svg.path(shown, f"line {class_}"))
     words = "Above the other lines, decisions by the model are worth more than treating all or none."
-    return svg.drawing(376, 260, parts, title="Decision curve", description=words)
+    axes = Axis(0.0, float(at.max())), Axis(bottom, top)
+    chart = Chart("Decision curve", words, ("threshold", "net benefit"), *axes, shares="x")
+    for name, values in lines.items():
+        chart.draw(f"line {name}", at[values >= bottom], values[values >= bottom])
+    return chart

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import numpy as np
 
 from hcal import inputs
-from hcal._version import __version__
 from hcal.calibrators import Calibrator
 from hcal.evaluation import Evaluation, evaluate, fit_overlap, reliability
 from hcal.evaluation.crossfit import CrossFit
@@ -75,8 +71,7 @@ class ReportSide:
     """Everything about one predictor, before or after calibration."""
 
     probs: FloatArray
-    headline: Evaluation  # four metrics with intervals, and what is proven
-    metrics: Evaluation
+    evaluation: Evaluation  # every metric, those of the headline with intervals, and what is proven
     curves: dict[Binning, ReliabilityCurve]  # of P(positive) or of the top label, by binning
 
 
@@ -94,13 +89,10 @@ class Content:
     ci: float
     positive: int = 1
     seen: float = 0.0
-    n: int = 0  # rows measured; more than ``y`` where the pictures are of a sample
     crossed: CrossFit | None = None
     threshold: tuple[float, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
     shift: float = 0.0  # how far predicted class frequencies are from those of the fit, beyond chance
-    created: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def final(self) -> ReportSide:
@@ -108,10 +100,14 @@ class Content:
         return self.before if self.after is None else self.after
 
     @property
-    def sides(self) -> list[tuple[str, ReportSide]]:
-        """The predictors with the colour of each: before, and after where there is one."""
-        found = [("before", self.before)]
-        return found if self.after is None else [*found, ("after", self.after)]
+    def sides(self) -> dict[str, ReportSide]:
+        """The predictors by name: before, and after where there is one."""
+        return {"before": self.before} | ({} if self.after is None else {"after": self.after})
+
+    @property
+    def n(self) -> int:
+        """Rows measured; more than ``y`` where the pictures are of a sample."""
+        return self.final.evaluation.n
 
     @property
     def counts(self) -> IntArray:
@@ -131,9 +127,8 @@ class Content:
     @property
     def changed(self) -> int:
         """Rows whose most probable class is another after calibration."""
-        if self.after is None:
-            return 0
-        return int((self.before.probs.argmax(axis=1) != self.after.probs.argmax(axis=1)).sum())
+        before, after = self.before.probs.argmax(axis=1), self.final.probs.argmax(axis=1)
+        return int((before != after).sum())
 
 
 def measure_report(
@@ -177,12 +172,12 @@ def measure_report(
     own = getattr(calibrator, "uncalibrated", None)  # of questions with different numbers of options
     raw = to_probs(scores, kind) if own is None else own(scores)
     labels = inputs.check_labels(y, *raw.shape)
-    n, k = raw.shape
-    if class_names is not None and len(class_names) != k:
-        raise ValueError(f"{len(class_names)} class names for {k} classes")
+    if class_names is not None and len(class_names) != raw.shape[1]:
+        raise ValueError(f"{len(class_names)} class names for {raw.shape[1]} classes")
     names = None if class_names is None else tuple(map(str, class_names))
-    probs: FloatArray | None = None
-    told, seen = list(notes), 0.0
+    if cost and (set(cost) != {"fn", "fp"} or min(cost.values()) <= 0):
+        raise ValueError(f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}")
+    probs, told, seen, shift = None, list(notes), 0.0, 0.0
     if crossed is not None:
         probs, calibrator = crossed.probs, crossed.calibrator
     elif calibrator is not None:
@@ -190,82 +185,57 @@ def measure_report(
         overlap = fit_overlap(calibrator, scores)
         seen = 0.0 if overlap is None or not overlap.refused else overlap.share
         told += overlap_note(overlap)
-    wanted = list_metrics() if n * k <= _ENTRIES else list(_ONE_PASS)
-    if len(wanted) < len(list_metrics()):
+        shift = frequency_shift(calibrator, probs)
+    wanted = list_metrics()
+    if raw.size > _ENTRIES:
+        wanted = list(_ONE_PASS)
         told.append("only metrics that need one pass over the rows are shown at this size")
-    options = {"ci": ci, "positive": positive, "groups": None, "classes": names}
-    last: dict[str, Any] = {"groups": groups} if probs is None else {"test": False}
+    options: dict[str, Any] = {"ci": ci, "positive": positive, "classes": names}
+    first = {"groups": groups} if probs is None else {"test": False}
+    last = {"groups": groups, "baseline": Sample(raw, labels)}
     return Content(
         source=source or Source(kind=kind),
         y=labels,
-        names=names or tuple(f"class {i}" for i in range(k)),
-        before=_side(raw, labels, None, wanted, options | last),
-        after=None if probs is None else _side(probs, labels, raw, wanted, options | {"groups": groups}),
+        names=names or tuple(f"class {i}" for i in range(raw.shape[1])),
+        before=_side(raw, labels, wanted, options | first),
+        after=None if probs is None else _side(probs, labels, wanted, options | last),
         calibrator=calibrator,
         notes=tuple(told),
         ci=ci,
         positive=positive,
         seen=seen,
-        n=n,
         crossed=crossed,
         threshold=tuple(np.atleast_1d(threshold).tolist()),
-        cost=_checked_cost(cost),
-        shift=0.0 if probs is None or crossed is not None else frequency_shift(calibrator, probs),
-        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        versions=_versions(),
+        cost=cost or {},
+        shift=shift,
     )
 
 
-def _checked_cost(cost: Mapping[str, float] | None) -> dict[str, float]:
-    if cost is None:
-        return {}
-    if set(cost) != {"fn", "fp"} or min(cost.values()) <= 0:
-        raise ValueError(f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}")
-    return {name: float(value) for name, value in cost.items()}
-
-
-def frequency_shift(calibrator: Calibrator | None, probs: FloatArray) -> float:
+def frequency_shift(calibrator: Calibrator, probs: FloatArray) -> float:
     """Return half the summed difference of predicted class frequencies to those of the fit; 0 within chance.
 
     Chance is three standard errors of the mean of this many rows, and at least 5 points count.
     """
-    found = {} if calibrator is None else calibrator.info_
-    if "class_frequencies" not in found or "prior" in found:
+    found = calibrator.info_
+    old: Float64 = np.asarray(found.get("class_frequencies", ()), dtype=np.float64)
+    if "prior" in found or len(old) != probs.shape[1]:  # questions with another number of options
         return 0.0
-    old: Float64 = np.asarray(found["class_frequencies"], dtype=np.float64)
-    if len(old) != probs.shape[1]:  # questions with another number of options
-        return 0.0
-    mean = probs.mean(axis=0, dtype=np.float64)
-    distance = float(0.5 * np.abs(mean - old).sum())
+    distance = float(0.5 * np.abs(probs.mean(axis=0, dtype=np.float64) - old).sum())
     rows = [len(probs), found.get("n", found.get("fitted_on", {}).get("rows", len(probs)))]
     chance = 1.5 * np.sqrt(old * (1 - old) * sum(1 / max(r, 1) for r in rows)).sum()
     return distance if distance > max(0.05, chance) else 0.0
 
 
-def _side(
-    probs: FloatArray, y: IntArray, raw: FloatArray | None, wanted: list[str], options: dict[str, Any]
-) -> ReportSide:
+def _side(probs: FloatArray, y: IntArray, wanted: list[str], options: dict[str, Any]) -> ReportSide:
     s = Sample(probs, y)
-    level = "positive" if s.k == 2 else "top-label"
-    drawn = int(np.clip(_DRAWN_EVENTS / s.n, 50, 100))
-    common: dict[str, Any] = {"level": level, "ci": options["ci"], "positive": options["positive"]}
-    curves = {
-        binning: reliability(s, binning=binning, bins=15 if s.n >= 1000 else 8, resamples=drawn, **common)[0]
-        for binning in VIEWS
-    }
-    baseline = None if raw is None else Sample(raw, y)
-    headline = evaluate(s, None, HEADLINE, baseline=baseline, n_resamples=RESAMPLES, **options)
-    return ReportSide(probs, headline, evaluate(s, None, wanted), curves)
-
-
-def _versions() -> dict[str, str]:
-    found = {"hcal": __version__, "python": platform.python_version()}
-    for package in ("numpy", "scipy", "torch"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    common: dict[str, Any] = {"ci": options["ci"], "positive": options["positive"]}
+    common |= {"bins": 15 if s.n >= 1000 else 8, "resamples": int(np.clip(_DRAWN_EVENTS / s.n, 50, 100))}
+    curves = {binning: reliability(s, binning=binning, **common)[0] for binning in VIEWS}
+    headline = evaluate(s, None, HEADLINE, n_resamples=RESAMPLES, **options)
+    others = evaluate(s, None, [name for name in wanted if name not in HEADLINE])
+    found = others.results | headline.results
+    results = {name: found[name] for name in wanted}
+    return ReportSide(probs, replace(headline, results=results, notes=others.notes), curves)
 
 
 def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options: Any) -> Content:
@@ -282,28 +252,25 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
     ci, positive = options.get("ci", 0.95), options.get("positive", 1)
     found = evaluate_batches(source, calibrator, list(HEADLINE), ci, positive=positive)
     sample = found.sample
-    names = options.pop("class_names", None) or source.classes
     options.setdefault("source", Source(str(source.name), source.part, source.kind))
-    content = measure_report(
-        sample.scores,
-        sample.y,
-        calibrator,
-        input=source.kind,
-        class_names=names,
-        groups=sample.groups,
-        **options,
-    )
+    options["class_names"] = options.get("class_names") or source.classes
+    rows: dict[str, Any] = {"input": source.kind, "groups": sample.groups}
+    content = measure_report(sample.scores, sample.y, calibrator, **rows, **options)
     if found.result.n == len(sample.y):
         return content
-    said = f"tables and pictures are of a seeded sample of {len(sample.y):,} of {found.result.n:,} rows"
-    before = _over_all(content.before, found.before or found.result)
-    after = None if content.after is None else _over_all(content.after, found.result)
-    seen = max(content.seen, found.learned_from)
-    told = (*content.notes, said)
-    return replace(content, before=before, after=after, n=found.result.n, seen=seen, notes=told)
+    return replace(
+        content,
+        before=_over_all(content.before, found.before or found.result),
+        after=None if content.after is None else _over_all(content.after, found.result),
+        seen=max(content.seen, found.learned_from),
+        notes=(*content.notes, f"tables and pictures are of a {found.sampled}"),
+    )
 
 
 def _over_all(side: ReportSide, found: Evaluation) -> ReportSide:
-    """Put the numbers of all rows in the place of those of the sample."""
-    headline = replace(side.headline, n=found.n, results=found.results, differences=found.differences)
-    return replace(side, headline=headline)
+    """Put what all rows have told in the place of what the sample did."""
+    facts = ("n", "accuracy", "mean_confidence", "nll", "collapse", "differences")
+    told = {name: getattr(found, name) for name in facts} | {
+        "results": side.evaluation.results | found.results
+    }
+    return replace(side, evaluation=replace(side.evaluation, **told))

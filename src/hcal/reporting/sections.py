@@ -1,44 +1,38 @@
-"""The sections of the page below the verdict: reliability, decisions, classes, groups, metrics, data."""
+"""What the sections of the page show, as plain rows and charts: reliability, decisions, classes, groups, metrics."""
 
 from __future__ import annotations
 
 import json
-from html import escape
-from typing import Any
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
 
 import numpy as np
 
+from hcal._version import __version__
 from hcal.certificates import class_tolerance
 from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
-from hcal.metrics.clinical import clinical as clinical_panel
-from hcal.metrics.registry import LEVELS
+from hcal.metrics.clinical import clinical
 from hcal.reporting import charts
-from hcal.reporting.charts import percent
+from hcal.reporting.charts import Axis, Chart, percent
 from hcal.reporting.content import VIEWS, Content
-from hcal.reporting.svg import Axis
 
 #: Shares of the rows, most probable first, whose thresholds are shown.
-_SHARES = (0.5, 0.2, 0.1, 0.05, 0.01)
-#: Classes of the heat list; the others are in a table that opens.
-_WORST = 20
-_LEVELS = {
-    "top-label": "Top label: is the predicted class right as often as it says?",
-    "class-wise": "Class-wise: is each class's probability right?",
-    "canonical": "Canonical: is the whole vector right?",
-    "score": "Scores: calibration and sharpness together",
-}
+_SHARES: Final = (0.5, 0.2, 0.1, 0.05, 0.01)
+_TITLES: Final = {
+    "ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"
+}  # fmt: skip
 
 
-def section(identity: str, title: str, lead: str, body: str) -> str:
-    """Return a section with its heading and a sentence on how to read it."""
-    heading = f'<h2 id="{identity}-title">{escape(title)}</h2><p class="lead">{lead}</p>'
-    return f'<section id="{identity}" aria-labelledby="{identity}-title">{heading}{body}</section>'
+@dataclass(frozen=True)
+class Table:
+    """Rows of text with their heads."""
 
-
-def tip(words: str, explain: str) -> str:
-    """Return words that explain themselves on hover and on keyboard focus."""
-    return f'<span class="tip" tabindex="0" data-tip="{escape(explain)}">{escape(words)}</span>'
+    head: list[str]
+    rows: list[list[str]]
+    caption: str = ""
 
 
 def number(value: float, share: bool = False) -> str:
@@ -48,148 +42,128 @@ def number(value: float, share: bool = False) -> str:
     return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
 
 
-def facts(found: dict[str, Any]) -> str:
-    """Return names with their values."""
-    rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in found.items())
-    return f'<dl class="facts">{rows}</dl>'
+def change(content: Content, name: str) -> tuple[str, str]:
+    """Return whether calibration changed a metric for the better, and the relative change with its direction."""
+    before, after = content.before.evaluation[name], content.final.evaluation[name]
+    if content.after is None or before <= 0 or after <= 0:  # a ratio of signed estimates means nothing
+        return "", ""
+    ratio = after / before - 1
+    if abs(ratio) < 0.0005:
+        return "same", "unchanged"
+    better = (ratio < 0) == content.before.evaluation.results[name].metric.lower_is_better
+    told = f"{'▼' if ratio < 0 else '▲'} {percent(abs(ratio), 1 if abs(ratio) < 0.1 else 0)}"
+    return "better" if better else "worse", told
 
 
-def _figure(content: Content, drawing: str, side: str) -> str:
-    caption = f"<figcaption>{side.capitalize()} calibration</figcaption>" if content.after is not None else ""
-    return f'<figure class="{side}">{caption}{drawing}</figure>'
+def cards(content: Content) -> list[dict[str, Any]]:
+    """Return the headline numbers: title, what it says, (side, value, interval) and a trend."""
+    found: list[dict[str, Any]] = []
+    sides = {side: s.evaluation for side, s in content.sides.items()}
+    for name, title in _TITLES.items():
+        shares, rows = name in ("ece_ew", "accuracy"), []
+        for side, e in sides.items():
+            ends = [number(end, shares) for end in e.interval(name) or ()]
+            rows.append((side, number(e[name], shares), " – ".join(ends)))
+        explain = content.before.evaluation.results[name].metric.explain
+        found.append({"title": title, "explain": explain, "rows": rows, "trend": change(content, name)})
+    if content.binary:
+        stated = [(side, number(e.positive.stated, True), "") for side, e in sides.items() if e.positive]
+        words = "what is stated on average; it should be the observed rate"
+        trend = "same", f"observed {number(float((content.y == content.positive).mean()), True)}"
+        card = {"title": f"Mean {content.event}", "explain": words, "rows": stated, "trend": trend}
+        return [card, *found]
+    stated = [(side, number(e.mean_confidence, True), "") for side, e in sides.items()]
+    words = "what the model states on average; compare with accuracy"
+    return [*found, {"title": "Mean confidence", "explain": words, "rows": stated, "trend": ("", "")}]
 
 
-# -- reliability ----------------------------------------------------------------------------------
-
-
-def reliability(content: Content) -> str:
-    """Return the diagrams of P(positive) or of the predicted class, in four views."""
-    event = content.event
-    lead = (
-        f"Each dot is a bin of rows: what {escape(event)} is on average, and how often it happened. On the "
-        "diagonal the two agree. Grey is the consistency band: where the dot lies in "
-        f"{percent(content.ci, 0)} of the cases if the model is calibrated. Bars show the share of rows."
+def reliability(content: Content) -> dict[str, list[tuple[str, Chart, Table]]]:
+    """Return the diagrams of P(positive) or of the predicted class with their numbers, by view."""
+    labels = (
+        (f"stated {content.event}", "observed rate")
+        if content.binary
+        else ("stated confidence", "share right")
     )
-    labels = (f"stated {event}", "observed rate") if content.binary else ("stated confidence", "share right")
-    column = [
-        s.probs[:, content.positive] if content.binary else s.probs.max(axis=1) for _, s in content.sides
-    ]
-    axis = charts.probability_axis(*column) if content.binary else Axis()
-    first = "equal-width" if axis == Axis() else "equal-mass"
-    views, buttons = [], []
-    for view, (button, label) in VIEWS.items():
-        figures = "".join(
-            _figure(content, charts.reliability_chart(s.curves[view], side, axis, labels), side)
-            for side, s in content.sides
-        )
-        tables = "".join(_bins_table(s.curves[view], side) for side, s in content.sides)
-        numbers = f"<details><summary>The numbers ({label})</summary>{tables}</details>"
-        if content.after is None:  # one diagram: its numbers stand beside it
-            figures, numbers = f"{figures}<div>{tables}</div>", ""
-        views.append(
-            f'<div class="view" id="view-{view}"{"" if view == first else " hidden"}>'
-            f'<div class="pair">{figures}</div>{numbers}</div>'
-        )
-        pressed = "true" if view == first else "false"
-        buttons.append(
-            f'<button type="button" data-view="view-{view}" aria-pressed="{pressed}">{button}</button>'
-        )
-    control = f'<div class="switch" role="group" aria-label="Bins or curve">{"".join(buttons)}</div>'
-    legend = (
-        '<p class="legend"><span><i class="key-dot"></i>inside the band</span>'
-        '<span><i class="key-ring"></i>outside: more than chance</span>'
-        '<span><i class="key-small"></i>fewer than 10 rows</span>'
-        '<span><i class="key-band"></i>consistency band</span></p>'
-    )
-    title = f"Does {event} mean what it says?" if content.binary else "Does it mean what it says?"
-    return section("reliability", title, lead, control + legend + "".join(views))
+    axis = Axis()
+    if content.binary:
+        axis = charts.probability_axis(*(s.probs[:, content.positive] for s in content.sides.values()))
+    return {
+        view: [
+            (side, charts.reliability_chart(s.curves[view], side, axis, labels), _bins(s.curves[view], side))
+            for side, s in content.sides.items()
+        ]
+        for view in VIEWS
+    }
 
 
-def _bins_table(curve: ReliabilityCurve, side: str) -> str:
+def _bins(curve: ReliabilityCurve, side: str) -> Table:
     full = np.flatnonzero(curve.weight > 0)
-    full = full[np.unique(np.linspace(0, len(full) - 1, 24).astype(int))] if len(full) > 24 else full
-    rows = "".join(
-        f"<tr><td>{curve.edges[b]:.3g} – {curve.edges[b + 1]:.3g}</td><td>{curve.weight[b]:,.0f}</td>"
-        f"<td>{curve.predicted[b]:.4f}</td><td>{curve.observed[b]:.4f}</td>"
-        f"<td>{curve.low[b]:.4f} – {curve.high[b]:.4f}</td></tr>"
-        for b in full
-    )
-    head = "<tr><th>bin</th><th>rows</th><th>stated</th><th>observed</th><th>band</th></tr>"
-    return f'<div class="scroll"><table class="numbers"><caption>{side}</caption>{head}{rows}</table></div>'
+    some = full[np.unique(np.linspace(0, len(full) - 1, min(len(full), 24)).astype(int))]
+    rows = [
+        [
+            f"{curve.edges[b]:.3g} – {curve.edges[b + 1]:.3g}",
+            f"{curve.weight[b]:,.0f}",
+            f"{curve.predicted[b]:.4f}",
+            f"{curve.observed[b]:.4f}",
+            f"{curve.low[b]:.4f} – {curve.high[b]:.4f}",
+        ]
+        for b in some
+    ]
+    return Table(["bin", "rows", "stated", "observed", "band"], rows, side)
 
 
-def mapping(content: Content) -> str:
+def mapping(content: Content) -> Chart | None:
     """Return what the calibrator makes of P(positive), or of the predicted class's probability."""
     if content.after is None:
-        return ""
+        return None
     rows = np.arange(len(content.y))
     column = content.positive if content.binary else content.before.probs.argmax(axis=1)
-    p, q = (s.probs[rows, column].astype(np.float64) for _, s in content.sides)
-    event = content.event if content.binary else "confidence"
-    drawing, words = charts.probability_map(p, q, event)
-    lead = (
-        "What the calibrator makes of each probability. The dashed diagonal changes nothing. A band instead "
-        "of a line means that rows with the same probability are treated differently."
-    )
-    figure = f'<figure class="after">{drawing}</figure><p class="aside">{escape(words)}</p>'
-    return section("map", "The map itself", lead, f'<div class="pair">{figure}</div>')
+    p, q = (s.probs[rows, column].astype(np.float64) for s in content.sides.values())
+    return charts.probability_map(p, q, content.event if content.binary else "confidence")
 
 
-def clinical(content: Content) -> str:
+def clinical_panel(content: Content) -> list[list[str]]:
     """Return what studies of prediction models report; with two classes."""
-    c = content.final.headline.clinical
+    c = content.final.evaluation.clinical
     if c is None:
-        return ""
-    rows = {
-        "Calibration in the large": (c.in_the_large, "ideal 0; above: risks are stated too low"),
-        "Calibration slope": (c.slope, "ideal 1; below: too extreme"),
-        "Observed : expected": (c.observed_expected, "ideal 1"),
-        "ICI": (c.ici, "mean distance of observed from stated risk"),
-        "E50, E90": (f"{c.e50.value:.3f}, {c.e90.value:.3f}", "its median and 90th percentile"),
-        "E max": (c.e_max, "its maximum"),
-        "Brier score, one class": (c.brier, "0 is perfect; half of the sum over both classes"),
-        "Scaled Brier score": (c.scaled_brier, "1 is perfect, 0 is no use"),
-        "AUC": (c.auc, "0.5 is no use"),
-        "Spiegelhalter's z": (f"{c.spiegelhalter_z:.2f}", f"p = {c.spiegelhalter_p:.2g}"),
-        "Hosmer-Lemeshow": (f"{c.hosmer_lemeshow:.1f}", f"p = {c.hosmer_lemeshow_p:.2g}; do not rely on it"),
-    }
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{value}</td><td>{escape(words)}</td></tr>'
-        for name, (value, words) in rows.items()
-    )
-    lead = f"What studies of prediction models report, with {100 * c.ci:g} % intervals."
-    table = f'<div class="scroll"><table class="numbers clinical">{body}</table></div>'
-    return section("clinical", "Clinical panel", lead, table)
+        return []
+    return [
+        ["Calibration in the large", str(c.in_the_large), "ideal 0; above: risks are stated too low"],
+        ["Calibration slope", str(c.slope), "ideal 1; below: too extreme"],
+        ["Observed : expected", str(c.observed_expected), "ideal 1"],
+        ["ICI", str(c.ici), "mean distance of observed from stated risk"],
+        ["E50, E90", f"{c.e50.value:.3f}, {c.e90.value:.3f}", "its median and 90th percentile"],
+        ["E max", str(c.e_max), "its maximum"],
+        ["Brier score, one class", str(c.brier), "0 is perfect; half of the sum over both classes"],
+        ["Scaled Brier score", str(c.scaled_brier), "1 is perfect, 0 is no use"],
+        ["AUC", str(c.auc), "0.5 is no use"],
+        ["Spiegelhalter's z", f"{c.spiegelhalter_z:.2f}", f"p = {c.spiegelhalter_p:.2g}"],
+        ["Hosmer-Lemeshow", f"{c.hosmer_lemeshow:.1f}", f"p = {c.hosmer_lemeshow_p:.2g}; do not rely on it"],
+    ]
 
 
-# -- decisions -----------------------------------------------------------------------------------
-
-
-def decisions(content: Content) -> str:
-    """Return the table of thresholds and the curve beside it; empty where nothing is certified."""
-    certificate = content.final.headline.certificate
+def decisions(content: Content) -> tuple[Table, Chart | None] | None:
+    """Return the table of thresholds and the curve beside it; None where nothing is certified."""
+    certificate = content.final.evaluation.certificate
+    side, failure = list(content.sides)[-1], 1 - content.ci
     if certificate is None:
-        return ""
-    failure = 1 - content.ci
-    side = "after" if content.after is not None else "before"
-    if content.binary:
-        if certificate.classes is None:
-            return ""
-        table = certificate.classes.kept[content.positive].table
-        words = (
-            "Decision curve: the net benefit of acting on rows above a threshold (solid), of acting on all "
-            "rows (dashed) and on none (zero). Where the solid line is highest, the model helps to decide."
+        return None
+    if content.binary and certificate.classes is not None:
+        found = _positive_thresholds(content, certificate.classes.kept[content.positive].table, failure)
+        both = 0 < content.counts[content.positive] < len(content.y)
+        return found, _net_benefit(content, side) if both else None
+    if content.binary or certificate.top is None:
+        return None
+    tails = threshold_table(certificate.top.table, failure)
+    rows = [
+        [f"{at:g}", percent(share), f"{percent(low)} – {percent(high)}"]
+        for at, share, low, high, n in zip(
+            tails.at, tails.share, tails.low, tails.high, tails.rows, strict=True
         )
-        found = _positive_thresholds(content, table, failure)
-        if not 0 < content.counts[content.positive] < len(content.y):
-            return found
-        curve = f'<figure class="{side}">{_net_benefit(content)}</figure><p class="aside">{words}</p>'
-        return f'{found}<div class="pair spaced">{curve}</div>'
-    if certificate.top is None:
-        return ""
-    left = _confidence_thresholds(certificate.top.table, failure)
-    right = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure), side)
-    return f'<div class="pair"><div>{left}</div><figure class="{side}">{right}</figure></div>'
+        if n > 0
+    ]
+    curve = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure), side)
+    return Table(["at or above", "of rows", "right (certified)"], rows, "Thresholds"), curve
 
 
 def thresholds(content: Content, table: EventTable) -> dict[float, str]:
@@ -210,185 +184,68 @@ def thresholds(content: Content, table: EventTable) -> dict[float, str]:
     return found | dict.fromkeys(content.threshold, "yours")
 
 
-def _positive_thresholds(content: Content, table: EventTable, failure: float) -> str:
+def _positive_thresholds(content: Content, table: EventTable, failure: float) -> Table:
     chosen = dict(sorted(thresholds(content, table).items()))
     tails = threshold_table(table, failure, tuple(chosen))
-    name, total = escape(content.names[content.positive]), float(table.prefix[1][-1])
+    name, total = content.names[content.positive], float(table.prefix[1][-1])
     rows = []
     for i, (at, why) in enumerate(chosen.items()):
         if tails.rows[i] < 1:
             continue
         hits = tails.observed[i] * tails.rows[i]
-        cells = [
-            f"{at:.3g}",
-            escape(why),
-            percent(tails.share[i]),
-            f"{percent(tails.observed[i])} <small>{percent(tails.low[i])} – {percent(tails.high[i])}</small>",
-            percent(hits / total) if total else "–",
-        ]
+        reach = f"{percent(tails.observed[i])} ({percent(tails.low[i])} – {percent(tails.high[i])})"
+        found = percent(hits / total) if total else "–"
+        rows.append([f"{at:.3g}", why, percent(tails.share[i]), reach, found])
         if content.cost:
             spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (total - hits)
-            cells.append(f"{1000 * spent / table.n:,.0f}")
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+            rows[-1].append(f"{1000 * spent / table.n:,.0f}")
     head = ["at or above", "why", "rows", f"truly {name}", f"of all {name}"]
-    head += ["cost of 1,000 rows"] if content.cost else []
-    return _table("Thresholds", head, rows)
+    return Table(head + (["cost of 1,000 rows"] if content.cost else []), rows, "Thresholds")
 
 
-def _confidence_thresholds(table: EventTable, failure: float) -> str:
-    tails = threshold_table(table, failure)
-    rows = [
-        f"<tr><td>{at:g}</td><td>{percent(share)}</td><td>{percent(low)} – {percent(high)}</td></tr>"
-        for at, share, low, high, n in zip(
-            tails.at, tails.share, tails.low, tails.high, tails.rows, strict=True
-        )
-        if n > 0
-    ]
-    return _table("Thresholds", ["at or above", "of rows", "right (certified)"], rows)
-
-
-def _table(caption: str, head: list[str], rows: list[str]) -> str:
-    titles = "".join(f"<th>{title}</th>" for title in head)
-    return (
-        f'<div class="scroll"><table class="numbers"><caption>{caption}</caption><tr>{titles}</tr>'
-        f"{''.join(rows)}</table></div>"
-    )
-
-
-def _net_benefit(content: Content) -> str:
+def _net_benefit(content: Content, side: str) -> Chart:
     """The decision curve: what decisions at a threshold are worth, beside acting on all rows and none."""
     p = content.final.probs[:, content.positive].astype(np.float64)
     at = np.linspace(0, min(charts.probability_axis(p).high, 0.99), 100)[1:]
-    found = clinical_panel(p, content.y == content.positive, thresholds=at).net_benefit
-    side = "after" if content.after is not None else "before"
-    lines = [("all", found.treat_all), ("none", np.zeros_like(at)), (side, found.model)]
+    found = clinical(p, content.y == content.positive, thresholds=at).net_benefit
+    lines = {"all": found.treat_all, "none": np.zeros_like(at), side: found.model}
     return charts.net_benefit_chart(at, lines)
 
 
-# -- classes and groups ---------------------------------------------------------------------------
-
-
-def classes(content: Content) -> str:
-    """Return the classes as a heat list, the worst twenty first; for more than two of them."""
-    certificate = content.final.headline.certificate
+def classes(content: Content) -> list[dict[str, Any]]:
+    """Return the classes, the worst first, with the tone of their gap; for more than two of them."""
+    certificate = content.final.evaluation.certificate
     found = None if certificate is None else certificate.classes
     if content.binary or found is None:
-        return ""
+        return []
     gap = found.stated - found.frequency
     chance = 2 * np.sqrt(np.maximum(found.stated, 1e-12) / len(content.y))
     heat = gap / np.maximum(class_tolerance(found.frequency, 0.05), chance)
-    order = np.lexsort((-np.abs(heat), -found.at_least))
-    rows = []
-    for i in order:
+    rows, counts = [], content.counts
+    for i in np.lexsort((-np.abs(heat), -found.at_least)):
         k = int(found.classes[i])
         r = found.refutations.get(k)
-        proven = "" if r is None else f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows"
-        level = min(int(abs(heat[i]) * 2), 4)
-        tone = f"{'over' if gap[i] > 0 else 'under'}{level}"
         rows.append(
-            f'<tr><th scope="row">{escape(content.names[k])}</th><td>{content.counts[k]:,}</td>'
-            f"<td>{percent(found.stated[i], 2)}</td><td>{percent(found.frequency[i], 2)}</td>"
-            f'<td class="{tone}">{100 * gap[i]:+.2f}</td><td>{proven}</td></tr>'
+            {
+                "name": content.names[k],
+                "cells": [f"{counts[k]:,}", percent(found.stated[i], 2), percent(found.frequency[i], 2)],
+                "tone": f"{'over' if gap[i] > 0 else 'under'}{min(int(abs(heat[i]) * 2), 4)}",
+                "gap": f"{100 * gap[i]:+.2f}",
+                "proven": f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows" if r else "",
+            }
         )
-    head = (
-        "<tr><th>class</th><th>rows</th><th>stated</th><th>observed</th><th>gap, points</th>"
-        "<th>proven off</th></tr>"
-    )
-    wrong = len(found.refutations)
-    lead = (
-        f"What is stated of each class on average and how often it came; {wrong:,} of "
-        f"{len(found.classes):,} are proven to be off somewhere. The colour is the gap measured by the "
-        "class's tolerance: red is stated too high, blue too low."
-    )
-    table = f'<div class="scroll"><table class="numbers heat">{head}{"".join(rows[:_WORST])}</table></div>'
-    if len(rows) > _WORST:
-        rest = f'<div class="scroll"><table class="numbers heat">{head}{"".join(rows[_WORST:])}</table></div>'
-        table += f"<details><summary>The other {len(rows) - _WORST:,} classes</summary>{rest}</details>"
-    title = f"The worst {_WORST} of {len(rows):,} classes" if len(rows) > _WORST else "Class by class"
-    return section("classes", title, lead, table)
+    return rows
 
 
-def groups(content: Content) -> str:
-    """Return the section on groups; empty where none were given."""
-    found = content.final.headline.groups
-    if not found:
-        return ""
-    lead = (
-        "Each group by itself, the worst first: what it states on average, what happened, and the certified "
-        f"interval of the gap. All groups hold at once ({percent(content.ci, 0)}, with everything else)."
-    )
-    rows = []
-    for g in found:
-        low, high = g.overall
-        word = {"over": "proven too high", "under": "proven too low"}.get(g.proven, "may be right")
-        rows.append(
-            f'<tr class="{"wrong" if g.proven else ""}"><th scope="row">{escape(g.name)}</th>'
-            f"<td>{g.n:,}</td><td>{percent(g.stated)}</td><td>{percent(g.observed)}</td>"
-            f"<td>{100 * low:+.1f} to {100 * high:+.1f} points</td><td>{word}</td></tr>"
-        )
-    head = (
-        "<tr><th>group</th><th>rows</th><th>stated</th><th>happened</th><th>stated − true</th><th></th></tr>"
-    )
-    table = f'<div class="scroll"><table class="numbers groups">{head}{"".join(rows)}</table></div>'
-    return section("groups", "Group by group", lead, table)
-
-
-# -- tables ---------------------------------------------------------------------------------------
-
-
-def metrics(content: Content) -> str:
-    """Return the table of every metric, by level."""
-    lead = (
-        "Lower is better, but for accuracy. Hover or focus a name for what it says. Binned errors are "
-        "positive by chance alone; debiased ones can be negative."
-    )
-    two = content.after is not None
-    head = "<th>Metric</th>" + ("<th>Before</th><th>After</th><th>Change</th>" if two else "<th>Value</th>")
-    body = []
-    for level in LEVELS:
-        names = [n for n, r in content.before.metrics.results.items() if r.metric.level == level]
-        if names:
-            body.append(
-                f'<tr class="level"><th colspan="{4 if two else 2}">{escape(_LEVELS[level])}</th></tr>'
-            )
-            body += [_metric_row(content, name) for name in names]
-    table = f'<table class="metrics"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
-    notes = "".join(f'<p class="fine">{escape(note)}</p>' for note in content.final.metrics.notes)
-    return section("metrics", "Every metric", lead, f'<div class="scroll">{table}</div>{notes}')
-
-
-def _metric_row(content: Content, name: str) -> str:
-    metric = content.before.metrics.results[name].metric
-    label = f"{tip(metric.title, metric.explain)} <code>{escape(name)}</code>"
-    before = content.before.metrics[name]
-    cells = f"<td>{number(before)}</td>"
-    if content.after is not None:
-        after = content.after.metrics[name]
-        cells += f"<td>{number(after)}</td><td>{change(before, after, metric.lower_is_better)}</td>"
-    return f'<tr><th scope="row">{label}</th>{cells}</tr>'
-
-
-def change(before: float, after: float, lower_is_better: bool = True) -> str:
-    """Return a relative change with its direction, coloured by whether it is for the better."""
-    if before <= 0 or after <= 0:  # a ratio of signed estimates means nothing
-        return ""
-    ratio = after / before - 1
-    if abs(ratio) < 0.0005:
-        return '<span class="same">unchanged</span>'
-    better = (ratio < 0) == lower_is_better
-    share = percent(abs(ratio), 1 if abs(ratio) < 0.1 else 0)
-    return f'<span class="{"better" if better else "worse"}">{"▼" if ratio < 0 else "▲"} {share}</span>'
-
-
-def data_and_method(content: Content) -> str:
+def facts(content: Content) -> dict[str, str]:
     """Return what was measured, with what, and by which versions: enough to do it again."""
     counts, s, c = content.counts, content.source, content.calibrator
     spread = f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}"
-    found: dict[str, Any] = {
+    if len(counts) <= 12:
+        spread = ", ".join(f"{n}: {x:,}" for n, x in zip(content.names, counts, strict=True))
+    found: dict[str, str] = {
         "Rows, classes": f"{content.n:,}, {len(counts):,}",
-        "Rows of a class": ", ".join(f"{n}: {x:,}" for n, x in zip(content.names, counts, strict=True))
-        if len(counts) <= 12
-        else spread,
+        "Rows of a class": spread,
         "File": f"{s.name}{f', {s.part} part' if s.part else ''}, {s.kind or 'probabilities'}",
         "SHA-256": s.checksum or "not a file",
     }
@@ -399,12 +256,17 @@ def data_and_method(content: Content) -> str:
             "Converged": "yes" if c.converged_ else "NO",
         }
         found |= {f"Parameter {k}": _plain(v) for k, v in c.get_params(deep=False).items()}
-        found |= {
-            k.capitalize().replace("_", " "): _plain(v) for k, v in c.info_.items() if len(_plain(v)) <= 160
-        }
-    found["Versions"] = ", ".join(f"{k} {v}" for k, v in content.versions.items())
+        told = {k.capitalize().replace("_", " "): _plain(v) for k, v in c.info_.items()}
+        found |= {k: v for k, v in told.items() if len(v) <= 160}
+    versions = {"hcal": __version__, "python": platform.python_version()}
+    for package in ("numpy", "scipy", "torch"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    found["Versions"] = ", ".join(f"{k} {v}" for k, v in versions.items())
     found["Intervals"] = f"{percent(content.ci, 0)}; bootstrap of the rows, bias-aware for binned errors"
-    return section("data", "Data, method, versions", "Enough to do it again.", facts(found))
+    return found
 
 
 def _plain(value: Any) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcal.certificates.sentences import points
+from hcal.certificates.sentences import capital, points
+from hcal.evaluation import Evaluation
 from hcal.evaluation.assessment import RULE, Grade
 from hcal.reporting.charts import percent
 from hcal.reporting.content import Content, ReportSide
@@ -45,10 +46,11 @@ class ReportVerdict:
 def verdict_of(content: Content) -> ReportVerdict:
     """Return the verdict on the final probabilities of a report."""
     grade = _grade(content)
-    sentences = [_state(content, content.before, "As it stands, the model" if content.after else "The model")]
+    subject = "As it stands, the model" if content.after else "The model"
+    sentences = [_state(content.before.evaluation, subject)]
     if content.after is not None:
         sentences.append(_change(content, content.after))
-    found = content.final.headline.assessment
+    found = content.final.evaluation.assessment
     if content.crossed is not None:
         sentences += content.crossed.sentences
     if content.seen:
@@ -61,10 +63,9 @@ def verdict_of(content: Content) -> ReportVerdict:
 
 
 def _grade(content: Content) -> Grade:
-    final = content.final
-    if final.metrics.collapsed or _worse(content):
+    found = content.final.evaluation.assessment
+    if content.final.evaluation.collapsed or _worse(content):
         return "bad"
-    found = final.headline.assessment
     return "few" if found is None or content.seen else found.grade  # a single row, or rows of the fit
 
 
@@ -72,15 +73,15 @@ def _worse(content: Content) -> bool:
     """Whether calibration made NLL worse, by more than a trifle and by more than chance."""
     if content.after is None:
         return False
-    change = content.after.headline.differences["nll"]
+    change = content.after.evaluation.differences["nll"]
     return change.low is not None and change.low > WORSE * change.before
 
 
 def _headline(content: Content, grade: Grade) -> str:
-    found = content.final.headline.assessment
+    found = content.final.evaluation.assessment
     if content.seen and grade == "few":
         return "Cannot be told from rows that the calibrator learned from"
-    if found is None or content.final.metrics.collapsed:
+    if found is None or content.final.evaluation.collapsed:
         return f"Do not rely on {content.event}" if grade == "bad" else "One row tells nothing"
     after = " after calibration" if content.after is not None else ""
     within = f"within {points(found.tolerance)}"
@@ -90,14 +91,14 @@ def _headline(content: Content, grade: Grade) -> str:
             why = f"{percent(found.share_proven)} of the rows are off by more"
         return f"Usable with care: {content.event} is {within} on average{after}, but {why}"
     return {
-        "good": f"{_capital(content.event)} is right {within} on average{after}",
+        "good": f"{capital(content.event)} is right {within} on average{after}",
         "few": f"{content.n:,} rows cannot tell whether {content.event} is {within} of the truth{after}",
         "bad": f"Do not rely on {content.event}{after}",
     }[grade]
 
 
 def _chips(content: Content, grade: Grade) -> dict[str, str]:
-    found = content.final.headline.assessment
+    found = content.final.evaluation.assessment
     if found is None:
         return {}
     sure = f"at most {points(found.bound)}, proven at {percent(content.ci, 0)}"
@@ -120,7 +121,7 @@ def _chips(content: Content, grade: Grade) -> dict[str, str]:
 
 def _action(content: Content, grade: Grade) -> str:
     """What to do, in a few words."""
-    found = content.final.headline.assessment
+    found = content.final.evaluation.assessment
     if content.seen:
         return "evaluate on rows that the calibrator has not seen"
     if grade == "few":
@@ -149,7 +150,7 @@ def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]
     if content.seen:
         steps.append(("Evaluate it on other rows", f"hcal report OTHER.npz --model {model} -o report.html"))
     if verdict.grade == "few" and not content.seen:
-        found = content.final.headline.assessment
+        found = content.final.evaluation.assessment
         rows = found.rows_needed if found is not None else None
         many = f"about {rows:,} labelled rows" if rows else "some more labelled rows"
         with_model = f" --model {model}" if content.after is not None else ""
@@ -170,51 +171,49 @@ def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]
     return steps
 
 
-def direction(side: ReportSide) -> str:
+def direction(found: Evaluation) -> str:
     """Return over-confident, under-confident or neither, as far as it exceeds chance."""
-    gap, right = side.metrics.mean_confidence - side.metrics.accuracy, side.metrics.accuracy
-    if abs(gap) <= 2 * np.sqrt(right * (1 - right) / side.metrics.n):
+    gap, right = found.mean_confidence - found.accuracy, found.accuracy
+    if abs(gap) <= 2 * np.sqrt(right * (1 - right) / found.n):
         return "neither over- nor under-confident on average"
     return f"{'over' if gap > 0 else 'under'}-confident by {100 * abs(gap):.1f} points"
 
 
-def _state(content: Content, side: ReportSide, subject: str) -> str:
-    rate = side.headline.positive
+def _state(found: Evaluation, subject: str) -> str:
+    rate = found.positive
     if rate is not None:
         return (
             f"{subject} states a {rate.name} rate of {percent(rate.stated, 2)} on average; "
             f"{percent(rate.observed, 2)} was observed."
         )
     return (
-        f"{subject} is {direction(side)}: it states {percent(side.metrics.mean_confidence)} on average "
-        f"and is right {percent(side.metrics.accuracy)} of the time."
+        f"{subject} is {direction(found)}: it states {percent(found.mean_confidence)} on average "
+        f"and is right {percent(found.accuracy)} of the time."
     )
 
 
 def _change(content: Content, after: ReportSide) -> str:
     old, new = content.before.curves["smooth"].error, after.curves["smooth"].error
     method = content.calibrator.title if content.calibrator is not None else "calibration"
-    changed = f"{content.changed:,} of {len(content.y):,} predictions"
-    kept = f"{changed} {'cross 50 %' if content.binary else 'change their class'}"
-    if not content.changed:
-        kept = f"none of the {len(content.y):,} predicted classes changes"
-    verb = "falls" if new < old else "rises"
     title = method[0].lower() + method[1:] if method[1:2].islower() else method
-    stated = (
-        "" if after.headline.positive is None else f" states {percent(after.headline.positive.stated, 2)};"
-    )
+    kept = f"none of the {len(content.y):,} predicted classes changes"
+    if content.changed:
+        verb = "cross 50 %" if content.binary else "change their class"
+        kept = f"{content.changed:,} of {len(content.y):,} predictions {verb}"
+    rate = after.evaluation.positive
+    stated = percent(after.evaluation.mean_confidence) if rate is None else percent(rate.stated, 2)
     return (
-        f"After {title} it{stated or f' states {percent(after.metrics.mean_confidence)};'} the estimated "
-        f"calibration error {verb} from {points(old)} to {points(new)}, and {kept}."
+        f"After {title} it states {stated}; the estimated calibration error "
+        f"{'falls' if new < old else 'rises'} from {points(old)} to {points(new)}, and {kept}."
     )
 
 
 def _alarms(content: Content) -> list[str]:
     alarms = [
         f"The predictor has collapsed: {r}. Low class-wise errors mean nothing here."
-        for r in content.final.metrics.collapse
+        for r in content.final.evaluation.collapse
     ]
-    alarms += [f"{_capital(note)}." for note in content.notes]
+    alarms += [f"{capital(note)}." for note in content.notes]
     if content.calibrator is not None and not content.calibrator.converged_:
         alarms.append("The calibrator's fit did not converge.")
     if _worse(content):
@@ -229,7 +228,3 @@ def _alarms(content: Content) -> list[str]:
         shown = ", ".join(absent[:8]) + (" …" if len(absent) > 8 else "")
         alarms.append(f"No row of {len(absent)} of {len(content.names)} classes: {shown}.")
     return alarms
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

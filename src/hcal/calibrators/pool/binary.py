@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.isotonic import isotonic_regression
+from scipy.optimize import isotonic_regression
 
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.pool.map import FLOOR, BinaryPoolMap
@@ -156,7 +156,7 @@ def fit_table(
     weights = pool_weights(
         np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, *few_rows(3, float(weight.sum()), errors)
     )
-    values = isotonic_regression(weights @ line.members) + line.least * (line.grid - line.mean)
+    values = isotonic_regression(weights @ line.members).x + line.least * (line.grid - line.mean)
     knots, values = _with_ends(line.grid, values, line.beta)
     if crossing:
         knots, values = _through_zero(knots, values, line.least)

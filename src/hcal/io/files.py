@@ -1,0 +1,185 @@
+"""Files by name: which ones a name stands for, that they are regular files, and that memory holds their rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from glob import glob, has_magic
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from hcal.text import printable
+
+#: The types that can be read.
+TYPES: Final = (".csv", ".feather", ".jsonl", ".npy", ".npz", ".p", ".parquet", ".pkl")
+#: Below a folder: a name that begins with a point or an underscore.
+_HIDDEN: Final = re.compile(r"/[._]")
+
+
+class NeedsBlocksError(ValueError):
+    """A file that memory does not hold was to be read whole."""
+
+
+def files_of(source: Any) -> list[Path] | None:
+    """Return the files of a source in their order; None where it is no name.
+
+    >>> files_of("a.npz"), files_of([[1.0, 2.0]])
+    ([PosixPath('a.npz')], None)
+    """
+    names = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(names, list | tuple) or not names:
+        return None
+    if not all(isinstance(p, str | os.PathLike) for p in names):
+        return None
+    found = [file for path in names for file in _named(Path(path))]
+    suffixes = sorted({p.suffix.lower() for p in found})
+    if len(suffixes) > 1:
+        raise ValueError(f"files of several types, {one_line(', '.join(suffixes))}: name one with a pattern")
+    return found
+
+
+def _named(path: Path) -> list[Path]:
+    """Return the files that a name stands for: one, those below a folder, or those that match a pattern.
+
+    Of a folder, hidden files and those that engines keep for themselves are left out.
+    """
+    folder = path.is_dir()
+    pattern = not path.exists() and has_magic(str(path))
+    if (folder and path.suffix.lower() in TYPES) or not (folder or pattern):
+        return [path]
+    if folder:
+        inside = [p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}")]
+    else:
+        inside = [Path(name) for name in glob(str(path), recursive=True)]
+    files = sorted(p for p in inside if p.suffix.lower() in TYPES and not p.is_dir())
+    if not files:
+        words = "is below" if folder else "matches"
+        raise FileNotFoundError(f"no file of a known type {words} {path}: {', '.join(TYPES)}")
+    return files
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; refuse pipes, devices, sockets and folders without waiting.
+
+    >>> open_regular(Path("none.npz"))
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: no such file: none.npz
+    """
+    try:
+        _check_regular(path, path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"no such file: {path}") from None
+    # Not blocking: between the two checks the name may have become a pipe that nobody writes to.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    try:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)
+    except ValueError:
+        file.close()
+        raise
+    return file
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise ValueError(f"{path} is a directory")
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is not a regular file: pipes and devices are not read")
+
+
+def size_of(file: BinaryIO) -> int:
+    """Return the bytes of an open file."""
+    return os.fstat(file.fileno()).st_size
+
+
+def checksum(path: str | Path) -> str:
+    """Return the SHA-256 of a file, to name the data behind a result.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a"
+    >>> _ = path.write_bytes(b"")
+    >>> checksum(path)[:12]
+    'e3b0c44298fc'
+    """
+    with open_regular(Path(path)) as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def check_memory(name: str, needed: float) -> None:
+    """Refuse, before anything is allocated, what needs more bytes than this process can still get.
+
+    >>> check_memory("a.npy", 1000)
+    >>> check_memory("a.npy", 1e18)
+    Traceback (most recent call last):
+    ...
+    hcal.io.files.NeedsBlocksError: a.npy needs about 1000000000.0 GB of memory and there are ...
+    """
+    there = _available_memory()
+    if needed > there:
+        raise NeedsBlocksError(
+            f"{name} needs about {needed / 1e9:.1f} GB of memory and there are {there / 1e9:.1f}: "
+            "read it by blocks"
+        )
+
+
+def _available_memory() -> int:
+    """Return the bytes that this process can still get, as far as the system tells."""
+    found = [2**62]
+    with suppress(ImportError):  # not a POSIX system
+        import resource
+
+        own = resource.getrlimit(resource.RLIMIT_AS)[0]
+        found += [] if own == resource.RLIM_INFINITY else [own]
+    with suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        found.append(1024 * int(text.split("MemAvailable:")[1].split()[0]))
+    with suppress(OSError, ValueError):  # a container without a limit says "max"
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{n}").read_text()) for n in ("max", "current"))
+        found.append(limit - used)
+    return max(min(found), 1)
+
+
+def one_line(text: object, length: int = 240) -> str:
+    """Return a message on one line and of bounded length, whatever a foreign parser made of it.
+
+    >>> one_line("first\\n   second")
+    'first second'
+    >>> len(one_line("x" * 10**6))
+    240
+    """
+    cut = printable(" ".join(str(text)[: 16 * length].split()))
+    return cut if len(cut) <= length else cut[: length - 1] + "…"
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn what a parser of a foreign format raises into one sentence that names the file.
+
+    Errors of hcal's own classes keep their class; all others become ValueError.
+
+    >>> with explained("a.npz"):
+    ...     raise EOFError
+    Traceback (most recent call last):
+    ...
+    ValueError: cannot read a.npz: EOFError
+    """
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        own = isinstance(error, ValueError) and type(error).__module__.startswith("hcal")
+        kind = type(error) if own else ValueError
+        text = "not enough memory" if isinstance(error, MemoryError) else one_line(error)
+        text = text or type(error).__name__
+        if not text.startswith(name):
+            text = f"{name}{text[2:]}" if text.startswith("it ") else f"cannot read {name}: {text}"
+        raise kind(text) from None
