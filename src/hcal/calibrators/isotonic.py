@@ -341,7 +341,8 @@ class VennAbers(Calibrator):
         odds = log_odds(x if floor is None else raise_to_floor(x, floor))
         assert isinstance(self.map_, VennAbersSteps)
         p1, miss = (np.exp(side) for side in self.map_.log_sides(events(odds)))
-        p0 = 1 - miss
+        # Geometric means over folds that disagree may cross; the probability then lies between them all the same.
+        p0, p1 = np.minimum(1 - miss, p1), np.maximum(1 - miss, p1)
         if self.n_classes_ == 2:
             return np.hstack([1 - p1, p0]), np.hstack([1 - p0, p1])
         return p0, p1
