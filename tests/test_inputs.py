@@ -275,8 +275,8 @@ def test_a_tensor_without_values_is_refused_by_name() -> None:
 
 
 def test_a_fit_that_makes_it_worse_warns_and_says_so() -> None:
+    from hcal.calibrators._scaling import Temperature
     from hcal.calibrators.base import Calibrator, Fitted
-    from hcal.calibrators.temperature import Temperature
 
     class Worse(Calibrator):
         name = "worse"

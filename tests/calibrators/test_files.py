@@ -171,7 +171,7 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
 
 
 def test_your_own_method_is_a_class(tmp_path: Path) -> None:
-    from hcal.calibrators.temperature import OneTemperature
+    from hcal.calibrators._scaling import OneTemperature
 
     class Half(OneTemperature):
         name, title = "half", "Half"

@@ -268,7 +268,7 @@ def test_a_bug_is_called_a_bug(task: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_warnings_are_one_line_on_standard_error(task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import warnings
 
-    from hcal.calibrators.temperature import TemperatureScaling
+    from hcal.calibrators.ts import TemperatureScaling
 
     real = TemperatureScaling.fit
 

@@ -182,7 +182,7 @@ def test_too_little_memory_is_one_line(folder: Path, command: str) -> None:
 
 def test_ctrl_c_during_a_fit_is_130(folder: Path) -> None:
     code = (
-        "import time\nfrom hcal.calibrators.temperature import TemperatureScaling as T\n"
+        "import time\nfrom hcal.calibrators.ts import TemperatureScaling as T\n"
         "T.fit = lambda *a, **k: (print('fitting', flush=True), time.sleep(60))"
     )
     process = start(folder, *command_of("fit"), "-q", code=code)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hcal import xp
-from hcal.calibrators.temperature import Temperature
+from hcal.calibrators._scaling import Temperature
 from hcal.maps.base import Map, array, build_map, map_type, option
 from hcal.maps.prediction import Prediction, keep_argmax, raise_to_floor, reweight
 

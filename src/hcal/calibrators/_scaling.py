@@ -1,9 +1,13 @@
-"""Normal forms of logits that several methods learn from: centred, on a grid, by rank, thinned."""
+"""What the scaling methods share: their maps, and normal forms of logits (centred, on a grid, by rank, thinned)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from hcal.calibrators.base import Calibrator, Fitted
+from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.numerics import NOTHING, Float64, FloatArray, IntArray
 from hcal.solvers.temperature import logit_scale
 from hcal.xp import Array, namespace
@@ -12,6 +16,99 @@ from hcal.xp import Array, namespace
 EPS = float(np.finfo(np.float64).eps)
 #: Of the grid of logits, relative to their typical spread.
 _GRID = 2.0**-32
+_LEAST, _MOST = float(np.log(EPS)), float(np.log1p(-EPS))
+
+
+@map_type
+class Temperature(Map):
+    """log softmax(βx) with the inverse temperature β = 1/T."""
+
+    float32_safe = True
+    beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        xp = namespace(x)
+        return xp.log_softmax(xp.astype(self.beta, x) * (x - xp.row_max(x)))
+
+
+class OneTemperature(Calibrator):
+    """softmax(z/T): methods that differ only in how they find T."""
+
+    preserves = "order"
+    weighted = True
+    map_types = (Temperature,)
+
+    def _found(self, beta: float, converged: bool, message: str, /, **facts: float) -> Fitted:
+        """Return what the fit learned: β = 1/T, and what else there is to tell."""
+        return Fitted(
+            Temperature(beta=np.array(beta)), converged, message, {"temperature": 1 / beta, **facts}
+        )
+
+
+def clipped_log_probs(x: Array) -> Array:
+    """Return ln p of p = softmax(x) clipped to [eps, 1 − eps], as the published scaling methods do.
+
+    >>> clipped_log_probs(np.array([[0.0, 1000.0]])).round(4)
+    array([[-36.0437,  -0.    ]])
+    """
+    xp = namespace(x)
+    return xp.clip(xp.log_softmax(x), _LEAST, _MOST)
+
+
+@map_type
+class ClassLines(Map):
+    """softmax of a ln p − b ln(1 − p) + c over the classes that had rows; without b for vector scaling.
+
+    The other classes keep their probability: an unpenalised likelihood would send a class that never occurs to
+    probability 0, and there is no evidence for that.
+    """
+
+    present: Array = array("classes with calibration rows", "C", low=0, dtype="int64", order="increasing")
+    slopes: Array = array("of ln p, and of −ln(1 − p) if it is used", "A", "C")
+    offsets: Array = array("of a class", "C")
+
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        xp, scores = namespace(x), self.offsets
+        for i, feature in enumerate(class_features(x, self.slopes.shape[0])):
+            scores = scores + feature[..., self.present] * self.slopes[i]
+        log_inner = xp.log_softmax(scores)
+        if self.present.shape[0] == x.shape[-1]:
+            return log_inner
+        log_p = xp.log_softmax(x)
+        shared = log_inner + xp.log_sum_exp(log_p[..., self.present])
+        return xp.put_along(log_p, 0 * xp.argmax(log_p) + self.present, shared)
+
+    def check_fields(self, sizes: Mapping[str, int]) -> None:
+        """Raise a ValueError that names the field which is not as declared."""
+        super().check_fields(sizes)
+        if self.present[-1] >= sizes.get("K", np.inf):
+            raise ValueError(f"'present' holds {self.present[-1]}, declared are classes below {sizes['K']}")
+        if self.slopes.shape[0] not in (1, 2):
+            raise ValueError(f"'slopes' has {self.slopes.shape[0]} rows, declared are one or two")
+
+
+def class_features(x: Array, count: int) -> list[Array]:
+    """Return ln p and, if two are asked for, −ln(1 − p), with p and 1 − p clipped to [eps, 1 − eps].
+
+    1 − p of the top class is summed from the others: subtracting would leave no digit near p = 1.
+
+    >>> [f.round(4).tolist() for f in class_features(np.array([[0.0, 40.0]]), 2)]
+    [[[-36.0437, -0.0]], [[0.0, 36.0437]]]
+    """
+    if count == 1:
+        return [clipped_log_probs(x)]
+    xp = namespace(x)
+    p, top = xp.softmax(x), xp.argmax(x)
+    rest = xp.put_along(1 - p, top, xp.row_sum(xp.replaced(p, top, 0.0)))
+    return [clipped_log_probs(x), -xp.log(xp.clip(rest, EPS, 1 - EPS))]
+
+
+def present_classes(y: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the classes that have rows, ascending, and where labels stand among them."""
+    present, place = np.unique(y, return_inverse=True)
+    return present.astype(np.int64), place.astype(np.int64)
 
 
 def top_hits(logits: FloatArray, y: IntArray) -> Float64:

@@ -65,7 +65,7 @@ def fit_batches(
 
     Examples
     --------
-    >>> from hcal.calibrators.temperature import TemperatureScaling
+    >>> from hcal.calibrators.ts import TemperatureScaling
     >>> z, y = np.array([[0.0, 2.0]] * 4), np.array([1, 1, 1, 0])
     >>> blocks = [Batch(z[i : i + 2], "logits", y[i : i + 2], i) for i in (0, 2)]
     >>> cal = fit_batches(TemperatureScaling(), blocks)

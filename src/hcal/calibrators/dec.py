@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators._curves import default_floor
+from hcal.calibrators._log_odds import expit
 from hcal.calibrators._scaling import on_grid
 from hcal.calibrators.base import Calibrator, Fitted, class_ranks
 from hcal.calibrators.folds import deal_folds
-from hcal.calibrators.log_odds import expit
 from hcal.calibrators.parameters import parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, one_hot, softmax

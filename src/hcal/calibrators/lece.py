@@ -1,8 +1,7 @@
-"""Locally equal calibration errors (Valk & Kull, 2023), alone and after temperature scaling."""
+"""Locally equal calibration errors (Valk & Kull, 2023)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -14,7 +13,6 @@ from hcal.calibrators.folds import deal_folds, fold_sides
 from hcal.calibrators.parameters import parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, FloatArray, IntArray, one_hot, row_blocks, softmax
-from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
@@ -209,30 +207,3 @@ def held_out_nll(
                 chance = np.clip(moved[own] / moved.sum(axis=1), _LOG_CLIP, 1 - _LOG_CLIP)
                 total[i, j] -= np.log(chance).sum()
     return total / len(held)
-
-
-class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
-    """Temperature scaling, then ``lece`` on the scaled probabilities.
-
-    Valk, Kull, TMLR 2023. The temperature is fitted once on all calibration rows, not again in each fold.
-
-    Parameters
-    ----------
-    fraction, threshold, folds, input
-        As in :class:`LocallyEqualErrors`.
-
-    Examples
-    --------
-    >>> cal = TemperatureThenLocallyEqualErrors(fraction=1.0, threshold=0.0)
-    >>> cal.fit([[0.0, 2.0]] * 4, [1, 1, 1, 0]).predict_proba([[0.0, 2.0]]).round(6)
-    array([[0.25, 0.75]])
-    """
-
-    name = "ts_lece"
-    title = "Temperature scaling, then locally equal errors"
-
-    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        solved = solve_temperature(x, y)
-        learned = self._learn(x, y, solved.beta, groups)
-        info = {"temperature": 1 / solved.beta} | learned.info
-        return replace(learned, converged=solved.converged, message=solved.message, info=info)

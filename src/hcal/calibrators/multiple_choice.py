@@ -18,7 +18,7 @@ from hcal import leakage
 from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
 from hcal.calibrators.parameters import Estimator
 from hcal.calibrators.registry import make_calibrator
-from hcal.calibrators.temperature import Temperature, TemperatureScaling
+from hcal.calibrators.ts import TemperatureScaling
 from hcal.inputs import InputKind, to_numpy
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction

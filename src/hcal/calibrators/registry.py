@@ -1,36 +1,42 @@
-"""The methods by name: those of this folder, and others that were registered.
+"""The methods by name: a file of this folder is a method of that name, and others can be registered.
 
-A file is imported when one of its methods is asked for. Other packages add methods by :func:`register` or by entry
-points of the group ``hcal.methods``.
+``calibrators/ts.py`` holds ``ts``. A file is imported when its method is asked for. Other packages add methods by
+:func:`register` or by entry points of the group ``hcal.methods``.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 from importlib.metadata import entry_points
 from typing import Any, TypeGuard, TypeVar
 
+import hcal.calibrators as package
 from hcal.calibrators.base import Calibrator
 
 _Method = TypeVar("_Method", bound=type[Calibrator])
 #: A name goes into command lines, CSV files and tables.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-#: The file of this folder in which each of our methods is.
-_FILES = {
-    name: file
-    for file, names in {
-        "temperature": ("uncal", "ts", "ec", "ets", "sctl", "softbin"),
-        "linear": ("vs", "beta", "svs", "sms", "ms", "dir"),
-        "binning": ("hb", "bbq", "scabin", "imax"),
-        "isotonic": ("iso", "cir", "enir", "venn_abers"),
-        "log_odds": ("platt", "quadratic", "smooth_spline"),
-        "lece": ("lece", "ts_lece"),
-    }.items()
-    for name in names
-} | {name: name for name in ("dec", "diag", "gp", "h", "pool", "spline")}
+#: Files of this folder that hold no method.
+_NO_METHOD = {
+    "base",
+    "batches",
+    "files",
+    "folds",
+    "multilabel",
+    "multiple_choice",
+    "parameters",
+    "prior",
+    "registry",
+}
 _registered: dict[str, type[Calibrator]] = {}
+
+
+def _shipped() -> list[str]:
+    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return [name for name in names if not name.startswith("_") and name not in _NO_METHOD]
 
 
 def _is_method(cls: object) -> TypeGuard[type[Calibrator]]:
@@ -58,7 +64,7 @@ def register(cls: _Method) -> _Method:
 
     Examples
     --------
-    >>> from hcal.calibrators.temperature import Uncalibrated
+    >>> from hcal.calibrators.uncal import Uncalibrated
     >>> @register
     ... class Mine(Uncalibrated):
     ...     name, title = "mine", "A method of mine"
@@ -72,7 +78,7 @@ def register(cls: _Method) -> _Method:
         )
     if not isinstance(cls.name, str) or not _NAME.fullmatch(cls.name):
         raise ValueError(f"the name of a method is lower-case letters, digits and _, got {cls.name!r}")
-    if cls.name in _FILES:
+    if cls.name in _shipped():
         raise ValueError(f"{cls.name!r} is a method of hcal: give yours another name")
     if not cls.map_types:
         raise ValueError(f"{cls.__name__} declares no map_types: without them its files cannot be checked")
@@ -102,7 +108,7 @@ def list_calibrators() -> list[str]:
     >>> "ts" in list_calibrators()
     True
     """
-    return sorted({*_FILES, *_registered, *_plugins()})
+    return sorted({*_shipped(), *_registered, *_plugins()})
 
 
 def get_calibrator(name: str) -> type[Calibrator]:
@@ -115,8 +121,8 @@ def get_calibrator(name: str) -> type[Calibrator]:
     """
     if name in _registered:
         return _registered[name]
-    if name in _FILES:
-        module = importlib.import_module(f"hcal.calibrators.{_FILES[name]}")
+    if name in _shipped():
+        module = importlib.import_module(f"{package.__name__}.{name}")
         return next(cls for cls in vars(module).values() if _is_method(cls) and cls.name == name)
     if name in (plugins := _plugins()):
         found: type[Calibrator] = register(plugins[name].load())

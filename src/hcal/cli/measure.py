@@ -308,7 +308,7 @@ def certify(
 
 
 @command(
-    "hcal compare task.npz --methods ts,iso,pool", "hcal compare tasks/ --methods pool,h --out results.csv"
+    "hcal compare task.npz --methods ts,iso,pool", "hcal compare tasks/ --methods pool,h --out results.jsonl"
 )
 def compare(
     *,
@@ -319,7 +319,7 @@ def compare(
     sort: Annotated[str | None, Option(help="a metric: the best method first")] = None,
     folds: Annotated[int, Option(help="of a file without a test part")] = 5,
     out: Annotated[
-        Path | None, Option(help="a csv of finished cells: a run that ended goes on there")
+        Path | None, Option(help="a file of finished cells: a run that ended goes on there")
     ] = None,
     latex: Annotated[bool, Option("--latex", help="print a LaTeX table")] = False,
     markdown: Annotated[bool, Option("--markdown", help="print a markdown table")] = False,

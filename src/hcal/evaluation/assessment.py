@@ -108,17 +108,11 @@ class Assessment:
 
 
 def assess(
-    s: Sample,
-    certificate: Certificate,
-    top: CalibrationTest,
-    vector: CalibrationTest | None,
-    positive: int = 1,
-    name: str | None = None,
+    s: Sample, certificate: Certificate, top: CalibrationTest, vector: CalibrationTest | None, title: str
 ) -> Assessment:
-    """Bring the certificate and the tests of a sample together."""
+    """Bring the certificate and the tests of a sample together; the title names the event."""
     event, limit = certificate.headline, certificate.limit
     far = max([_share_far(event, limit), *_class_shares(certificate)])
-    title = "top label" if s.k > 2 else f"P({name or f'class {positive}'})"
     within = _within(title, event, limit, far, certificate.level)
     skill = knows_more(s, certificate.level)
     needed = event.rows_needed(limit) if within.status == "open" else None

@@ -256,7 +256,7 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
     options["class_names"] = options.get("class_names") or source.classes
     rows: dict[str, Any] = {"input": source.kind, "groups": sample.groups}
     content = measure_report(sample.scores, sample.y, calibrator, **rows, **options)
-    if found.result.n == len(sample.y):
+    if found.result.n == len(sample):
         return content
     return replace(
         content,

@@ -1,0 +1,33 @@
+"""Dirichlet calibration with off-diagonal and intercept regularisation (Kull et al., NeurIPS 2019)."""
+
+from __future__ import annotations
+
+from hcal.calibrators.base import Fitted
+from hcal.calibrators.ms import FoldMatrices
+from hcal.numerics import Float64, IntArray
+
+
+class DirichletCalibration(FoldMatrices):
+    """softmax(W log p + b) with the penalty, choice and averaging of ``ms``.
+
+    Kull, Perelló-Nieto, Kängsepp, Silva Filho, Song, Flach: Beyond temperature scaling: Obtaining
+    well-calibrated multiclass probabilities with Dirichlet calibration, NeurIPS 2019.
+
+    Parameters
+    ----------
+    penalty, folds, input
+        As in :class:`MatrixScaling`.
+
+    Examples
+    --------
+    >>> logits = [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]] * 50
+    >>> cal = DirichletCalibration().fit(logits, [1, 1, 0, 1, 0, 1, 0, 1] * 25)
+    >>> cal.predict_proba([[0.0, 1.0]]).round(2)
+    array([[0.25, 0.75]])
+    """
+
+    name = "dir"
+    title = "Dirichlet calibration"
+
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        return self._fit_matrices("log_probs", x, y, weight, groups)
