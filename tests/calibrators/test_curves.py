@@ -10,10 +10,11 @@ import pytest
 from scipy.special import expit, logit
 
 import hcal
-from hcal.calibrators import isotonic
+from hcal.calibrators import enir
 from hcal.calibrators._curves import default_floor
-from hcal.calibrators.binning import bic_weights, elbow_weights, maximise_information, seed_centres
-from hcal.calibrators.log_odds import log_odds
+from hcal.calibrators._log_odds import log_odds
+from hcal.calibrators.bbq import bic_weights, elbow_weights
+from hcal.calibrators.imax import maximise_information, seed_centres
 from helpers import fit_quietly, synthetic
 
 
@@ -102,8 +103,8 @@ def test_enir_path_solves_the_near_isotonic_problem() -> None:
     """Optimality of ½Σ(y − β)² + λΣ(β_i − β_{i+1})₊: prefix sums of β − y are 0 at rises, −λ at falls."""
     rng = np.random.default_rng(3)
     p = rng.random(60)
-    _, start = isotonic.start_groups(p, (rng.random(60) < p).astype(float))
-    models = list(isotonic.path(start))
+    _, start = enir.start_groups(p, (rng.random(60) < p).astype(float))
+    models = list(enir.path(start))
     assert len(models) > 3
     for model in models:
         spread = np.repeat(model.beta, model.width)
@@ -118,7 +119,7 @@ def test_enir_path_solves_the_near_isotonic_problem() -> None:
 
 
 def test_enir_refuses_what_would_take_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isotonic, "_MAX_WORK", 100.0)
+    monkeypatch.setattr(enir, "_MAX_WORK", 100.0)
     logits, y = synthetic(300, 2)
     with pytest.raises(ValueError, match="fit it on a subset of the rows"):
         hcal.make_calibrator("enir").fit(logits, y)

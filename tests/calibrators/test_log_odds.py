@@ -11,11 +11,12 @@ from scipy.special import expit, logit
 from sklearn.isotonic import isotonic_regression
 
 import hcal
-from hcal.calibrators import isotonic
+from hcal.calibrators import cir, venn_abers
 from hcal.calibrators._curves import pool_equal
+from hcal.calibrators._log_odds import log_odds, platt_targets
 from hcal.calibrators.base import by_content
 from hcal.calibrators.folds import deal_folds
-from hcal.calibrators.log_odds import _bending, _grouped, _left_out, _natural, log_odds, platt_targets
+from hcal.calibrators.smooth_spline import _bending, _grouped, _left_out, _natural
 from hcal.solvers.nll import logistic
 from helpers import DATA, fit_quietly, synthetic
 
@@ -176,7 +177,7 @@ def test_spline_follows_a_curve_and_leaves_a_line_alone() -> None:
 def test_cir_shrinks_flat_stretches_to_their_centres() -> None:
     p = np.array([0.1, 0.2, 0.4, 0.6, 0.9])
     hit = np.array([0.0, 1.0, 0.0, 1.0, 1.0])
-    knots, values = isotonic._centered(p, hit, None)
+    knots, values = cir._centered(p, hit, None)
     # 0 | 1 0 pooled to ½ at .3 | 1 1, which stays flat
     np.testing.assert_allclose(knots, [0.1, 0.3, 0.6, 0.9])
     np.testing.assert_allclose(values, [0.0, 0.5, 1.0, 1.0])
@@ -186,7 +187,7 @@ def test_cir_weighs_the_centre_and_passes_the_isotonic_means() -> None:
     rng = np.random.default_rng(0)
     p, weight = rng.random(400), rng.integers(1, 4, 400).astype(float)
     hit = (rng.random(400) < p).astype(float)
-    knots, values = isotonic._centered(p, hit, weight)
+    knots, values = cir._centered(p, hit, weight)
     order = np.argsort(p)
     level = isotonic_regression(hit[order], sample_weight=weight[order])
     for value in np.unique(level[(level > 0) & (level < 1)]):
@@ -206,7 +207,7 @@ def test_bridges_are_the_isotonic_fits_with_a_hit_added() -> None:
         size = rng.integers(1, 30)
         mass = rng.integers(1, 4, size).astype(float)
         hits = np.minimum(rng.integers(0, 4, size), mass).astype(float)
-        found = isotonic.with_a_hit(mass, hits)
+        found = venn_abers.with_a_hit(mass, hits)
         for j in range(size):
             more = mass + (np.arange(size) == j)
             rate = (hits + (np.arange(size) == j)) / more

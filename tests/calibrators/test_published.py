@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.calibrators import binning
-from hcal.calibrators.log_odds import log_odds
+from hcal.calibrators import imax
+from hcal.calibrators._log_odds import log_odds
 from helpers import fit_quietly, load_task
 
 
@@ -143,11 +143,11 @@ def test_published_numbers_of_imax_from_its_published_start() -> None:
     z, y_cal, logits, y = load_task("cifar10_resnet110")
     odds = log_odds(z.astype(np.float64)).T
     positives = np.sort(odds[y_cal, np.arange(len(y_cal))])
-    start = binning.seed_centres(odds.ravel(), 15, 755619)
+    start = imax.seed_centres(odds.ravel(), 15, 755619)
     odds = np.sort(odds, axis=None)
-    edges = binning.maximise_information(odds, start)
-    values = binning.label_frequencies(odds, positives, edges)
-    found = binning.SharedBins(edges=edges, values=values, floor=np.array(1e-25))
+    edges = imax.maximise_information(odds, start)
+    values = imax.label_frequencies(odds, positives, edges)
+    found = imax.SharedBins(edges=edges, values=values, floor=np.array(1e-25))
     p = found.probabilities(logits.astype(np.float64))
     m = hcal.metrics
     assert (m.ece_ew(p, y), m.cwece_a(p, y), m.nll(p, y)) == pytest.approx(

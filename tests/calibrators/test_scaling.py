@@ -10,8 +10,8 @@ from hcal.calibrators import lece
 from hcal.calibrators.base import by_content
 from hcal.calibrators.dec import critic_gain, train_critic
 from hcal.calibrators.folds import deal_folds, fold_sides
-from hcal.calibrators.linear import penalty_grid
-from hcal.calibrators.temperature import soft_binned_error
+from hcal.calibrators.ms import penalty_grid
+from hcal.calibrators.softbin import soft_binned_error
 from hcal.solvers.temperature import top_probability
 from helpers import fit_quietly, synthetic
 

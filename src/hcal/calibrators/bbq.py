@@ -7,12 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hcal.calibrators._curves import (
-    Curve,
-    CurvePerClass,
-    FitCurve,
-    pool_equal,
-)
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
 from hcal.calibrators.hb import bin_rates
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._curves import (
-    Curve,
-    CurvePerClass,
-    FitCurve,
-)
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve
 from hcal.calibrators.iso import isotonic_points
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 

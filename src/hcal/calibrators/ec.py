@@ -9,11 +9,7 @@ from hcal.calibrators.base import Fitted
 from hcal.calibrators.parameters import parameters
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.nll import unit_weight
-from hcal.solvers.temperature import (
-    logit_scale,
-    solve_increasing,
-    top_probability,
-)
+from hcal.solvers.temperature import logit_scale, solve_increasing, top_probability
 
 
 @parameters

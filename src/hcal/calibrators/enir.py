@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.calibrators._curves import (
-    Curve,
-    CurvePerClass,
-    FitCurve,
-    columns,
-    pool_equal,
-)
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, columns, pool_equal
 from hcal.calibrators.bbq import bic_weights, binary_cross_entropy
 from hcal.numerics import Float64, FloatArray, IntArray, run_starts
 

@@ -12,9 +12,7 @@ from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, row_blocks, softmax
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import minimise_scalar
-from hcal.solvers.temperature import (
-    solve_temperature,
-)
+from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
 _BLOCK_EVENTS = 65_536

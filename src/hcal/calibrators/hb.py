@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._curves import (
-    Curve,
-    CurvePerClass,
-    FitCurve,
-    pool_equal,
-)
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
 from hcal.calibrators._scaling import EPS
 from hcal.calibrators.parameters import parameters, whole_number
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums

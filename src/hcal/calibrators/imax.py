@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import logit
 
-from hcal.calibrators._curves import (
-    MOST,
-    default_floor,
-    floor_field,
-    normalised,
-)
+from hcal.calibrators._curves import MOST, default_floor, floor_field, normalised
 from hcal.calibrators._log_odds import expit, log_odds
 from hcal.calibrators._scaling import EPS
 from hcal.calibrators.base import Calibrator, Fitted

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from hcal.calibrators._curves import (
-    Curve,
-    CurvePerClass,
-    FitCurve,
-    pool_equal,
-)
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
 from hcal.numerics import Float64, FloatArray, IntArray
 
 

@@ -7,11 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hcal.calibrators._scaling import (
-    clipped_log_probs,
-    on_grid,
-    without_mean,
-)
+from hcal.calibrators._scaling import clipped_log_probs, on_grid, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
 from hcal.calibrators.parameters import parameters

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import leakage
+from hcal.calibrators._scaling import Temperature
 from hcal.calibrators.base import CalibrationWarning, Calibrator, Fitted, Preserves
 from hcal.calibrators.parameters import Estimator
 from hcal.calibrators.registry import make_calibrator

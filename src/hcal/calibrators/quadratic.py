@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._log_odds import (
-    OddsMap,
-    fit_events,
-    increasing_logistic,
-    log_odds,
-    platt_targets,
-)
+from hcal.calibrators._log_odds import OddsMap, fit_events, increasing_logistic, log_odds, platt_targets
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray

@@ -7,14 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from hcal import xp
-from hcal.calibrators._curves import (
-    Curve,
-    Curves,
-    columns,
-    default_floor,
-    fit_curves,
-    read_curves,
-)
+from hcal.calibrators._curves import Curve, Curves, columns, default_floor, fit_curves, read_curves
 from hcal.calibrators._log_odds import expit
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters, whole_number

@@ -10,11 +10,7 @@ from hcal.calibrators._scaling import OneTemperature
 from hcal.calibrators.base import Fitted
 from hcal.numerics import Float64, IntArray
 from hcal.solvers.nll import unit_weight
-from hcal.solvers.temperature import (
-    label_derivatives,
-    solve_increasing,
-    solve_temperature,
-)
+from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
 
 # Published for ``sctl``: where α, β start, and the first step of the solver whose second evaluation fits them.
 _ALPHA, _BETA, _LEARNING_RATE = 1.0, 1.5, 0.02

@@ -5,9 +5,7 @@ from __future__ import annotations
 from hcal.calibrators._scaling import OneTemperature
 from hcal.calibrators.base import Fitted
 from hcal.numerics import Float64, IntArray
-from hcal.solvers.temperature import (
-    solve_temperature,
-)
+from hcal.solvers.temperature import solve_temperature
 
 
 class TemperatureScaling(OneTemperature):

@@ -8,13 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs, xp
-from hcal.calibrators._curves import (
-    Curve,
-    columns,
-    end_to_end,
-    pool_equal,
-    read_curves,
-)
+from hcal.calibrators._curves import Curve, columns, end_to_end, pool_equal, read_curves
 from hcal.calibrators._log_odds import OddsMap, event_labels, events, log_odds, log_sigmoid
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._scaling import (
-    ClassLines,
-    clipped_log_probs,
-    present_classes,
-)
+from hcal.calibrators._scaling import ClassLines, clipped_log_probs, present_classes
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.numerics import Float64, IntArray, softmax
 from hcal.solvers.families import ClassLinear
