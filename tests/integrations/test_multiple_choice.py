@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.integrations.multiple_choice import MultipleChoiceCalibrator
+from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from helpers import synthetic
 
 

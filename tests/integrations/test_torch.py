@@ -113,7 +113,7 @@ def test_a_state_dict_is_the_calibrator(ts, default, tmp_path) -> None:
     with pytest.raises(ValueError, match="no calibrator yet"):
         CalibratedModule(nn.Linear(3, 4))(x)
     broken = state | {"head._extra_state": torch.zeros(100, dtype=torch.uint8)}
-    with pytest.raises(RuntimeError, match="not a whole hcal model"):
+    with pytest.raises(ValueError, match="not a whole hcal model"):
         CalibratedModule(nn.Linear(3, 4), ts).load_state_dict(broken)
 
 

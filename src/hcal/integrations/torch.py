@@ -179,20 +179,6 @@ class CalibrationHead(nn.Module):
         if content and (self.calibrator is None or content != _to_bytes(self.calibrator)):
             self._become(_from_bytes(content))
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str],
-        unexpected: list[str], errors: list[str],
-    ) -> None:  # fmt: skip
-        # The file of the calibrator says all: the buffers follow from it.
-        structure = state_dict.get(f"{prefix}_extra_state")
-        if structure is None:
-            missing.append(f"{prefix}_extra_state")
-            return
-        try:
-            self.set_extra_state(structure)
-        except ValueError as error:
-            errors.append(f"{prefix or 'head'}: {error}")
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibrationHead:
         # .half() must not round the constants: only the device of what `fn` makes is taken over.
         for module in self.modules():
