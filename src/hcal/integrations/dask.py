@@ -17,8 +17,8 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.batches import fit_batches
-from hcal.certificates.result import TOLERANCE, Certificate
-from hcal.certificates.streaming import CertificateStream
+from hcal.certificates import Certificate, CertificateStream
+from hcal.certificates.event import TOLERANCE
 from hcal.extras import load_extra
 from hcal.inputs import InputKind
 from hcal.io.blocks import Batch
@@ -162,7 +162,6 @@ def certify(
     *,
     groups: Any = None,
     level: float = 0.95,
-    assume: str | None = None,
     tolerance: float = TOLERANCE,
     positive: int = 1,
     input: InputKind = "probs",
@@ -176,7 +175,7 @@ def certify(
     y : dask Array or Series of shape (N,)
         Integer labels 0..K−1.
     groups : dask Array or Series of shape (N,), optional
-    level, assume, tolerance, positive, input, classes
+    level, tolerance, positive, input, classes
         As in :func:`hcal.certify`.
 
     Examples
@@ -188,7 +187,7 @@ def certify(
     whole, columns = _aligned(probs, y=y, groups=groups)
     empty: Any = partial(CertificateStream, _classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns)
-    return stream.certify(level=level, assume=assume, tolerance=tolerance, classes=classes)
+    return stream.certify(level=level, tolerance=tolerance, classes=classes)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
