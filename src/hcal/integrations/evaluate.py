@@ -84,7 +84,7 @@ def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
 
     metric = get_metric(name)
 
-    class Module(huggingface.Metric):  # type: ignore[misc]
+    class Module(huggingface.Metric):  # type: ignore[misc, name-defined]
         def _info(self) -> Any:
             return huggingface.MetricInfo(
                 description=f"{metric.title}: {metric.explain}",

@@ -144,8 +144,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         logits = np.concatenate([self._logits(model, _safe_indexing(X, rows)) for model, rows in pairs])
         rows = np.concatenate(held_out)
         calibrator = self._new_calibrator(self._response(models[0]))
-        own, members = (None if a is None else a[rows] for a in (weight, members))
-        self.calibrator_ = calibrator.fit(logits, labels[rows], own, groups=members, classes=self._names())
+        own, of = (None if a is None else a[rows] for a in (weight, members))
+        self.calibrator_ = calibrator.fit(logits, labels[rows], own, groups=of, classes=self._names())
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))

@@ -20,6 +20,7 @@ from hcal.certificates import Alarm, Monitor
 from hcal.inputs import InputKind, check_kind
 from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
+from hcal.passes import merged
 
 __all__ = ["DistributedMetrics", "DistributedMonitor"]
 
@@ -92,7 +93,8 @@ class DistributedMetrics(_Accumulator):
     def reduced(self) -> StreamingMetrics:
         """Return what all ranks have seen; this rank's own part stays as it is."""
         parts = map(StreamingMetrics.from_state, _gathered(self.part.state, self.group))
-        return merged(parts, partial(StreamingMetrics, self.part.n_classes, self.part.metrics))
+        empty = partial(StreamingMetrics, self.part.n_classes, self.part.metrics)
+        return merged(parts, empty)
 
     def reset(self) -> None:
         """Forget this rank's rows."""
