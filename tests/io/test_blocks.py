@@ -132,17 +132,18 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     assert (whole.dropped, len(whole.values)) == (129, 771)
 
 
-def test_text_that_comes_late_is_refused(tmp_path: Path) -> None:
-    """A block of numbers is read as numbers; that text follows says that they were names."""
+def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Path) -> None:
+    """Cells of a text file are text: 007 is no 7, and a class named 3 is no position."""
     path = tmp_path / "a.csv"
-    lines = ["probs_0,probs_1,y,key", *(f"0.25,0.75,1,{i}" for i in range(2000))]
+    lines = ["probs_0,probs_1,y,key", *(f"0.25,0.75,1,{i:03}" for i in range(2000))]
     path.write_text("\n".join([*lines, "0.5,0.5,cat,x7"]))
-    with pytest.raises(ValueError, match="holds numbers in the first rows and text"):
+    with pytest.raises(ValueError, match="counting from row 2,000: y holds text"):
         list(batches(path, Request(id="key"), rows=500))
-    # Text that looks like a number stays text, in a block where all do.
-    lines = ["probs_0,probs_1,y,key", "0.25,0.75,1,007", *(f"0.25,0.75,1,{i}" for i in range(2000))]
     path.write_text("\n".join(lines))
-    assert all(b.ids.dtype.kind == "U" for b in batches(path, Request(id="key"), rows=500))
+    found = list(batches(path, Request(id="key"), rows=500))
+    assert (found[0].ids[7], found[3].ids[-1], found[0].y[0]) == ("007", "1999", 1)
+    path.write_text("p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n")
+    assert [b.y.tolist() for b in batches(path, Request("p_*"), rows=4)] == [[1, 1, 1, 1], [2]]
 
 
 def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
