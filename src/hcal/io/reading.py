@@ -410,7 +410,7 @@ def read(
     >>> _ = path.write_text("id,logit_cat,logit_dog,target\\n7,0.5,1.5,dog\\n8,2.5,0.5,cat\\n")
     >>> data = read(path, Request(scores="logit_*", label="target", id="id"))
     >>> data.kind, data.classes, data.ids, data.labels()
-    ('logits', ('cat', 'dog'), array([7, 8]), array([1, 0]))
+    ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
     request = request or Request()
     paths = files_of(path)
