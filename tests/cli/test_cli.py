@@ -58,6 +58,34 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
     assert info == expected.info_
 
 
+def test_a_fit_loads_nothing_that_it_does_not_use(task: Path) -> None:
+    """A missing attribute of a fitted calibrator once imported scikit-learn, pandas and scipy.stats: 1 s."""
+    code = "import sys; sys.argv[0] = 'hcal'\nfrom hcal.cli.app import app\ntry: app()\nexcept SystemExit: pass\n"
+    command = [
+        sys.executable,
+        "-c",
+        f"{code}print(*sys.modules)",
+        "fit",
+        task,
+        "-o",
+        task.with_name("m.hcal"),
+        "-q",
+    ]
+    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    heavy = {
+        "sklearn",
+        "pandas",
+        "pyarrow",
+        "torch",
+        "matplotlib",
+        "numba",
+        "scipy.stats",
+        "joblib",
+        "jinja2",
+    }
+    assert loaded & heavy == set()
+
+
 def test_apply_reads_the_test_part_and_writes_what_the_library_computes(task: Path, model: Path) -> None:
     path = task.with_name("probs.npz")
     result = run("apply", model, task, "-o", path)

@@ -96,8 +96,8 @@ class Estimator:
 
         def __getattr__(self, name: str) -> Any:
             """Say that there was no fit: what it learns ends in one underscore."""
-            own = type(self).__name__
-            if not name.endswith("_") or name.endswith("__"):
+            own, fitted = type(self).__name__, any(known.endswith("_") for known in vars(self))
+            if fitted or not name.endswith("_") or name.endswith("__"):
                 raise AttributeError(f"{own!r} object has no attribute {name!r}")
             from sklearn.exceptions import NotFittedError
 

@@ -17,31 +17,20 @@ from numpy.typing import NDArray
 
 from hcal import inputs, leakage
 from hcal.calibrators.base import Calibrator
-from hcal.certificates.streaming import CertificateStream
+from hcal.certificates import CertificateStream
 from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
-from hcal.evaluation.result import Difference, Evaluation, Result
+from hcal.evaluation.result import Difference, Evaluation
 from hcal.io.blocks import Batch, Batches, read_piece, rows_from
 from hcal.io.probabilities import to_probs
 from hcal.io.reading import Piece
-from hcal.metrics.registry import METRICS
 from hcal.metrics.streaming import NAMES, StreamingMetrics
-from hcal.numerics import FloatArray, IntArray
 from hcal.passes import Runner, add_up
 
 #: A sample has at most so many rows, some metrics look at all pairs of them; and so many numbers.
 SAMPLE_ROWS: Final = 20_000
 SAMPLE_NUMBERS: Final = 2**23
-
-
-@dataclass(frozen=True)
-class SampledScores:
-    """Rows of the sample, in the order of the source: scores (M, K), labels, and what came with them."""
-
-    scores: NDArray[Any]
-    y: IntArray
-    weight: NDArray[Any] | None = None
-    groups: NDArray[Any] | None = None
+_COLUMNS: Final = ("scores", "y", "groups", "weight")
 
 
 @dataclass(frozen=True)
@@ -54,21 +43,25 @@ class BatchedEvaluation:
         Of the calibrator's probabilities, and of the source's own where there is a calibrator (else None).
     how : dict of str
         By metric: ``"all rows"``, ``"all rows, within …"`` or ``"sample"``.
-    sample_rows : int
     argmax_changed : int
         Rows to which the calibrator gave another most probable class.
     learned_from : float
         The share of these rows that the calibrator was fitted on.
-    sample : SampledScores
+    sample : Batch
+        The rows of the sample, in the order of the source.
     """
 
     result: Evaluation
     before: Evaluation | None
     how: dict[str, str]
-    sample_rows: int
     argmax_changed: int
     learned_from: float
-    sample: SampledScores
+    sample: Batch
+
+    @property
+    def sample_rows(self) -> int:
+        """How many rows the sample has."""
+        return len(self.sample)
 
     @property
     def sampled(self) -> str:
@@ -80,13 +73,12 @@ class BatchedEvaluation:
         """Which numbers come from all rows, and which from how large a sample."""
         if self.result.n == self.sample_rows:
             return []
-        sample = self.sampled
         by: dict[str, list[str]] = {}
         for name, how in self.how.items():
-            by.setdefault(how, []).append(name)
-        told = [f"{how if how != 'sample' else sample}: {', '.join(by[how])}" for how in by]
+            by.setdefault(self.sampled if how == "sample" else how, []).append(name)
+        told = [f"{how}: {', '.join(names)}" for how, names in by.items()]
         if self.result.ci is not None:
-            told.append(f"intervals: of the {sample}, so wider than those of all rows")
+            told.append(f"intervals: of the {self.sampled}, so wider than those of all rows")
         return told
 
 
@@ -98,87 +90,61 @@ class _Part:
         self.groups = CertificateStream(n_classes, positive=positive) if grouped else None
         self.rows: leakage.Fingerprint | None = None
         self.changed = 0
-        self.sample: list[SampledScores] = []
+        self.sample: list[Batch] = []
 
     def update(self, batch: Batch, calibrator: Calibrator | None, rows: NDArray[np.int64]) -> None:
-        """Add a block; ``rows`` are the numbers of those that belong to the sample."""
-        y: IntArray = np.asarray(batch.y)
+        """Add a block; ``rows`` are the numbers of all rows that belong to the sample."""
         raw = probs = to_probs(batch.scores, batch.kind)
-        self.before.update(raw, y, batch.weight)
+        self.before.update(raw, batch.y, batch.weight)
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(batch.scores))[0]
-            self.after.update(probs, y, batch.weight)
+            self.after.update(probs, batch.y, batch.weight)
             self.changed += int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
             x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
-            self._add_rows(leakage.fingerprint(x))
+            self.rows = leakage.merge_fingerprints(self.rows, leakage.fingerprint(x))
         if self.groups is not None:
-            self.groups.update(probs, y, batch.groups)
-        mine = numbers_between(rows, batch.start, batch.start + len(batch)) - batch.start
-        beside = (None if a is None else a[mine] for a in (batch.weight, batch.groups))
-        self.sample.append(SampledScores(batch.scores[mine], y[mine], *beside))
+            self.groups.update(probs, batch.y, batch.groups)
+        ends = np.searchsorted(rows, [batch.start, batch.start + len(batch)])
+        mine = rows[slice(*ends)] - batch.start
+        columns = {name: getattr(batch, name) for name in _COLUMNS}
+        taken: dict[str, Any] = {name: None if x is None else x[mine] for name, x in columns.items()}
+        self.sample.append(replace(batch, **taken))
 
     def merge(self, other: Self) -> Self:
         """Add what another part has seen, of rows that come after."""
         self.before.merge(other.before)
         self.after.merge(other.after)
-        self._add_rows(other.rows)
+        self.rows = leakage.merge_fingerprints(self.rows, other.rows)
         if self.groups is not None and other.groups is not None:
             self.groups.merge(other.groups)
         self.changed += other.changed
         self.sample += other.sample
         return self
 
-    def _add_rows(self, rows: leakage.Fingerprint | None) -> None:
-        if rows is not None:
-            self.rows = rows if self.rows is None else leakage.merge_fingerprints(self.rows, rows)
-
-    def sampled(self) -> SampledScores:
+    def sampled(self) -> Batch:
         """Return the rows of the sample together."""
-
-        def column(name: str) -> Any:
-            found = [getattr(s, name) for s in self.sample if len(s.y)]
-            return None if found[0] is None else np.concatenate(found)
-
-        return SampledScores(*(column(name) for name in ("scores", "y", "weight", "groups")))
-
-    def share_fitted(self, calibrator: Calibrator | None) -> float:
-        """Return the share of these rows that the calibrator was fitted on."""
-        fitted = getattr(calibrator, "fitted_on_", None)
-        return 0.0 if fitted is None or self.rows is None else leakage.overlap(fitted, self.rows).share
+        parts = [batch for batch in self.sample if len(batch)]
+        columns = {name: [getattr(batch, name) for batch in parts] for name in _COLUMNS}
+        joined: dict[str, Any] = {n: None if x[0] is None else np.concatenate(x) for n, x in columns.items()}
+        return replace(parts[0], **joined)
 
 
-def numbers_between(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
-    """Return the sorted numbers of rows that lie in start..stop − 1."""
-    return rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)]
+def sample_numbers(n_rows: int, n_classes: int) -> NDArray[np.int64]:
+    """Return the numbers of the rows that a sample holds, sorted: the same, whoever reads the rows.
 
-
-def sample_numbers(n_rows: int, n_classes: int, random_state: int = 0) -> NDArray[np.int64]:
-    """Return the numbers of the rows that a sample holds, sorted: by the seed alone, whoever reads the rows.
-
-    Parameters
-    ----------
-    n_rows, n_classes, random_state : int
-
-    Returns
-    -------
-    array of int
-
-    Examples
-    --------
     >>> sample_numbers(5, 2), len(sample_numbers(10**9, 1000))
     (array([0, 1, 2, 3, 4]), 8388)
     """
     size = min(n_rows, SAMPLE_ROWS, max(SAMPLE_NUMBERS // n_classes, 1))
     if size == n_rows:
         return np.arange(n_rows, dtype=np.int64)
-    rng = np.random.default_rng(random_state)
+    rng = np.random.default_rng(0)
     return np.sort(rng.choice(n_rows, size, replace=False, shuffle=False)).astype(np.int64)
 
 
 def _measure(
-    empty: Callable[[], _Part], calibrator: Calibrator | None, work: tuple[Piece, NDArray[np.int64]]
+    empty: Callable[[], _Part], calibrator: Calibrator | None, rows: NDArray[np.int64], piece: Piece
 ) -> _Part:
-    piece, rows = work
     part = empty()
     for batch in read_piece(piece):
         with rows_from(batch.start):
@@ -195,7 +161,6 @@ def evaluate_batches(
     positive: int = 1,
     runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
-    random_state: int = 0,
 ) -> BatchedEvaluation:
     """Evaluate a source's probabilities, and what a calibrator makes of them, in one pass over its rows.
 
@@ -204,8 +169,8 @@ def evaluate_batches(
     source : Batches
         Of files, with labels.
     calibrator : Calibrator, optional
-    metrics, ci, positive, random_state
-        As for :func:`hcal.evaluate`; the seed also draws the sample.
+    metrics, ci, positive
+        As for :func:`hcal.evaluate`.
     runner : Runner, optional
         Who works on the pieces; this process by default. The numbers do not depend on it.
     advance : callable, optional
@@ -227,53 +192,40 @@ def evaluate_batches(
     metrics = metrics if metrics is None or isinstance(metrics, str) else list(metrics)
     wanted = {*chosen_metrics(metrics)[0], "nll", "accuracy"}  # by these a collapse is recognised
     source.check_labels()
-    pieces = source.pieces()
-    rows = sample_numbers(sum(map(len, pieces)), source.n_classes, random_state)
-    work = [(piece, numbers_between(rows, piece.start, piece.start + len(piece))) for piece in pieces]
-    grouped = source.first.groups is not None
-    streamed = [name for name in NAMES if name in wanted]
-    empty = partial(_Part, source.n_classes, streamed, positive, grouped)
-    function = partial(_measure, empty, calibrator)
-    whole = add_up(function, work, empty, runner=runner, advance=advance, size=lambda w: len(w[0]))
-    options: dict[str, Any] = {"positive": positive, "random_state": random_state}
-    return _result(whole, source, calibrator, metrics, ci, options)
+    pieces, grouped = source.pieces(), source.first.groups is not None
+    rows = sample_numbers(sum(map(len, pieces)), source.n_classes)
+    empty = partial(_Part, source.n_classes, [n for n in NAMES if n in wanted], positive, grouped)
+    function = partial(_measure, empty, calibrator, rows)
+    whole = add_up(function, pieces, empty, runner=runner, advance=advance, size=len)
 
-
-def _result(
-    whole: _Part,
-    source: Batches,
-    calibrator: Calibrator | None,
-    metrics: Any,
-    ci: Any,
-    options: dict[str, Any],
-) -> BatchedEvaluation:
     sample = whole.sampled()
     names = None if source.classes is None else [str(name) for name in source.classes]  # of positions
-    options |= {"sample_weight": sample.weight, "groups": sample.groups, "classes": names}
-    raw: FloatArray = to_probs(sample.scores, source.kind)
-    before = result = _over_all(evaluate(raw, sample.y, metrics, ci, **options), whole.before, None)
+    options: dict[str, Any] = {"positive": positive, "sample_weight": sample.weight}
+    options |= {"groups": sample.groups, "classes": names}
+    raw = to_probs(sample.scores, source.kind)
+    streamed, before, learned = whole.before, None, 0.0
+    result = _over_all(evaluate(raw, sample.y, metrics, ci, **options), streamed, None)
     if calibrator is not None:
+        streamed, before = whole.after, result
         probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
         drawn = evaluate(probs, sample.y, metrics, ci, baseline=raw, **options)
-        result = _over_all(drawn, whole.after, before)
-    if whole.groups is not None and len(sample.y) < result.n:
-        result = replace(result, certificate=whole.groups.certify(level=ci or 0.95, classes=names))
-    bounds = (whole.before if calibrator is None else whole.after).bounds()
-    return BatchedEvaluation(
-        result,
-        None if calibrator is None else before,
-        {name: _how(name, bounds, len(sample.y) == result.n) for name in result.results},
-        len(sample.y),
-        whole.changed,
-        whole.share_fitted(calibrator),
-        sample,
-    )
+        result = _over_all(drawn, streamed, before)
+        fitted = getattr(calibrator, "fitted_on_", None)
+        if fitted is not None and whole.rows is not None:
+            learned = leakage.overlap(fitted, whole.rows).share
+    how = dict.fromkeys(result.results, "all rows")
+    if len(sample) < result.n:
+        bounds = streamed.bounds() | {n: None for n in how if n not in NAMES}
+        how = {name: _how(bounds[name]) for name in how}
+        if whole.groups is not None:
+            result = replace(result, certificate=whole.groups.certify(level=ci or 0.95, classes=names))
+    return BatchedEvaluation(result, before, how, whole.changed, learned, sample)
 
 
-def _how(name: str, bounds: dict[str, float], complete: bool) -> str:
-    if complete or bounds.get(name) == 0:
-        return "all rows"
-    return f"all rows, within {bounds[name]:.1e}" if name in bounds else "sample"
+def _how(bound: float | None) -> str:
+    if bound is None:
+        return "sample"
+    return f"all rows, within {bound:.1e}" if bound else "all rows"
 
 
 def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation | None) -> Evaluation:
@@ -281,19 +233,13 @@ def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation 
     if drawn.n == streamed.n:
         return drawn
     values: dict[str, Any] = streamed.result() | {"mean_confidence": streamed.mean_confidence}
-    summary = {name: values[name] for name in ("accuracy", "mean_confidence", "nll")}
-    results = {
-        name: Result(values[name], METRICS[name], found.interval) if name in NAMES else found
-        for name, found in drawn.results.items()
-    }
+    told = {name: values[name] for name in ("accuracy", "mean_confidence", "nll")}
+    results = {n: replace(r, value=values[n]) if n in NAMES else r for n, r in drawn.results.items()}
     differences = {
         name: Difference(before[name], results[name].value - before[name], d.low, d.high)
         for name, d in drawn.differences.items()
         if before is not None
     }
-    reasons = collapse_reasons(
-        **summary, n_classes=drawn.k, nll_before=None if before is None else before.nll
-    )
-    return replace(
-        drawn, n=streamed.n, results=results, differences=differences, collapse=tuple(reasons), **summary
-    )
+    reasons = collapse_reasons(**told, n_classes=drawn.k, nll_before=None if before is None else before.nll)
+    told |= {"n": streamed.n, "results": results, "differences": differences, "collapse": tuple(reasons)}
+    return replace(drawn, **told)

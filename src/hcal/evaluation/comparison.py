@@ -1,17 +1,15 @@
 """``hcal.compare``: tasks × methods × metrics, every cell fitted and measured once, then brought together.
 
-A *cell* is one method on one task. :func:`run_cell` fits and measures it, :func:`aggregate` makes the table.
+A *cell* is one method on one task. :func:`run_cell` fits and measures it, :class:`Comparison` is the table.
 Finished cells can be kept in a results file, which a later call goes on from. The module is not named
 ``compare`` so that ``hcal.compare`` is the function, whatever is imported first.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,12 +22,14 @@ import numpy as np
 from hcal import inputs, leakage
 from hcal._version import __version__
 from hcal.calibrators import Calibrator, list_calibrators, make_calibrator
-from hcal.calibrators.folds import deal_folds
 from hcal.evaluation.comparison_table import Cell, Comparison
+from hcal.evaluation.crossfit import predict_unseen, score_folds
+from hcal.evaluation.evaluator import chosen_metrics
 from hcal.io.class_names import check_classes, encode
-from hcal.metrics import Sample, get_metric, list_metrics
+from hcal.metrics import Sample
 from hcal.metrics.registry import add_metrics, metrics_of_others
-from hcal.metrics.resampling import measure, replicates, resample_blocks
+from hcal.metrics.resampling import bootstrap, measure
+from hcal.metrics.scores import mean_confidence
 from hcal.numerics import FloatArray, IntArray
 from hcal.progress import progress as show_progress
 from hcal.progress import silent
@@ -60,15 +60,33 @@ class Task:
 
     @classmethod
     def from_arrays(
-        cls, name: str, cal: Any, cal_y: Any, test: Any, test_y: Any, input: inputs.InputKind = "logits"
+        cls,
+        name: str,
+        cal: Any,
+        cal_y: Any,
+        test: Any = None,
+        test_y: Any = None,
+        input: inputs.InputKind = "logits",
+        folds: int | None = None,
+        groups: Any = None,
     ) -> Task:
-        """Return a task of arrays, checked; warn where rows of the two parts coincide."""
+        """Return a task of arrays, checked, with a test part or with folds; warn where rows coincide."""
+        if (test is None) != (test_y is None):
+            raise ValueError("test_logits and test_y belong together: give both, or neither and folds")
+        if test is not None and (folds is not None or groups is not None):
+            raise ValueError("folds and groups divide the calibration part; with a test part leave them out")
+        if test is None and folds is None:
+            raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
+        kind: inputs.InputKind = "logits" if input == "logits" else "log_probs"
         fit, _ = inputs.check_logits(cal, input=input)
+        labels = inputs.check_labels(cal_y, *fit.shape)
+        if folds is not None:
+            fold = score_folds(fit, folds, inputs.check_groups(groups, len(labels)))
+            return cls(name, fit, labels, fit, labels, kind, fold)
         scores, _ = inputs.check_logits(test, input=input, n_classes=fit.shape[1])
-        y = inputs.check_labels(cal_y, *fit.shape), inputs.check_labels(test_y, *scores.shape)
         if text := leakage.coincidence(fit, scores):
             warnings.warn(text, UserWarning, stacklevel=4)
-        return cls(name, fit, y[0], scores, y[1], "logits" if input == "logits" else "log_probs")
+        return cls(name, fit, labels, scores, inputs.check_labels(test_y, *scores.shape), kind)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Task:
@@ -78,15 +96,7 @@ class Task:
         cal = read(Path(path), part="cal")
         test = read(Path(path), Request(input=cal.kind), part="test")
         parts = cal.values, cal.labels(), test.values, test.labels()
-        return cls.from_arrays(Path(path).stem, *parts, input=cal.kind)
-
-    @property
-    def fingerprint(self) -> str:
-        """What the task's rows are recognised by in a results file."""
-        digest = hashlib.sha256(repr((self.kind, self.cal.shape, self.test.shape)).encode())
-        for array in (self.cal, self.cal_y, self.test, self.test_y, self.fold):
-            digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
+        return cls.from_arrays(Path(path).stem, *parts, cal.kind)
 
 
 Source = Task | str | os.PathLike[str]
@@ -133,7 +143,7 @@ def compare(
     resamples : int
         Resampled test sets, the same for every method, behind the intervals of differences; 0 for none.
     results : path-like, optional
-        A csv file to which every finished cell is appended. Cells that it already holds, of this version,
+        A file of JSON lines to which every finished cell is appended. Cells that it already holds, of this version,
         these rows and these settings, are not run again.
     n_jobs : int, optional
         Processes, each with its share of the cores; −1 for all cores. Unless given: all when there is
@@ -163,15 +173,15 @@ def compare(
     >>> table["ts"]["nll"] < table["uncal"]["nll"]
     True
     """
-    names = _metric_names(metrics)
+    names = list(DEFAULT_METRICS) if metrics is None else chosen_metrics(metrics)[0]
     chosen = named_methods(methods, input)
+    sources: dict[str, Source]
     if tasks is None:
         if classes is not None:
             known = check_classes(classes, len(classes))
             cal_y, test_y = (None if y is None else encode(y, known) for y in (cal_y, test_y))
-        sources: dict[str, Source] = {
-            "task": _task(cal_logits, cal_y, test_logits, test_y, input, folds, groups)
-        }
+        arrays = cal_logits, cal_y, test_logits, test_y
+        sources = {"task": Task.from_arrays("task", *arrays, input, folds, groups)}
     elif cal_logits is not None or folds is not None or groups is not None:
         raise ValueError("tasks take the place of arrays, folds and groups: give one or the other")
     else:
@@ -182,30 +192,11 @@ def compare(
         }
     if not sources:
         raise ValueError("tasks is empty: name at least one file or four arrays")
-    work = [
-        Work(name, source, label, cal, tuple(names), resamples)
-        for name, source in sources.items()
-        for label, cal in chosen.items()
-    ]
-    return aggregate(_run(work, results, n_jobs, scheduler, progress), names)
-
-
-def _task(
-    cal: Any, cal_y: Any, test: Any, test_y: Any, input: inputs.InputKind, folds: int | None, groups: Any
-) -> Task:
-    if (test is None) != (test_y is None):
-        raise ValueError("test_logits and test_y belong together: give both, or neither and folds")
-    if test is not None:
-        if folds is not None or groups is not None:
-            raise ValueError("folds and groups divide the calibration part; with a test part leave them out")
-        return Task.from_arrays("task", cal, cal_y, test, test_y, input)
-    if folds is None:
-        raise ValueError("give a test part (test_logits, test_y), or folds to predict out of fold")
-    x, _ = inputs.check_logits(cal, input=input)
-    y = inputs.check_labels(cal_y, *x.shape)
-    # Along the scores, not the labels: folds that repeat the labels' noise would favour flexible methods.
-    fold = deal_folds(x, np.zeros_like(y), folds, inputs.check_groups(groups, len(y)))
-    return Task("task", x, y, x, y, "logits" if input == "logits" else "log_probs", fold)
+    work = []
+    for name, source in sources.items():
+        rows = "" if results is None else _fingerprint(source)
+        work += [Work(name, source, lb, cal, tuple(names), resamples, rows) for lb, cal in chosen.items()]
+    return Comparison(_run(work, results, n_jobs, scheduler, progress), names)
 
 
 def named_methods(methods: Methods | None, input: inputs.InputKind = "logits") -> dict[str, Calibrator]:
@@ -242,15 +233,6 @@ def _build(method: Any, input: inputs.InputKind) -> Calibrator:
     raise ValueError(f"a method is a name, a calibrator or (name, parameters), got {method!r}")
 
 
-def _metric_names(metrics: str | Sequence[str] | None) -> list[str]:
-    if metrics == "all":
-        return list_metrics()
-    if metrics is None:
-        return list(DEFAULT_METRICS)
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
-    return [get_metric(name).name for name in names]
-
-
 # -- one cell -------------------------------------------------------------------------------------
 
 
@@ -264,11 +246,13 @@ class Work:
     calibrator: Calibrator
     metrics: tuple[str, ...]
     resamples: int = 0
+    rows: str = ""  # a digest of the task's rows, where cells are kept in a results file
 
-    def key(self, fingerprint: str) -> str:
+    @property
+    def key(self) -> str:
         """What the cell is recognised by: version, rows, method with its parameters, settings."""
         params = sorted(self.calibrator.get_params(deep=False).items())
-        told = (__version__, fingerprint, self.calibrator.name, params, self.metrics, self.resamples)
+        told = (__version__, self.rows, self.calibrator.name, params, self.metrics, self.resamples)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:24]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -296,68 +280,28 @@ def run_cell(work: Work) -> Cell:
         warnings.simplefilter("always")
         try:
             task = work.task if isinstance(work.task, Task) else Task.from_file(work.task)
-            probs, fit_s, predict_s = _predictions(work.calibrator, task)
+            # The input was checked and turned into logits once; a method that was told probs sees their logs.
+            method = work.calibrator.clone().set_params(input=task.kind)
+            probs, fit_s, predict_s = predict_unseen(method, task.cal, task.cal_y, task.test, task.fold)
             sample = Sample(probs, task.test_y)
-            needed = dict.fromkeys([*work.metrics, "nll", "brier", "accuracy"])
-            scores = measure(sample, needed)[0]
-            scores["mean_confidence"] = float(sample.data.conf.mean())
-            drawn = paired_replicates(sample, list(needed), work.resamples)
+            needed = list(dict.fromkeys([*work.metrics, "nll", "brier", "accuracy"]))
+            scores = measure(sample, needed)[0] | {"mean_confidence": mean_confidence(sample)}
+            drawn = {}
+            if work.resamples:  # replicate b draws the same rows for every method
+                rng = np.random.default_rng(sample.n)
+                found = bootstrap([sample], needed, work.resamples, rng, first_order=True)[0]
+                drawn = {name: [float(f"{v:.8g}") for v in values] for name, values in found.items()}
         except Exception as error:
             return replace(cell, error=f"{type(error).__name__}: {error}")
-    said = tuple(dict.fromkeys(str(w.message) for w in caught))
-    k = int(task.test.shape[1])
     return replace(
-        cell, scores=scores, n_classes=k, fit_s=fit_s, predict_s=predict_s, warnings=said, drawn=drawn
+        cell,
+        scores=scores,
+        n_classes=sample.k,
+        fit_s=fit_s,
+        predict_s=predict_s,
+        warnings=tuple(dict.fromkeys(str(w.message) for w in caught)),
+        drawn=drawn,
     )
-
-
-def _predictions(calibrator: Calibrator, task: Task) -> tuple[FloatArray, float, float]:
-    parts: list[Any] = [(slice(None), slice(None))]
-    if task.fold is not None:
-        parts = [(task.fold != k, task.fold == k) for k in np.unique(task.fold)]
-    out = np.empty(task.test.shape, dtype=task.test.dtype)
-    fit_s = predict_s = 0.0
-    for rows, held in parts:
-        # The input was checked and turned into logits once; a method that was told probs sees their logs.
-        cal = calibrator.clone().set_params(input=task.kind)
-        start = time.perf_counter()
-        cal.fit(task.cal[rows], task.cal_y[rows])
-        fitted = time.perf_counter()
-        out[held] = cal.predict_proba(task.test[held])
-        fit_s += fitted - start
-        predict_s += time.perf_counter() - fitted
-    return out, fit_s, predict_s
-
-
-def paired_replicates(sample: Sample, metrics: Sequence[str], resamples: int) -> dict[str, list[float]]:
-    """Return every metric under resampled test rows; replicate b draws the same rows for every method.
-
-    A metric that costs a pass over all pairs has first-order replicates: each row's share of the statistic
-    is computed once and resampled.
-
-    >>> paired_replicates(Sample([[0.2, 0.8], [0.7, 0.3]], [1, 1]), ["accuracy"], 2)["accuracy"]
-    [0.5, 0.5]
-    """
-    if not resamples:
-        return {}
-    rng = np.random.default_rng(sample.n)
-    share = np.full(sample.n, 1 / sample.n)
-    drawn = (rng.multinomial(sample.n, share, size) for size in resample_blocks(resamples, sample.n))
-    parts = [replicates(sample, metrics, w.astype(np.float64), first_order=True) for w in drawn]
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in metrics}
-    return {name: [float(f"{v:.8g}") for v in values] for name, values in joined.items()}
-
-
-def aggregate(cells: Iterable[Cell], metrics: Sequence[str] | None = None) -> Comparison:
-    """Return the table of finished cells; those of ``uncal`` tell what every task was like before.
-
-    Examples
-    --------
-    >>> cells = [Cell("a", "ts", "ts", {"nll": 0.2}), Cell("b", "ts", "ts", {"nll": 0.4})]
-    >>> round(aggregate(cells, ["nll"])["ts"]["nll"], 3)
-    0.3
-    """
-    return Comparison(list(cells), list(DEFAULT_METRICS if metrics is None else metrics))
 
 
 # -- all cells ------------------------------------------------------------------------------------
@@ -367,19 +311,14 @@ def _run(
     work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None
 ) -> list[Cell]:
     store = None if path is None else ResultsFile(path)
-    done: dict[tuple[str, str], Cell] = {}
-    keys: dict[tuple[str, str], str] = {}
-    if store is not None:
-        prints = {w.name: _fingerprint(w.task) for w in work}
-        keys = {(w.name, w.label): w.key(prints[w.name]) for w in work}
-        known = store.read()
-        done = {at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known}
+    known = {} if store is None else store.read()
+    keys = {(w.name, w.label): w.key for w in work}
+    done = {at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known}
     left = [w for w in work if (w.name, w.label) not in done]
     bar = silent() if progress is False else nullcontext()
     with bar, show_progress("comparing", len(left), verbose=bool(progress)) as advance:
         for cell in _cells(left, n_jobs, scheduler):
-            at = (cell.task, cell.label)
-            done[at] = cell
+            done[at := (cell.task, cell.label)] = cell
             if store is not None and not cell.error:
                 store.append(keys[at], cell)
             advance(1)
@@ -388,10 +327,14 @@ def _run(
 
 
 def _fingerprint(task: Source) -> str:
-    if isinstance(task, Task):
-        return task.fingerprint
-    with Path(task).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return a digest of the rows of a task, or of the file that holds them."""
+    if not isinstance(task, Task):
+        with Path(task).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256(repr((task.kind, task.cal.shape, task.test.shape)).encode())
+    for array in (task.cal, task.cal_y, task.test, task.test_y, task.fold):
+        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:
@@ -423,20 +366,18 @@ def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cel
 
 
 class ResultsFile:
-    """Finished cells in a csv file: one line a cell, only ever appended to.
+    """Finished cells in a file of JSON lines, only ever appended to.
 
     A line that a crash cut off is dropped when the file is next read.
 
     Examples
     --------
     >>> import tempfile
-    >>> store = ResultsFile(Path(tempfile.mkdtemp()) / "results.csv")
+    >>> store = ResultsFile(Path(tempfile.mkdtemp()) / "results.jsonl")
     >>> store.append("key", Cell("toy", "ts", "ts", {"nll": 0.2}))
     >>> store.read()["key"].scores
     {'nll': 0.2}
     """
-
-    COLUMNS: Final = ("key", "hcal", "task", "method", "cell")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -447,20 +388,17 @@ class ResultsFile:
             return {}
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
+        try:
+            found = {row["key"]: Cell(**row["cell"]) for row in map(json.loads, whole.splitlines())}
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(
+                f"{self.path.name} is not a results file of hcal.compare: choose another name"
+            ) from None
         if len(whole) < len(data):
             os.truncate(self.path, len(whole))
-        csv.field_size_limit(2**31 - 1)
-        rows = csv.reader(whole.decode("utf-8").splitlines())
-        if tuple(next(rows, self.COLUMNS)) != self.COLUMNS:
-            raise ValueError(f"{self.path.name} is not a results file of hcal.compare: choose another name")
-        return {key: Cell.from_dict(json.loads(cell)) for key, _, _, _, cell in rows}
+        return found
 
     def append(self, key: str, cell: Cell) -> None:
         """Add a finished cell."""
-        new = not self.path.exists() or self.path.stat().st_size == 0
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if new:
-                writer.writerow(self.COLUMNS)
-            told = json.dumps(asdict(cell), separators=(",", ":"))
-            writer.writerow([key, __version__, cell.task, cell.label, told])
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": key, "hcal": __version__, "cell": asdict(cell)}) + "\n")

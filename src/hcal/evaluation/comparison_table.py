@@ -6,12 +6,13 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from hcal.evaluation.assessment import collapse_reasons
+from hcal.evaluation.result import Printed, number_text
 from hcal.extras import load_extra
 from hcal.metrics import get_metric
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 #: Methods whose corrected p-value is at least this are tied with the best.
 TIED: Final = 0.05
-#: Post-hoc improvement of a proper score, by the name of its column.
-PHI: Final = {"phi": "nll", "phi_brier": "brier"}
+#: Of the intervals of differences.
+LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,6 @@ class Cell:
         """Whether there is a reason to call it collapsed."""
         return bool(self.collapse)
 
-    @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> Self:
-        """Return what ``dataclasses.asdict`` has written."""
-        lists = {name: tuple(told[name]) for name in ("warnings", "collapse")}
-        return cls(**{**told, **lists})
-
     def against(self, before: Cell) -> Cell:
         """Return the cell with its collapse and its improvement decided against the uncalibrated one.
 
@@ -63,16 +58,13 @@ class Cell:
         """
         if not self.scores:
             return self
-        gains = {
-            phi: before.scores[name] - self.scores[name]
-            for phi, name in PHI.items()
-            if name in before.scores and name in self.scores
-        }
         known = {n: self.scores[n] for n in ("accuracy", "mean_confidence", "nll") if n in self.scores}
         reasons: list[str] = []
         if len(known) == 3 and self.n_classes:
             reasons = collapse_reasons(**known, n_classes=self.n_classes, nll_before=before.scores.get("nll"))
-        return replace(self, scores={**self.scores, **gains}, collapse=tuple(reasons))
+        both = "nll" in known and "nll" in before.scores
+        gain = {"phi": before.scores["nll"] - known["nll"]} if both else {}
+        return replace(self, scores={**self.scores, **gain}, collapse=tuple(reasons))
 
 
 @dataclass(frozen=True)
@@ -90,12 +82,11 @@ class PairedDifference:
         return self.p_value >= TIED
 
 
-class Comparison:
+class Comparison(Printed):
     """Methods × metrics, averaged over tasks; prints as a table, the best of each column in bold.
 
     ``phi`` is CalArena's post-hoc improvement (arXiv 2605.30188), here of NLL: that of the uncalibrated
-    scores less that of the method, on the same test rows; positive is better. ``phi_brier`` is that of the
-    Brier score.
+    scores less that of the method, on the same test rows; positive is better.
 
     Parameters
     ----------
@@ -103,8 +94,6 @@ class Comparison:
         Each method on each task.
     metrics : sequence of str
         The columns to show.
-    level : float
-        Of the intervals of differences.
 
     Examples
     --------
@@ -113,10 +102,10 @@ class Comparison:
     ('ts', 0.2, {})
     """
 
-    def __init__(self, cells: Sequence[Cell], metrics: Sequence[str], level: float = 0.95) -> None:
+    def __init__(self, cells: Sequence[Cell], metrics: Sequence[str]) -> None:
         before = {c.task: c for c in cells if c.label == "uncal"}
         self.cells = [c.against(before.get(c.task, c)) for c in cells]
-        self.metrics, self.level = list(metrics), level
+        self.metrics = list(metrics)
         self.tasks = list(dict.fromkeys(c.task for c in cells))
         labels = dict.fromkeys(c.label for c in cells)
         self.results = [self._row([c for c in self.cells if c.label == label]) for label in labels]
@@ -150,9 +139,6 @@ class Comparison:
         picked = values[tasks, np.arange(values.shape[1])[:, None]]
         return [float(v) for v in picked.mean(axis=1)]
 
-    def __len__(self) -> int:
-        return len(self.results)
-
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.results)
 
@@ -166,17 +152,12 @@ class Comparison:
         """Return the table of one task."""
         if name not in self.tasks:
             raise KeyError(f"{name!r} is not a task of this table; it has {', '.join(self.tasks)}")
-        return Comparison([c for c in self.cells if c.task == name], self.metrics, self.level)
+        return Comparison([c for c in self.cells if c.task == name], self.metrics)
 
     @property
     def errors(self) -> dict[str, str]:
         """The methods that failed, and why."""
         return {r.label: r.error for r in self.results if r.error}
-
-    @property
-    def warnings(self) -> dict[str, tuple[str, ...]]:
-        """What each method warned of."""
-        return {r.label: r.warnings for r in self.results if r.warnings}
 
     # -- who is best ------------------------------------------------------------------------------
 
@@ -194,7 +175,7 @@ class Comparison:
         if not any(metric in r.scores or r.error for r in self.results):
             raise ValueError(f"no method has a value of {metric!r}")
         order = sorted(self.results, key=lambda r: sign * r.scores.get(metric, sign * float("inf")))
-        other = Comparison(self.cells, self.metrics, self.level)
+        other = Comparison(self.cells, self.metrics)
         other.results = order
         return other
 
@@ -220,7 +201,7 @@ class Comparison:
             found[label] = r.scores[metric] - best.scores[metric], float(spread.std(ddof=1))
         p = {label: _two_sided(*f) for label, f in found.items() if label != best.label}
         corrected = holm(p) | {best.label: 1.0}
-        z = float(ndtri((1 + self.level) / 2))
+        z = float(ndtri((1 + LEVEL) / 2))
         return {
             label: PairedDifference(change, change - z * sd, change + z * sd, corrected[label])
             for label, (change, sd) in found.items()
@@ -230,40 +211,21 @@ class Comparison:
         """Return the best method by a metric and those that a test cannot tell from it."""
         if not any(metric in r.scores and not r.collapsed for r in self.results):
             return set()
-        found = self.differences(PHI.get(metric, metric))
+        found = self.differences("nll" if metric == "phi" else metric)
         return {label for label, d in found.items() if d.tied} | {self.best(metric)}
-
-    def win_rate(self, metric: str = "nll") -> dict[str, float]:
-        """Return the share of opponents that are strictly worse, averaged over tasks (CalArena's score)."""
-        sign = _sign(metric)
-        rates: dict[str, list[float]] = {r.label: [] for r in self.results}
-        for task in self.tasks:
-            values = {c.label: sign * c.scores[metric] for c in self.cells if c.task == task and c.scores}
-            for label, value in values.items():
-                rates[label].append(sum(v > value for v in values.values()) / max(len(values) - 1, 1))
-        return {label: float(np.mean(r)) for label, r in rates.items() if r}
 
     # -- for machines -----------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return ``{label: {metric: value, …, "fit_s", "predict_s", "collapsed", "warnings", "error"}}``."""
-        return {
-            r.label: {
-                **r.scores,
-                "fit_s": r.fit_s,
-                "predict_s": r.predict_s,
-                "collapsed": r.collapsed,
-                "warnings": list(r.warnings),
-                "error": r.error,
-            }
-            for r in self.results
-        }
+        facts = ("fit_s", "predict_s", "collapsed", "warnings", "error")
+        return {r.label: {**r.scores, **{name: getattr(r, name) for name in facts}} for r in self.results}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame: a row a method, a column a metric, then the times and notes."""
         pandas = load_extra("to_frame()", "pandas", "frames")
         frame: pd.DataFrame = pandas.DataFrame.from_dict(self.to_dict(), orient="index")
-        extra = [*PHI, "mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
+        extra = ["phi", "mean_confidence", "fit_s", "predict_s", "collapsed", "error"]
         return frame.reindex(columns=[*dict.fromkeys([*self.metrics, "nll", "brier", *extra])])
 
     def to_csv(self) -> str:
@@ -298,13 +260,16 @@ class Comparison:
     def _columns(self) -> list[str]:
         return list(dict.fromkeys([*self.metrics, "nll", "brier", "phi", "mean_confidence"]))
 
+    def _width(self) -> int:
+        return 40 + 16 * len(self._columns())  # a table that wraps its numbers cannot be read
+
     def _text(self, bold: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
         """Return the head and the rows of the table as text, with ties emphasised."""
         columns = self._columns()
         ties = {m: self.ties(m) for m in columns if m != "mean_confidence"}
         rows = []
         for r in self.results:
-            cells = [_number(r.scores.get(c)) for c in columns]
+            cells = [number_text(r.scores.get(c)) or "–" for c in columns]
             marked = [
                 bold(cell) if r.label in ties.get(c, ()) else cell
                 for c, cell in zip(columns, cells, strict=True)
@@ -329,28 +294,14 @@ class Comparison:
             table.add_column(name, justify="right", no_wrap=True)
         for label, *cells in rows:
             table.add_row(Text(label), *cells)
-        told = (
-            [] if len(self.tasks) == 1 else [f"means over {len(self.tasks)} tasks: {', '.join(self.tasks)}"]
-        )
+        told = []
+        if len(self.tasks) > 1:
+            told.append(f"means over {len(self.tasks)} tasks: {', '.join(self.tasks)}")
         if any(r.drawn for r in self.results):
             told.append("bold: the best of a column, and what a paired test (Holm, 5 %) cannot tell from it")
         if any("phi" in r.scores for r in self.results):
             told.append("phi: post-hoc improvement, NLL before − NLL after; positive is better")
         return Group(table, *(Text(line) for line in (*told, *self.notes)))
-
-    def __str__(self) -> str:
-        from rich.console import Console
-
-        # Wide enough for every column: a table that wraps its numbers cannot be read.
-        console = Console(width=40 + 16 * len(self._columns()), highlight=False, no_color=True)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame()._repr_html_())  # type: ignore[operator]
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
@@ -373,13 +324,7 @@ def _two_sided(change: float, sd: float) -> float:
 
 
 def _sign(metric: str) -> int:
-    return -1 if metric in PHI or not get_metric(metric).lower_is_better else 1
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4f}" if abs(value) >= 1e-3 or value == 0 else f"{value:.2e}"
+    return -1 if metric == "phi" or not get_metric(metric).lower_is_better else 1
 
 
 def _seconds(value: float) -> str:

@@ -8,6 +8,7 @@ a fit on resampled rows is measured on them and on the original rows, and the me
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,9 @@ from scipy.special import logit
 
 from hcal import inputs
 from hcal.calibrators import Calibrator, make_calibrator
-from hcal.calibrators.folds import deal_folds
+from hcal.calibrators.folds import deal_folds, fold_sides
+from hcal.metrics.clinical import logistic
+from hcal.metrics.scores import brier as brier_score
 from hcal.numerics import Float64, FloatArray, IntArray
 
 
@@ -122,33 +125,54 @@ def cross_fit(
     cal = make_calibrator(method, input=input) if isinstance(method, str) else method.clone()
     x, _ = inputs.check_logits(scores, input=cal.input)
     labels = inputs.check_labels(y, *x.shape)
+    members = inputs.check_groups(groups, len(labels))
+    fold = score_folds(x, folds, members)
     final = cal.clone().fit(scores, labels)
     # Rows are checked once: a method that was told probabilities sees their logarithms from here on.
     cal.set_params(input="logits" if cal.input == "logits" else "log_probs")
-    if not 2 <= folds <= len(labels):
-        raise ValueError(f"folds must lie in 2..{len(labels)} (the number of rows), got {folds}")
-    members = inputs.check_groups(groups, len(labels))
-    # Along the scores, not the labels: folds that repeat the labels' noise would favour flexible methods.
-    number = deal_folds(x, np.zeros_like(labels), folds, members)
-    probs = np.empty(x.shape)
-    for k in range(int(number.max()) + 1):
-        held = number == k
-        probs[held] = cal.clone().fit(x[~held], labels[~held]).predict_proba(x[held])
-    slope, brier = _corrected(cal, cal.clone().fit(x, labels), x, labels, members, resamples, random_state)
-    return CrossFit(probs, number, final, slope, brier, resamples)
+    probs = predict_unseen(cal, x, labels, x, fold)[0]
+    slope = brier = None
+    if resamples:
+        slope, brier = _corrected(cal, x, labels, members, resamples, random_state)
+    return CrossFit(probs, fold, final, slope, brier, resamples)
+
+
+def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
+    """Return the fold (N,) of every row, dealt along the scores x (N, K).
+
+    Not along the labels: folds that repeat the labels' noise would favour flexible methods.
+    """
+    units = len(x if groups is None else np.unique(groups))
+    if min(folds, units) < 2:
+        raise ValueError(f"folds must lie in 2..{units}, the number of rows or groups, got {folds}")
+    return deal_folds(x, np.zeros(len(x), dtype=np.int64), folds, groups)
+
+
+def predict_unseen(
+    calibrator: Calibrator, cal: FloatArray, y: IntArray, test: FloatArray, fold: IntArray | None = None
+) -> tuple[FloatArray, float, float]:
+    """Fit on rows and predict others, or with folds each row of both by a fit without its fold.
+
+    Returns
+    -------
+    probs : array of shape (M, K)
+    fit_s, predict_s : float
+        Wall-clock seconds.
+    """
+    sides: list[Any] = [(slice(None), slice(None))] if fold is None else fold_sides(fold)
+    out, seconds = np.empty(test.shape, dtype=test.dtype), np.zeros(2)
+    for rows, held in sides:
+        start = time.perf_counter()
+        fitted = calibrator.clone().fit(cal[rows], y[rows])
+        middle = time.perf_counter()
+        out[held] = fitted.predict_proba(test[held])
+        seconds += middle - start, time.perf_counter() - middle
+    return out, float(seconds[0]), float(seconds[1])
 
 
 def _corrected(
-    cal: Calibrator,
-    final: Calibrator,
-    x: FloatArray,
-    y: IntArray,
-    groups: IntArray | None,
-    resamples: int,
-    seed: int,
-) -> tuple[Corrected | None, Corrected | None]:
-    if not resamples:
-        return None, None
+    cal: Calibrator, x: FloatArray, y: IntArray, groups: IntArray | None, resamples: int, seed: int
+) -> list[Corrected]:
     rng = np.random.default_rng(seed)
     unit = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
     members = np.split(np.argsort(unit, kind="stable"), np.cumsum(np.bincount(unit))[:-1])
@@ -157,18 +181,14 @@ def _corrected(
         rows = np.concatenate([members[u] for u in rng.integers(0, len(members), len(members))])
         fitted = cal.clone().fit(x[rows], y[rows])
         gaps.append(_slope_and_brier(fitted, x[rows], y[rows]) - _slope_and_brier(fitted, x, y))
-    apparent, optimism = _slope_and_brier(final, x, y), np.mean(gaps, axis=0)
-    slope, brier = (Corrected(float(a), float(o)) for a, o in zip(apparent, optimism, strict=True))
-    return slope, brier
+    apparent, optimism = _slope_and_brier(cal.clone().fit(x, y), x, y), np.mean(gaps, axis=0)
+    return [Corrected(float(a), float(o)) for a, o in zip(apparent, optimism, strict=True)]
 
 
 def _slope_and_brier(fitted: Calibrator, x: FloatArray, y: IntArray) -> Float64:
     """The slope of a logistic regression on the log-odds of two classes (NaN of more), and the Brier score."""
-    from sklearn.linear_model import LogisticRegression
-
-    probs = np.asarray(fitted.predict_proba(x), dtype=np.float64)
-    brier = ((probs - np.eye(probs.shape[1])[y]) ** 2).sum(axis=1).mean()
-    if probs.shape[1] > 2 or len(np.unique(y)) < 2:
-        return np.array([np.nan, brier])
-    log_odds = logit(np.clip(probs[:, 1], 1e-8, 1 - 1e-8))
-    return np.array([LogisticRegression(C=np.inf).fit(log_odds[:, None], y).coef_[0, 0], brier])
+    probs, slope = fitted.predict_proba(x), np.nan
+    if probs.shape[1] == 2 and len(np.unique(y)) == 2:
+        log_odds = logit(np.clip(probs[:, 1].astype(np.float64), 1e-8, 1 - 1e-8))
+        slope = logistic(np.stack([np.ones_like(log_odds), log_odds], axis=1), y.astype(np.float64))[0][1]
+    return np.array([slope, brier_score(probs, y)])

@@ -16,7 +16,6 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 from scipy.special import bdtrik
 
 from hcal.metrics.sample import Vector
@@ -125,75 +124,45 @@ def consistency_band(p: Vector, n: Vector, level: float) -> tuple[Vector, Vector
 # -- isotonic regression --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class EqualProbabilities:
-    """Events with equal probabilities taken together, in increasing order; arrays of shape (values,)."""
-
-    p: Vector
-    weight: Vector
-    events: Vector
-
-    def brier(self, q: Vector) -> float:
-        """Mean (q − event)², from the frequencies: an event is 0 or 1."""
-        rows = q**2 * self.weight + (1 - 2 * q) * self.events
-        return float(rows.sum() / self.weight.sum())
-
-
-def pool_probabilities(p: Vector, event: Vector, weight: Vector) -> EqualProbabilities:
-    """Sort events by their probability and take equal ones together.
-
-    >>> pool_probabilities(np.array([0.7, 0.2, 0.7]), np.array([1.0, 0.0, 0.0]), np.ones(3)).events
-    array([0., 1.])
-    """
-    used = weight > 0
-    values, place = np.unique(p[used], return_inverse=True)
-    mass, hits = (np.bincount(place, v[used]).astype(np.float64) for v in (weight, weight * event))
-    return EqualProbabilities(values, mass, hits)
-
-
 def corp_curve(
     title: str, p: Vector, event: Vector, weight: Vector, level: float, resamples: int, rng: Any
 ) -> ReliabilityCurve:
     """Return the best increasing fit of an event, by pooling adjacent violators: its steps are the bins.
+
+    For the consistency band of the paper, events are drawn with their probabilities and fitted again; the
+    band holds the fits' quantiles, step by step.
 
     >>> p, event = np.array([0.1, 0.2, 0.3]), np.array([1.0, 0.0, 1.0])
     >>> curve = corp_curve("", p, event, np.ones(3), 0.95, 20, np.random.default_rng(0))
     >>> curve.observed, curve.weight
     (array([0.5, 1. ]), array([2., 1.]))
     """
-    pooled = pool_probabilities(p, event, weight)
-    fit = isotonic_regression(pooled.events / pooled.weight, weights=pooled.weight)
+    from scipy.optimize import isotonic_regression  # half of scipy, which only this curve needs
+
+    used = weight > 0
+    values, place = np.unique(p[used], return_inverse=True)  # equal probabilities are taken together
+    mass, hits = (np.bincount(place, v[used]).astype(np.float64) for v in (weight, weight * event))
+    fit = isotonic_regression(hits / mass, weights=mass)
     first = np.asarray(fit.blocks[:-1], dtype=np.int64)
-    mass, sum_p, sum_e = (
-        np.add.reduceat(x, first) for x in (pooled.weight, pooled.weight * pooled.p, pooled.events)
-    )
-    predicted, observed = sum_p / mass, sum_e / mass
-    inner = (pooled.p[first[1:]] + pooled.p[first[1:] - 1]) / 2
-    edges = np.concatenate([[0.0], inner, [1.0]])
-    low, high = isotonic_band(pooled, predicted, level, resamples, rng)
-    gap = float(mass @ np.abs(predicted - observed) / weight.sum())
-    base = np.full_like(pooled.p, pooled.events.sum() / pooled.weight.sum())
-    score, best, constant = (pooled.brier(q) for q in (pooled.p, np.asarray(fit.x), base))
-    parts = Parts(score - best, constant - best, constant)
-    return ReliabilityCurve(title, edges, mass, predicted, observed, low, high, gap, "corp", parts)
+    steps, sum_p, sum_e = (np.add.reduceat(x, first) for x in (mass, mass * values, hits))
+    predicted, observed = sum_p / steps, sum_e / steps
+    edges = np.concatenate([[0.0], (values[first[1:]] + values[first[1:] - 1]) / 2, [1.0]])
 
-
-def isotonic_band(
-    pooled: EqualProbabilities, at: Vector, level: float, resamples: int, rng: np.random.Generator
-) -> tuple[Vector, Vector]:
-    """Return where the isotonic fit lies, at some probabilities, if the predictions are calibrated.
-
-    Events are drawn with their probabilities, fitted again, and the fits' quantiles taken point by point: the
-    consistency band of the paper. Shapes: at, low, high (points,).
-    """
-    place = np.clip(np.searchsorted(pooled.p, at, side="right") - 1, 0, len(pooled.p) - 1)
-    counts = np.maximum(np.rint(pooled.weight), 1).astype(np.int64)
-    p = np.clip(pooled.p, 0, 1)
+    at = np.clip(np.searchsorted(values, predicted, side="right") - 1, 0, len(values) - 1)
+    counts, rates = np.maximum(np.rint(mass), 1).astype(np.int64), np.clip(values, 0, 1)
     # one draw at a time: all of them together would be as many copies of the rows
-    drawn = (rng.binomial(counts, p) / counts for _ in range(resamples))
-    fits = np.stack([isotonic_regression(rate, weights=pooled.weight).x[place] for rate in drawn])
+    drawn = (rng.binomial(counts, rates) / counts for _ in range(resamples))
+    fits = np.stack([isotonic_regression(rate, weights=mass).x[at] for rate in drawn])
     low, high = np.quantile(fits, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return np.minimum(low, at), np.maximum(high, at)
+    low, high = np.minimum(low, predicted), np.maximum(high, predicted)
+
+    def brier(q: Vector) -> float:  # from the frequencies: an event is 0 or 1
+        return float((q**2 * mass + (1 - 2 * q) * hits).sum() / mass.sum())
+
+    best, constant = brier(np.asarray(fit.x)), brier(np.full_like(values, hits.sum() / mass.sum()))
+    parts = Parts(brier(values) - best, constant - best, constant)
+    gap = float(steps @ np.abs(predicted - observed) / weight.sum())
+    return ReliabilityCurve(title, edges, steps, predicted, observed, low, high, gap, "corp", parts)
 
 
 # -- kernel regression ----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,15 +18,14 @@ from hcal.evaluation.curves import (
 )
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics.binned import check_bins
-from hcal.metrics.sample import Vector, as_sample
+from hcal.metrics.sample import as_sample
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Curves of a class-wise diagram that are printed, the worst first; characters from 0 to 1.
-_PRINTED: Final = 5
-_WIDTH: Final = 30
+#: Curves of a class-wise diagram that are printed and drawn, the worst first; characters from 0 to 1.
+_PRINTED, _PANELS, _WIDTH = 5, 9, 30
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,8 +58,7 @@ class Reliability:
             raise IndexError(f"{one if len(self) == 1 else many}{more}; got [{i}]") from None
 
     def __str__(self) -> str:
-        order = np.argsort([-c.error for c in self.curves], kind="stable")[:_PRINTED]
-        parts = [_text(self.curves[i]) for i in order]
+        parts = [_text(self.curves[i]) for i in self._worst(_PRINTED)]
         if len(self) > len(parts):
             parts.append(f"… and {len(self) - len(parts)} classes with smaller errors")
         head = f"Reliability of {self.n:,} rows ({self.level}); * outside the {self.ci:.0%} band"
@@ -84,9 +82,7 @@ class Reliability:
         ]
         return {"level": self.level, "ci": self.ci, "n": self.n, "curves": curves}
 
-    def plot(
-        self, ax: Axes | None = None, *, classes: Sequence[int] | None = None, panels: int = 9
-    ) -> Axes | Figure:
+    def plot(self, ax: Axes | None = None, *, classes: Sequence[int] | None = None) -> Axes | Figure:
         """Draw the diagram: frequency against probability, bands in grey, the share of rows below.
 
         Parameters
@@ -94,9 +90,7 @@ class Reliability:
         ax : matplotlib Axes, optional
             Where to draw a single curve.
         classes : list of int, optional
-            Which curves of a class-wise diagram; by default those with the largest error.
-        panels : int
-            At most so many classes by default.
+            Which curves of a class-wise diagram; by default the nine with the largest error.
 
         Returns
         -------
@@ -104,17 +98,18 @@ class Reliability:
         """
         from hcal.evaluation.drawing import draw_curve, draw_panels
 
-        if classes is not None:
-            bad = [k for k in classes if not 0 <= k < len(self)]
-            if bad:
-                raise ValueError(f"classes must lie in 0..{len(self) - 1}, got {bad[0]}")
-        if len(self) == 1 or (classes is not None and len(classes) == 1):
-            return draw_curve(self.curves[0 if classes is None else classes[0]], self.ci, ax)
+        if classes is None:
+            classes = self._worst(_PANELS)
+        if bad := [k for k in classes if not 0 <= k < len(self)]:
+            raise ValueError(f"classes must lie in 0..{len(self) - 1}, got {bad[0]}")
+        if len(classes) == 1:
+            return draw_curve(self.curves[classes[0]], self.ci, ax)
         if ax is not None:
             raise ValueError("ax holds one curve: choose one class with classes=[k]")
-        if classes is None:
-            classes = np.argsort([-c.error for c in self.curves], kind="stable")[:panels].tolist()
         return draw_panels([self.curves[k] for k in classes], self.ci)
+
+    def _worst(self, count: int) -> list[int]:
+        return [int(k) for k in np.argsort([-c.error for c in self.curves], kind="stable")[:count]]
 
 
 def reliability(
@@ -180,20 +175,18 @@ def reliability(
         raise ValueError(f"positive must be a class of 0..{s.k - 1}, got {positive!r}")
     rng = np.random.default_rng(random_state)
 
-    def curve(title: str, p: Vector, event: Vector) -> ReliabilityCurve:
+    def curve(k: int | None) -> ReliabilityCurve:
+        title, p, event = "top label", s.data.conf, s.data.hit
+        if k is not None:
+            title = f"class {k if names is None else names[k]}"
+            p, event = s.data.probs[:, k].astype(np.float64), (s.y == k).astype(np.float64)
         if binning in ("corp", "smooth"):
             drawn = corp_curve if binning == "corp" else smooth_curve
             return drawn(title, p, event, s.w, ci, resamples, rng)
         return binned_curve(title, p, event, s.w, bins=bins, binning=binning, level=ci)
 
-    if level == "top-label":
-        curves = [curve("top label", s.data.conf, s.data.hit)]
-    else:
-        chosen = [positive] if level == "positive" else range(s.k)
-        columns = ((k, s.data.probs[:, k].astype(np.float64)) for k in chosen)
-        title = [f"class {k}" for k in range(s.k)] if names is None else [f"class {name}" for name in names]
-        curves = [curve(title[k], p, (s.y == k).astype(np.float64)) for k, p in columns]
-    return Reliability(tuple(curves), level, ci, s.n)
+    shown: dict[str, Any] = {"top-label": [None], "positive": [positive], "class-wise": range(s.k)}
+    return Reliability(tuple(curve(k) for k in shown[level]), level, ci, s.n)
 
 
 def _text(curve: ReliabilityCurve) -> str:

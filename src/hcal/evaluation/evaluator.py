@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from hcal import inputs, leakage
-from hcal.certificates import certify
+from hcal.certificates import Certificate, certify
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 from hcal.io.class_names import check_classes, encode
@@ -96,11 +96,31 @@ def evaluate(
     >>> {name: round(value, 6) for name, value in result.to_dict().items()}
     {'brier': 0.4, 'accuracy': 0.5}
     """
-    _check_options(ci, interval, n_resamples)
+    if ci is not None and not (isinstance(ci, int | float | np.number) and 0 < ci < 1):
+        raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
+    if interval not in ("percentile", "bca"):
+        raise ValueError(f"interval must be 'percentile' or 'bca', got {interval!r}")
+    if not isinstance(n_resamples, int | np.integer) or n_resamples < 20:
+        raise ValueError(f"n_resamples must be an integer of at least 20, got {n_resamples!r}")
     names, chosen = chosen_metrics(metrics)
-    named = None if classes is None else check_classes(classes, len(classes))
-    y = y if named is None or y is None else encode(y, named)
+    known = None if classes is None else check_classes(classes, len(classes))
+    y = y if known is None or y is None else encode(y, known)
     s = _sample(probs, y, sample_weight, input)
+    if s.k == 2 and not 0 <= positive < 2:
+        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
+    if groups is not None and s.weight is not None:
+        raise ValueError(
+            "groups are certified from independent rows, which weighted ones are not: leave the weights out, "
+            "or evaluate the rows of each group by themselves"
+        )
+    other = baseline
+    if isinstance(other, Evaluation):
+        if ci is not None:
+            raise ValueError("paired intervals need the baseline's probabilities, not its evaluation")
+    elif other is not None:
+        other = _sample(baseline, y, sample_weight, input)
+    if other is not None and other.k != s.k:
+        raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
     notes = _coincidence(probs, calibration, input)
     # A metric that was chosen refuses weights that it cannot take with an error of its own.
     left_out = [] if chosen else [n for n in names if not METRICS[n].takes(s)]
@@ -109,84 +129,54 @@ def evaluate(
     if left_out:
         why = "they need whole repetition counts as weights"
         notes.append(f"left out, because {why}: {', '.join(left_out)}")
-    found = {}
-    if ci is not None:
-        found = intervals(s, values, ci, method=interval, n_resamples=n_resamples, random_state=random_state)
-    other = None if baseline is None else baseline
-    if other is not None and not isinstance(other, Evaluation):
-        other = _sample(baseline, y, sample_weight, input)
-    elif other is not None and ci is not None:
-        raise ValueError("paired intervals need the baseline's probabilities, not its evaluation")
-    if other is not None and other.k != s.k:
-        raise ValueError(f"baseline has {other.k} classes, probs has {s.k}")
-    wanted = ci is not None if test is None else test
-    proof = _proof(s, wanted, ci, groups, positive, named, random_state)
+    draws: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
+    found = {} if ci is None else intervals(s, values, ci, method=interval, **draws)
+    rate = None
+    if s.k == 2:
+        name = f"class {positive}" if known is None else str(known[positive])
+        stated = s.mean(s.data.column(positive).astype(np.float64))
+        rate = PositiveRate(name, stated, s.mean(1.0 * (s.y == positive)))
+    tested = (ci is not None if test is None else test) and s.weight is None and s.n > 1
+    proof: dict[str, Any] = {}
+    if tested or groups is not None:
+        options: dict[str, Any] = {"level": ci or 0.95, "groups": groups, "positive": positive}
+        proof["certificate"] = certify(s, classes=known, **options)
+    if tested:
+        proof |= _tests(s, proof["certificate"], positive, rate, random_state)
     summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
+    before = other.nll if isinstance(other, Evaluation) else None if other is None else nll(other)
     return Evaluation(
         results={n: Result(v, METRICS[n], found.get(n)) for n, v in values.items()},
         n=s.n,
         k=s.k,
         sharpness=sharpness(s),
-        collapse=tuple(collapse_reasons(**summary, n_classes=s.k, nll_before=_nll_before(other))),
+        collapse=tuple(collapse_reasons(**summary, n_classes=s.k, nll_before=before)),
         notes=tuple(notes),
         ci=ci,
-        positive=_positive_rate(s, positive, named),
+        positive=rate,
+        differences={} if other is None else _differences(s, other, values, ci, **draws),
         **proof,
-        differences={}
-        if other is None
-        else _differences(s, other, values, ci, n_resamples=n_resamples, random_state=random_state),
         **summary,
     )
 
 
-def _proof(
-    s: Sample, wanted: bool, ci: float | None, groups: Any, positive: int, names: Any, random_state: int
+def _tests(
+    s: Sample, certificate: Certificate, positive: int, rate: PositiveRate | None, seed: int
 ) -> dict[str, Any]:
-    """The tests, the certificate and what they add up to; nothing for weighted rows."""
-    if groups is not None and s.weight is not None:
-        raise ValueError(
-            "groups are certified from independent rows, which weighted ones are not: leave the weights out, "
-            "or evaluate the rows of each group by themselves"
-        )
-    wanted = wanted and s.weight is None and s.n > 1
-    if not wanted and groups is None:
-        return {}
-    events = ("class-wise",) if s.k == 2 else ("top-label", "class-wise")
-    certificate = certify(s, level=ci or 0.95, events=events, groups=groups, positive=positive, classes=names)
-    if not wanted:
-        return {"certificate": certificate}
-    tested, vector = calibration_test(s, random_state=random_state), vector_test(s, random_state)
-    name = None if names is None else str(names[positive])
-    found = assess(s, certificate, tested, vector, positive, name)
-    both = s.k == 2 and 0 < (s.y == positive).sum() < s.n
-    panel = clinical(s, None, ci=ci or 0.95, positive=positive) if both else None
-    return {"certificate": certificate, "test": tested, "vector_test": vector, "assessment": found,
-            "clinical": panel}  # fmt: skip
-
-
-def _positive_rate(s: Sample, positive: int, names: Any) -> PositiveRate | None:
-    """What is stated of the positive class of two on average, and how often it came."""
-    if s.k != 2:
-        return None
-    if not 0 <= positive < 2:
-        raise ValueError(f"positive must be 0 or 1, the number of a class, got {positive!r}")
-    stated, observed = s.mean(s.data.column(positive).astype(np.float64)), s.mean(1.0 * (s.y == positive))
-    return PositiveRate(f"class {positive}" if names is None else str(names[positive]), stated, observed)
-
-
-def _check_options(ci: float | None, interval: str, n_resamples: int) -> None:
-    if ci is not None and not (isinstance(ci, int | float | np.number) and 0 < ci < 1):
-        raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
-    if interval not in ("percentile", "bca"):
-        raise ValueError(f"interval must be 'percentile' or 'bca', got {interval!r}")
-    if not isinstance(n_resamples, int | np.integer) or n_resamples < 20:
-        raise ValueError(f"n_resamples must be an integer of at least 20, got {n_resamples!r}")
+    """The tests, what they add up to with the certificate, and the clinical panel of two classes."""
+    top, vector = calibration_test(s, random_state=seed), vector_test(s, seed)
+    found: dict[str, Any] = {"test": top, "vector_test": vector}
+    title = "top label" if rate is None else f"P({rate.name})"
+    found["assessment"] = assess(s, certificate, top, vector, title)
+    if rate is not None and 0 < rate.observed < 1:
+        found["clinical"] = clinical(s, None, ci=certificate.level, positive=positive)
+    return found
 
 
 def chosen_metrics(metrics: str | Iterable[str] | None) -> tuple[list[str], bool]:
     """Return the metrics asked for, levels written out, and whether somebody chose them."""
-    if metrics is None:
-        return list_metrics(), False
+    if metrics is None or metrics == "all":
+        return list_metrics(), metrics is not None
     names: list[str] = []
     for name in [metrics] if isinstance(metrics, str) else metrics:
         members = list_metrics(name) if name in LEVELS else [name]
@@ -215,31 +205,9 @@ def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[
     return [text]
 
 
-def fit_overlap(calibrator: Any, scores: Any) -> leakage.Overlap | None:
-    """Return how many of these rows a calibrator was fitted on; None where it does not know its rows.
-
-    Examples
-    --------
-    >>> import hcal
-    >>> rng = np.random.default_rng(0)
-    >>> z = rng.normal(size=(50, 3))
-    >>> y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
-    >>> fit_overlap(hcal.make_calibrator("ts").fit(z, y), z).share
-    1.0
-    """
-    fitted = getattr(calibrator, "fitted_on_", None)
-    if fitted is None:
-        return None
-    own = getattr(calibrator, "rows", None)  # questions with different numbers of options have their own
-    if own is not None:
-        return leakage.overlap(fitted, np.asarray(own(scores)))
-    x = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
-    return leakage.overlap(fitted, x)
-
-
 def learned_from(calibrator: Any, scores: Any) -> list[str]:
     """Return a note where a calibrator was fitted on some of these rows; else nothing."""
-    return overlap_note(fit_overlap(calibrator, scores))
+    return overlap_note(leakage.fit_overlap(calibrator, scores))
 
 
 def overlap_note(found: leakage.Overlap | None) -> list[str]:
@@ -247,10 +215,6 @@ def overlap_note(found: leakage.Overlap | None) -> list[str]:
     if found is None or not found.sentence:
         return []
     return [f"{found.sentence[0].lower()}{found.sentence[1:-1]}: evaluate it on others"]
-
-
-def _nll_before(other: Sample | Evaluation | None) -> float | None:
-    return other.nll if isinstance(other, Evaluation) else None if other is None else nll(other)
 
 
 def _differences(

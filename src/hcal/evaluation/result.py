@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,7 @@ from hcal.text import printable, without_nan
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 _LEVEL_TITLES = {
     "top-label": "top-label: is the predicted class right as often as it says?",
@@ -27,6 +30,28 @@ _LEVEL_TITLES = {
     "canonical": "canonical: is the whole vector right?",
     "score": "scores: calibration and sharpness together",
 }
+
+
+class Printed:
+    """What rich can draw: printed as text, and shown in a notebook."""
+
+    def _width(self) -> int:
+        return 120
+
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), record=True, width=self._width(), highlight=False)
+        console.print(self)
+        return console
+
+    def __str__(self) -> str:
+        return "\n".join(line.rstrip() for line in self._console().export_text().splitlines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self._console().export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 @dataclass(frozen=True)
@@ -62,8 +87,8 @@ class PositiveRate:
         return f"P({self.name}) stated {share(self.stated)}, observed {share(self.observed)}"
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Printed):
     """All that was measured on one predictor. ``print`` it, show it in a notebook, or take ``to_dict()``.
 
     Attributes
@@ -154,17 +179,20 @@ class Evaluation:
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one dictionary a metric: name, level, value, interval, chance level, differences."""
-        return [self._record(name, r) for name, r in self.results.items()]
-
-    def _record(self, name: str, r: Result) -> dict[str, Any]:
-        row: dict[str, Any] = {"metric": name, "level": r.metric.level, "value": r.value}
-        if self.ci is not None:
-            i = r.interval or Interval(nan, nan, "")
-            row |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
-        if name in self.differences:
-            d = self.differences[name]
-            row |= {"baseline": d.before, "change": d.change, "change_low": d.low, "change_high": d.high}
-        return row
+        rows = []
+        for name, r in self.results.items():
+            rows.append({"metric": name, "level": r.metric.level, "value": r.value})
+            if self.ci is not None:
+                i = r.interval or Interval(nan, nan, "")
+                rows[-1] |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
+            if d := self.differences.get(name):
+                rows[-1] |= {
+                    "baseline": d.before,
+                    "change": d.change,
+                    "change_low": d.low,
+                    "change_high": d.high,
+                }
+        return rows
 
     def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame with one row a metric."""
@@ -174,20 +202,15 @@ class Evaluation:
 
     def to_json(self, indent: int | None = 1) -> str:
         """Return everything as JSON; a value that does not exist (NaN) becomes null."""
-        content = {
-            "n": self.n,
-            "k": self.k,
-            "accuracy": self.accuracy,
-            "mean_confidence": self.mean_confidence,
-            "sharpness": self.sharpness,
-            "collapsed": self.collapsed,
-            "warnings": self.warnings,
-            "ci": self.ci,
-            "test": None if self.test is None else vars(self.test),
-            "vector_test": None if self.vector_test is None else vars(self.vector_test),
-            "assessment": None if self.assessment is None else self.assessment.to_dict(),
-            "clinical": None if self.clinical is None else self.clinical.to_dict(),
-            "positive": None if self.positive is None else vars(self.positive),
+        names = (
+            "n", "k", "accuracy", "mean_confidence", "sharpness", "collapsed", "warnings", "ci", "test",
+            "vector_test", "assessment", "clinical", "positive",
+        )  # fmt: skip
+        found = {name: getattr(self, name) for name in names}
+        plain = {
+            n: x.to_dict() if hasattr(x, "to_dict") else getattr(x, "__dict__", x) for n, x in found.items()
+        }
+        content = plain | {
             "groups": [g.group_row() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
         }
@@ -204,28 +227,21 @@ class Evaluation:
             f"sharpness {self.sharpness:.4f}"
         )
 
-    def _columns(self) -> list[str]:
-        columns = ["metric", "value"]
+    def _columns(self) -> dict[str, Callable[[str], str]]:
+        """Return the columns of the table by their heads: each makes a text of a metric's name."""
+        found, known, level = self.results, self.differences, f"{self.ci or 0:.0%}"
+        columns: dict[str, Callable[[str], str]] = {"metric": str, "value": lambda n: number_text(self[n])}
         if self.ci is not None:
-            columns += [f"{self.ci:.0%} interval", "by chance"]
-        if self.differences:
-            columns += ["baseline", "change"]
-            if self.ci is not None:
-                columns.append(f"{self.ci:.0%} of change")
-        return [*columns, "what it says"] if len(columns) == 2 else columns
-
-    def _cells(self, name: str) -> list[str]:
-        r = self.results[name]
-        cells = [name, _number(r.value)]
-        if self.ci is not None:
-            i = r.interval
-            cells += ["", ""] if i is None else [_range(i.low, i.high), _number(i.chance)]
-        if self.differences:
-            d = self.differences[name]
-            cells += [_number(d.before), _number(d.change, signed=True)]
-            if self.ci is not None:
-                cells.append(_range(d.low, d.high))
-        return [*cells, r.metric.explain] if len(cells) == 2 else cells
+            columns[f"{level} interval"] = lambda n: _range(found[n].interval)
+            columns["by chance"] = lambda n: number_text(getattr(found[n].interval, "chance", None))
+        if known:
+            columns["baseline"] = lambda n: number_text(known[n].before)
+            columns["change"] = lambda n: number_text(known[n].change, "+")
+        if known and self.ci is not None:
+            columns[f"{level} of change"] = lambda n: _range(known[n])
+        if len(columns) == 2:
+            columns["what it says"] = lambda n: found[n].metric.explain
+        return columns
 
     def by_level(self) -> list[tuple[str, list[str]]]:
         """Return the question that each level asks, with the names of its metrics."""
@@ -256,49 +272,34 @@ class Evaluation:
         from rich.text import Text
 
         table = Table()
-        for i, column in enumerate(self._columns()):
-            words = column == "what it says"
-            table.add_column(column, justify="left" if i == 0 or words else "right", no_wrap=not words)
+        columns = self._columns()
+        for head in columns:
+            words = head == "what it says"
+            table.add_column(
+                head, justify="left" if words or head == "metric" else "right", no_wrap=not words
+            )
         for title, names in self.by_level():
             table.add_section()
             table.add_row(Text(title.split(":")[0], style="italic"))
             for name in names:
-                table.add_row(*self._cells(name))
+                table.add_row(*(text(name) for text in columns.values()))
         said = [Text(printable(line)) for line in self._closing()]
         return Group(Text(printable(self._headline()), style="bold"), table, *said)
 
-    def __str__(self) -> str:
-        import io
-        import shutil
-
-        from rich.console import Console
-
+    def _width(self) -> int:
         # Narrower than this, numbers would be cut: then lines may wrap.
         narrowest = 80 if len(self._columns()) < 6 else 110
-        width = min(max(shutil.get_terminal_size((120, 40)).columns, narrowest), 120)
-        out = io.StringIO()
-        Console(file=out, width=width, color_system=None).print(self)
-        return out.getvalue().rstrip()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        import io
-
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), record=True, width=120)
-        console.print(self)
-        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        return min(max(shutil.get_terminal_size((120, 40)).columns, narrowest), 120)
 
 
-def _number(value: float | None, *, signed: bool = False) -> str:
+def number_text(value: float | None, sign: str = "") -> str:
+    """Write a number of a table so that small ones keep their digits; nothing for None."""
     if value is None:
         return ""
-    size = abs(value)
-    sign = "+" if signed else ""
-    return f"{value:{sign}.2e}" if 0 < size < 1e-3 else f"{value:{sign}.4f}"
+    return f"{value:{sign}.2e}" if 0 < abs(value) < 1e-3 else f"{value:{sign}.4f}"
 
 
-def _range(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{_number(low)} … {_number(high)}"
+def _range(found: Interval | Difference | None) -> str:
+    if found is None or found.low is None:
+        return ""
+    return f"{number_text(found.low)} … {number_text(found.high)}"

@@ -216,7 +216,7 @@ def clinical(
         )
     z = float(ndtri((1 + ci) / 2))
     x = logit(np.clip(p, _CLIP, 1 - _CLIP))
-    large, variance = _logistic(np.ones((s.n, 1)), event, offset=x)
+    large, variance = logistic(np.ones((s.n, 1)), event, offset=x)
     slope, intercept, notes = _cox(x, event, z)
     curve, distances = _calibration_curve(p, x, event, z)
     test = spiegelhalter_z(p, event, np.ones(s.n))
@@ -256,7 +256,7 @@ def _wald(value: float, variance: float, z: float) -> Estimate:
     return Estimate(float(value), float(value - reach), float(value + reach))
 
 
-def _logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: Any = 0.0) -> tuple[Vector, Float64]:
+def logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: Any = 0.0) -> tuple[Vector, Float64]:
     """Return the coefficients (C,) of a logistic regression by Newton's method, and their covariance."""
     penalty = ridge * np.eye(X.shape[1])
     coef = np.zeros(X.shape[1])
@@ -288,7 +288,7 @@ def _cox(x: Vector, event: Vector, z: float) -> tuple[Estimate, Estimate, tuple[
         return nothing, nothing, ("all predictions are equal: there is no slope",)
     if x[event == 1].min() >= x[event == 0].max() or x[event == 1].max() <= x[event == 0].min():
         return nothing, nothing, ("the predictions separate the outcomes: the slope is not finite",)
-    coef, covariance = _logistic(np.stack([np.ones_like(x), x], axis=1), event)
+    coef, covariance = logistic(np.stack([np.ones_like(x), x], axis=1), event)
     return _wald(coef[1], covariance[1, 1], z), _wald(coef[0], covariance[0, 0], z), ()
 
 
@@ -311,7 +311,7 @@ def _calibration_curve(p: Vector, x: Vector, event: Vector, z: float) -> tuple[C
     u = (x - centre) / scale
     knots = np.unique(np.quantile(u, _KNOTS[5 if rare >= _ENOUGH else 3]))
     basis = _spline(u, knots)
-    coef, covariance = _logistic(basis, event, ridge=_RIDGE)
+    coef, covariance = logistic(basis, event, ridge=_RIDGE)
     found = _distances(np.abs(expit(basis @ coef) - p)[:, None])[:, 0]
     some = np.argsort(p, kind="stable")[np.linspace(0, len(p) - 1, min(_POINTS, len(p))).astype(np.int64)]
     eta, spread = basis[some] @ coef, np.sqrt(np.einsum("nc,cd,nd->n", basis[some], covariance, basis[some]))

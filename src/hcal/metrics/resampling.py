@@ -124,18 +124,24 @@ def resample_blocks(count: int, n_rows: int) -> list[int]:
 
 
 def bootstrap(
-    samples: Sequence[Sample], names: Iterable[str], n_resamples: int, rng: np.random.Generator
+    samples: Sequence[Sample],
+    names: Iterable[str],
+    n_resamples: int,
+    rng: np.random.Generator,
+    *,
+    first_order: bool = False,
 ) -> list[dict[str, Vector]]:
     """Return the replicates of every metric for each sample, the same rows drawn for all of them.
 
     Weights are drawn a block at a time, so memory does not grow with N times the number of replicates.
+    ``first_order`` as for :func:`replicates`.
     """
     names = list(names)
     parts: list[list[dict[str, Vector]]] = [[] for _ in samples]
     for size in resample_blocks(n_resamples, samples[0].n):
         weights = bootstrap_weights(samples[0], size, rng)
         for part, s in zip(parts, samples, strict=True):
-            part.append(replicates(s, names, weights))
+            part.append(replicates(s, names, weights, first_order=first_order))
     return [{n: np.concatenate([p[n] for p in part]) for n in names} for part in parts]
 
 

@@ -151,7 +151,9 @@ def render(content: Content) -> str:
     env = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"percent": percent, "number": sections.number, "digest": _digest}
     verdict, views = verdict_of(content), sections.reliability(content)
-    zoomed = views["equal-width"][0][1].across != Axis()  # bins of equal width would leave most of it empty
+    zoomed = (
+        views["equal-width"]["before"][0].across != Axis()
+    )  # bins of equal width would leave most of it empty
     return env.from_string(page).render(
         content=content,
         verdict=verdict,
@@ -161,16 +163,15 @@ def render(content: Content) -> str:
         version=__version__,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         steps=next_steps(content, verdict),
-        cards=sections.cards(content),
         decisions=sections.decisions(content),
         views=VIEWS,
         reliability=views,
         first_view="equal-mass" if zoomed else "equal-width",
-        clinical=sections.clinical_panel(content),
         classes=sections.classes(content),
         map=sections.mapping(content),
         facts=sections.facts(content),
         change=sections.change,
+        shown_bins=sections.shown_bins,
         tick=tick,
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from hcal._version import __version__
-from hcal.certificates import class_tolerance
+from hcal.certificates.event import class_tolerance
 from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.metrics.clinical import clinical
@@ -21,18 +21,14 @@ from hcal.reporting.content import VIEWS, Content
 
 #: Shares of the rows, most probable first, whose thresholds are shown.
 _SHARES: Final = (0.5, 0.2, 0.1, 0.05, 0.01)
-_TITLES: Final = {
-    "ece_ew": "Calibration error (ECE)", "nll": "NLL", "brier": "Brier score", "accuracy": "Accuracy"
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text with their heads."""
+    """Rows of text with their heads: the thresholds at which decisions are made."""
 
     head: list[str]
     rows: list[list[str]]
-    caption: str = ""
 
 
 def number(value: float, share: bool = False) -> str:
@@ -55,61 +51,25 @@ def change(content: Content, name: str) -> tuple[str, str]:
     return "better" if better else "worse", told
 
 
-def cards(content: Content) -> list[dict[str, Any]]:
-    """Return the headline numbers: title, what it says, (side, value, interval) and a trend."""
-    found: list[dict[str, Any]] = []
-    sides = {side: s.evaluation for side, s in content.sides.items()}
-    for name, title in _TITLES.items():
-        shares, rows = name in ("ece_ew", "accuracy"), []
-        for side, e in sides.items():
-            ends = [number(end, shares) for end in e.interval(name) or ()]
-            rows.append((side, number(e[name], shares), " – ".join(ends)))
-        explain = content.before.evaluation.results[name].metric.explain
-        found.append({"title": title, "explain": explain, "rows": rows, "trend": change(content, name)})
-    if content.binary:
-        stated = [(side, number(e.positive.stated, True), "") for side, e in sides.items() if e.positive]
-        words = "what is stated on average; it should be the observed rate"
-        trend = "same", f"observed {number(float((content.y == content.positive).mean()), True)}"
-        card = {"title": f"Mean {content.event}", "explain": words, "rows": stated, "trend": trend}
-        return [card, *found]
-    stated = [(side, number(e.mean_confidence, True), "") for side, e in sides.items()]
-    words = "what the model states on average; compare with accuracy"
-    return [*found, {"title": "Mean confidence", "explain": words, "rows": stated, "trend": ("", "")}]
-
-
-def reliability(content: Content) -> dict[str, list[tuple[str, Chart, Table]]]:
-    """Return the diagrams of P(positive) or of the predicted class with their numbers, by view."""
-    labels = (
-        (f"stated {content.event}", "observed rate")
-        if content.binary
-        else ("stated confidence", "share right")
-    )
+def reliability(content: Content) -> dict[str, dict[str, tuple[Chart, ReliabilityCurve]]]:
+    """Return the diagrams of P(positive) or of the predicted class with their numbers, by view and side."""
+    labels = ("stated confidence", "share right")
     axis = Axis()
     if content.binary:
+        labels = (f"stated {content.event}", "observed rate")
         axis = charts.probability_axis(*(s.probs[:, content.positive] for s in content.sides.values()))
-    return {
-        view: [
-            (side, charts.reliability_chart(s.curves[view], side, axis, labels), _bins(s.curves[view], side))
-            for side, s in content.sides.items()
-        ]
-        for view in VIEWS
-    }
+    found: dict[str, dict[str, tuple[Chart, ReliabilityCurve]]] = {view: {} for view in VIEWS}
+    for side, s in content.sides.items():
+        for view, curve in s.curves.items():
+            found[view][side] = charts.reliability_chart(curve, side, axis, labels), curve
+    return found
 
 
-def _bins(curve: ReliabilityCurve, side: str) -> Table:
+def shown_bins(curve: ReliabilityCurve) -> list[int]:
+    """Return the bins with rows, at most 24 of them."""
     full = np.flatnonzero(curve.weight > 0)
-    some = full[np.unique(np.linspace(0, len(full) - 1, min(len(full), 24)).astype(int))]
-    rows = [
-        [
-            f"{curve.edges[b]:.3g} – {curve.edges[b + 1]:.3g}",
-            f"{curve.weight[b]:,.0f}",
-            f"{curve.predicted[b]:.4f}",
-            f"{curve.observed[b]:.4f}",
-            f"{curve.low[b]:.4f} – {curve.high[b]:.4f}",
-        ]
-        for b in some
-    ]
-    return Table(["bin", "rows", "stated", "observed", "band"], rows, side)
+    some = np.unique(np.linspace(0, len(full) - 1, min(len(full), 24)).astype(int))
+    return [int(b) for b in full[some]]
 
 
 def mapping(content: Content) -> Chart | None:
@@ -122,39 +82,18 @@ def mapping(content: Content) -> Chart | None:
     return charts.probability_map(p, q, content.event if content.binary else "confidence")
 
 
-def clinical_panel(content: Content) -> list[list[str]]:
-    """Return what studies of prediction models report; with two classes."""
-    c = content.final.evaluation.clinical
-    if c is None:
-        return []
-    return [
-        ["Calibration in the large", str(c.in_the_large), "ideal 0; above: risks are stated too low"],
-        ["Calibration slope", str(c.slope), "ideal 1; below: too extreme"],
-        ["Observed : expected", str(c.observed_expected), "ideal 1"],
-        ["ICI", str(c.ici), "mean distance of observed from stated risk"],
-        ["E50, E90", f"{c.e50.value:.3f}, {c.e90.value:.3f}", "its median and 90th percentile"],
-        ["E max", str(c.e_max), "its maximum"],
-        ["Brier score, one class", str(c.brier), "0 is perfect; half of the sum over both classes"],
-        ["Scaled Brier score", str(c.scaled_brier), "1 is perfect, 0 is no use"],
-        ["AUC", str(c.auc), "0.5 is no use"],
-        ["Spiegelhalter's z", f"{c.spiegelhalter_z:.2f}", f"p = {c.spiegelhalter_p:.2g}"],
-        ["Hosmer-Lemeshow", f"{c.hosmer_lemeshow:.1f}", f"p = {c.hosmer_lemeshow_p:.2g}; do not rely on it"],
-    ]
-
-
 def decisions(content: Content) -> tuple[Table, Chart | None] | None:
     """Return the table of thresholds and the curve beside it; None where nothing is certified."""
     certificate = content.final.evaluation.certificate
     side, failure = list(content.sides)[-1], 1 - content.ci
     if certificate is None:
         return None
-    if content.binary and certificate.classes is not None:
-        found = _positive_thresholds(content, certificate.classes.kept[content.positive].table, failure)
+    table = certificate.headline.table
+    if content.binary:
+        found = _positive_thresholds(content, table, failure)
         both = 0 < content.counts[content.positive] < len(content.y)
         return found, _net_benefit(content, side) if both else None
-    if content.binary or certificate.top is None:
-        return None
-    tails = threshold_table(certificate.top.table, failure)
+    tails = threshold_table(table, failure)
     rows = [
         [f"{at:g}", percent(share), f"{percent(low)} – {percent(high)}"]
         for at, share, low, high, n in zip(
@@ -162,8 +101,8 @@ def decisions(content: Content) -> tuple[Table, Chart | None] | None:
         )
         if n > 0
     ]
-    curve = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure), side)
-    return Table(["at or above", "of rows", "right (certified)"], rows, "Thresholds"), curve
+    curve = charts.risk_coverage_chart(risk_coverage(table, failure), side)
+    return Table(["at or above", "of rows", "right (certified)"], rows), curve
 
 
 def thresholds(content: Content, table: EventTable) -> dict[float, str]:
@@ -200,7 +139,7 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
             spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (total - hits)
             rows[-1].append(f"{1000 * spent / table.n:,.0f}")
     head = ["at or above", "why", "rows", f"truly {name}", f"of all {name}"]
-    return Table(head + (["cost of 1,000 rows"] if content.cost else []), rows, "Thresholds")
+    return Table(head + (["cost of 1,000 rows"] if content.cost else []), rows)
 
 
 def _net_benefit(content: Content, side: str) -> Chart:
@@ -216,21 +155,20 @@ def classes(content: Content) -> list[dict[str, Any]]:
     """Return the classes, the worst first, with the tone of their gap; for more than two of them."""
     certificate = content.final.evaluation.certificate
     found = None if certificate is None else certificate.classes
-    if content.binary or found is None:
+    if found is None:
         return []
     gap = found.stated - found.frequency
     chance = 2 * np.sqrt(np.maximum(found.stated, 1e-12) / len(content.y))
     heat = gap / np.maximum(class_tolerance(found.frequency, 0.05), chance)
     rows, counts = [], content.counts
-    for i in np.lexsort((-np.abs(heat), -found.at_least)):
-        k = int(found.classes[i])
+    for k in np.lexsort((-np.abs(heat), -found.at_least)).tolist():
         r = found.refutations.get(k)
         rows.append(
             {
                 "name": content.names[k],
-                "cells": [f"{counts[k]:,}", percent(found.stated[i], 2), percent(found.frequency[i], 2)],
-                "tone": f"{'over' if gap[i] > 0 else 'under'}{min(int(abs(heat[i]) * 2), 4)}",
-                "gap": f"{100 * gap[i]:+.2f}",
+                "cells": [f"{counts[k]:,}", percent(found.stated[k], 2), percent(found.frequency[k], 2)],
+                "tone": f"{'over' if gap[k] > 0 else 'under'}{min(int(abs(heat[k]) * 2), 4)}",
+                "gap": f"{100 * gap[k]:+.2f}",
                 "proven": f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows" if r else "",
             }
         )
