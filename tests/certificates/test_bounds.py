@@ -16,10 +16,8 @@ from hcal.certificates.bounds import (
     kl,
     kl_interval,
     kl_upper,
-    large_deviation_reach,
     largest_variance,
     lower_mean,
-    markov_reach,
 )
 
 
@@ -87,7 +85,3 @@ def test_a_file_sorted_by_label_does_not_help_the_gambler() -> None:
         gain = certify_gain(1 + difference / 2, 1 - difference / 2, 0.1, random_state=seed)
         better += gain.at_least > 0
     assert better <= 14  # 5 expected at most (one side); 0.0005 in a binomial of 100 and 0.05
-
-
-def test_the_papers_bound_is_wider() -> None:
-    assert markov_reach(20000, 0.05) > 3 * large_deviation_reach(0.9, 20000, 0.05)

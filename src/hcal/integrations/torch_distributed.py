@@ -1,14 +1,15 @@
 """torch.distributed: metrics and a watch over the rows of all ranks, without gathering the rows.
 
-Each rank adds up its own rows. What crosses the network is of constant size: the sums of metrics by one
-``all_reduce``, the capitals of monitors by one ``all_gather``. Without an initialised process group there is
-one rank, and nothing is sent.
+Each rank adds up its own rows. What crosses the network is of constant size: the sums of metrics, or the capitals of
+monitors, of each rank by one ``all_gather``. Without an initialised process group there is one rank, and nothing is
+sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,18 +91,10 @@ class DistributedMetrics(_Accumulator):
         return self.reduced().result()
 
     def reduced(self) -> StreamingMetrics:
-        """Return what all ranks have seen: one ``all_reduce``, this rank's own part stays as it is."""
-        state = self.part.state
-        sums = {name: np.asarray(value) for name, value in state["sums"].items()}
-        flat = torch.from_numpy(np.concatenate([value.ravel() for value in sums.values()]))
-        flat = flat.to(_device(self.group))
-        if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(flat, group=self.group)
-        ends = np.cumsum([value.size for value in sums.values()])[:-1]
-        found = zip(sums.items(), np.split(flat.cpu().numpy(), ends), strict=True)
-        return StreamingMetrics.from_state(
-            state | {"sums": {name: part.reshape(value.shape) for (name, value), part in found}}
-        )
+        """Return what all ranks have seen; this rank's own part stays as it is."""
+        parts = map(StreamingMetrics.from_state, _gathered(self.part.state, self.group))
+        empty = partial(StreamingMetrics, self.part.n_classes, self.part.metrics)
+        return merged(parts, empty)
 
     def reset(self) -> None:
         """Forget this rank's rows."""
@@ -136,7 +129,7 @@ class DistributedMonitor(_Accumulator):
     >>> module = DistributedMonitor()
     >>> module(torch.from_numpy(p), torch.from_numpy(worse).long())
     >>> module.compute().direction
-    'over-confident'
+    'stated too high'
     """
 
     def __init__(
@@ -148,15 +141,16 @@ class DistributedMonitor(_Accumulator):
 
     def compute(self) -> Alarm | None:
         """Multiply the capitals of all ranks as of now; every rank must call it, as often as it likes."""
-        # Neither the past, which grows, nor alarms at a single rank's level are part of the product.
-        states = _gathered(self.part.state | {"history": [], "alarm": None}, self.group)
-        whole = merged(map(Monitor.from_state, states), self._empty)
-        self.log_evidence = whole.log_evidence
-        # Over time only the product of all is a martingale: that of the first few ranks rings nothing.
-        reached = whole.log_evidence >= -np.log(whole.level)
-        if self.alarm is None and whole.alarm is not None and reached:
-            seen = sum(state["n"] for state in states)
-            self.alarm = replace(whole.alarm, row=seen, evidence=whole.evidence)
+        own = {"rows": self.part.n, "log_evidence": self.part.log_evidence}
+        own["strongest"] = asdict(self.part.strongest()) if self.part.n else None
+        ranks = _gathered(own, self.group)
+        # Over time only the product of all is a martingale: that of some ranks rings nothing.
+        self.log_evidence = sum(rank["log_evidence"] for rank in ranks)
+        if self.alarm is None and self.log_evidence >= -np.log(self.part.level):
+            loudest = max((rank for rank in ranks if rank["rows"]), key=lambda rank: rank["log_evidence"])
+            evidence = float(np.exp(min(self.log_evidence, 700.0)))
+            seen = sum(rank["rows"] for rank in ranks)
+            self.alarm = replace(Alarm(**loudest["strongest"]), row=seen, evidence=evidence)
         return self.alarm
 
     def get_extra_state(self) -> Any:
@@ -167,19 +161,6 @@ class DistributedMonitor(_Accumulator):
         """Go on where a saved module stood."""
         super().set_extra_state(state["part"])
         self.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
-
-    def _empty(self) -> Monitor:
-        own = self.part
-        return Monitor(
-            own.level, own.tolerance, events=own.events, positive=own.positive, classes=own.classes
-        )
-
-
-def _device(group: Any) -> torch.device:
-    """Where a collective wants its tensors: NCCL knows GPUs only."""
-    nccl = distributed.is_available() and distributed.is_initialized()
-    nccl = nccl and distributed.get_backend(group) == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
 def _gathered(state: dict[str, Any], group: Any) -> list[dict[str, Any]]:
