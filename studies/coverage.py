@@ -41,7 +41,7 @@ def certificates(world: str, number: int) -> dict[str, bool]:
     pairs = [(f[rows, top], top == y, q[rows, top])] + [(f[:, k], y == k, q[:, k]) for k in range(K)]
     false = Counter[str]()
     for i, (p, c, truth) in enumerate(pairs):
-        found = certify_event("event", p, c, failure=FAILURE / len(pairs), assume="monotone")
+        found = certify_event("event", p, c, failure=FAILURE / len(pairs))
         known = truth_table(p, truth)
         windows, curve = holds(found, known)
         false["windows"] += not windows
@@ -55,8 +55,7 @@ def certificates(world: str, number: int) -> dict[str, bool]:
     rate = known.happened / known.count
     if (np.diff(rate) >= -1e-12).all() and np.allclose(np.repeat(rate, known.count.astype(int)), q[order, 1]):
         y = draw_labels(q, rng)
-        band = certify_event("class 1", f[:, 1], y == 1, failure=FAILURE, assume="monotone").assumed
-        assert band is not None
+        band = certify_event("class 1", f[:, 1], y == 1, failure=FAILURE).monotone
         covered = (band.low <= rate + 1e-9) & (rate <= band.high + 1e-9)
         error = float(np.abs(rate - known.low) @ known.count / known.n)
         false["monotone band"] += not covered.all() or band.error < error - 1e-9
@@ -98,7 +97,7 @@ def out_of_fold(world: str, number: int) -> dict[str, bool]:
     y, z = draw_labels(q, rng), np.log(np.maximum(f, 1e-12))
     method = hcal.make_calibrator("hb", bins=100)
     found = hcal.certify(method, z, y, level=1 - FAILURE, out_of_fold=True)
-    held = found.pooled.headline.table
+    held = found.pooled.table
     order = np.random.default_rng(0).permutation(len(y))
     p = np.empty(len(y))
     for j in range(len(found.folds)):

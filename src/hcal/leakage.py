@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from hcal import inputs
+
 #: From this share of the judged rows on, a certificate is refused.
 REFUSED_FROM: Final = 0.05
 #: Rows that a fingerprint keeps (512 KB); of more rows, those in randomly chosen stripes of the scores.
@@ -103,14 +105,16 @@ def fingerprint(x: NDArray[Any]) -> Fingerprint:
     return {"rows": np.array(rows), "kept_below": np.array(below), "projections": projections}
 
 
-def merge_fingerprints(one: Fingerprint, other: Fingerprint) -> Fingerprint:
-    """Return the fingerprint of two sets of rows together.
+def merge_fingerprints(one: Fingerprint | None, other: Fingerprint | None) -> Fingerprint | None:
+    """Return the fingerprint of two sets of rows together; None is that of no rows.
 
     >>> x = np.random.default_rng(0).normal(size=(100, 3))
     >>> both = merge_fingerprints(fingerprint(x[:30]), fingerprint(x[30:]))
     >>> all(np.array_equal(both[name], array) for name, array in fingerprint(x).items())
     True
     """
+    if one is None or other is None:
+        return other if one is None else one
     limit = min(float(one["kept_below"]), float(other["kept_below"]))
     projections = np.concatenate([one["projections"], other["projections"]])
     stripes = _stripes(projections[:, 0])
@@ -183,20 +187,27 @@ def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
     return Overlap(share, expected, n, share >= REFUSED_FROM, sentence if share else "")
 
 
-def refuse_rows_of_the_fit(fitted: Fingerprint | None, judged: NDArray[Any] | Fingerprint) -> Overlap | None:
-    """Raise RowsOfTheFitError where 5 % or more of the rows were fitted on; else return what was found.
+def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
+    """Return how many of these rows a calibrator was fitted on; None where it does not know its rows.
 
-    ``fitted`` is None for a calibrator that kept no fingerprint; the answer is then None.
+    Examples
+    --------
+    >>> import hcal
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(50, 3))
+    >>> y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+    >>> fit_overlap(hcal.make_calibrator("ts").fit(z, y), z).share
+    1.0
     """
+    fitted = getattr(calibrator, "fitted_on_", None)
     if fitted is None:
         return None
-    found = overlap(fitted, judged)
-    if found.refused:
-        raise RowsOfTheFitError(
-            f"no certificate: a{found.sentence[1:-1]}, and on its own rows a calibrator looks better than it "
-            "is. Use other rows, or out_of_fold=True"
-        )
-    return found
+    own = getattr(calibrator, "rows", None)  # questions with different numbers of options have their own
+    if own is not None:
+        return overlap(fitted, np.asarray(own(scores)))
+    return overlap(
+        fitted, inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+    )
 
 
 def coincidence(fitted: Fingerprint | NDArray[Any], judged: NDArray[Any] | Fingerprint) -> str:

@@ -1,6 +1,6 @@
 """Partial results of blocks of rows, and who works on the blocks: this process, others of this machine, or a cluster.
 
-Metrics, certificates, monitors and the sums that fits need are partial results: each block adds to one, and two become
+Metrics, certificates and the sums that fits need are partial results: each block adds to one, and two become
 one by ``merge``, which is associative, and commutative up to the rounding of sums.
 
 A runner is called with a function and pieces and yields the function's answers in the order of the pieces. The answers

@@ -16,10 +16,8 @@ from hcal.certificates.bounds import (
     kl,
     kl_interval,
     kl_upper,
-    large_deviation_reach,
     largest_variance,
     lower_mean,
-    markov_reach,
 )
 
 
@@ -89,5 +87,10 @@ def test_a_file_sorted_by_label_does_not_help_the_gambler() -> None:
     assert better <= 14  # 5 expected at most (one side); 0.0005 in a binomial of 100 and 0.05
 
 
-def test_the_papers_bound_is_wider() -> None:
-    assert markov_reach(20000, 0.05) > 3 * large_deviation_reach(0.9, 20000, 0.05)
+def test_bounds_near_the_ends_are_tight() -> None:
+    """Newton's method started next to 1, where its steps vanish: the bound of a frequent event was 1."""
+    for c in (0.0, 1 / 1500, 0.04, 0.5, 0.9, 0.96, 0.996):
+        for reach in (1e-4, 0.005, 0.05):
+            high = float(kl_upper(c, reach))
+            assert kl(c, high) == pytest.approx(reach, rel=1e-6)
+            assert kl_interval(1 - c, reach)[0] == pytest.approx(1 - high, rel=1e-6)

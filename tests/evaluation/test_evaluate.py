@@ -243,7 +243,7 @@ def test_two_classes_are_told_by_the_positive_one() -> None:
     assert "P(sick) stated" in text
     assert f"slope {found.clinical.slope}" in text
     assert found.clinical.auc == hcal.clinical(p, y).auc
-    assert found.assessment.estimate == found.certificate.estimate
+    assert found.assessment.estimate == found.certificate.headline.estimate
     other = hcal.evaluate(p, y, ["nll"], 0.95, positive=0)
     assert other.positive.observed == pytest.approx(1 - y.mean())
     assert json.loads(other.to_json())["assessment"]["event"] == "P(class 0)"

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hcal
-from hcal.certificates.streaming import CertificateStream
+from hcal.certificates import CertificateStream
 from hcal.cli.app import app
 from hcal.metrics import METRICS, StreamingMetrics
 from helpers import synthetic

@@ -204,7 +204,7 @@ def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
 def test_thresholds_are_where_decisions_are() -> None:
     content = binary()
     p, y = content.final.probs[:, 1], content.y == 1
-    table = content.final.evaluation.certificate.classes.kept[1].table
+    table = content.final.evaluation.certificate.headline.table
     found = thresholds(content, table)
     assert found[0.3] == "yours"
     assert found[1 / 11] == "least cost (fn 10, fp 1)"

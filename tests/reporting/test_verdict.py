@@ -47,7 +47,7 @@ def test_estimate_and_proof_stand_side_by_side() -> None:
     content = measured(1.0)
     found = content.final.evaluation.assessment
     assert found is not None
-    assert found.estimate == hcal.certify(content.final.probs, content.y).estimate
+    assert found.estimate == hcal.certify(content.final.probs, content.y).headline.estimate
     assert found.estimate <= found.bound
     assert found.how_far.startswith(f"Estimated {points(found.estimate)} off on average, at most")
     assert list(verdict_of(content).chips) == ["How far off", "How sure", "What to do"]

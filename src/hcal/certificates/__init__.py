@@ -7,17 +7,14 @@
 from __future__ import annotations
 
 from hcal.certificates.certification import certify
-from hcal.certificates.classes import ClassCertificates, class_tolerance
 from hcal.certificates.drift import Drift, drift
-from hcal.certificates.event import EventCertificate, Refutation, certify_event
-from hcal.certificates.monitor import Monitor
-from hcal.certificates.result import TOLERANCE, Certificate, OutOfFoldCertificate
-from hcal.certificates.state import Alarm
-from hcal.certificates.streaming import CertificateStream
+from hcal.certificates.event import EventCertificate, certify_event
+from hcal.certificates.monitor import Alarm, Monitor
+from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
+from hcal.certificates.sources import CertificateStream
 from hcal.leakage import RowsOfTheFitError
 
 __all__ = [
-    "TOLERANCE",
     "Alarm",
     "Certificate",
     "CertificateStream",
@@ -26,10 +23,8 @@ __all__ = [
     "EventCertificate",
     "Monitor",
     "OutOfFoldCertificate",
-    "Refutation",
     "RowsOfTheFitError",
     "certify",
     "certify_event",
-    "class_tolerance",
     "drift",
 ]

@@ -8,8 +8,8 @@ truth lies within h of the claim.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ from hcal.numerics import Float64
 _TINY = 1e-6  # claims of 0 and 1 cannot be bet on at finite odds
 
 
-@dataclass(frozen=True)
-class Bet:
+class Bet(NamedTuple):
     """One alternative."""
 
     words: str  # what it says, for the alarm
@@ -29,46 +28,44 @@ class Bet:
     threshold: float = 0.0  # only claims at or above it are bet on
 
 
-def _shifts(sizes: tuple[float, ...], thresholds: tuple[float, ...], high: str, low: str) -> list[Bet]:
-    bets = []
-    for threshold in thresholds:
-        where = f" at or above {threshold:g}" if threshold else ""
-        bets += [Bet(high + where, shift=-size, threshold=threshold) for size in sizes]
-        bets += [Bet(low + where, shift=size, threshold=threshold) for size in sizes]
-    return bets
+def _family(
+    sizes: Sequence[float], threshold: float, shifts: Sequence[str], slopes: Sequence[str]
+) -> list[Bet]:
+    """Bets that claims are too high or too low, everywhere or above a threshold, and too extreme or too little."""
+    every = [
+        (words, sign, at) for at in (0.0, threshold) for words, sign in zip(shifts, (-1, 1), strict=True)
+    ]
+    bets = [Bet(words + (f" at or above {at:g}" if at else ""), 1.0, sign * size, at)
+            for words, sign, at in every for size in sizes]  # fmt: skip
+    return [*bets, Bet(slopes[0], slope=0.75), Bet(slopes[1], slope=1.33)]
 
 
-#: The top label: over- and under-confident, everywhere or among the confident.
-TOP_BETS = (
-    *_shifts((0.15, 0.4, 1.0), (0.0, 0.9), "over-confident", "under-confident"),
-    Bet("over-confident", slope=0.75),
-    Bet("under-confident", slope=1.33),
-)
-#: One class's probability.
-CLASS_BETS = (
-    *_shifts((0.3, 0.9), (0.0, 0.5), "stated too high", "stated too low"),
-    Bet("too extreme", slope=0.75),
-    Bet("not extreme enough", slope=1.33),
-)
+_CONFIDENCE = ("over-confident", "under-confident")
 #: Temperatures of the whole vector: above 1 the truth is flatter than the claim.
 TEMPERATURES = (1.15, 1.35, 1.8, 0.87, 0.74, 0.55)
-VECTOR_BETS = tuple(Bet("over-confident" if t > 1 else "under-confident", slope=1 / t) for t in TEMPERATURES)
-FAMILIES = {"top-label": TOP_BETS, "class-wise": CLASS_BETS, "vector": VECTOR_BETS}
+#: What each family of events is bet to be: the top label, every class's probability, the whole vector.
+FAMILIES = {
+    "top-label": _family((0.15, 0.4, 1.0), 0.9, _CONFIDENCE, _CONFIDENCE),
+    "class-wise": _family(
+        (0.3, 0.9), 0.5, ("stated too high", "stated too low"), ("too extreme", "not extreme enough")
+    ),
+    "vector": [Bet(_CONFIDENCE[t < 1], slope=1 / t) for t in TEMPERATURES],
+}
 
 
-def log_payoffs(p: Any, c: Any, bets: tuple[Bet, ...], tolerance: Any) -> NDArray[np.float64]:
+def log_payoffs(p: Any, c: Any, bets: list[Bet], tolerance: Any) -> NDArray[np.float64]:
     """Return the logarithm of what each bet pays on each event.
 
     Claims ``p`` and marks ``c`` have any shape S, the answer (*S, E); a tolerance is one number or one for
     each of the last axis.
 
-    >>> pays = np.exp(log_payoffs(np.array([0.8, 0.8]), np.array([True, False]), TOP_BETS, 0.0))
+    >>> pays = np.exp(log_payoffs(np.array([0.8, 0.8]), np.array([True, False]), FAMILIES["top-label"], 0.0))
     >>> np.allclose(0.8 * pays[0] + 0.2 * pays[1], 1)  # a fair game
     True
     """
     p = np.clip(np.asarray(p, dtype=np.float64), _TINY, 1 - _TINY)
     odds = np.log(p) - np.log1p(-p)
-    slope, shift, threshold = np.array([(b.slope, b.shift, b.threshold) for b in bets]).T
+    slope, shift, threshold = np.array([bet[1:] for bet in bets]).T
     q = 1 / (1 + np.exp(-(odds[..., None] * slope + shift)))
     q = np.clip(np.where(p[..., None] >= threshold, q, p[..., None]), _TINY, 1 - _TINY)
     against = p[..., None]
@@ -95,7 +92,7 @@ def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:
     logs = np.log(np.maximum(np.asarray(probs, dtype=np.float64), 1e-12))
     own = logs[np.arange(len(logs)), y]
     columns = []
-    for bet in VECTOR_BETS:
+    for bet in FAMILIES["vector"]:
         tempered = np.exp(bet.slope * logs)
         columns.append(bet.slope * own - np.log(tempered.sum(axis=1)) - own)
     return np.stack(columns, axis=1)
@@ -133,15 +130,14 @@ class Gamblers:
         self.start = self.start + total
         self.gained = np.zeros_like(self.gained)
 
-    def restart(self, capital: float) -> None:
-        """Deal a given log-capital to every event as at the start."""
-        self.weights = np.tile(self.prior, (len(self.start), 1))
-        self.start, self.gained = np.full_like(self.start, capital), np.zeros_like(self.gained)
+    @property
+    def capital(self) -> Float64:
+        """Log-capital of each event, shape (C,)."""
+        return self.start + log_mean(self.gained, self.weights)
 
     def leader(self) -> tuple[int, int]:
         """Return the event with the most capital, and its best bet."""
-        capital = self.start + log_mean(self.gained, self.weights)
-        event = int(capital.argmax())
+        event = int(self.capital.argmax())
         with np.errstate(divide="ignore"):
             bets = np.log(self.weights[event, :-1]) + self.gained[event, :-1]
         return event, int(bets.argmax())

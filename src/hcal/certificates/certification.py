@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hcal import inputs, leakage
 from hcal.certificates.bounds import Gain, certify_gain, check_level
-from hcal.certificates.classes import group_names
-from hcal.certificates.result import (
-    ASSUMED,
-    NLL_REFUSED,
-    REFUSED,
-    TOLERANCE,
-    OutOfFoldCertificate,
-    certify_tables,
-    checked_classes,
-    found_rows,
-)
-from hcal.certificates.streaming import CertificateStream
-from hcal.certificates.windows import EventTable, table_of_rows
-from hcal.io.class_names import ClassName, check_classes, encode
+from hcal.certificates.event import TOLERANCE
+from hcal.certificates.result import Certificate, OutOfFoldCertificate
+from hcal.certificates.sources import CertificateStream, Names, Rows, certify_source, headline
+from hcal.io.class_names import check_classes, encode
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import IntArray, softmax
-from hcal.text import printable
+from hcal.numerics import softmax
 
-Event = str | int | Sequence[int | str]
-Names = tuple[ClassName, ...] | None
-#: Up to this many probabilities every class is sorted exactly; beyond it they are put into fine bins.
-EXACT_ENTRIES = 1 << 25
+if TYPE_CHECKING:
+    from hcal.calibrators.base import Calibrator
+    from hcal.io.blocks import Batches
+    from hcal.io.reading import Piece
+    from hcal.passes import Runner
 
 
 def certify(
@@ -41,10 +32,8 @@ def certify(
     *,
     level: float = 0.95,
     baseline: Any = None,
-    events: str | int | Sequence[Event] = ("top-label", "class-wise"),
     groups: Any = None,
     classes: Any = None,
-    assume: str | None = None,
     input: inputs.InputKind = "probs",
     tolerance: float = TOLERANCE,
     positive: int | str = 1,
@@ -54,6 +43,8 @@ def certify(
 ) -> Any:
     """Certify how far a predictor can be from the truth, from fresh independent rows.
 
+    The event that is certified first is the top label, or with two classes P(positive); then every class. Any
+    other event is a problem of two classes: ``certify(probs[:, [0, 3]].sum(axis=1), np.isin(y, [0, 3]))``.
     Called as ``certify(probs, y)``, or as ``certify(calibrator, scores, y)``, which refuses the rows that the
     calibrator was fitted on. Every statement of the result holds, all at once, with probability at least
     ``level`` over the labels, for every number of rows and without assumptions on the model or the data.
@@ -70,16 +61,11 @@ def certify(
     level : float
     baseline : array-like of shape (N, K), optional
         Other predictions for the same rows: adds the certified gain in Brier score.
-    events : sequence of {"top-label", "class-wise", class, set of classes}
-        A class is its number, or its name among ``classes``.
-        The failure is shared equally among them, the groups and the gain.
     groups : array-like of shape (N,), optional
         A group of each row: every group is certified, the worst first. The event is the top label, or the
         positive class where there are two classes.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns; a calibrator brings its own.
-    assume : {"monotone"}, optional
-        Adds what follows if the truth does not fall as the claim rises.
     input : {"probs", "logits", "log_probs"}
         What probabilities and ``baseline`` hold.
     tolerance : float
@@ -110,21 +96,16 @@ def certify(
     >>> print(certify(p, y, classes=["well", "sick"]).sentences[2])
     P(sick): stated 50.3 % on average, observed 50.4 %; the true rate lies between 49.4 % and 51.4 %.
     """
-    failure = check_level(level)
-    if assume not in (None, "monotone"):
-        raise ValueError(f"assume must be 'monotone' or None, got {assume!r}")
-    if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
     if out_of_fold:
         if groups is not None or baseline is not None:
             raise ValueError("out_of_fold=True certifies predictions alone: leave out groups and baseline")
-        options = {"classes": classes, "positive": positive, "tolerance": tolerance}
-        return _out_of_fold(predictor, scores, y, failure, n_folds, random_state, options)
-    basis = ASSUMED
+        failure = check_level(level)
+        return _out_of_fold(predictor, scores, y, failure, n_folds, random_state, classes, positive)
+    found = None
     if hasattr(predictor, "predict_proba"):
         if y is None:
             raise ValueError("after a calibrator come its scores and labels: certify(cal, scores, y)")
-        basis = found_rows(leakage.refuse_rows_of_the_fit(*_rows(predictor, scores)))
+        found = leakage.fit_overlap(predictor, scores)
         classes = getattr(predictor, "class_names_", None) if classes is None else classes
         probs, input = predictor.predict_proba(scores), "probs"
     elif y is not None:
@@ -134,38 +115,21 @@ def certify(
     names = None if classes is None else check_classes(classes, len(classes))
     sample = _sample(probs, y if y is None or names is None else encode(y, names), input)
     names = None if names is None else check_classes(names, sample.k)
-    wanted = _events(events, sample.k, names)
-    share = failure / (len(wanted) + (groups is not None) + (baseline is not None))
-    positive = _positive(positive, sample.k, names)
-    chosen = checked_classes(sample.k, positive) if "class-wise" in wanted else None
-    gain = None if baseline is None else _gain(sample, baseline, input, share, random_state)
-    return certify_tables(
-        _event_tables(sample, wanted, names),
-        chosen,
-        _class_table(sample, chosen),
-        {} if groups is None else _group_tables(sample, positive, groups),
-        share=share,
-        assume=assume,
-        names=names,
-        level=float(level),
-        n=sample.n,
-        k=sample.k,
-        gain=gain,
+
+    def gain(failure: float) -> Gain:
+        other = _sample(baseline, sample.y, input)
+        if other.k != sample.k:
+            raise ValueError(f"baseline has {other.k} classes, probs has {sample.k}")
+        return certify_gain(brier_rows(other), brier_rows(sample), failure, random_state)
+
+    return certify_source(
+        Rows(sample, groups, _positive(positive, sample.k, names)),
+        found,
+        level=level,
         tolerance=tolerance,
-        basis=basis,
-        refused=REFUSED + ((NLL_REFUSED,) if gain is not None else ()),
+        names=names,
+        gain=None if baseline is None else gain,
     )
-
-
-def _rows(calibrator: Any, scores: Any) -> tuple[leakage.Fingerprint | None, Any]:
-    """Return the fingerprint of the fitted rows, and the judged rows as logits in the same form."""
-    fitted = getattr(calibrator, "fitted_on_", None)
-    if fitted is None:
-        return None, None
-    own = getattr(calibrator, "rows", None)  # of questions with different numbers of options
-    if own is not None:
-        return fitted, np.asarray(own(scores))
-    return fitted, inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
 
 
 def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
@@ -177,82 +141,25 @@ def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
         return probs
     if y is None:
         raise ValueError("y is missing: pass integer labels of shape (N,)")
-    if input != "probs":
-        probs = softmax(inputs.check_logits(probs, input=input)[0])
-    return Sample(probs, y)
-
-
-def _events(events: Any, k: int, names: Names) -> list[Any]:
-    """Return the events asked for, each once: names, and sorted tuples of classes."""
-    listed = [events] if isinstance(events, str | int | np.integer) else list(events)
-    if not listed:
-        raise ValueError("events is empty: name at least one")
-    found: list[Any] = []
-    for event in listed:
-        if isinstance(event, str) and event in ("top-label", "class-wise"):
-            found.append(event)
-            continue
-        if isinstance(event, str) and event not in (names or ()):
-            raise ValueError(f"events are 'top-label', 'class-wise' or classes, got {event!r}")
-        several = [event] if isinstance(event, str | int | np.integer) else list(event)
-        members = {_number(m, names) for m in several}
-        if not members or not all(isinstance(m, int | np.integer) and 0 <= m < k for m in members):
-            raise ValueError(f"an event is a class of 0..{k - 1} or a set of them, got {event!r}")
-        found.append(tuple(sorted(int(m) for m in members)))
-    return list(dict.fromkeys(found))
+    return Sample(probs if input == "probs" else softmax(inputs.check_logits(probs, input=input)[0]), y)
 
 
 def _positive(positive: int | str, k: int, names: Names) -> int:
-    number = _number(positive, names)
+    number = names.index(positive) if names is not None and positive in names else positive
     if isinstance(number, str) or (k == 2 and number not in (0, 1)):
         raise ValueError(f"positive must be class 0 or 1, or one of their names, got {positive!r}")
     return int(number)
 
 
-def _number(name: Any, names: Names) -> Any:
-    """Return the number of a class that is called by its name; anything else as it is."""
-    return names.index(name) if names is not None and name in names else name
-
-
-def _event_tables(sample: Sample, wanted: list[Any], names: Names) -> dict[str, EventTable]:
-    """Return the tables of every event but the class-wise family."""
-    data = sample.data
-    tables: dict[str, EventTable] = {}
-    for event in wanted:
-        if event == "top-label":
-            tables["top label"] = table_of_rows(data.conf, data.hit)
-        elif event != "class-wise":
-            shown = [printable(m if names is None else names[m]) for m in event]
-            name = f"{'class' if len(event) == 1 else 'classes'} {', '.join(shown)}"
-            p = np.sum([data.column(k) for k in event], axis=0)
-            tables[name] = table_of_rows(np.minimum(p, 1.0), np.isin(data.y, event).astype(np.float64))
-    return tables
-
-
-def _class_table(sample: Sample, classes: IntArray | None) -> Callable[[int], EventTable]:
-    """Return who makes the table of a class: exact where the sample is small, in fine bins where it is large."""
-    if classes is None or sample.n * len(classes) <= EXACT_ENTRIES:
-        return lambda k: table_of_rows(sample.data.column(k), sample.y == k)
-    return CertificateStream(sample.k).update(sample.data.probs, sample.y).class_table
-
-
-def _group_tables(sample: Sample, positive: int, groups: Any) -> dict[str, EventTable]:
-    p, c = sample.data.conf, sample.data.hit
-    if sample.k == 2:
-        p, c = sample.data.column(positive), (sample.y == positive).astype(np.float64)
-    names, which = group_names(groups, len(p))
-    return {name: table_of_rows(p[which == g], c[which == g]) for g, name in enumerate(names)}
-
-
-def _gain(sample: Sample, baseline: Any, input: inputs.InputKind, share: float, random_state: int) -> Gain:
-    other = _sample(baseline, sample.y, input)
-    if other.k != sample.k:
-        raise ValueError(f"baseline has {other.k} classes, probs has {sample.k}")
-    return certify_gain(brier_rows(other), brier_rows(sample), share, random_state)
-
-
 def _out_of_fold(
-    method: Any, scores: Any, y: Any, failure: float, n_folds: int, random_state: int, options: dict[str, Any]
+    method: Any,
+    scores: Any,
+    y: Any,
+    failure: float,
+    n_folds: int,
+    random_state: int,
+    classes: Any,
+    positive: Any,
 ) -> OutOfFoldCertificate:
     """Certify each fold's predictions by itself, and average.
 
@@ -265,19 +172,83 @@ def _out_of_fold(
     method = make_calibrator(method) if isinstance(method, str) else method
     if not hasattr(method, "predict_proba") or y is None:
         raise ValueError("out_of_fold=True takes a calibrator or a method: certify('iso', scores, y)")
-    options["classes"] = options["classes"] or getattr(method, "class_names_", None)
     x = inputs.check_logits(scores, input=method.input)[0]
-    labels = inputs.check_labels(encode(y, options["classes"]), *x.shape)
-    if not 2 <= n_folds <= len(x) // 2:
-        raise ValueError(f"n_folds must lie between 2 and half the rows ({len(x) // 2}), got {n_folds}")
-    given = inputs.to_numpy(scores, "scores")[0]
-    order = np.random.default_rng(random_state).permutation(len(x))
-    options["events"] = "class-wise" if x.shape[1] == 2 else "top-label"
+    n, k = x.shape
+    names = classes or getattr(method, "class_names_", None)
+    names = None if names is None else check_classes(names, k)
+    labels = inputs.check_labels(encode(y, names), n, k)
+    if not 2 <= n_folds <= n // 2:
+        raise ValueError(f"n_folds must lie between 2 and half the rows ({n // 2}), got {n_folds}")
+    given, number = inputs.to_numpy(scores, "scores")[0], _positive(positive, k, names)
+    fold = np.empty(n, dtype=np.int64)
+    fold[np.random.default_rng(random_state).permutation(n)] = np.arange(n) % n_folds
     folds, probs = [], np.empty(x.shape)
-    for j in range(n_folds):
-        held = np.zeros(len(x), dtype=bool)
-        held[order[j::n_folds]] = True
-        fitted = method.clone().fit(given[~held], labels[~held])
-        probs[held] = fitted.predict_proba(given[held])
-        folds.append(certify(probs[held], labels[held], level=1 - failure / n_folds, **options))
-    return OutOfFoldCertificate(1 - failure, tuple(folds), certify(probs, labels, **options))
+    for held in (fold == j for j in range(n_folds)):
+        probs[held] = method.clone().fit(given[~held], labels[~held]).predict_proba(given[held])
+        folds.append(
+            headline(Rows(Sample(probs[held], labels[held]), None, number), failure / n_folds, names)
+        )
+    pooled = headline(Rows(Sample(probs, labels), None, number), failure, names)
+    *overall, bound = np.average([(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds])
+    wrong = sum(f.exact_refuted for f in folds)
+    return OutOfFoldCertificate(
+        1 - failure, n, k, (float(overall[0]), float(overall[1])), float(bound), pooled.estimate,
+        pooled.share_far, wrong, tuple(folds), pooled,
+    )  # fmt: skip
+
+
+def certify_batches(
+    source: Batches,
+    calibrator: Calibrator | None = None,
+    *,
+    level: float = 0.95,
+    positive: int = 1,
+    runner: Runner | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Certificate:
+    """Certify a source's probabilities, or what a calibrator makes of them, in one pass over its rows.
+
+    Parameters
+    ----------
+    source : Batches
+        Of files, with labels.
+    calibrator : Calibrator, optional
+        Its own rows are refused.
+    level, positive
+        As for :func:`hcal.certify`.
+    runner, advance
+        Who works on the pieces (this process by default), and who is told how many rows were done.
+
+    Examples
+    --------
+    >>> import tempfile, hcal
+    >>> path = f"{tempfile.mkdtemp()}/a.npz"
+    >>> np.savez(path, probs=[[0.2, 0.8]] * 100, y=[1] * 80 + [0] * 20)
+    >>> certify_batches(hcal.io.batches(path, rows=30)).refuted
+    False
+    """
+    from hcal.passes import add_up
+
+    source.check_labels()
+    fitted_on = getattr(calibrator, "fitted_on_", None)
+    empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
+    function = partial(_certify_piece, empty, calibrator)
+    whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance, size=len)
+    return whole.certify(level=level, classes=source.classes)
+
+
+def _certify_piece(
+    empty: Callable[[], CertificateStream], calibrator: Calibrator | None, piece: Piece
+) -> CertificateStream:
+    from hcal.io.blocks import read_piece, rows_from
+    from hcal.io.probabilities import to_probs
+
+    part = empty()
+    for batch in read_piece(piece):
+        with rows_from(batch.start):
+            if calibrator is None:
+                part.update(to_probs(batch.scores, batch.kind), batch.y, batch.groups)
+                continue
+            x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
+            part.update(calibrator.predict_proba(batch.scores), batch.y, batch.groups, logits=x)
+    return part

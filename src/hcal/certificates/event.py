@@ -24,10 +24,10 @@ from hcal.certificates.windows import (
 )
 from hcal.numerics import Float64
 
-#: More points of probability than this are far off.
-FAR = 0.05
 #: Nobody is told to collect more rows than this.
 PRACTICAL_ROWS = 1_000_000
+#: What counts as close enough, and beyond it as far off: five points of probability.
+TOLERANCE = 0.05
 
 _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 
@@ -39,6 +39,22 @@ def part_name(level: int) -> str:
     ('eighth', '128th')
     """
     return _PARTS[level] if level < len(_PARTS) else f"{2**level}th"
+
+
+def class_tolerance(frequency: Float64, tolerance: float) -> Float64:
+    """Return the tolerance of a class in proportion to the spread of its own label: 2·√(π(1 − π))·tolerance.
+
+    At a frequency π of one half it is the tolerance itself, at 1 % a fifth of it: an error that would be
+    small for a common class may be all there is to say about a rare one.
+
+    Examples
+    --------
+    >>> class_tolerance(np.array([0.5, 0.01]), 0.05).round(3)
+    array([0.05, 0.01])
+    """
+    # No row of a class tells no more than that it is rarer than about one in so many rows.
+    spread = np.sqrt(np.maximum(frequency * (1 - frequency), 1e-6))
+    return np.asarray(2 * spread * tolerance)
 
 
 @dataclass(frozen=True)
@@ -77,13 +93,10 @@ class EventCertificate:
     Attributes
     ----------
     name : str
-    failure : float
-        The probability with which any of it may be wrong.
     table : EventTable
-    windows : Windows
-    band : Band
-    assumed : MonotoneBand or None
-        What follows if the truth does not fall as the claim rises.
+        Claims and marks.
+    failure : float
+        The probability with which any of it may be wrong: half of it for the windows, half for the curve.
 
     Examples
     --------
@@ -95,11 +108,18 @@ class EventCertificate:
     """
 
     name: str
-    failure: float
     table: EventTable
-    windows: Windows
-    band: Band
-    assumed: MonotoneBand | None = None
+    failure: float
+
+    @cached_property
+    def windows(self) -> Windows:
+        """Windows of neighbours at every resolution, each with an interval of its truth."""
+        return find_windows(self.table, self.failure / 2)
+
+    @cached_property
+    def band(self) -> Band:
+        """The cumulative curve with its band."""
+        return find_band(self.table, self.windows, self.failure / 2)
 
     @property
     def n(self) -> int:
@@ -139,13 +159,13 @@ class EventCertificate:
     def share_far(self) -> float:
         """Estimated share of rows whose claim is off by more than 5 points."""
         share, mean, spread = self._posterior
-        return float(share @ (ndtr((mean - FAR) / spread) + ndtr((-mean - FAR) / spread)))
+        return float(share @ (ndtr((mean - TOLERANCE) / spread) + ndtr((-mean - TOLERANCE) / spread)))
 
     @cached_property
     def _posterior(self) -> tuple[Float64, Float64, Float64]:
         """Share of the rows, mean and standard deviation of the gap of each window."""
         w = self.windows
-        level = -1 if discrete_values(self.table) else min(max(w.levels), 4)
+        level = -1 if discrete_values(self.table) else min(w.levels[-1], 4)
         here = (w.level == level) & (w.aligned > 0)
         rows, gap = w.rows[here], (w.stated - w.observed)[here]
         rate = (w.observed[here] * rows + 0.5) / (rows + 1)
@@ -162,15 +182,21 @@ class EventCertificate:
         return float(self.band.low[-1]), float(self.band.high[-1])
 
     @property
+    def proven_gap(self) -> float:
+        """How far off the mean of all rows is, at least."""
+        low, high = self.overall
+        return max(low, -high, 0.0)
+
+    @property
     def proven(self) -> str:
         """Over, under, or empty: the direction in which all rows together are proven to be off."""
-        low, high = self.overall
-        return "over" if low > 0 else ("under" if high < 0 else "")
+        return "" if not self.proven_gap else ("over" if self.overall[0] > 0 else "under")
 
     @cached_property
     def at_most(self) -> dict[int, float]:
         """For each resolution, how far off any of its windows can be."""
-        return {level: self.windows.worst(level) for level in self.windows.levels}
+        w = self.windows
+        return {level: float(w.at_most[w.level == level].max()) for level in w.levels}
 
     @cached_property
     def refutation(self) -> Refutation | None:
@@ -202,6 +228,11 @@ class EventCertificate:
             return None
         single = self.windows.level == -1
         return float(self.windows.at_most[single] @ self.windows.rows[single] / self.table.n)
+
+    @property
+    def monotone(self) -> MonotoneBand:
+        """What follows if the truth does not fall as the claim rises: a band of the truth, and a bound of the ECE."""
+        return monotone_band(self.table, self.windows)
 
     def rows_needed(self, bound: float) -> int | None:
         """Return about how many rows would prove a smooth error of at most ``bound``.
@@ -256,8 +287,8 @@ class EventCertificate:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
         keep = np.unique(np.linspace(0, len(self.band.at) - 1, 200).astype(int))
-        w = self.windows
         plain = ("failure", "stated", "observed", "overall", "estimate", "share_far", "at_least")
+        columns = ("level", "rows", "stated", "observed", "low", "high")
         return {
             "event": self.name,
             "rows": self.n,
@@ -269,32 +300,10 @@ class EventCertificate:
             "exactly_calibrated_refuted": self.exact_refuted,
             "discrete_ece_at_most": self.discrete_error,
             "curve": {n: getattr(self.band, n)[keep].tolist() for n in ("at", "estimate", "low", "high")},
-            "windows": {
-                name: getattr(w, name).astype(np.float64).tolist()
-                for name in ("level", "rows", "stated", "observed", "low", "high")
-            },
-            "monotone": None if self.assumed is None else self.assumed.to_dict(),
+            "windows": {name: getattr(self.windows, name).tolist() for name in columns},
         }
 
 
-def certify_event(
-    name: str, p: Any, c: Any = None, *, failure: float = 0.05, assume: str | None = None
-) -> EventCertificate:
-    """Certify one event, from rows or from a table.
-
-    Parameters
-    ----------
-    name : str
-    p : array of shape (N,), or EventTable
-        Claimed probabilities.
-    c : array of shape (N,)
-        Marks; not with a table.
-    failure : float
-        Half of it goes to the windows, half to the curve.
-    assume : {"monotone"}, optional
-    """
-    table = p if isinstance(p, EventTable) else table_of_rows(np.asarray(p), np.asarray(c))
-    windows = find_windows(table, failure / 2)
-    band = find_band(table, windows, failure / 2)
-    assumed = monotone_band(table, windows) if assume == "monotone" else None
-    return EventCertificate(name, failure, table, windows, band, assumed)
+def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
+    """Certify one event from claimed probabilities (N,) and marks (N,), but for a probability of failure."""
+    return EventCertificate(name, table_of_rows(np.asarray(p), np.asarray(c)), failure)

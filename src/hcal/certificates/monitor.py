@@ -10,36 +10,77 @@ bets, which is a martingale too, and finds a drift that starts late. After an al
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from hcal import inputs
-from hcal.certificates.bets import FAMILIES, Gamblers, log_average, log_mean, log_payoffs, log_vector_payoffs
-from hcal.certificates.classes import class_tolerance
-from hcal.certificates.state import ALARM, FILE, STATE, Alarm, check_kinds, check_numbers
-from hcal.extras import pyplot
+from hcal.certificates.bets import FAMILIES, Gamblers, log_average, log_payoffs, log_vector_payoffs
+from hcal.certificates.bounds import check_level
+from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Rows after which shares are dealt anew; fixed, so that batches of any size give the same evidence.
 BLOCK = 128
 #: Blocks of the recent window. An alarm that is not raised again in so many blocks is over.
 RECENT = 20
-_SCHEMA = 2
-_KEPT = 1000  # files, alarms and points of the history that are remembered
+_KEPT = 1000  # files and alarms that are remembered
 _LARGEST_FILE = 1 << 28
 _MOST_CLASSES = 1 << 20
+_SCHEMA = 3
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """When calibration was refuted, what spoke against it, and by how much.
+
+    Attributes
+    ----------
+    row : int
+        How many rows had been seen.
+    family : {"top-label", "class-wise", "vector"}
+        Which family held most of the evidence.
+    event : str
+        The top label, a class, or the whole vector.
+    direction : str
+        Such as ``"over-confident"`` or ``"stated too low at or above 0.5"``.
+    evidence : float
+        The capital; calibration is refuted at level 1/evidence.
+    rows : int
+        Recent rows that ``stated`` and ``observed`` are averages of: the last ones up to ``last``.
+    stated, observed : float
+        Mean probability of the event (of the top label for the whole vector), and how often it happened.
+    last : int
+        How many rows had been seen when it was raised last.
+    until : int or None
+        Rows seen when the alarm was over; None while it lasts.
+    """
+
+    row: int
+    family: str
+    event: str
+    direction: str
+    evidence: float
+    rows: int
+    stated: float
+    observed: float
+    last: int
+    until: int | None = None
+
+    def __str__(self) -> str:
+        size = f"stated {self.stated:.1%}, observed {self.observed:.1%}".replace("%", " %")
+        where = f"{self.last - self.rows + 1:,} to {self.last:,}"
+        end = "" if self.until is None else f"; over since row {self.until:,}"
+        return f"{printable(self.event)} is {printable(self.direction)}: {size} in rows {where}{end}"
 
 
 class Monitor:
@@ -54,9 +95,8 @@ class Monitor:
         Probability of a false alarm over all time, however often one looks.
     tolerance : float or "auto"
         Events that are off by at most this are no reason for an alarm; 0 for any miscalibration. ``"auto"``
-        takes 5 points for an event of one half and less for rarer ones, from the first probabilities.
-    events : sequence of {"top-label", "class-wise", "vector"}, optional
-        Families; all of them by default. The whole vector has no tolerance: with one it is left out.
+        takes 5 points for an event of one half and less for rarer ones, from the first probabilities. With
+        a tolerance the top label and the classes are checked, without one the whole vector too.
     positive : int
         The class that is checked where there are two.
     classes : sequence of K str or int, optional
@@ -72,8 +112,6 @@ class Monitor:
         Those that are over.
     files : list of dict
         Name, digest, date and sums of every named update, the last 1,000.
-    history : array of shape (H, 1 + families)
-        Rows, and log₁₀ of each family's evidence, at the ends of at most 1,000 blocks.
 
     Examples
     --------
@@ -92,31 +130,17 @@ class Monitor:
         level: float = 0.05,
         tolerance: float | str = 0.0,
         *,
-        events: Sequence[str] | None = None,
         positive: int = 1,
         classes: Sequence[ClassName] | None = None,
     ) -> None:
-        if not (isinstance(level, int | float | np.number) and 0 < level < 1):
-            raise ValueError(f"level must lie between 0 and 1, such as 0.05, got {level!r}")
+        check_level(level)
         number = isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1
         if not number and tolerance != "auto":
             raise ValueError(f"tolerance must lie in 0..1 or be 'auto', got {tolerance!r}")
         self.level, self.positive = float(level), int(positive)
         self.tolerance = "auto" if tolerance == "auto" else float(tolerance)
         self.classes = None if classes is None else check_classes(classes, max(len(classes), 2))
-        self.events = self._families(events)
         self.reset()
-
-    def _families(self, events: Sequence[str] | None) -> tuple[str, ...]:
-        chosen = tuple(FAMILIES) if events is None else tuple([events] if isinstance(events, str) else events)
-        unknown = [e for e in chosen if e not in FAMILIES]
-        if unknown or not chosen:
-            raise ValueError(f"events are {', '.join(FAMILIES)}; got {unknown[0] if unknown else 'none'!r}")
-        if self.tolerance and events is None:
-            chosen = tuple(e for e in chosen if e != "vector")
-        if self.tolerance and "vector" in chosen:
-            raise ValueError("the whole vector has no tolerance: choose 'top-label' or 'class-wise' with one")
-        return chosen
 
     def reset(self) -> Self:
         """Forget all rows, alarms and files; the settings stay."""
@@ -125,15 +149,13 @@ class Monitor:
         self.alarms: list[Alarm] = []
         self.files: list[dict[str, Any]] = []
         self._gamblers: dict[str, Gamblers] = {}
-        self._tolerances: dict[str, Float64] = {}
-        self._base = 0.0  # log-evidence when it last started anew
-        self._merged = 0.0  # log-evidence of merged streams
-        self._loudest: tuple[float, dict[str, Any]] | None = None  # of these: its log-evidence, its alarm
-        self._history: list[tuple[float, ...]] = []
+        self._past = 0.0  # log-evidence of all rows until it last started anew
+        self._raised = False  # in the block under way
+        #: Of the top label and every checked class: how far off is tolerated, (1 + C,).
+        self._allowed = np.zeros(2)
         #: Of the whole stream and of each recent block: rows, claims, marks and variances, (4, 1 + C).
         self._total = np.zeros((4, 2))
         self._recent: deque[Float64] = deque(maxlen=RECENT)
-        self._raised = False  # in the block under way
         return self
 
     # -- rows -------------------------------------------------------------------------------------
@@ -174,15 +196,21 @@ class Monitor:
         return self
 
     def _begin(self, k: int, p: Float64 | None = None) -> None:
+        if k == 2 and self.positive not in (0, 1):
+            raise ValueError(f"positive must be class 0 or 1, got {self.positive}")
         self.n_classes = k
-        sizes = {"top-label": 1, "class-wise": k if k > 2 else 1, "vector": 1}
-        self._gamblers = {f: Gamblers(sizes[f], len(FAMILIES[f])) for f in self.events}
-        self._total = np.zeros((4, 1 + sizes["class-wise"]))
-        every = np.full(1 + sizes["class-wise"], 0.0 if self.tolerance == "auto" else self.tolerance)
+        self._total = np.zeros((4, 1 + (k if k > 2 else 1)))
+        self._allowed = np.full(self._total.shape[1], 0.0 if self.tolerance == "auto" else self.tolerance)
         if p is not None and self.tolerance == "auto":
             stated = self._claims(p, np.zeros(len(p), dtype=np.int64))[0].mean(axis=0)
-            every = class_tolerance(stated, 0.05)
-        self._tolerances = {"top-label": every[:1], "class-wise": every[1:], "vector": np.zeros(1)}
+            self._allowed = class_tolerance(stated, TOLERANCE)
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Deal a capital of 1. The whole vector has no tolerance: with one it is left out."""
+        many = {"class-wise": len(self._allowed) - 1}
+        chosen = [f for f in FAMILIES if f != "vector" or not self.tolerance]
+        self._gamblers = {f: Gamblers(many.get(f, 1), len(FAMILIES[f])) for f in chosen}
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
@@ -193,12 +221,18 @@ class Monitor:
 
     def _block(self, p: Float64, y: IntArray) -> None:
         claims, marks = self._claims(p, y)
-        family = {"top-label": slice(0, 1), "class-wise": slice(1, None)}
-        logs = {f: log_vector_payoffs(p, y)[:, None] if f == "vector" else
-                log_payoffs(claims[:, family[f]], marks[:, family[f]], FAMILIES[f], self._tolerances[f])
-                for f in self.events}  # fmt: skip
-        paths = np.stack([log_average(self._gamblers[f].path(logs[f])) for f in self.events], axis=1)
-        total = log_average(paths) + self._merged - self._base
+        capitals = []
+        for family, gamblers in self._gamblers.items():
+            if family == "vector":
+                logs = log_vector_payoffs(p, y)[:, None]
+            else:
+                events = slice(0, 1) if family == "top-label" else slice(1, None)
+                logs = log_payoffs(
+                    claims[:, events], marks[:, events], FAMILIES[family], self._allowed[events]
+                )
+            capitals.append(log_average(gamblers.path(logs)))
+        paths = np.stack(capitals, axis=1)
+        total = log_average(paths)
         rows = np.stack([np.ones_like(claims), claims, marks, claims * (1 - claims)])
         if self.n % BLOCK == 0:
             self._recent.append(np.zeros_like(self._total))
@@ -213,17 +247,13 @@ class Monitor:
         self._recent[-1] = self._recent[-1] + rows.sum(axis=1)
         self._total = self._total + rows.sum(axis=1)
         if self.n % BLOCK == 0:
-            self._end_block(paths[-1])
+            self._end_block()
 
-    def _end_block(self, path: Float64) -> None:
-        self._history.append((self.n, *((path - self._base) / np.log(10)).tolist()))
-        if len(self._history) > _KEPT:
-            self._history = self._history[::2]
+    def _end_block(self) -> None:
         if self._raised:
             # All capital is dealt as at the start: later drifts of other kinds are found as fast.
-            self._base, self._raised = self.log_evidence, False
-            for gamblers in self._gamblers.values():
-                gamblers.restart(self._base - self._merged)
+            self._past, self._raised = self.log_evidence, False
+            self._start_anew()
             return
         for gamblers in self._gamblers.values():
             gamblers.deal(1 / (self.n // BLOCK + 1))
@@ -232,7 +262,7 @@ class Monitor:
             self.alarm = None
 
     def _describe(self, row: int, families: Float64, log_evidence: float, sums: Float64) -> Alarm:
-        family = self.events[int(families.argmax())]
+        family = list(self._gamblers)[int(families.argmax())]
         event, bet = self._gamblers[family].leader()
         column = 1 + event if family == "class-wise" else 0
         number = self.positive if self.n_classes == 2 else event
@@ -247,21 +277,22 @@ class Monitor:
 
     @property
     def log_evidence(self) -> float:
-        """Logarithm of the capital since the first row, over all families and merged streams."""
-        if not self._gamblers:
-            return self._merged
-        each = [g.start + log_mean(g.gained, g.weights) for g in self._gamblers.values()]
-        return float(log_average(np.array([log_average(e) for e in each]))) + self._merged
+        """Logarithm of the capital since the first row, over all families."""
+        return self._past + float(log_average(self._capitals())) if self._gamblers else 0.0
 
     @property
     def evidence(self) -> float:
         """The capital since it last started anew. Calibration is refuted at level α once it reaches 1/α."""
-        return float(np.exp(min(self.log_evidence - self._base, 700.0)))
+        return float(np.exp(min(self.log_evidence - self._past, 700.0)))
 
-    @property
-    def history(self) -> Float64:
-        """Rows, and log₁₀ of the evidence of each family, at the ends of blocks."""
-        return np.array(self._history, dtype=np.float64).reshape(-1, 1 + len(self.events))
+    def strongest(self) -> Alarm:
+        """Return the alarm that lasts, or what holds most of the evidence as one would name it; not before a row."""
+        return self.alarm or self._describe(
+            self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0)
+        )
+
+    def _capitals(self) -> Float64:
+        return np.array([log_average(g.capital) for g in self._gamblers.values()])
 
     def windows(self, since: str | None = None) -> dict[str, dict[str, float]]:
         """Return two windows beside each other: what was stated and observed before, and recently.
@@ -284,10 +315,6 @@ class Monitor:
         else:
             recent = np.sum([f["sums"] for f in self.files if f["date"] >= since] or [np.zeros(4)], axis=0)
         return {"before": _window(self._total[:, column] - recent), "recent": _window(recent)}
-
-    def result(self) -> Alarm | None:
-        """Return the alarm that lasts, or None."""
-        return self.alarm
 
     def __str__(self) -> str:
         seen = f"{self.n:,} rows, evidence {self.evidence:.3g} (alarm at {1 / self.level:g})"
@@ -317,82 +344,26 @@ class Monitor:
         lines = (f"# TYPE hcal_monitor_{k} {t}\nhcal_monitor_{k} {v:.10g}\n" for k, (t, v) in values.items())
         return "".join(lines)
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the evidence of every family over time, and the line where the alarm sounds."""
-        if ax is None:
-            ax = pyplot().subplots(figsize=(7.2, 3.6), layout="constrained")[1]
-        history = self.history
-        for i, (family, colour) in enumerate(
-            zip(self.events, ("#2166ac", "#4d9221", "#c51b7d"), strict=False)
-        ):
-            ax.plot(history[:, 0], history[:, 1 + i], color=colour, linewidth=1.3, label=family)
-        ax.axhline(-np.log10(self.level), color="black", linewidth=0.9, linestyle="--", label="alarm")
-        if self.alarm is not None:
-            ax.axvline(self.alarm.row, color="#b2182b", linewidth=1.0)
-        ax.set_title(str(self).partition(";")[0], fontsize=10)
-        ax.set(xlabel="rows", ylabel="log₁₀ evidence against calibration")
-        ax.legend(fontsize=8, frameon=False)
-        return ax
-
-    # -- merging and saving -----------------------------------------------------------------------
-
-    def merge(self, other: Monitor) -> Self:
-        """Add the evidence of another, independent stream: capitals multiply.
-
-        The product of capitals of independent streams is a martingale again: the alarm keeps its level. It is
-        the evidence against "both streams are calibrated", and this monitor goes on from there. Streams
-        that share rows must not be merged. An earlier alarm of either stream stays; it had
-        that stream's own level.
-
-        Parameters
-        ----------
-        other : Monitor
-            Of the same level, tolerance and families.
-        """
-        mine, theirs = ((m.level, m.tolerance, m.events, m.positive) for m in (self, other))
-        if mine != theirs:
-            raise ValueError("only monitors of the same level, tolerance and events can be merged")
-        if self.n_classes and other.n_classes and self.n_classes != other.n_classes:
-            raise ValueError(f"{other.n_classes} classes cannot be merged with {self.n_classes}")
-        voices = [voice for m in (self, other) if (voice := m._voice()) is not None]
-        self._loudest = max(voices, key=lambda voice: voice[0], default=None)
-        self._merged += other.log_evidence
-        if self.alarm is None and other.alarm is not None:
-            self.alarm = other.alarm
-        if self.alarm is None and self._loudest and self.evidence >= 1 / self.level:
-            self.alarm = Alarm(
-                **self._loudest[1] | {"row": self.n + other.n, "last": self.n, "evidence": self.evidence}
-            )
-        return self
-
-    def _voice(self) -> tuple[float, dict[str, Any]] | None:
-        """Log-evidence and alarm of the strongest single stream among this one and those merged into it."""
-        own = self.log_evidence - self._merged
-        if not self._gamblers or (self._loudest is not None and self._loudest[0] > own):
-            return self._loudest
-        families = np.array([log_average(g.start) for g in self._gamblers.values()])
-        return own, asdict(self._describe(self.n, families, own, np.maximum(sum(self._recent), 1e-12)))
+    # -- saving -----------------------------------------------------------------------------------
 
     def _arrays(self) -> dict[str, Float64]:
         """Return every array that evidence depends on, by name."""
-        found: dict[str, Float64] = {"total": self._total}
-        for f, g in self._gamblers.items():
-            found |= {f"{f} tolerance": self._tolerances[f], f"{f} weights": g.weights}
-            found |= {f"{f} start": g.start, f"{f} gained": g.gained}
+        found = {"total": self._total, "allowed": self._allowed}
+        for family, g in self._gamblers.items():
+            found |= {f"{family} {name}": getattr(g, name) for name in ("weights", "start", "gained")}
         return found
 
     @property
     def state(self) -> dict[str, Any]:
         """Everything needed to go on later, as plain values."""
         return {
-            "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance, "events": list(self.events),
-            "positive": self.positive, "classes": None if self.classes is None else list(self.classes),
-            "n": self.n, "n_classes": self.n_classes, "raised": self._raised, "merged": self._merged,
-            "base": self._base, "alarm": None if self.alarm is None else asdict(self.alarm),
+            "schema": _SCHEMA, "level": self.level, "tolerance": self.tolerance, "positive": self.positive,
+            "classes": None if self.classes is None else list(self.classes), "n": self.n,
+            "n_classes": self.n_classes, "raised": self._raised, "past": self._past,
+            "alarm": None if self.alarm is None else asdict(self.alarm),
             "alarms": [asdict(a) for a in self.alarms], "files": self.files,
-            "loudest": None if self._loudest is None else list(self._loudest),
             "arrays": {name: array.tolist() for name, array in self._arrays().items()},
-            "history": [list(h) for h in self._history], "recent": [r.tolist() for r in self._recent],
+            "recent": [r.tolist() for r in self._recent],
         }  # fmt: skip
 
     @classmethod
@@ -405,41 +376,33 @@ class Monitor:
         >>> Monitor.from_state(monitor.state).evidence == monitor.evidence
         True
         """
-        if not isinstance(state, dict) or state.get("schema") != _SCHEMA:
-            found = state.get("schema") if isinstance(state, dict) else None
+        schema = state.get("schema") if isinstance(state, dict) else None
+        if schema != _SCHEMA:
             raise ValueError(
-                f"the state has schema {found!r:.40}; this hcal reads {_SCHEMA}: start a new one"
+                f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one"
             )
-        check_kinds(state, STATE, "the state")
-        sizes = [state[name] for name in ("n_classes", "positive")]
-        if state["n"] < 0 or min(sizes) < 0 or max(sizes) > _MOST_CLASSES:
-            raise ValueError("the state: n, n_classes and positive must be counts")
-        settings = {name: state[name] for name in ("level", "tolerance", "events", "positive", "classes")}
-        made = cls(**settings)
-        made.n, made._raised = state["n"], state["raised"]
-        made._merged, made._base = float(state["merged"]), float(state["base"])
-        if state["n_classes"]:
-            made._begin(state["n_classes"])
+        made = cls(state["level"], state["tolerance"], positive=state["positive"], classes=state["classes"])
+        if _checked(state["n_classes"], 0, "n_classes"):
+            made._begin(min(state["n_classes"], _MOST_CLASSES))
             made.classes = None if made.classes is None else check_classes(made.classes, made.n_classes)
+        # What a state of these settings looks like, and the least that its numbers may be.
+        least = {name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)
+                 for name, array in made._arrays().items()}  # fmt: skip
+        alarm = asdict(Alarm(0, "", "", "", 0.0, 0, 0.0, 0.0, 0))
+        form = made.state | {"alarms": [alarm], "arrays": least, "recent": [least["total"]]}
+        form |= {"alarm": None if state["alarm"] is None else alarm, "classes": state["classes"]}
+        form["files"] = [{"name": "", "digest": "", "date": "", "sums": np.zeros(4)}]
+        found = _checked(state, form, "the state")
         for name, array in made._arrays().items():
-            low = -np.inf if name.endswith(("start", "gained")) else 0.0
-            array[...] = check_numbers(state["arrays"][name], array.shape, name, low)
+            array[...] = found["arrays"][name]
             if name.endswith("weights") and (np.abs(array.sum(axis=1) - 1) > 1e-6).any():
                 raise ValueError(f"{name} must sum to 1")
-        shape, width = made._total.shape, (1 + len(made.events),)
-        made._recent.extend(check_numbers(r, shape, "recent", 0.0) for r in state["recent"])
+        made.n, made._raised, made._past = (found[name] for name in ("n", "raised", "past"))
+        made.alarms, made.files = [Alarm(**a) for a in found["alarms"]], state["files"]
+        made.alarm = None if found["alarm"] is None else Alarm(**found["alarm"])
+        made._recent.extend(found["recent"])
         if made.n % BLOCK and not made._recent:
             raise ValueError("recent must hold the block under way")
-        if state["loudest"] is not None:
-            value, words = state["loudest"]
-            made._loudest = float(check_numbers(value, (), "loudest")), check_kinds(words, ALARM, "an alarm")
-        given = [state["alarm"]] if state["alarm"] is not None else []
-        alarms = [Alarm(**check_kinds(a, ALARM, "an alarm")) for a in [*state["alarms"], *given]]
-        made.alarm, made.alarms = (alarms[-1] if given else None), alarms[: len(state["alarms"])]
-        made.files = [check_kinds(f, FILE, "a file") for f in state["files"]]
-        for file in made.files:
-            check_numbers(file["sums"], (4,), "the sums of a file", 0.0)
-        made._history = [tuple(check_numbers(h, width, "history").tolist()) for h in state["history"]]
         return made
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -463,6 +426,27 @@ class Monitor:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             reason = printable(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise ValueError(f"{shown} is not the state of a monitor: {reason}") from None
+
+
+def _checked(value: Any, form: Any, name: str) -> Any:
+    """Return a value of the same keys, types and shapes as another, its numbers finite and not less."""
+    if isinstance(form, dict):
+        right = isinstance(value, dict) and set(value) == set(form)
+        value = {key: _checked(value[key], form[key], key) for key in form} if right else value
+    elif isinstance(form, list):  # the form of each of any number
+        right = isinstance(value, list)
+        value = [_checked(each, form[0], name) for each in value] if right else value
+    elif isinstance(form, np.ndarray):
+        value = np.asarray(value, dtype=np.float64)
+        right = value.shape == form.shape and bool((np.isfinite(value) & (value >= form)).all())
+    elif form is None:
+        right = value is None or type(value) is int
+    else:
+        right = type(value) is type(form) and (type(value) is not float or math.isfinite(value))
+        right = right and (type(value) is not int or 0 <= value < 2**53)
+    if not right:
+        raise ValueError(f"{name} is not as a monitor writes it")
+    return value
 
 
 def _window(sums: Float64) -> dict[str, float]:

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hcal.certificates.bounds import bennett, kl_interval, largest_variance
 from hcal.numerics import Float64 as Vector
@@ -60,19 +59,9 @@ class EventTable:
         return prefix_sums(self.count)
 
     @cached_property
-    def gaps(self) -> Vector:
-        """Prefix sums of p − c, from 0, shape (G + 1,)."""
-        return prefix_sums(self.claimed - self.happened)
-
-    @cached_property
     def prefix(self) -> tuple[Vector, Vector]:
         """Prefix sums of p and of c, from 0."""
         return prefix_sums(self.claimed), prefix_sums(self.happened)
-
-    @property
-    def exact(self) -> bool:
-        """Whether every group is one value."""
-        return bool((self.low == self.high).all())
 
 
 def table_of_rows(p: Vector, c: Vector) -> EventTable:
@@ -165,14 +154,10 @@ class Windows:
         """How far off each window is proven to be; 0 where it may be right."""
         return np.maximum(np.maximum(self.gap_low, -self.gap_high), 0.0)
 
-    def worst(self, level: int) -> float:
-        """Return the bound that holds for every window of a level."""
-        return float(self.at_most[self.level == level].max())
-
     @property
     def levels(self) -> list[int]:
         """The resolutions, coarsest first."""
-        return sorted({int(v) for v in np.unique(self.level) if v >= 0})
+        return list(range(int(self.level.max()) + 1))
 
 
 def deepest_level(n: float) -> int:
@@ -186,7 +171,8 @@ def deepest_level(n: float) -> int:
 
 def discrete_values(table: EventTable) -> bool:
     """Return whether the claims take so few values that each value can be certified by itself."""
-    return table.exact and len(table.count) >= 2 and len(table.count) * 20 <= table.n
+    values = len(table.count)
+    return bool((table.low == table.high).all()) and 2 <= values <= table.n / 20
 
 
 def find_windows(table: EventTable, failure: float) -> Windows:
@@ -197,23 +183,20 @@ def find_windows(table: EventTable, failure: float) -> Windows:
     >>> found.level.tolist(), found.rows.tolist()
     ([0, 1, 1, 1], [400.0, 200.0, 200.0, 200.0])
     """
-    deepest = deepest_level(table.n)
-    values = discrete_values(table)
-    families = deepest + 1 + values
-    parts = [_level(table, level) for level in range(deepest + 1)]
-    logs = [np.full(len(p[0]), np.log(2 * len(p[0]) * families / failure)) for p in parts]
-    level = [np.full(len(p[0]), i) for i, p in enumerate(parts)]
-    if values:
+    names = list(range(deepest_level(table.n) + 1))
+    parts = [_level(table, level) for level in names]
+    if discrete_values(table):
         each = np.arange(len(table.count))
-        parts.append((each, each + 1, np.ones(len(each))))
-        logs.append(np.full(len(each), np.log(2 * len(each) * families / failure)))
-        level.append(np.full(len(each), -1))
-    first, last, aligned = (np.concatenate([p[i] for p in parts]) for i in range(3))
+        names, parts = [*names, -1], [*parts, (each, each + 1, np.ones(len(each)))]
+    sizes = np.array([len(part[0]) for part in parts])
+    first, last, aligned = (np.concatenate(column) for column in zip(*parts, strict=True))
     rows, claimed, happened = (x[last] - x[first] for x in (table.ends, *table.prefix))
     # Prefix sums round: a frequency must not leave [0, 1].
     observed = np.clip(happened / rows, 0.0, 1.0)
-    low, high = kl_interval(observed, np.concatenate(logs) / rows)
-    return Windows(np.concatenate(level), aligned, first, last, rows, claimed / rows, observed, low, high)
+    # The failure is shared equally among resolutions, and in each among its windows and their two sides.
+    logs = np.repeat(np.log(2 * sizes * len(sizes) / failure), sizes)
+    low, high = kl_interval(observed, logs / rows)
+    return Windows(np.repeat(names, sizes), aligned, first, last, rows, claimed / rows, observed, low, high)
 
 
 def _level(table: EventTable, level: int) -> tuple[IntArray, IntArray, Vector]:
@@ -269,7 +252,7 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
     """
     n = table.n
     reach = float(bennett(variance_bound(windows), float(np.log(2 / failure)))) / n
-    estimate = table.gaps[1:] / n
+    estimate = (table.prefix[0] - table.prefix[1])[1:] / n
     # 0 ≤ q ≤ 1 bounds the curve too: between −Σ(1 − p) and Σ p of the rows so far.
     claimed = table.prefix[0][1:]
     low = np.maximum(estimate - reach, (claimed - table.ends[1:]) / n)
@@ -301,12 +284,6 @@ class MonotoneBand:
     high: Vector
     error: float  # the ECE is at most this, if the assumption holds
     contradicted: bool  # whether the data refute the assumption itself: the band crosses
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the band at up to 200 claims as plain lists."""
-        keep = np.unique(np.linspace(0, len(self.at) - 1, 200).astype(int))
-        lists = {name: getattr(self, name)[keep].tolist() for name in ("at", "low", "high")}
-        return lists | {"ece_at_most": self.error, "contradicted": self.contradicted}
 
 
 def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
@@ -345,7 +322,7 @@ class Tails:
     high: Vector
 
 
-def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = THRESHOLDS) -> Tails:
+def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLDS) -> Tails:
     """Certify the rows at or above each threshold, all thresholds at once.
 
     >>> p = np.repeat([0.6, 0.95], 500)
@@ -354,7 +331,16 @@ def threshold_table(table: EventTable, failure: float, at: tuple[float, ...] = T
     ([1.0, 0.5], [0.996, 0.991])
     """
     first = np.searchsorted(table.low, np.asarray(at), side="left")
-    return _tails(table, np.asarray(at, dtype=np.float64), first, failure)
+    rows = table.n - table.ends[first]
+    happened = table.prefix[1][-1] - table.prefix[1][first]
+    some = np.maximum(rows, 1)
+    observed = np.clip(happened / some, 0, 1)
+    low, high = kl_interval(observed, np.log(2 * len(first) / failure) / some)
+    empty = rows < 0.5
+    nothing = np.where(empty, np.nan, observed)
+    return Tails(
+        np.asarray(at), rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high)
+    )
 
 
 def risk_coverage(table: EventTable, failure: float) -> Tails:
@@ -365,18 +351,6 @@ def risk_coverage(table: EventTable, failure: float) -> Tails:
     20
     """
     left = table.n - np.asarray(COVERAGES) * table.n
-    first = np.unique(
-        np.minimum(np.searchsorted(table.ends, left + 1e-9, side="right") - 1, len(table.low) - 1)
-    )
-    return _tails(table, table.low[first[::-1]], first[::-1], failure)
-
-
-def _tails(table: EventTable, at: Vector, first: Any, failure: float) -> Tails:
-    rows = table.n - table.ends[first]
-    happened = table.prefix[1][-1] - table.prefix[1][first]
-    some = np.maximum(rows, 1)
-    observed = np.clip(happened / some, 0, 1)
-    low, high = kl_interval(observed, np.log(2 * len(at) / failure) / some)
-    empty = rows < 0.5
-    nothing = np.where(empty, np.nan, observed)
-    return Tails(at, rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high))
+    first = np.searchsorted(table.ends, left + 1e-9, side="right") - 1
+    at = np.unique(table.low[np.minimum(first, len(table.low) - 1)])
+    return threshold_table(table, failure, at[::-1])

@@ -16,7 +16,6 @@ from hcal.cli.options import (
     Method,
     Model,
     Output,
-    Plot,
     Positive,
     Shown,
     check_output,
@@ -24,7 +23,6 @@ from hcal.cli.options import (
     command,
     load_model,
     names_of,
-    save_picture,
 )
 
 if TYPE_CHECKING:
@@ -260,7 +258,6 @@ def certify(
     files: Annotated[Files, "weight"],
     model: Model = None,
     level: Annotated[float, Option(help="probability with which all of it holds")] = 0.95,
-    assume: Annotated[str | None, Option(help="monotone: add what follows if accuracy never falls")] = None,
     positive: Positive = None,
     out_of_fold: Annotated[
         str | None, Option(help="a method: certify it on the rows it is fitted on, by folds")
@@ -268,17 +265,15 @@ def certify(
     fresh: Annotated[
         bool, Option("--fresh", help="probabilities of hcal apply: no row was used in its model's fit")
     ] = False,
-    plot: Plot = None,
     blocks: Blocks,
     shown: Shown,
 ) -> None:
     """Prove how far the probabilities can be from the truth, on rows that the model has not seen."""
     import hcal
-    from hcal.certificates.streaming import certify_batches
+    from hcal.certificates.certification import certify_batches
 
-    check_output(plot, *files.file, model)
     calibrator = load_model(model)
-    wanted: dict[str, Any] = {"level": level, "assume": assume}
+    wanted: dict[str, Any] = {"level": level}
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
         wanted["positive"] = class_number(positive, source.classes)
@@ -302,9 +297,7 @@ def certify(
             rows = [calibrator, data.values, y]
         with console.working(f"certifying {shape_of(data)}", quiet=shown.silent):
             found = hcal.certify(*rows, groups=data.groups, **wanted)
-    if plot is not None:
-        save_picture(found.plot(), plot)
-    shown.show(found.to_dict, lambda: console.show_wide(found))
+    shown.show(found.to_dict, lambda: console.show_lines(str(found)))
 
 
 @command(
@@ -370,7 +363,6 @@ def watch(
     date: Annotated[str | None, Option(help="of these files; today by default")] = None,
     reference: Annotated[Path | None, Option(help="compare scores with this file's, without labels")] = None,
     prometheus: Annotated[Path | None, Option(help="write counts for a textfile collector")] = None,
-    plot: Plot = None,
     shown: Shown,
 ) -> None:
     """Check batches of predictions and labels as they come: is the model still calibrated?"""
@@ -378,7 +370,7 @@ def watch(
     from hcal.certificates import Monitor
     from hcal.io import atomic_path
 
-    for path in (state, plot, prometheus):
+    for path in (state, prometheus):
         check_output(path, *files.file, model, reference)
     allowed = tolerance if tolerance == "auto" else float(tolerance)
     monitor = Monitor.load(state) if state is not None and state.exists() else Monitor(level, allowed)
@@ -400,8 +392,6 @@ def watch(
     if prometheus is not None:
         with atomic_path(prometheus) as temporary:
             temporary.write_text(monitor.prometheus(), encoding="utf-8")
-    if plot is not None:
-        save_picture(monitor.plot().figure, plot)
     alarm = None if monitor.alarm is None else vars(monitor.alarm)
     found = {"rows": monitor.n, "log_evidence": monitor.log_evidence, "alarm": alarm, "files": monitor.files}
     found |= {"windows": monitor.windows(since), "drift": {name: vars(each) for name, each in drifts.items()}}

@@ -32,7 +32,6 @@ Method = Annotated[str | None, Option(help=_METHOD, autocompletion=_methods)]
 Model = Annotated[Path | None, Option("--model", "-m", help="a calibrator that hcal fit wrote")]
 ModelFile = Annotated[Path, Argument(help="a calibrator that hcal fit wrote", metavar="MODEL")]
 Output = Annotated[Path, Option("--output", "-o", help="the file to write; type by extension")]
-Plot = Annotated[Path | None, Option(help="write the picture, .png or .svg")]
 Positive = Annotated[str | None, Option(help="the positive class of two, by name or number")]
 _FILES = ".npz .npy .csv .parquet .feather .jsonl, numpy pickle .p; a folder or a pattern of files"
 
@@ -140,7 +139,7 @@ class Blocks:
                 runner = stack.enter_context(dask.Runner(self.scheduler))
             if quiet:
                 stack.enter_context(silent())
-            advance = stack.enter_context(progress(console.name(text), total or 0, unit="rows"))
+            advance = stack.enter_context(progress(console.name(text), total or 0))
             yield {"runner": runner, "advance": advance}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hcal.evaluation.assessment import Assessment, Statement, collapse_reasons
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.evaluation.diagram import Reliability, reliability
-from hcal.evaluation.evaluator import evaluate, fit_overlap, learned_from
+from hcal.evaluation.evaluator import evaluate, learned_from
 from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "Statement",
     "collapse_reasons",
     "evaluate",
-    "fit_overlap",
     "learned_from",
     "reliability",
 ]

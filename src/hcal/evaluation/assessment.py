@@ -13,8 +13,17 @@ from typing import Any, Final, Literal
 import numpy as np
 from scipy.special import ndtri
 
-from hcal.certificates import Certificate, EventCertificate, class_tolerance
-from hcal.certificates.sentences import capital, points, rows_words, share
+from hcal.certificates import Certificate, EventCertificate
+from hcal.certificates.event import class_tolerance
+from hcal.certificates.sentences import (
+    capital,
+    error_words,
+    estimate_words,
+    points,
+    rows_words,
+    share,
+    window_words,
+)
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test
@@ -85,17 +94,12 @@ class Assessment:
     @property
     def estimated(self) -> str:
         """The estimate in words."""
-        return points(self.estimate) if self.estimate >= 0.001 else "less than 0.1 points"
+        return estimate_words(self.estimate)
 
     @property
     def how_far(self) -> str:
         """Estimate and proof side by side."""
-        far = share(self.share_far) if self.share_far >= 0.001 else "less than 0.1 %"
-        return (
-            f"Estimated {self.estimated} off on average, at most {points(self.bound)} proven "
-            f"(tolerance {points(self.tolerance)}); an estimated {far} of rows are off by "
-            "more than 5 points."
-        )
+        return capital(error_words(self, self.tolerance))
 
     @property
     def sentences(self) -> list[str]:
@@ -116,11 +120,10 @@ def assess(
     within = _within(title, event, limit, far, certificate.level)
     skill = knows_more(s, certificate.level)
     needed = event.rows_needed(limit) if within.status == "open" else None
+    if within.status == "open":
+        within = Statement("open", f"{within.words} {rows_words(event, limit)}")
     if needed is not None and needed <= s.n:  # what a typical calibrated predictor needs is already there
-        within, needed = Statement("open", f"{within.words} A few more rows would tell."), None
-    elif within.status == "open":
-        told = f"{within.words} {capital(rows_words(needed))} would tell, if it is calibrated."
-        within = Statement("open", told)
+        needed = None
     proven = event.bound <= limit
     if skill.status == "refuted" or (within.status == "refuted" and not proven):
         grade: Grade = "bad"
@@ -147,9 +150,9 @@ def _share_far(event: EventCertificate, limit: float) -> float:
 def _class_shares(certificate: Certificate) -> list[float]:
     """For each class with a window that is proven off by more than its tolerance: that window's share."""
     c = certificate.classes
-    if c is None or certificate.k == 2:
+    if c is None:
         return []
-    limit = dict(zip(c.classes.tolist(), class_tolerance(c.frequency, certificate.tolerance), strict=True))
+    limit = class_tolerance(c.frequency, certificate.tolerance)
     return [r.rows / certificate.n for k, r in c.refutations.items() if r.at_least > limit[k]]
 
 
@@ -159,10 +162,7 @@ def _within(title: str, event: EventCertificate, limit: float, far: float, level
         r = event.refutation
         worst = ""
         if r is not None and r.at_least > limit:
-            side, end = ("at most", r.high) if r.direction == "over" else ("at least", r.low)
-            worst = (
-                f" {r.rows:,} rows state {share(r.stated)} on average, and the truth is {side} {share(end)}."
-            )
+            worst = f" {r.rows:,} rows {window_words(r)}."
         return Statement("refuted", f"{told}: refuted for {share(far)} of the rows.{worst}")
     if event.bound <= limit:
         return Statement("proven", f"{told}, on average: proven at {share(level)}.")

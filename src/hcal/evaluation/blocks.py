@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs, leakage
 from hcal.calibrators.base import Calibrator
-from hcal.certificates.streaming import CertificateStream
+from hcal.certificates import CertificateStream
 from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation
@@ -88,7 +88,7 @@ class _Part:
     def __init__(self, n_classes: int, streamed: list[str], positive: int, grouped: bool) -> None:
         self.before, self.after = (StreamingMetrics(n_classes, streamed) for _ in range(2))
         self.groups = CertificateStream(n_classes, positive=positive) if grouped else None
-        self.fingerprints: list[leakage.Fingerprint] = []
+        self.rows: leakage.Fingerprint | None = None
         self.changed = 0
         self.sample: list[Batch] = []
 
@@ -101,7 +101,7 @@ class _Part:
             self.after.update(probs, batch.y, batch.weight)
             self.changed += int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
             x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
-            self._add([leakage.fingerprint(x)])
+            self.rows = leakage.merge_fingerprints(self.rows, leakage.fingerprint(x))
         if self.groups is not None:
             self.groups.update(probs, batch.y, batch.groups)
         ends = np.searchsorted(rows, [batch.start, batch.start + len(batch)])
@@ -114,17 +114,12 @@ class _Part:
         """Add what another part has seen, of rows that come after."""
         self.before.merge(other.before)
         self.after.merge(other.after)
-        self._add(other.fingerprints)
+        self.rows = leakage.merge_fingerprints(self.rows, other.rows)
         if self.groups is not None and other.groups is not None:
             self.groups.merge(other.groups)
         self.changed += other.changed
         self.sample += other.sample
         return self
-
-    def _add(self, rows: list[leakage.Fingerprint]) -> None:
-        for one in rows:
-            known = self.fingerprints
-            self.fingerprints = [leakage.merge_fingerprints(known[0], one)] if known else [one]
 
     def sampled(self) -> Batch:
         """Return the rows of the sample together."""
@@ -216,7 +211,8 @@ def evaluate_batches(
         drawn = evaluate(probs, sample.y, metrics, ci, baseline=raw, **options)
         result = _over_all(drawn, streamed, before)
         fitted = getattr(calibrator, "fitted_on_", None)
-        learned = 0.0 if fitted is None else leakage.overlap(fitted, whole.fingerprints[0]).share
+        if fitted is not None and whole.rows is not None:
+            learned = leakage.overlap(fitted, whole.rows).share
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:
         bounds = streamed.bounds() | {n: None for n in how if n not in NAMES}

@@ -139,9 +139,8 @@ def evaluate(
     tested = (ci is not None if test is None else test) and s.weight is None and s.n > 1
     proof: dict[str, Any] = {}
     if tested or groups is not None:
-        events = ("class-wise",) if s.k == 2 else ("top-label", "class-wise")
         options: dict[str, Any] = {"level": ci or 0.95, "groups": groups, "positive": positive}
-        proof["certificate"] = certify(s, events=events, classes=known, **options)
+        proof["certificate"] = certify(s, classes=known, **options)
     if tested:
         proof |= _tests(s, proof["certificate"], positive, rate, random_state)
     summary: dict[str, Any] = {"accuracy": accuracy(s), "mean_confidence": mean_confidence(s), "nll": nll(s)}
@@ -206,31 +205,9 @@ def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[
     return [text]
 
 
-def fit_overlap(calibrator: Any, scores: Any) -> leakage.Overlap | None:
-    """Return how many of these rows a calibrator was fitted on; None where it does not know its rows.
-
-    Examples
-    --------
-    >>> import hcal
-    >>> rng = np.random.default_rng(0)
-    >>> z = rng.normal(size=(50, 3))
-    >>> y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
-    >>> fit_overlap(hcal.make_calibrator("ts").fit(z, y), z).share
-    1.0
-    """
-    fitted = getattr(calibrator, "fitted_on_", None)
-    if fitted is None:
-        return None
-    own = getattr(calibrator, "rows", None)  # questions with different numbers of options have their own
-    if own is not None:
-        return leakage.overlap(fitted, np.asarray(own(scores)))
-    x = inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
-    return leakage.overlap(fitted, x)
-
-
 def learned_from(calibrator: Any, scores: Any) -> list[str]:
     """Return a note where a calibrator was fitted on some of these rows; else nothing."""
-    return overlap_note(fit_overlap(calibrator, scores))
+    return overlap_note(leakage.fit_overlap(calibrator, scores))
 
 
 def overlap_note(found: leakage.Overlap | None) -> list[str]:

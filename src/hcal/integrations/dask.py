@@ -17,8 +17,8 @@ import numpy as np
 
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.batches import fit_batches
-from hcal.certificates.result import TOLERANCE, Certificate
-from hcal.certificates.streaming import CertificateStream
+from hcal.certificates import Certificate, CertificateStream
+from hcal.certificates.event import TOLERANCE
 from hcal.extras import missing
 from hcal.inputs import InputKind
 from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where
@@ -165,7 +165,6 @@ def certify(
     *,
     groups: Any = None,
     level: float = 0.95,
-    assume: str | None = None,
     tolerance: float = TOLERANCE,
     positive: int = 1,
     input: InputKind = "probs",
@@ -179,7 +178,7 @@ def certify(
     y : dask Array or Series of shape (N,)
         Integer labels 0..K−1.
     groups : dask Array or Series of shape (N,), optional
-    level, assume, tolerance, positive, input, classes
+    level, tolerance, positive, input, classes
         As in :func:`hcal.certify`.
 
     Examples
@@ -191,7 +190,7 @@ def certify(
     whole, columns = aligned(probs, y=y, groups=groups)
     empty: Any = partial(CertificateStream, classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns).compute()[0]
-    return stream.certify(level=level, assume=assume, tolerance=tolerance, classes=classes)
+    return stream.certify(level=level, tolerance=tolerance, classes=classes)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:

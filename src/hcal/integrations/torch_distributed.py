@@ -19,7 +19,6 @@ from hcal.certificates import Alarm, Monitor
 from hcal.inputs import InputKind, check_kind
 from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
-from hcal.passes import merged
 
 __all__ = ["DistributedMetrics", "DistributedMonitor"]
 
@@ -136,7 +135,7 @@ class DistributedMonitor(_Accumulator):
     >>> module = DistributedMonitor()
     >>> module(torch.from_numpy(p), torch.from_numpy(worse).long())
     >>> module.compute().direction
-    'over-confident'
+    'stated too high'
     """
 
     def __init__(
@@ -148,15 +147,16 @@ class DistributedMonitor(_Accumulator):
 
     def compute(self) -> Alarm | None:
         """Multiply the capitals of all ranks as of now; every rank must call it, as often as it likes."""
-        # Neither the past, which grows, nor alarms at a single rank's level are part of the product.
-        states = _gathered(self.part.state | {"history": [], "alarm": None}, self.group)
-        whole = merged(map(Monitor.from_state, states), self._empty)
-        self.log_evidence = whole.log_evidence
-        # Over time only the product of all is a martingale: that of the first few ranks rings nothing.
-        reached = whole.log_evidence >= -np.log(whole.level)
-        if self.alarm is None and whole.alarm is not None and reached:
-            seen = sum(state["n"] for state in states)
-            self.alarm = replace(whole.alarm, row=seen, evidence=whole.evidence)
+        own = {"rows": self.part.n, "log_evidence": self.part.log_evidence}
+        own["strongest"] = asdict(self.part.strongest()) if self.part.n else None
+        ranks = _gathered(own, self.group)
+        # Over time only the product of all is a martingale: that of some ranks rings nothing.
+        self.log_evidence = sum(rank["log_evidence"] for rank in ranks)
+        if self.alarm is None and self.log_evidence >= -np.log(self.part.level):
+            loudest = max((rank for rank in ranks if rank["rows"]), key=lambda rank: rank["log_evidence"])
+            evidence = float(np.exp(min(self.log_evidence, 700.0)))
+            seen = sum(rank["rows"] for rank in ranks)
+            self.alarm = replace(Alarm(**loudest["strongest"]), row=seen, evidence=evidence)
         return self.alarm
 
     def get_extra_state(self) -> Any:
@@ -167,12 +167,6 @@ class DistributedMonitor(_Accumulator):
         """Go on where a saved module stood."""
         super().set_extra_state(state["part"])
         self.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
-
-    def _empty(self) -> Monitor:
-        own = self.part
-        return Monitor(
-            own.level, own.tolerance, events=own.events, positive=own.positive, classes=own.classes
-        )
 
 
 def _device(group: Any) -> torch.device:

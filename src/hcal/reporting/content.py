@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from hcal import inputs
+from hcal import inputs, leakage
 from hcal.calibrators import Calibrator
-from hcal.evaluation import Evaluation, evaluate, fit_overlap, reliability
+from hcal.evaluation import Evaluation, evaluate, reliability
 from hcal.evaluation.crossfit import CrossFit
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
@@ -182,7 +182,7 @@ def measure_report(
         probs, calibrator = crossed.probs, crossed.calibrator
     elif calibrator is not None:
         probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
-        overlap = fit_overlap(calibrator, scores)
+        overlap = leakage.fit_overlap(calibrator, scores)
         seen = 0.0 if overlap is None or not overlap.refused else overlap.share
         told += overlap_note(overlap)
         shift = frequency_shift(calibrator, probs)

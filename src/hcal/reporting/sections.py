@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from hcal._version import __version__
-from hcal.certificates import class_tolerance
+from hcal.certificates.event import class_tolerance
 from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.metrics.clinical import clinical
@@ -83,13 +83,12 @@ def decisions(content: Content) -> tuple[Table, Chart | None] | None:
     side, failure = list(content.sides)[-1], 1 - content.ci
     if certificate is None:
         return None
-    if content.binary and certificate.classes is not None:
-        found = _positive_thresholds(content, certificate.classes.kept[content.positive].table, failure)
+    table = certificate.headline.table
+    if content.binary:
+        found = _positive_thresholds(content, table, failure)
         both = 0 < content.counts[content.positive] < len(content.y)
         return found, _net_benefit(content, side) if both else None
-    if content.binary or certificate.top is None:
-        return None
-    tails = threshold_table(certificate.top.table, failure)
+    tails = threshold_table(table, failure)
     rows = [
         [f"{at:g}", percent(share), f"{percent(low)} – {percent(high)}"]
         for at, share, low, high, n in zip(
@@ -97,7 +96,7 @@ def decisions(content: Content) -> tuple[Table, Chart | None] | None:
         )
         if n > 0
     ]
-    curve = charts.risk_coverage_chart(risk_coverage(certificate.top.table, failure), side)
+    curve = charts.risk_coverage_chart(risk_coverage(table, failure), side)
     return (["at or above", "of rows", "right (certified)"], rows), curve
 
 
@@ -151,21 +150,20 @@ def classes(content: Content) -> list[dict[str, Any]]:
     """Return the classes, the worst first, with the tone of their gap; for more than two of them."""
     certificate = content.final.evaluation.certificate
     found = None if certificate is None else certificate.classes
-    if content.binary or found is None:
+    if found is None:
         return []
     gap = found.stated - found.frequency
     chance = 2 * np.sqrt(np.maximum(found.stated, 1e-12) / len(content.y))
     heat = gap / np.maximum(class_tolerance(found.frequency, 0.05), chance)
     rows, counts = [], content.counts
-    for i in np.lexsort((-np.abs(heat), -found.at_least)):
-        k = int(found.classes[i])
+    for k in np.lexsort((-np.abs(heat), -found.at_least)).tolist():
         r = found.refutations.get(k)
         rows.append(
             {
                 "name": content.names[k],
-                "cells": [f"{counts[k]:,}", percent(found.stated[i], 2), percent(found.frequency[i], 2)],
-                "tone": f"{'over' if gap[i] > 0 else 'under'}{min(int(abs(heat[i]) * 2), 4)}",
-                "gap": f"{100 * gap[i]:+.2f}",
+                "cells": [f"{counts[k]:,}", percent(found.stated[k], 2), percent(found.frequency[k], 2)],
+                "tone": f"{'over' if gap[k] > 0 else 'under'}{min(int(abs(heat[k]) * 2), 4)}",
+                "gap": f"{100 * gap[k]:+.2f}",
                 "proven": f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows" if r else "",
             }
         )
