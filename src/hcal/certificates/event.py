@@ -10,18 +10,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
-from hcal.certificates.windows import (
-    Band,
-    EventTable,
-    MonotoneBand,
-    Windows,
-    deepest_level,
-    discrete_values,
-    find_band,
-    find_windows,
-    monotone_band,
-    table_of_rows,
-)
+from hcal.certificates import windows
+from hcal.certificates.windows import EventTable, deepest_level, table_of_rows
 from hcal.numerics import Float64
 
 #: Nobody is told to collect more rows than this.
@@ -112,14 +102,14 @@ class EventCertificate:
     failure: float
 
     @cached_property
-    def windows(self) -> Windows:
+    def windows(self) -> windows.Windows:
         """Windows of neighbours at every resolution, each with an interval of its truth."""
-        return find_windows(self.table, self.failure / 2)
+        return windows.find_windows(self.table, self.failure / 2)
 
     @cached_property
-    def band(self) -> Band:
+    def band(self) -> windows.Band:
         """The cumulative curve with its band."""
-        return find_band(self.table, self.windows, self.failure / 2)
+        return windows.find_band(self.table, self.windows, self.failure / 2)
 
     @property
     def n(self) -> int:
@@ -165,7 +155,7 @@ class EventCertificate:
     def _posterior(self) -> tuple[Float64, Float64, Float64]:
         """Share of the rows, mean and standard deviation of the gap of each window."""
         w = self.windows
-        level = -1 if discrete_values(self.table) else min(w.levels[-1], 4)
+        level = -1 if self.table.discrete else min(w.levels[-1], 4)
         here = (w.level == level) & (w.aligned > 0)
         rows, gap = w.rows[here], (w.stated - w.observed)[here]
         rate = (w.observed[here] * rows + 0.5) / (rows + 1)
@@ -224,15 +214,10 @@ class EventCertificate:
     @property
     def discrete_error(self) -> float | None:
         """Upper bound on the ECE of a predictor with few values, else None: it cannot be bounded."""
-        if not discrete_values(self.table):
+        if not self.table.discrete:
             return None
         single = self.windows.level == -1
         return float(self.windows.at_most[single] @ self.windows.rows[single] / self.table.n)
-
-    @property
-    def monotone(self) -> MonotoneBand:
-        """What follows if the truth does not fall as the claim rises: a band of the truth, and a bound of the ECE."""
-        return monotone_band(self.table, self.windows)
 
     def rows_needed(self, bound: float) -> int | None:
         """Return about how many rows would prove a smooth error of at most ``bound``.
