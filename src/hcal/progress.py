@@ -24,31 +24,21 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
-def progress(
-    title: str, total: int, *, verbose: bool = False, unit: str | None = None
-) -> Iterator[Callable[[int], None]]:
+def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Callable[[int], None]]:
     """Yield a function that advances a bar on stderr by so many steps.
 
     The bar shows at once if ``verbose``; else after three seconds, and only on a terminal.
-
-    ``unit`` says what a step is, such as ``"rows"``: it adds how many there are a second and the time that is
-    left.
     """
     from rich import progress as bars
     from rich.console import Console
-    from rich.text import Text
 
-    class Rate(bars.ProgressColumn):
-        def render(self, task: bars.Task) -> Text:
-            return Text(f"{task.speed or 0:,.0f} {unit}/s")
-
-    done = "{task.completed:,.0f}/{task.total:,.0f}" if unit else "{task.completed:.0f}/{task.total:.0f}"
-    columns: list[bars.ProgressColumn] = [
-        bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TextColumn(done)
-    ]  # fmt: skip
-    if unit:
-        columns += [Rate(), bars.TextColumn("left:"), bars.TimeRemainingColumn()]
-    columns.append(bars.TimeElapsedColumn())
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TextColumn("{task.completed:,.0f}/{task.total:,.0f}, left:"),
+        bars.TimeRemainingColumn(),
+        bars.TimeElapsedColumn(),
+    )
     bar = bars.Progress(*columns, console=Console(stderr=True), transient=not verbose)
     task = bar.add_task(title, total=total)
     start, shown, patience = time.monotonic(), False, _patience.get()

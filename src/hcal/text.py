@@ -13,8 +13,10 @@ def printable(text: object) -> str:
 
     >>> print(printable("caf\u00e9 \x1b[31mred"))
     café \x1b[31mred
+    >>> printable("5\N{NO-BREAK SPACE}%")
+    '5 %'
     """
-    shown = str(text)
+    shown = str(text).replace("\N{NO-BREAK SPACE}", " ")
     if shown.isprintable():
         return shown
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)

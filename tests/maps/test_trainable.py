@@ -154,6 +154,8 @@ def test_kernels_formula_and_fitted_map_agree(monkeypatch):
         fitted = new.fitted("log_softmax")
         assert isinstance(fitted, MixtureMap if name.startswith("ensemble") else TableMap)
         np.testing.assert_allclose(np.exp(fitted(x.double().numpy())), probs, atol=2e-6)
+        if (compiled := fitted.compiled(x.numpy())) is not None:
+            np.testing.assert_allclose(compiled, probs, atol=2e-6)
 
 
 def test_cell_sums_are_the_gradient_of_the_table():

@@ -207,7 +207,7 @@ def train_candidates(
             )  # fmt: skip
             candidates.append(Candidate(name, module, own, trained))
             advance(s.epochs - trained.epochs)
-    return {each: _winner(candidates, each, x, y) for each in select}
+    return {each: _winner(candidates, each, inputs, y) for each in select}
 
 
 def _on(x: FloatArray, device: str) -> Tensor:
@@ -216,29 +216,32 @@ def _on(x: FloatArray, device: str) -> Tensor:
     return torch.as_tensor(np.ascontiguousarray(x, dtype=np.float32), device=device)
 
 
-def _winner(candidates: list[Candidate], select: str, x: Float64, y: IntArray) -> Fitted:
+def _winner(candidates: list[Candidate], select: str, inputs: dict[Reference, Tensor], y: IntArray) -> Fitted:
     winner = min(candidates, key=lambda c: c.trained.best[select].score)
     best = winner.trained.best[select]
     winner.module.load_state_dict(best.parameters)
-    fitted = winner.module.fitted(winner.reference)
+    probs, before = (
+        winner.module(inputs[winner.reference]).detach().cpu().numpy(),
+        inputs["log_softmax"].cpu().numpy(),
+    )
     info = {
         "select": select,
         "map": winner.name,
         "epoch": best.epoch,
         "candidates": [c.record(select) for c in candidates],
         "loss_curve": winner.trained.losses,
-        "collapsed": _collapsed(np.exp(fitted(x)), y, log_softmax(x)),
+        "collapsed": _collapsed(probs, y, before),
     }
     converged = winner.trained.stopped
     message = f"{winner.name} was still improving after {winner.trained.epochs} epochs"
-    return Fitted(fitted, converged, "" if converged else message, info)
+    return Fitted(winner.module.fitted(winner.reference), converged, "" if converged else message, info)
 
 
 def _collapsed(probs: FloatArray, y: IntArray, before: FloatArray) -> str:
     """Return why probabilities are nearly uniform, given the log-probabilities before; empty if they are not."""
     k, own = probs.shape[1], (np.arange(len(y)), y)
     accuracy, confidence = float((probs.argmax(axis=1) == y).mean()), float(probs.max(axis=1).mean())
-    nll = -float(np.log(np.maximum(probs[own], np.finfo(np.float64).tiny)).mean())
+    nll = -float(np.log(np.maximum(probs[own], np.finfo(np.float32).tiny)).mean())
     worse = nll > -1.1 * float(before[own].mean()) and confidence < accuracy - 0.2
     if not worse and not (confidence < 3 / k and accuracy > 10 / k):
         return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtrc
 
 from hcal import inputs
 from hcal.numerics import Float64, log_softmax
@@ -110,4 +110,4 @@ def _two_sample_test(old: Float64, new: Float64, rng: np.random.Generator) -> tu
     y, half = np.repeat([0, 1], n), np.tile(np.arange(n) % 2 == 0, 2)
     model = HistGradientBoostingClassifier(max_iter=40, max_leaf_nodes=8, random_state=0)
     hits = int((model.fit(x[half], y[half]).predict(x[~half]) == y[~half]).sum())
-    return hits / n, float(binom.sf(hits - 1, n, 0.5))
+    return hits / n, float(bdtrc(hits - 1, n, 0.5))

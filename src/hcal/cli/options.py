@@ -139,7 +139,7 @@ class Blocks:
                 runner = stack.enter_context(dask.Runner(self.scheduler))
             if quiet:
                 stack.enter_context(silent())
-            advance = stack.enter_context(progress(console.name(text), total or 0, unit="rows"))
+            advance = stack.enter_context(progress(console.name(text), total or 0))
             yield {"runner": runner, "advance": advance}
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
+from hcal.compiled import each, split
 from hcal.maps.base import SMALL, STEEP, Map, ProbabilityMap, array, map_type, option
 from hcal.xp import Array, namespace
 
 #: What x is made of logits: log-softmax (the published code), or less the largest of the row (the paper).
 Reference = Literal["log_softmax", "largest"]
+#: Slopes beyond this could overflow in float32.
+_STEEP_FLOAT32 = 1e15
 
 
 @map_type
@@ -37,6 +42,21 @@ class MixtureMap(ProbabilityMap):
 
     slopes: Array = array("inverse temperatures a", "M", low=0.0, high=STEEP)
     shares: Array = array("weights v, which sum to 1", "M", low=0.0, high=1.0)
+
+    float32_safe = True
+
+    def compiled(self, x: Array) -> Array | None:
+        """Return probabilities (N, K) of float32 logits by the kernel of the training, where numba is installed."""
+        try:
+            from hcal.maps._numba import mixture_forward
+        except ImportError:
+            return None
+        if x.dtype != np.float32 or self.slopes.max() > _STEEP_FLOAT32:
+            return None
+        out, slopes, shares = np.empty_like(x), self.slopes.astype(x.dtype), self.shares.astype(x.dtype)
+        parts = split(len(x), grain=x.shape[1] * len(slopes))
+        each(lambda part: mixture_forward(x, slopes, shares, *part, out), parts)
+        return out
 
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""

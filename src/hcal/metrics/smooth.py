@@ -6,10 +6,11 @@ order of the confidences.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-from scipy.fft import dct, idct, irfft, rfft
+from numpy.fft import irfft, rfft
 from scipy.special import ndtr
 
 from hcal.metrics.registry import metric
@@ -197,8 +198,6 @@ def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
     >>> smooth_error(np.array([0.5]), np.array([0.0]), np.array([1.0]))
     0.0
     """
-    from scipy.optimize import brentq  # a slow import, which few need
-
     waves = spectrum(at, weight * residual / weight.sum())
 
     def excess(sigma: float) -> float:
@@ -208,29 +207,52 @@ def smooth_error(at: Vector, residual: Vector, weight: Vector) -> float:
     if excess(0.0) <= 0:
         return 0.0
     # The error is at most 1; where it is 1, rounding may leave no change of sign.
-    return 1.0 if excess(1.0) >= 0 else float(brentq(excess, 0.0, 1.0, xtol=1e-13))
+    return 1.0 if excess(1.0) >= 0 else _crossing(excess)
+
+
+def _crossing(excess: Callable[[float], float]) -> float:
+    """Return where a falling function crosses 0 in [0, 1], by the Illinois variant of regula falsi.
+
+    ``scipy.optimize.brentq`` does the same, but its import takes longer than all that ``evaluate`` computes.
+
+    >>> round(_crossing(lambda x: 0.25 - x * x), 12)
+    0.5
+    """
+    ends, values, last = [0.0, 1.0], [excess(0.0), excess(1.0)], -1
+    sigma, before = 0.0, 1.0
+    while abs(sigma - before) > 1e-13:
+        before, sigma = sigma, (ends[0] * values[1] - ends[1] * values[0]) / (values[1] - values[0])
+        value = excess(sigma)
+        moved = int(value <= 0)
+        if moved == last:  # the other end stays for the second time: it counts half
+            values[1 - moved] /= 2
+        ends[moved], values[moved], last = sigma, value, moved
+    return sigma
 
 
 def spectrum(at: Vector, mass: Vector) -> Vector:
-    """Return the cosine coefficients of masses at points of [0, 1], each shared by its two nearest cells.
+    """Return the Fourier coefficients of masses at points of [0, 1] and of their mirror images beyond 1.
+
+    Each is shared by its two nearest cells.
 
     >>> round(float(smoothed(spectrum(np.array([0.3]), np.array([2.0])), 0.1).sum()), 9)
     2.0
     """
-    return np.asarray(dct(share_out(mass, np.clip(at * CELLS - 0.5, 0, CELLS - 1), CELLS), norm="ortho"))
+    cells = share_out(mass, np.clip(at * CELLS - 0.5, 0, CELLS - 1), CELLS)
+    return np.asarray(rfft(np.concatenate([cells, cells[::-1]])))
 
 
 def smoothed(waves: Vector, sigma: float) -> Vector:
     """Return the masses of the cells after a Gaussian of width σ, reflected at 0 and 1; shape (CELLS,).
 
-    The Gaussian reflected at both ends is the heat kernel of [0, 1]: on a grid it multiplies cosine
+    The Gaussian reflected at both ends is the heat kernel of [0, 1]: on a grid it multiplies
     coefficients.
 
     >>> smoothed(spectrum(np.array([0.3]), np.array([1.0])), 0.1).argmax() / CELLS
     np.float64(0.2998046875)
     """
     decay = np.exp(-0.5 * (sigma * np.pi * np.arange(len(waves))) ** 2)
-    return np.asarray(idct(waves * decay, norm="ortho"))
+    return np.asarray(irfft(waves * decay)[:CELLS])
 
 
 @metric("top-label", "Kuiper error", "largest cumulated gap of any interval of confidences, no bins",
