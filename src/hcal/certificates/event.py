@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from hcal.certificates.bounds import bennett
 from hcal.certificates import windows
+from hcal.certificates.bounds import bennett
 from hcal.certificates.windows import EventTable, deepest_level, table_of_rows
 from hcal.numerics import Float64
 
