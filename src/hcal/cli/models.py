@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Fewer rows than this, or fewer of the rarer of two classes, are met with a sentence.
 FEW_ROWS, FEW_OF_A_CLASS = 100, 20
-#: Unless --sample-rows says otherwise, a fit by blocks learns from so many rows.
-SAMPLE_ROWS = 1_000_000
 #: What people write for values that JSON spells otherwise.
 _WORDS = {"None": None, "none": None, "True": True, "False": False}
 
@@ -57,7 +55,7 @@ def fit(
     params = parse_params([*param, *([] if preserve is None else [f"preserve={preserve}"])])
     warned: list[str] = []
     if sample_rows is not None or (blocks.asked(files) and not multilabel):
-        from hcal.calibrators.batches import fit_batches
+        from hcal.calibrators.batches import SAMPLE_ROWS, fit_batches
 
         source = files.batches(blocks.batch_rows, part="cal")
         source.check_labels()
