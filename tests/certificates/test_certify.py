@@ -11,7 +11,7 @@ import pytest
 
 import hcal
 from hcal.certificates import CertificateStream, RowsOfTheFitError, certify_event, sentences
-from hcal.certificates.windows import bin_of, find_windows, table_of_rows, variance_bound
+from hcal.certificates.windows import EventTable, bin_of, find_windows, variance_bound
 from hcal.leakage import model_fingerprint
 from hcal.metrics import Sample
 from helpers import synthetic
@@ -365,7 +365,7 @@ def test_any_number_of_rows_prints_and_goes_to_json(n: int, k: int) -> None:
 
 
 def test_ties_group() -> None:
-    table = table_of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
+    table = EventTable.of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
     assert table.count.tolist() == [1, 2]
     assert table.happened.tolist() == [1, 1]
 

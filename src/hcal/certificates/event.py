@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from hcal.certificates import windows
 from hcal.certificates.bounds import bennett
-from hcal.certificates.windows import EventTable, deepest_level, table_of_rows
+from hcal.certificates.windows import Band, EventTable, Windows, deepest_level, find_band, find_windows
 from hcal.numerics import Float64
 
 #: Nobody is told to collect more rows than this.
@@ -102,14 +101,14 @@ class EventCertificate:
     failure: float
 
     @cached_property
-    def windows(self) -> windows.Windows:
+    def windows(self) -> Windows:
         """Windows of neighbours at every resolution, each with an interval of its truth."""
-        return windows.find_windows(self.table, self.failure / 2)
+        return find_windows(self.table, self.failure / 2)
 
     @cached_property
-    def band(self) -> windows.Band:
+    def band(self) -> Band:
         """The cumulative curve with its band."""
-        return windows.find_band(self.table, self.windows, self.failure / 2)
+        return find_band(self.table, self.windows, self.failure / 2)
 
     @property
     def n(self) -> int:
@@ -291,4 +290,4 @@ class EventCertificate:
 
 def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
     """Certify one event from claimed probabilities (N,) and marks (N,), but for a probability of failure."""
-    return EventCertificate(name, table_of_rows(np.asarray(p), np.asarray(c)), failure)
+    return EventCertificate(name, EventTable.of_rows(np.asarray(p), np.asarray(c)), failure)

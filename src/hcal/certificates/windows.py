@@ -45,6 +45,28 @@ class EventTable:
     low: Vector  # (G,): smallest and largest claim of the group; equal where groups are single values
     high: Vector
 
+    @classmethod
+    def of_rows(cls, p: Vector, c: Vector) -> EventTable:
+        """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
+
+        >>> EventTable.of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened
+        array([0., 1.])
+        """
+        order = np.argsort(p)
+        value = p[order].astype(np.float64)
+        first = run_starts(value)
+        count = np.diff(np.append(first, len(value))).astype(np.float64)
+        happened = np.add.reduceat(c[order].astype(np.float64), first)
+        value = value[first]
+        return cls(count, value * count, happened, value, value)
+
+    @classmethod
+    def of_bins(cls, count: Vector, claimed: Vector, happened: Vector) -> EventTable:
+        """Make a table of accumulated stream bins; empty ones are left out; count, claimed, happened (BINS,)."""
+        low, high = bin_edges()
+        full = count > 0
+        return cls(count[full], claimed[full], happened[full], low[full], high[full])
+
     @property
     def n(self) -> float:
         """Number of rows."""
@@ -64,21 +86,6 @@ class EventTable:
     def discrete(self) -> bool:
         """Whether the claims take so few values that each value can be certified by itself."""
         return bool((self.low == self.high).all()) and 2 <= len(self.count) <= self.n / 20
-
-
-def table_of_rows(p: Vector, c: Vector) -> EventTable:
-    """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
-
-    >>> table_of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened
-    array([0., 1.])
-    """
-    order = np.argsort(p)
-    value = p[order].astype(np.float64)
-    first = run_starts(value)
-    count = np.diff(np.append(first, len(value))).astype(np.float64)
-    happened = np.add.reduceat(c[order].astype(np.float64), first)
-    value = value[first]
-    return EventTable(count, value * count, happened, value, value)
 
 
 def bin_of(p: NDArray[np.floating]) -> NDArray[np.int32]:
@@ -107,13 +114,6 @@ def bin_edges() -> tuple[Vector, Vector]:
     low = np.concatenate([edge[:-1], [0.5], 1 - edge[:0:-1]])
     high = np.concatenate([edge[1:], [0.5], 1 - edge[-2::-1]])
     return low, high
-
-
-def table_of_bins(count: Vector, claimed: Vector, happened: Vector) -> EventTable:
-    """Make a table of accumulated stream bins; empty ones are left out; count, claimed, happened (BINS,)."""
-    low, high = bin_edges()
-    full = count > 0
-    return EventTable(count[full], claimed[full], happened[full], low[full], high[full])
 
 
 # -- windows, curve and band -----------------------------------------------------------------------
@@ -174,7 +174,7 @@ def find_windows(table: EventTable, failure: float) -> Windows:
     """Return all windows with intervals that hold together but for the given probability of failure.
 
     >>> p = np.linspace(0.5, 1, 400)
-    >>> found = find_windows(table_of_rows(p, np.ones(400)), 0.025)
+    >>> found = find_windows(EventTable.of_rows(p, np.ones(400)), 0.025)
     >>> found.level.tolist(), found.rows.tolist()
     ([0, 1, 1, 1], [400.0, 200.0, 200.0, 200.0])
     """
@@ -238,7 +238,7 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
 
     The intervals of the windows bound the variance, and the curve's end.
 
-    >>> table = table_of_rows(np.linspace(0.5, 1, 400), np.ones(400))
+    >>> table = EventTable.of_rows(np.linspace(0.5, 1, 400), np.ones(400))
     >>> round(find_band(table, find_windows(table, 0.025), 0.025).reach, 3)
     0.02
     """
@@ -286,7 +286,7 @@ def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLD
     """Certify the rows at or above each threshold, all thresholds at once.
 
     >>> p = np.repeat([0.6, 0.95], 500)
-    >>> found = threshold_table(table_of_rows(p, np.ones(1000)), 0.05, (0.5, 0.9))
+    >>> found = threshold_table(EventTable.of_rows(p, np.ones(1000)), 0.05, (0.5, 0.9))
     >>> found.share.tolist(), found.low.round(3).tolist()
     ([1.0, 0.5], [0.996, 0.991])
     """
@@ -307,7 +307,7 @@ def risk_coverage(table: EventTable, failure: float) -> Tails:
     """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
 
     >>> p = np.linspace(0.5, 1, 1000)
-    >>> len(risk_coverage(table_of_rows(p, np.ones(1000)), 0.05).share)
+    >>> len(risk_coverage(EventTable.of_rows(p, np.ones(1000)), 0.05).share)
     20
     """
     left = table.n - np.asarray(COVERAGES) * table.n
