@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.cli.app import app
-from hcal.integrations.multiple_choice import option_scores, read_lm_eval, read_stated
 from hcal.io import Request, read
-from hcal.io.language_models import WORDS
+from hcal.io.language_models import WORDS, option_scores, read_lm_eval, read_stated
 from lm_eval_files import write_samples
 
 # -- lm-evaluation-harness ---------------------------------------------------------------------------

@@ -48,10 +48,9 @@ class Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
-        codes = encode(y, np.asarray(estimator.classes_))
-        metric = get_metric(self.metric)
-        value = metric.function(estimator.predict_proba(X), codes, sample_weight=sample_weight)
-        return -value if metric.lower_is_better else value
+        score = score_function(self.metric)
+        value = score(y, estimator.predict_proba(X), sample_weight=sample_weight, labels=estimator.classes_)
+        return float(-value if get_metric(self.metric).lower_is_better else value)
 
 
 def score_function(metric: str) -> Any:
