@@ -170,6 +170,7 @@ def render(content: Content) -> str:
         classes=sections.classes(content),
         map=sections.mapping(content),
         facts=sections.facts(content),
+        class_rows=sections.class_rows(content),
         change=sections.change,
         shown_bins=sections.shown_bins,
         tick=tick,
