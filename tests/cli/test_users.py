@@ -320,7 +320,7 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
         ),
         (
             lambda: of_probs.fit(p, y + 0.5),
-            "0.5, which is no class; hcal does no regression, .* MAPIE or crepes",
+            "5, which is no class; hcal does no regression, .* MAPIE or crepes",
         ),
         (lambda: wrapper.fit(frame, z), "y holds fractions, .* hcal does no regression, .* MAPIE or crepes"),
         (lambda: wrapper.fit(frame, missing), "the column 'target' of labels has no label in 2 of 400 rows"),
@@ -333,7 +333,8 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
         with pytest.raises((ValueError, TypeError, IndexError), match=words):
             call()
     fitted = of_probs.fit(pd.Series(p), labels, classes=["well", "sick"])
-    assert list(fitted.predict_proba(pd.Series(p)).columns) == ["well", "sick"]
+    assert fitted.predict_proba(pd.Series(p, index=range(7, 407))).index[0] == 7
+    assert set(fitted.predict(pd.Series(p))) == {"well", "sick"}
 
 
 def test_swapped_class_names_are_noticed(tmp_path: Path) -> None:
@@ -345,4 +346,6 @@ def test_swapped_class_names_are_noticed(tmp_path: Path) -> None:
     run("fit", cal, "--scores", "p_*", "--label", "y", "--method", "platt", "-o", model, "-q")
     new.write_text(new.read_text().replace("p_well,p_sick", "p_sick,p_well"))  # the names, not the numbers
     found = json.loads(run("evaluate", new, "--model", model, "--metrics", "accuracy", "--json").stdout)
-    assert any("swapped" in text for text in found["warnings"])
+    assert any("probability of sick is lower on its own rows" in text for text in found["warnings"])
+    told = run("fit", new, "--scores", "p_*", "--label", "y", "--id", "id", "-o", model).stderr
+    assert "the class names, the columns or the labels swapped?" in told
