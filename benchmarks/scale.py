@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import Process
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ import numpy as np
 
 #: Numbers that are made at a time.
 BLOCK = 20_000_000
-#: Rows that the default learns from.
-SAMPLE = 200_000
+#: Scores that a fit learns from.
+SAMPLE = 20_000_000
 
 
 def make_files(folder: Path, rows: int, classes: int) -> None:
@@ -77,22 +78,19 @@ def main() -> None:
     lines = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_files(folder, asked.rows, asked.classes)
-        given = [
-            str(folder / "logits.npy"),
-            "--labels",
-            str(folder / "y.npy"),
-            "--input",
-            "logits",
-            "--quiet",
-        ]
-        model = str(folder / "model.hcal")
+        maker = Process(target=make_files, args=(folder, asked.rows, asked.classes))
+        maker.start()  # a process of its own: what starts a command lends it the peak of its memory
+        maker.join()
+        scores, model = str(folder / "logits.npy"), str(folder / "model.hcal")
+        blocks = ["--input", "logits", "--quiet", "--batch-rows", str(BLOCK // 10 // asked.classes)]
+        given = [scores, "--labels", str(folder / "y.npy"), *blocks]
         fit = ["fit", *given, "-o", model]
-        apply = ["apply", model, given[0], "--input", "logits", "-o", str(folder / "probs.npy"), "--quiet"]
+        apply = ["apply", model, scores, *blocks, "-o", str(folder / "probs.npy")]
         evaluate = ["evaluate", *given, "--model", model]
+        sample = min(200_000, SAMPLE // asked.classes)
         jobs = {
-            "fit ts": [*fit, "--method", "ts", "--sample-rows", str(SAMPLE)],
-            f"fit pool, {SAMPLE:,} rows": [*fit, "--sample-rows", str(SAMPLE)],
+            f"fit ts, {sample:,} rows": [*fit, "--method", "ts", "--sample-rows", str(sample)],
+            f"fit pool, {sample:,} rows": [*fit, "--sample-rows", str(sample)],
             "apply": apply,
             "evaluate": evaluate,
         }
