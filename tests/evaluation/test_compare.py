@@ -122,7 +122,7 @@ def test_folds_do_not_favour_flexible_methods() -> None:
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
     z, y, *_ = task
     table = hcal.compare(z, y, methods=["hb"], folds=4, resamples=0)
-    out, fold = np.empty_like(z), deal_folds(z, np.zeros_like(y), 4)
+    out, fold = np.empty_like(z), deal_folds(z, 4)
     for k in range(4):
         held = fold == k
         out[held] = hcal.make_calibrator("hb").fit(z[~held], y[~held]).predict_proba(z[held])

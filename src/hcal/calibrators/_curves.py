@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal import xp
 from hcal.calibrators.base import Calibrator, Fitted
@@ -177,7 +178,7 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64
     return np.array(float(floor))
 
 
-def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
+def pool_equal(p: Float64, hit: NDArray[Any], weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
     """Sort by p and pool equal values: return the distinct p, the mass and the hits of each.
 
     >>> pool_equal(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0]), None)
@@ -205,12 +206,7 @@ class CurvePerClass(Calibrator):
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         probs = xp.rounded(softmax(x))
-        learner = self._curve(probs, y)
-        curves = fit_curves(probs, y, weight, learner)
+        curves = fit_curves(probs, y, weight, self._curve(probs, y))
         total = len(y) if weight is None else float(weight.sum())
         found = Curves(shape=self.shape, floor=default_floor(self.floor, total, x.shape[1]), **curves)
-        return Fitted(found, info=self._facts(learner))
-
-    def _facts(self, learner: Any) -> dict[str, Any]:
-        """Return what ``info_`` says of the learner of the curves."""
-        return {}
+        return Fitted(found)
