@@ -11,7 +11,7 @@ import pytest
 
 import hcal
 from hcal.certificates import CertificateStream, RowsOfTheFitError, certify_event, sentences
-from hcal.certificates.windows import bin_of, find_windows, table_of_rows, variance_bound
+from hcal.certificates.windows import EventTable, bin_of, find_windows, variance_bound
 from hcal.leakage import model_fingerprint
 from hcal.metrics import Sample
 from helpers import synthetic
@@ -57,25 +57,11 @@ def test_certain_labels_under_one_half_are_no_miscalibration() -> None:
     assert certificate.headline.overall[0] < 0 < certificate.headline.overall[1]
 
 
-def test_a_falling_curve_is_refuted_and_contradicts_the_assumption() -> None:
+def test_a_falling_curve_is_refuted() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 20_000)
     y = (rng.random(len(p)) < 1.4 - p).astype(int)
-    certificate = hcal.certify(p, y)
-    assert certificate.at_least > 0.3
-    assert certificate.headline.monotone.contradicted
-
-
-def test_the_monotone_band_covers_a_rising_truth() -> None:
-    rng = np.random.default_rng(0)
-    p = rng.uniform(0.5, 1, 5000)
-    q = p**2
-    found = certify_event("top label", p, rng.random(5000) < q).monotone
-    truth = np.sort(p) ** 2
-    assert (found.low <= truth).all()
-    assert (truth <= found.high).all()
-    assert found.error >= np.abs(p - q).mean()
-    assert not found.contradicted
+    assert hcal.certify(p, y).at_least > 0.3
 
 
 @pytest.mark.parametrize("temperature", [1.2, 2.0])
@@ -379,7 +365,7 @@ def test_any_number_of_rows_prints_and_goes_to_json(n: int, k: int) -> None:
 
 
 def test_ties_group() -> None:
-    table = table_of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
+    table = EventTable.of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
     assert table.count.tolist() == [1, 2]
     assert table.happened.tolist() == [1, 1]
 

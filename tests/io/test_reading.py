@@ -147,7 +147,7 @@ def test_missing_files_and_checksums(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read a: the types are"):
         read(tmp_path / "a")
     (tmp_path / "t.npz").write_text("id,a\n1,2\n")
-    refused(tmp_path / "t.npz", "is no .npz archive")
+    refused(tmp_path / "t.npz", "is not a zip file")
 
 
 # -- tables ---------------------------------------------------------------------------------------------

@@ -41,15 +41,12 @@ def _family(
 
 
 _CONFIDENCE = ("over-confident", "under-confident")
-#: Temperatures of the whole vector: above 1 the truth is flatter than the claim.
-TEMPERATURES = (1.15, 1.35, 1.8, 0.87, 0.74, 0.55)
-#: What each family of events is bet to be: the top label, every class's probability, the whole vector.
+#: What each family of events is bet to be: the top label, and every class's probability.
 FAMILIES = {
     "top-label": _family((0.15, 0.4, 1.0), 0.9, _CONFIDENCE, _CONFIDENCE),
     "class-wise": _family(
         (0.3, 0.9), 0.5, ("stated too high", "stated too low"), ("too extreme", "not extreme enough")
     ),
-    "vector": [Bet(_CONFIDENCE[t < 1], slope=1 / t) for t in TEMPERATURES],
 }
 
 
@@ -76,26 +73,6 @@ def log_payoffs(p: Any, c: Any, bets: list[Bet], tolerance: Any) -> NDArray[np.f
         against = np.clip(q, low, high)
     won, lost = np.log(q / against), np.log1p((against - q) / (1 - against))
     return np.asarray(np.where(np.asarray(c, dtype=bool)[..., None], won, lost))
-
-
-def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:
-    """Return the logarithm of what each temperature pays on each row: q_y / f_y, q ∝ f^(1/T).
-
-    Shapes: probs (N, K), y (N,) → (N, E).
-
-    >>> f = np.array([[0.2, 0.8], [0.2, 0.8]])
-    >>> pays = np.exp(log_vector_payoffs(f, np.array([0, 1])))
-    >>> np.allclose(0.2 * pays[0] + 0.8 * pays[1], 1)
-    True
-    """
-    # A claim of 0 is bet against as if it were a little more: that only costs the gambler.
-    logs = np.log(np.maximum(np.asarray(probs, dtype=np.float64), 1e-12))
-    own = logs[np.arange(len(logs)), y]
-    columns = []
-    for bet in FAMILIES["vector"]:
-        tempered = np.exp(bet.slope * logs)
-        columns.append(bet.slope * own - np.log(tempered.sum(axis=1)) - own)
-    return np.stack(columns, axis=1)
 
 
 # -- capital ---------------------------------------------------------------------------------------

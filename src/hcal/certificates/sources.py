@@ -16,7 +16,7 @@ from hcal import inputs, leakage
 from hcal.certificates.bounds import Gain, check_level
 from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation
 from hcal.certificates.result import Certificate, ClassCertificates
-from hcal.certificates.windows import BINS, EventTable, bin_of, table_of_bins, table_of_rows
+from hcal.certificates.windows import BINS, EventTable, bin_of
 from hcal.io.class_names import ClassName, check_classes, class_title
 from hcal.metrics.sample import Data, Sample
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
@@ -47,16 +47,16 @@ class Rows:
 
     def main_table(self) -> EventTable:
         """Return the table of the event of the headline."""
-        return table_of_rows(*_main_event(self.data, self.positive))
+        return EventTable.of_rows(*_main_event(self.data, self.positive))
 
     def class_table(self, k: int) -> EventTable:
         """Return the table of one class."""
-        return table_of_rows(self.data.column(k), self.data.y == k)
+        return EventTable.of_rows(self.data.column(k), self.data.y == k)
 
     def group_tables(self) -> dict[str, EventTable]:
         """Return the table of every group, of the event of the headline."""
         p, c = _main_event(self.data, self.positive)
-        return {name: table_of_rows(p[rows], c[rows]) for name, rows in self._groups}
+        return {name: EventTable.of_rows(p[rows], c[rows]) for name, rows in self._groups}
 
 
 class CertificateStream:
@@ -142,15 +142,15 @@ class CertificateStream:
 
     def main_table(self) -> EventTable:
         """Return the table of the event of the headline."""
-        return table_of_bins(*self._main)
+        return EventTable.of_bins(*self._main)
 
     def class_table(self, k: int) -> EventTable:
         """Return the table of one class."""
-        return table_of_bins(*self._classes[k])
+        return EventTable.of_bins(*self._classes[k])
 
     def group_tables(self) -> dict[str, EventTable]:
         """Return the table of every group."""
-        return {name: table_of_bins(*cells) for name, cells in self._groups.items()}
+        return {name: EventTable.of_bins(*cells) for name, cells in self._groups.items()}
 
     def certify(
         self, *, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None

@@ -108,12 +108,6 @@ def _open_npy(file: BinaryIO) -> Openers:
 
 
 def _open_npz(file: BinaryIO) -> Openers:
-    start = file.read(6)
-    if start == b"\x93NUMPY":
-        raise ValueError("it is a single .npy array: rename it to .npy")
-    if not start.startswith(b"PK"):
-        raise ValueError("it is no .npz archive (a table is named .csv): write it with numpy.savez")
-    file.seek(0)
     archive = zipfile.ZipFile(file)
     found: Openers = {}
     for entry in archive.infolist():
@@ -126,11 +120,7 @@ def _open_npz(file: BinaryIO) -> Openers:
 
 def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """Return an array of an ``.npz``: one that is not compressed is read from where it stands."""
-    if entry.flag_bits & 1:
-        raise ValueError(f"{entry.filename!r} is encrypted")
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{entry.filename!r} is compressed in another way than numpy's")
-    found = _header(archive.open(entry), packed=entry.compress_type == zipfile.ZIP_DEFLATED)
+    found = _header(archive.open(entry), packed=entry.compress_type != zipfile.ZIP_STORED)
     if found.offset + found.nbytes != entry.file_size:
         raise ValueError(f"the header of {entry.filename!r} does not fit its {entry.file_size:,} bytes")
     if found.packed:

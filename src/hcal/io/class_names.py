@@ -84,7 +84,8 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     if classes is None:
         if is_text(y):
             raise UnnamedClassesError(
-                "y holds text: say which column is which class with classes=[…], in the order of the columns"
+                "y holds text: say which column is which class with classes=[…], in the order of the columns; "
+                "of one score a row, the second is its class"
             )
         return y
     if isinstance(classes[0], str) and not is_text(y):
@@ -177,14 +178,14 @@ def typed(cells: Any) -> NDArray[Any]:
     return np.array(["" if c is None else str(c).strip() for c in cells], dtype=np.str_)
 
 
-def label_cells(cells: Any, classes: Sequence[str] | None) -> NDArray[Any]:
+def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]:
     """Return cells of labels: text that names no class and reads as numbers becomes numbers.
 
     >>> label_cells(["1", "0"], None), label_cells(["3", "7"], ["3", "7"])
     (array([1, 0]), array(['3', '7'], dtype='<U1'))
     """
     y = typed(cells)
-    if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(classes)):
+    if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(map(str, classes))):
         return y
     try:
         numbers = np.where(missing_labels(y), "nan", y).astype(np.float64)
