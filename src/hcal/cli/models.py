@@ -75,7 +75,7 @@ def fit(
             if multilabel:
                 calibrator.fit(data.values, data.y, labels=data.classes)
             else:
-                warned = _few_rows(data)
+                warned = _warnings(data)
                 more = {"sample_weight": data.weight, "groups": data.groups, "classes": data.classes}
                 calibrator.fit(data.values, data.labels(), **({} if data.questions else more))
     _remember(calibrator, files, data)
@@ -131,11 +131,18 @@ def _new_calibrator(
     return MultipleChoiceCalibrator(method or "ts", **params)
 
 
-def _few_rows(data: DataFile) -> list[str]:
-    """Return a sentence where a calibration set is tiny."""
+def _warnings(data: DataFile) -> list[str]:
+    """Return a sentence where a calibration set is tiny, or its two classes seem to be swapped."""
     from numpy import unique
 
+    from hcal.io.probabilities import to_probs
+    from hcal.metrics.scores import swapped
+
     rows = len(data.values)
+    if data.n_classes == 2 and not data.questions:
+        name = "class 1" if data.classes is None else f"class {data.classes[1]}"
+        if said := swapped(to_probs(data.values, data.kind), data.labels(), name):
+            return said
     found, counts = unique(data.labels(), return_counts=True)
     if rows < FEW_ROWS:
         return [

@@ -26,7 +26,7 @@ from hcal.metrics.resampling import (
     percentile,
 )
 from hcal.metrics.sample import Sample
-from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
+from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapped
 from hcal.metrics.testing import calibration_test
 
 
@@ -136,6 +136,7 @@ def evaluate(
         name = f"class {positive}" if known is None else str(known[positive])
         stated = s.mean(s.data.column(positive).astype(np.float64))
         rate = PositiveRate(name, stated, s.mean(1.0 * (s.y == positive)))
+        notes += swapped(s, None, "class 1" if known is None else str(known[1]))
     tested = (ci is not None if test is None else test) and s.weight is None and s.n > 1
     proof: dict[str, Any] = {}
     if tested or groups is not None:

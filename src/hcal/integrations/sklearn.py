@@ -202,9 +202,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _check_targets(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        column = f"the column {name!r} of labels" if (name := getattr(y, "name", None)) else "y"
+        name = getattr(y, "name", None) or next(iter(getattr(y, "columns", [])), None)
+        column = "y" if name is None else f"the column {name!r} of labels"
         X, y = indexable(X, y)
-        if np.ndim(y) == 1 and (missing := missing_labels(y)).any():
+        if np.size(y) == len(y) and (missing := missing_labels(np.ravel(y))).any():
             raise UnlabelledError(
                 f"{column} has no label in {missing.sum():,} of {len(missing):,} rows, first row {missing.argmax()}: "
                 "leave these rows out of X and y (of pandas: X[y.notna()], y[y.notna()])"

@@ -84,7 +84,8 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     if classes is None:
         if is_text(y):
             raise UnnamedClassesError(
-                "y holds text: say which column is which class with classes=[…], in the order of the columns"
+                "y holds text: say which column is which class with classes=[…], in the order of the columns; "
+                "of one score a row, the second is its class"
             )
         return y
     if isinstance(classes[0], str) and not is_text(y):
