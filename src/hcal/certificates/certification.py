@@ -16,7 +16,6 @@ from hcal.certificates.sources import CertificateStream, Names, Rows, certify_so
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import softmax
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -135,7 +134,7 @@ def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
         return probs
     if y is None:
         raise ValueError("y is missing: pass integer labels of shape (N,)")
-    return Sample(probs if input == "probs" else softmax(inputs.check_logits(probs, input=input)[0]), y)
+    return Sample(inputs.to_probs(probs, input), y)
 
 
 def _positive(positive: int | str, k: int, names: Names) -> int:
@@ -226,14 +225,13 @@ def certify_batches(
 def _certify_piece(
     empty: Callable[[], CertificateStream], calibrator: Calibrator | None, piece: Piece
 ) -> CertificateStream:
-    from hcal.inputs import to_probs
     from hcal.io.blocks import read_piece, rows_from
 
     part = empty()
     for batch in read_piece(piece):
         with rows_from(batch.start):
             if calibrator is None:
-                part.update(to_probs(batch.scores, batch.kind), batch.y, batch.groups)
+                part.update(inputs.to_probs(batch.scores, batch.kind), batch.y, batch.groups)
                 continue
             x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
             part.update(calibrator.predict_proba(batch.scores), batch.y, batch.groups, logits=x)
