@@ -48,6 +48,10 @@ def test_imports_are_light() -> None:
     assert added.isdisjoint(
         {"pandas", "pyarrow", "torch", "matplotlib", "numba"}
     )  # scikit-learn imports pandas itself
+    needed = {"scipy", "numba"}  # numba where kernels are compiled
+    slow = {"scipy.stats", "scipy.optimize", "scipy.fft", "jinja2", "joblib"}
+    evaluate = "import hcal; hcal.evaluate([[0.2, 0.8], [0.6, 0.4]] * 20, [1, 0] * 20, ci=0.95)"
+    assert _loaded(evaluate).isdisjoint(HEAVY - needed | slow)
 
 
 def test_every_public_name_is_there() -> None:

@@ -12,7 +12,7 @@ import hcal
 from hcal.calibrators import CalibrationWarning
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.ts import TemperatureScaling
-from hcal.evaluation.comparison import ResultsFile, Task, Work, run_cell
+from hcal.evaluation.comparison import Task, Work, read_cells, run_cell
 from hcal.evaluation.comparison_table import Cell, Comparison, holm
 from helpers import synthetic
 
@@ -217,14 +217,14 @@ def test_a_results_file_is_gone_on_from(task: tuple[np.ndarray, ...], tmp_path: 
     again = hcal.compare(*task, methods=["ts", "hb"], results=path, resamples=20)
     assert [dict(r.scores) for r in again][:2] == [dict(r.scores) for r in first]
     assert path.stat().st_size > size
-    assert len(ResultsFile(path).read()) == 3
+    assert len(read_cells(path)) == 3
     unchanged = path.read_bytes()
     last = hcal.compare(*task, methods=["hb", "ts"], results=path, resamples=20)
     assert path.read_bytes() == unchanged
     assert last.differences("nll")["ts"] == again.differences("nll")["ts"]
     # Other rows, metrics or parameters are other cells.
     hcal.compare(*task, methods={"ts": "ts", "hb": ("hb", {"bins": 7})}, results=path, resamples=20)
-    assert len(ResultsFile(path).read()) == 4
+    assert len(read_cells(path)) == 4
     path.write_text("x,y\n1,2\n")
     with pytest.raises(ValueError, match="is not a results file"):
         hcal.compare(*task, methods=["ts"], results=path)

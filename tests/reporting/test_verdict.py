@@ -12,6 +12,7 @@ from hcal.calibrators.base import Fitted
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.certificates.sentences import points
 from hcal.reporting import measure_report, verdict_of
+from hcal.reporting.charts import percent
 from hcal.reporting.page import render
 from helpers import measured_report as measured
 from helpers import synthetic
@@ -87,6 +88,12 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
         re.search(r"refuted for [\d.]+ % of the rows. [\d,]+ rows state", s) for s in verdict.sentences
     )
     assert "truly class 1" in render(content)
+    found = content.final.evaluation.assessment
+    assert found is not None
+    told = (
+        f"{percent(found.share_proven)} of rows are proven to be off by more than {points(found.tolerance)}"
+    )
+    assert verdict.chips["How sure"] == told
 
 
 def test_a_constant_is_told_that_it_knows_nothing() -> None:

@@ -240,8 +240,8 @@ def certify_batches(
 def _certify_piece(
     empty: Callable[[], CertificateStream], calibrator: Calibrator | None, piece: Piece
 ) -> CertificateStream:
+    from hcal.inputs import to_probs
     from hcal.io.blocks import read_piece, rows_from
-    from hcal.io.probabilities import to_probs
 
     part = empty()
     for batch in read_piece(piece):

@@ -37,7 +37,7 @@ def _text_names(data: Any) -> list[str] | None:
 
 def _own_probs(data: DataFile) -> Any:
     """Return the probabilities (N, K) that a file holds or implies: softmax of its logits."""
-    from hcal.io.probabilities import to_probs
+    from hcal.inputs import to_probs
 
     return to_probs(data.values, data.kind)
 

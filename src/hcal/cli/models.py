@@ -135,7 +135,7 @@ def _warnings(data: DataFile) -> list[str]:
     """Return a sentence where a calibration set is tiny, or its two classes seem to be swapped."""
     from numpy import unique
 
-    from hcal.io.probabilities import to_probs
+    from hcal.inputs import to_probs
     from hcal.metrics.scores import swapped
 
     rows = len(data.values)

@@ -21,8 +21,8 @@ from hcal.certificates import CertificateStream
 from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation
+from hcal.inputs import to_probs
 from hcal.io.blocks import Batch, Batches, read_piece, rows_from
-from hcal.io.probabilities import to_probs
 from hcal.io.reading import Piece
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.passes import Runner, add_up

@@ -20,10 +20,9 @@ from hcal.calibrators.batches import fit_batches
 from hcal.certificates import Certificate, CertificateStream
 from hcal.certificates.event import TOLERANCE
 from hcal.extras import load_extra
-from hcal.inputs import InputKind
+from hcal.inputs import InputKind, to_probs
 from hcal.io.blocks import Batch
 from hcal.io.class_names import check_classes
-from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import Partial, WorkerDiedError, merged
 

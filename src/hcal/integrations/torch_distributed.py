@@ -17,8 +17,7 @@ import torch
 from torch import distributed
 
 from hcal.certificates import Alarm, Monitor
-from hcal.inputs import InputKind, check_kind
-from hcal.io.probabilities import to_probs
+from hcal.inputs import InputKind, check_kind, to_probs
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import merged
 

@@ -13,6 +13,7 @@ from hcal._version import __version__
 from hcal.certificates.event import class_tolerance
 from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
+from hcal.evaluation.result import number_text
 from hcal.metrics.clinical import clinical
 from hcal.reporting import charts
 from hcal.reporting.charts import Axis, Chart, percent
@@ -30,7 +31,7 @@ def number(value: float, share: bool = False) -> str:
     """Write a number so that small ones keep their digits; a share in per cent."""
     if share:
         return percent(value, 2 if abs(value) < 0.1 else 1)
-    return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+    return number_text(value)
 
 
 def change(content: Content, name: str) -> tuple[str, str]:
@@ -46,18 +47,18 @@ def change(content: Content, name: str) -> tuple[str, str]:
     return "better" if better else "worse", told
 
 
-def reliability(content: Content) -> dict[str, dict[str, tuple[Chart, ReliabilityCurve]]]:
-    """Return the diagrams of P(positive) or of the predicted class with their numbers, by view and side."""
+def reliability(content: Content) -> dict[str, dict[str, Chart]]:
+    """Return the diagrams of P(positive) or of the predicted class, by view and side."""
     labels = ("stated confidence", "share right")
     axis = Axis()
     if content.binary:
         labels = (f"stated {content.event}", "observed rate")
         axis = charts.probability_axis(*(s.probs[:, content.positive] for s in content.sides.values()))
-    found: dict[str, dict[str, tuple[Chart, ReliabilityCurve]]] = {view: {} for view in VIEWS}
-    for side, s in content.sides.items():
-        for view, curve in s.curves.items():
-            found[view][side] = charts.reliability_chart(curve, side, axis, labels), curve
-    return found
+    sides = content.sides.items()
+    return {
+        view: {side: charts.reliability_chart(s.curves[view], side, axis, labels) for side, s in sides}
+        for view in VIEWS
+    }
 
 
 def shown_bins(curve: ReliabilityCurve) -> list[int]:

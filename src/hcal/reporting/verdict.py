@@ -14,7 +14,7 @@ from hcal.certificates.sentences import capital, points
 from hcal.evaluation import Evaluation
 from hcal.evaluation.assessment import RULE, Assessment, Grade
 from hcal.reporting.charts import percent
-from hcal.reporting.content import Content, ReportSide
+from hcal.reporting.content import Content, ReportSide, Source
 
 #: A rise of NLL by more than this share, even at the lower end of its interval, is never good.
 WORSE = 0.01
@@ -139,7 +139,7 @@ def _rows_to_collect(content: Content) -> str:
 def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]]:
     """Return what to do next, the most useful first: a sentence and a command that fits the file at hand."""
     s, grade, calibrated = content.source, verdict.grade, content.after is not None
-    file = f"{s.name} {s.options}".rstrip() if s.is_file else "TEST.npz"
+    file = f"{s.name} {s.options}".rstrip() if s.name != Source.name else "TEST.npz"
     model = s.model or "model.hcal"
     cal_file = s.name if s.part else "CAL.npz"  # a file with parts holds its own calibration rows
     steps: dict[str, str] = {}
@@ -191,9 +191,10 @@ def _change(content: Content, after: ReportSide) -> str:
     method = content.calibrator.title if content.calibrator is not None else "calibration"
     title = method[0].lower() + method[1:] if method[1:2].islower() else method
     kept = f"none of the {len(content.y):,} predicted classes changes"
-    if content.changed:
+    changed = int((content.before.probs.argmax(axis=1) != after.probs.argmax(axis=1)).sum())
+    if changed:
         verb = "cross 50 %" if content.binary else "change their class"
-        kept = f"{content.changed:,} of {len(content.y):,} predictions {verb}"
+        kept = f"{changed:,} of {len(content.y):,} predictions {verb}"
     rate = after.evaluation.positive
     stated = percent(after.evaluation.mean_confidence) if rate is None else percent(rate.stated, 2)
     return (
