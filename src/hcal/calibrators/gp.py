@@ -136,8 +136,8 @@ class GaussianProcessCalibration(Calibrator):
             known=1 - s**2,
             draws=rng.standard_normal(((self.samples + 1) // 2, x.shape[1])),
         )
-        info = {"iterations": solved.iterations, "rows": len(ranked)}
-        info |= {"length": float(length), "variance": float(variance)}
+        shape = {"length": float(length), "variance": float(variance)}
+        info = {"iterations": solved.iterations, **shape, "rows": len(ranked)}
         return Fitted(found, solved.converged, solved.message, info)
 
 
