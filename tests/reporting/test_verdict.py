@@ -126,11 +126,8 @@ def test_over_confident_then_calibrated_is_told() -> None:
     assert "falls from" in verdict.sentences[1]
 
 
-def test_under_confidence_is_called_so() -> None:
+def test_under_confident_and_calibrated_are_called_so() -> None:
     assert "under-confident by" in verdict_of(measured(0.4)).sentences[0]
-
-
-def test_calibrated_is_called_so() -> None:
     assert "neither over- nor under-confident" in verdict_of(measured(1.0)).sentences[0]
 
 
