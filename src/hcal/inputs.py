@@ -12,7 +12,15 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, is_ragged, pad_options, row_blocks
+from hcal.numerics import (
+    FloatArray,
+    IntArray,
+    is_ragged,
+    log_softmax_options,
+    pad_options,
+    row_blocks,
+    softmax,
+)
 from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
@@ -444,3 +452,28 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
     if labels.shape != (n_rows,):
         raise ValueError(f"groups must have shape ({n_rows},), got {labels.shape}")
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def to_probs(scores: Any, kind: InputKind) -> FloatArray:
+    """Return the probabilities that scores say or imply.
+
+    A list of rows of different lengths holds questions with as many options each; the options that a question
+    lacks get the probability 0.
+
+    >>> to_probs([[0.0, 0.0], [0.0, 0.0, 0.0]], "logits").round(3)
+    array([[0.5  , 0.5  , 0.   ],
+           [0.333, 0.333, 0.333]])
+    """
+    if kind == "probs":
+        return check_probs(scores)[0]
+    if is_ragged(scores):
+        for row in scores:
+            if len(row) > 1:  # one option has nothing to be compared with
+                check_logits(np.atleast_2d(row), input=kind)
+        return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
+    probs = softmax(check_logits(scores, input=kind)[0])
+    if kind == "log_probs" and probs.ndim == 2:
+        raw, _ = to_numpy(scores)
+        if raw.shape == probs.shape:
+            probs[np.isneginf(raw)] = 0.0
+    return probs

@@ -116,7 +116,7 @@ SEEDS: dict[str, list[Maker]] = {
     ".jsonl": [lambda: _jsonl(True), lambda: _jsonl(False)],
     ".p": [
         *(lambda p=p: _pickled(p) for p in range(6)),
-        lambda: pickle.dumps({"logits": LOGITS.tolist(), "y": Y}),
+        lambda: pickle.dumps({"logits": LOGITS, "y": Y}),
         lambda: zlib.compress(_pickled(4)),
         lambda: lzma.compress(_pickled(4)),
     ],

@@ -144,6 +144,9 @@ def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Pat
     assert (found[0].ids[7], found[-1].ids[-1], found[0].y[0]) == ("007", "1999", 1)
     path.write_text("p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n")
     assert [b.y.tolist() for b in batches(path, Request("p_*"), rows=4)] == [[1, 1, 1, 1], [2]]
+    path.write_text("logits_0,logits_1,y\n0,1,7\n1,0,3\n")
+    for names in (("3", "7"), (3, 7)):  # of a model
+        assert read(path, order=names).labels().tolist() == [1, 0]
 
 
 def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_broken_tables_are_one_sentence(tmp_path: Path) -> None:
         ({"probs": [[0.5, 0.5], [1.0]]}, "lists of column 'probs' differ in length"),
         (
             {"probs_0": ["0.5", "0.25"], "probs_1": [0.5, 0.75]},
-            "the column 'probs_0' holds string, not numbers",
+            "column 'probs_0' holds string, not numbers",
         ),
     ):
         parquet.write_table(pa.table(table), path)

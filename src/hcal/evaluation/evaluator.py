@@ -13,8 +13,8 @@ from hcal import inputs, leakage
 from hcal.certificates import Certificate, certify
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
+from hcal.inputs import to_probs
 from hcal.io.class_names import check_classes, encode
-from hcal.io.probabilities import to_probs
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
 from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, measure, percentile

@@ -17,8 +17,7 @@ import torch
 from torch import distributed
 
 from hcal.certificates import Alarm, Monitor
-from hcal.inputs import InputKind, check_kind
-from hcal.io.probabilities import to_probs
+from hcal.inputs import InputKind, check_kind, to_probs
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import merged
 
@@ -88,13 +87,9 @@ class DistributedMetrics(_Accumulator):
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of the rows of all ranks; every rank must call it."""
-        return self.reduced().result()
-
-    def reduced(self) -> StreamingMetrics:
-        """Return what all ranks have seen; this rank's own part stays as it is."""
         parts = map(StreamingMetrics.from_state, _gathered(self.part.state, self.group))
         empty = partial(StreamingMetrics, self.part.n_classes, self.part.metrics)
-        return merged(parts, empty)
+        return merged(parts, empty).result()
 
     def reset(self) -> None:
         """Forget this rank's rows."""

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from hcal.extras import load_extra
-from hcal.inputs import InputKind, check_kind
+from hcal.inputs import InputKind, check_kind, to_probs
 from hcal.integrations import dense
-from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
 
 load_extra("this integration", "torchmetrics", "torchmetrics")

@@ -134,28 +134,7 @@ def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
 
 
 def _open_pickle(file: BinaryIO) -> Openers:
-    """Return arrays by name: of a dict, one array, ``(logits, y)``, or two such pairs (cal, test)."""
-    held = read_pickle(file.read())
-    if isinstance(held, np.ndarray):
-        held = {BARE: held}
-    elif _is_pair(held):
-        held = {"logits": held[0], "y": held[1]}
-    elif isinstance(held, tuple | list) and len(held) == 2 and all(map(_is_pair, held)):
-        (logits_cal, y_cal), (logits_test, y_test) = held
-        held = {"logits_cal": logits_cal, "y_cal": y_cal, "logits_test": logits_test, "y_test": y_test}
-    if not isinstance(held, dict):
-        raise ValueError(
-            "expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays"
-        )
-    arrays = {str(key): np.asarray(value) for key, value in held.items()}
-    for key, array in arrays.items():
-        if array.dtype.kind not in "biufU":
-            raise ValueError(f"{one_line(repr(key), 60)} holds {array.dtype}, not numbers")
-    return {key: partial(np.asarray, array) for key, array in arrays.items()}
-
-
-def _is_pair(held: Any) -> bool:
-    return isinstance(held, tuple | list) and len(held) == 2 and all(isinstance(a, np.ndarray) for a in held)
+    return {name: partial(np.asarray, array) for name, array in read_pickle(file.read()).items()}
 
 
 OPENERS: Final[dict[str, Callable[[BinaryIO], Openers]]] = {

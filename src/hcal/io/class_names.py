@@ -185,7 +185,7 @@ def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]
     (array([1, 0]), array(['3', '7'], dtype='<U1'))
     """
     y = typed(cells)
-    if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(map(str, classes))):
+    if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(classes)):
         return y
     try:
         numbers = np.where(missing_labels(y), "nan", y).astype(np.float64)

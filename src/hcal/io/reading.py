@@ -326,7 +326,7 @@ def _data(
         if array.shape != (len(values),):
             raise ValueError(f"the {role} must have one value a row, got shape {array.shape}")
     cells = block.get(_LABELS, block.get(plan.roles.get("label", "")))
-    y = None if cells is None else label_cells(cells, names)
+    y = None if cells is None else label_cells(cells, names or reading.order)
     y = y[:, 0] if y is not None and y.ndim == 2 and y.shape[1] == 1 else y
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
     if reading.keep:  # the group and the weight go on too, under their own names

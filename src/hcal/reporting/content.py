@@ -14,7 +14,7 @@ from hcal.evaluation import Evaluation, evaluate, reliability
 from hcal.evaluation.crossfit import CrossFit
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
-from hcal.io.probabilities import to_probs
+from hcal.inputs import to_probs
 from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, FloatArray, IntArray
