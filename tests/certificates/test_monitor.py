@@ -218,14 +218,6 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
     assert hcal.Monitor.load(path).state == state
 
 
-def test_prometheus_text() -> None:
-    text = hcal.Monitor().update(*_stream(2000, 3, "T=2")).prometheus()
-    values = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
-    assert values["hcal_monitor_rows_total"] == "2000"
-    assert values["hcal_monitor_alarm"] == "1"
-    assert float(values["hcal_monitor_recent_stated"]) > float(values["hcal_monitor_recent_observed"])
-
-
 def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:
     rng = np.random.default_rng(0)
     false = 0

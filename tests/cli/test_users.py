@@ -193,7 +193,12 @@ def test_several_labels_a_row(tmp_path: Path) -> None:
     run("fit", tmp_path / "a.npz", "--multilabel", "--method", "platt", "-o", model)
     assert hcal.load(model).predict_proba(3 * z).shape == (400, 3)
     assert "label" in run("info", model).stdout
-    assert not out.exists()
+    run("apply", model, tmp_path / "a.npz", "-o", out)
+    np.testing.assert_array_equal(np.load(out)["probs"], hcal.load(model).predict_proba(3 * z))
+    found = json.loads(run("evaluate", tmp_path / "a.npz", "--model", model, "--json").stdout)
+    assert found["labels"]["mean"] == pytest.approx(hcal.load(model).evaluate(3 * z, y)["mean"])
+    assert "mean: nll" in run("evaluate", tmp_path / "a.npz", "--model", model).stdout
+    assert "several labels a row" in run("certify", tmp_path / "a.npz", "--model", model, code=1).stderr
 
 
 def test_names_cannot_paint_the_terminal(tmp_path: Path) -> None:

@@ -144,8 +144,7 @@ def _picture(path: Path, sides: dict[str, Any], y: Any) -> list[Path]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        hint = install_command("plot")
-        console.say("note", "cyan", f"no picture: matplotlib is not installed ({hint})")
+        console.say("note", "cyan", f"no picture without matplotlib: {install_command('plot')}")
         return []
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     for axis, (title, probs) in zip(figure.subplots(1, 2), sides.items(), strict=True):

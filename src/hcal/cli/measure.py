@@ -114,7 +114,16 @@ def evaluate(
     shown: Shown,
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
-    calibrator, asked = load_model(model), {"metrics": names_of(metrics), "ci": ci}
+    calibrator, asked = load_model(model, multilabel=True), {"metrics": names_of(metrics), "ci": ci}
+    if getattr(calibrator, "name", "") == "multilabel":
+        data = files.read(calibrator)
+        scores = calibrator.evaluate(data.values, data.y)
+        lines = [
+            f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items())
+            for label, each in scores.items()
+        ]
+        shown.show({"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines)))
+        return
     if blocks.asked(files):
         found = _measure_blocks(files, blocks, calibrator, positive, asked, quiet=shown.silent)
     else:

@@ -229,10 +229,9 @@ def apply(
     from hcal.io import can_write
     from hcal.io.atomic import check_new_folder
     from hcal.io.files import files_of
-    from hcal.leakage import model_fingerprint
 
     check_output(output, model, *files.file)
-    calibrator = load_model(model)
+    calibrator = load_model(model, multilabel=True)
     paths = [path.absolute() for path in files_of(files.file) or []]  # a worker may stand in another folder
     if len(paths) > 1 and not output.suffix:  # many files give as many files of the same names
         check_new_folder(output)
@@ -251,7 +250,7 @@ def apply(
             told["advance"](each[0])
     rows, total = map(sum, zip(*done, strict=True))
     found = {"output": str(output), "files": len(done), "rows": rows, "mean_confidence": total / max(rows, 1)}
-    found |= {"method": calibrator.name, "model": model_fingerprint(calibrator)}
+    found |= {"method": calibrator.name, "model": work.made_by}
     many = f" in {len(done)} files" if len(done) > 1 else ""
     line = f"wrote [bold]{console.name(output)}[/]: {rows:,} rows{many}"
     shown.show(found, lambda: console.out().print(f"{line}, mean confidence {found['mean_confidence']:.4f}"))
@@ -284,14 +283,16 @@ class _Apply:
     """Applies a calibrator to one source and writes one file; returns rows and the sum of confidences."""
 
     def __init__(self, calibrator: Any, batch_rows: int | None, keep: bool) -> None:
+        from hcal.leakage import model_fingerprint
+
         self.calibrator, self.batch_rows, self.keep = calibrator, batch_rows, keep
+        self.made_by = model_fingerprint(calibrator) if hasattr(calibrator, "prediction_") else ""
 
     def __call__(self, piece: tuple[Files, Path]) -> tuple[int, float]:
         import numpy as np
 
         from hcal.io import write_blocks
         from hcal.io.reading import read_blocks
-        from hcal.leakage import model_fingerprint
 
         (files, target), cal = piece, self.calibrator
         asked = files.request(cal)
@@ -305,9 +306,8 @@ class _Apply:
         names = {role: name for role, name in asked.roles.items() if role in ("id", "label")}
         if first.questions:
             names.setdefault("id", "doc_id")
-        made_by = model_fingerprint(cal) if hasattr(cal, "prediction_") else ""
         total = 0.0
-        with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
+        with write_blocks(target, n_rows, classes=first.classes, names=names, model=self.made_by) as write:
             for data in parts:
                 probs = np.asarray(cal.predict_proba(data.values))
                 options = {"options": np.isfinite(data.values).sum(axis=1)} if data.questions else {}
@@ -323,7 +323,7 @@ def info(*, model: ModelFile, shown: Shown) -> None:
     from hcal.io import checksum
     from hcal.leakage import model_fingerprint
 
-    calibrator = load_model(model)
+    calibrator = load_model(model, multilabel=True)
     found = {"model": str(model), "sha256": checksum(model), "hcal": __version__, "method": calibrator.name}
     if hasattr(calibrator, "map_"):
         found["fingerprint"] = model_fingerprint(calibrator)

@@ -70,19 +70,16 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
     k = len(calibrator.classes_)  # says so where nothing was fitted
     if isinstance(scores, dask.dataframe.DataFrame):
         _check_classes(len(scores.columns), k)
-        meta = _frame_meta(calibrator, scores._meta)
+        narrow = all(d.kind == "f" and d.itemsize <= 4 for d in scores.dtypes)
+        names = scores.columns if calibrator.class_names_ is None else list(calibrator.class_names_)
+        meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
         return scores.map_partitions(partial(_frame_block, calibrator, meta), meta=meta)
     array = _rows_in_chunks(scores, "scores")
     _check_classes(2 if array.ndim == 1 else array.shape[1], k)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
-    new = {"new_axis": 1} if array.ndim == 1 else {}
-    return array.map_blocks(
-        partial(_array_block, calibrator, dtype),
-        dtype=dtype,
-        chunks=(array.chunks[0], (k,)),
-        meta=np.empty((0, 0), dtype),
-        **new,
-    )
+    new: dict[str, Any] = {"chunks": (array.chunks[0], (k,)), "dtype": dtype, "meta": np.empty((0, 0), dtype)}
+    new |= {"new_axis": 1} if array.ndim == 1 else {}
+    return array.map_blocks(partial(_array_block, calibrator, dtype), **new)
 
 
 def _check_classes(found: Any, k: int) -> None:
@@ -90,26 +87,16 @@ def _check_classes(found: Any, k: int) -> None:
         raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
 
 
-def _array_block(
-    calibrator: Calibrator, dtype: Any, block: Any, block_id: tuple[int, ...] | None = None
-) -> Any:
+def _array_block(calibrator: Calibrator, dtype: Any, block: Any, block_id: Any = (None,)) -> Any:
     if not len(block):
         return np.empty((0, calibrator.n_classes_), dtype)
-    return _said_where(calibrator.predict_proba, "block", block_id[0] if block_id else None, block)
-
-
-def _frame_meta(calibrator: Calibrator, meta: Any) -> Any:
-    """Return an empty frame as predictions come: float32 where all columns are narrow floats."""
-    narrow = all(d.kind == "f" and d.itemsize <= 4 for d in meta.dtypes)
-    names = meta.columns if calibrator.class_names_ is None else list(calibrator.class_names_)
-    made = meta.iloc[:0].astype("float32" if narrow else "float64")
-    return made.set_axis(names, axis=1)
+    return _said_where(calibrator.predict_proba, "block", block_id[0], block)
 
 
 def _frame_block(calibrator: Calibrator, meta: Any, block: Any, partition_info: Any = None) -> Any:
     if not len(block):
         return meta
-    number = partition_info["number"] if partition_info else None
+    number = (partition_info or {}).get("number")
     return _said_where(calibrator.predict_proba, "partition", number, block).set_axis(meta.columns, axis=1)
 
 
@@ -186,7 +173,7 @@ def certify(
     whole, columns = _aligned(probs, y=y, groups=groups)
     empty: Any = partial(CertificateStream, _classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns)
-    return stream.certify(level=level, tolerance=tolerance, classes=classes)
+    return stream.result(level, tolerance, classes)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """Dense outputs (N, K, H, W), as of segmentation: every labelled pixel is a row.
 
+``calibrator.fit(*rows(logits, y, ignore_index=255))`` learns, :func:`predict_proba` keeps the shape.
 numpy arrays and torch tensors; any number of spatial axes. The class axis is 1, as in PyTorch.
 """
 
@@ -51,7 +52,7 @@ def rows(
     if ignore_index is None and pixels is None:
         return flat, labels
     kept = np.ones(len(labels), bool) if ignore_index is None else np.asarray(labels != ignore_index)
-    index = np.flatnonzero(kept)  # a whole batch may be unlabelled; a whole set may not, which `fit` says
+    index = np.flatnonzero(kept)
     if pixels is not None:
         index = _sample(index, len(labels) // max(len(logits), 1), pixels, random_state)
     return flat[index], labels[index]
@@ -70,38 +71,6 @@ def _sample(index: Any, per_item: int, most: int, random_state: int) -> Any:
     item = shuffled // per_item
     rank = np.arange(len(item)) - np.searchsorted(item, item)
     return np.sort(shuffled[rank < most])
-
-
-def fit(
-    calibrator: Calibrator, logits: Any, y: Any, *, ignore_index: int | None = None, **options: Any
-) -> Calibrator:
-    """Fit a calibrator on the labelled pixels.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-    logits : array or Tensor of shape (N, K, ...)
-    y : array or Tensor of shape (N, ...) or (N, 1, ...)
-    ignore_index, **options
-        As in :func:`rows`: ``pixels`` and ``random_state``.
-
-    Returns
-    -------
-    the calibrator, fitted
-
-    Examples
-    --------
-    >>> import hcal
-    >>> z, y = np.zeros((1, 2, 2, 2)), np.array([[[0, 1], [1, 255]]])
-    >>> fit(hcal.make_calibrator("uncal"), z, y, ignore_index=255).n_classes_
-    2
-    """
-    flat, labels = rows(logits, y, ignore_index=ignore_index, **options)
-    if not len(labels):
-        raise ValueError(
-            f"every pixel has the label ignore_index={ignore_index}: there is nothing to learn from"
-        )
-    return calibrator.fit(flat, labels)
 
 
 def predict_proba(calibrator: Calibrator, logits: Any) -> Any:

@@ -87,13 +87,9 @@ class DistributedMetrics(_Accumulator):
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of the rows of all ranks; every rank must call it."""
-        return self.reduced().result()
-
-    def reduced(self) -> StreamingMetrics:
-        """Return what all ranks have seen; this rank's own part stays as it is."""
         parts = map(StreamingMetrics.from_state, _gathered(self.part.state, self.group))
         empty = partial(StreamingMetrics, self.part.n_classes, self.part.metrics)
-        return merged(parts, empty)
+        return merged(parts, empty).result()
 
     def reset(self) -> None:
         """Forget this rank's rows."""
