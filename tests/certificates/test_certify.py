@@ -11,7 +11,7 @@ import pytest
 
 import hcal
 from hcal.certificates import CertificateStream, RowsOfTheFitError, certify_event, sentences
-from hcal.certificates.windows import EventTable, bin_of, find_windows, variance_bound
+from hcal.certificates.windows import bin_of, find_windows, variance_bound
 from hcal.leakage import model_fingerprint
 from hcal.metrics import Sample
 from helpers import synthetic
@@ -121,7 +121,7 @@ def test_classes_from_bins_are_valid_and_close_to_exact() -> None:
     f, q = WORLDS["rare"](5000, 6, rng)
     f, y, classes = f.astype(np.float32), draw_labels(q, rng), np.arange(6)
     cells = CertificateStream(6).update(f[:2000], y[:2000]).update(f[2000:], y[2000:])
-    binned, exact = cells.certify().classes, hcal.certify(f, y).classes
+    binned, exact = cells.result().classes, hcal.certify(f, y).classes
     assert binned is not None
     assert exact is not None
     np.testing.assert_allclose(binned.low, exact.low, atol=1e-4)  # the variance bound has other windows
@@ -166,7 +166,7 @@ def test_classes_are_called_by_their_names() -> None:
     for k, name in enumerate(names):
         numbered = [line.replace(f"lass {k}", f"lass {name}") for line in numbered]
     assert found.sentences == numbered  # the same proof, word for word
-    streamed = CertificateStream(3).update(p, y).certify(classes=names)
+    streamed = CertificateStream(3).update(p, y).result(classes=names)
     assert "class McIntosh" in str(streamed)
     with pytest.raises(ValueError, match="classes has 2 names for 3"):
         hcal.certify(p, y, classes=names[:2])
@@ -364,15 +364,7 @@ def test_any_number_of_rows_prints_and_goes_to_json(n: int, k: int) -> None:
     assert 0 <= found["smooth_at_most"] <= 1
 
 
-def test_ties_group() -> None:
-    table = EventTable.of_rows(np.array([0.3, 0.3, 0.1]), np.array([1, 0, 1]))
-    assert table.count.tolist() == [1, 2]
-    assert table.happened.tolist() == [1, 1]
-
-
 def test_out_of_fold_says_how_many_fits_are_off() -> None:
-    from helpers import synthetic
-
     z, y = synthetic(2000, 3, scale=3)
     assert hcal.certify("uncal", z, y, out_of_fold=True).sentences[-1] == "5 of 5 fits are proven to be off."
     z, y = synthetic(2000, 3, scale=1)

@@ -57,7 +57,7 @@ def _lines() -> Iterator[str]:
         for name in ("frequency", "stated", "low", "high", "bound", "at_least"):
             yield f"  {name} {np.round(columns.get(name, []), 6).tolist()}"
     streamed = CertificateStream(4).update(f[:1700], y[:1700], groups[:1700])
-    found = streamed.merge(CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])).certify(level=0.9)
+    found = streamed.merge(CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])).result(level=0.9)
     yield from ("blocks", str(found), *_numbers(found.headline), *(str(g.group_row()) for g in found.groups))
     yield str(hcal.certify("ts", np.log(f), y, out_of_fold=True, n_folds=4))
     for tolerance in (0.0, 0.02, "auto"):

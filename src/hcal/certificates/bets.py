@@ -29,24 +29,21 @@ class Bet(NamedTuple):
 
 
 def _family(
-    sizes: Sequence[float], threshold: float, shifts: Sequence[str], slopes: Sequence[str]
+    sizes: Sequence[float], high: float, shifts: tuple[str, str], slopes: tuple[str, str]
 ) -> list[Bet]:
-    """Bets that claims are too high or too low, everywhere or above a threshold, and too extreme or too little."""
-    every = [
-        (words, sign, at) for at in (0.0, threshold) for words, sign in zip(shifts, (-1, 1), strict=True)
-    ]
-    bets = [Bet(words + (f" at or above {at:g}" if at else ""), 1.0, sign * size, at)
-            for words, sign, at in every for size in sizes]  # fmt: skip
+    """Bets that claims are too high or too low, everywhere or from ``high`` on, and too extreme or too little."""
+    bets = []
+    for threshold, where in ((0.0, ""), (high, f" at or above {high:g}")):
+        for words, sign in zip(shifts, (-1, 1), strict=True):
+            bets += [Bet(words + where, 1.0, sign * size, threshold) for size in sizes]
     return [*bets, Bet(slopes[0], slope=0.75), Bet(slopes[1], slope=1.33)]
 
 
-_CONFIDENCE = ("over-confident", "under-confident")
+_CONFIDENCE, _RATE = ("over-confident", "under-confident"), ("stated too high", "stated too low")
 #: What each family of events is bet to be: the top label, and every class's probability.
 FAMILIES = {
     "top-label": _family((0.15, 0.4, 1.0), 0.9, _CONFIDENCE, _CONFIDENCE),
-    "class-wise": _family(
-        (0.3, 0.9), 0.5, ("stated too high", "stated too low"), ("too extreme", "not extreme enough")
-    ),
+    "class-wise": _family((0.3, 0.9), 0.5, _RATE, ("too extreme", "not extreme enough")),
 }
 
 

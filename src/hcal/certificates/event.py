@@ -154,7 +154,7 @@ class EventCertificate:
     def _posterior(self) -> tuple[Float64, Float64, Float64]:
         """Share of the rows, mean and standard deviation of the gap of each window."""
         w = self.windows
-        level = -1 if self.table.discrete else min(w.levels[-1], 4)
+        level = -1 if self.table.discrete else min(int(w.level.max()), 4)
         here = (w.level == level) & (w.aligned > 0)
         rows, gap = w.rows[here], (w.stated - w.observed)[here]
         rate = (w.observed[here] * rows + 0.5) / (rows + 1)
@@ -185,7 +185,7 @@ class EventCertificate:
     def at_most(self) -> dict[int, float]:
         """For each resolution, how far off any of its windows can be."""
         w = self.windows
-        return {level: float(w.at_most[w.level == level].max()) for level in w.levels}
+        return {level: float(w.at_most[w.level == level].max()) for level in range(int(w.level.max()) + 1)}
 
     @cached_property
     def refutation(self) -> Refutation | None:

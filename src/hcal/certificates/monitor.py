@@ -259,10 +259,8 @@ class Monitor:
         event, bet = self._gamblers[family].leader()
         column, name = 0, "top label"
         if family == "class-wise":
-            column, name = (
-                1 + event,
-                class_title(self.positive if self.n_classes == 2 else event, self.classes),
-            )
+            number = self.positive if self.n_classes == 2 else event
+            column, name = 1 + event, class_title(number, self.classes)
         evidence = float(np.exp(min(log_evidence, 700.0)))
         many, claimed, happened = (float(v) for v in sums[:3, column])
         words = FAMILIES[family][bet].words

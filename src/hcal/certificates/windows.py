@@ -155,11 +155,6 @@ class Windows:
         """How far off each window is proven to be; 0 where it may be right."""
         return np.maximum(np.maximum(self.gap_low, -self.gap_high), 0.0)
 
-    @property
-    def levels(self) -> list[int]:
-        """The resolutions, coarsest first."""
-        return list(range(int(self.level.max()) + 1))
-
 
 def deepest_level(n: float) -> int:
     """Return L = ⌊log2(n / 200)⌋, 0 below 400 rows.

@@ -218,7 +218,7 @@ def evaluate_batches(
         bounds = streamed.bounds() | {n: None for n in how if n not in NAMES}
         how = {name: _how(bounds[name]) for name in how}
         if whole.groups is not None:
-            result = replace(result, certificate=whole.groups.certify(level=ci or 0.95, classes=names))
+            result = replace(result, certificate=whole.groups.result(ci or 0.95, classes=names))
     return BatchedEvaluation(result, before, how, whole.changed, learned, sample)
 
 

@@ -173,7 +173,7 @@ def certify(
     whole, columns = _aligned(probs, y=y, groups=groups)
     empty: Any = partial(CertificateStream, _classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns)
-    return stream.certify(level=level, tolerance=tolerance, classes=classes)
+    return stream.result(level, tolerance, classes)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
