@@ -89,13 +89,6 @@ def normalised(raw: Array, probs: Array, floor: Array) -> Array:
     return (shares + floor) / (1 + raw.shape[-1] * floor)
 
 
-def offsets_field() -> Any:
-    """Declare which points belong to which column's curve."""
-    return array(
-        "column k owns points offsets[k] to offsets[k+1]", "K+1", low=0, dtype="int64", order="not falling"
-    )
-
-
 def floor_field() -> Any:
     """Declare what is added to every probability before the last normalisation."""
     return array("added to every probability before the last normalisation", low=0)
@@ -110,7 +103,9 @@ class Curves(ProbabilityMap):
     """
 
     shape: str = option("how a curve is read", ("step", "line", "straight on"))
-    offsets: Array = offsets_field()
+    offsets: Array = array(
+        "column k owns points offsets[k] to offsets[k+1]", "K+1", low=0, dtype="int64", order="not falling"
+    )
     knots: Array = array("where the curves are given, class after class", "P", low=0, high=MOST)
     values: Array = array("of the curves there", "P", low=0, high=MOST)
     floor: Array = floor_field()

@@ -28,6 +28,7 @@ _CLIP = 1e-7
 # The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two; unbounded,
 # a critic becomes a hard cut.
 _REACH = 50.0
+_PATIENCE = 20  # critics without a better held-out score after which the search ends
 
 
 @map_type
@@ -65,8 +66,6 @@ class DecisionCalibration(Calibrator):
         A fixed number; by default the best of at most ``max_critics`` on held-out rows.
     max_critics : int
         Above 5 million logits fewer are tried, in proportion (at 25000×1000: 20).
-    patience : int
-        End the search after this many critics without a better held-out score.
     floor : float, optional
         Least probability of a class, before rows are normalised: 1/(N·K) by default, 1e-7 as published.
     random_state : int
@@ -90,7 +89,6 @@ class DecisionCalibration(Calibrator):
 
     critics: int | None = None
     max_critics: int = 100
-    patience: int = 20
     floor: float | None = None
     random_state: int = 0
 
@@ -133,7 +131,7 @@ class DecisionCalibration(Calibrator):
         def brier() -> float:
             return float(share[held] @ ((_normalised(p, floor) - marks) ** 2).sum(axis=1))
 
-        best = Best(self.patience)
+        best = Best(_PATIENCE)
         best.over(brier(), 0)
         steps = critic_steps(x[~held], y[~held], weight, self.random_state)
         for count, step in enumerate(islice(steps, most), 1):

@@ -20,6 +20,8 @@ from hcal.xp import Array, namespace
 
 # Iterations without a lower held-out NLL after which a search ends.
 _PATIENCE = 40
+# Rows are thinned evenly to so many logits for the fit.
+_MOST_EVENTS = 2_000_000
 #: Rows to fit on and rows held out.
 Sides = tuple[IntArray, IntArray]
 
@@ -80,8 +82,6 @@ class DiagonalOrderPreserving(Calibrator):
         Of the networks' starts.
     max_iterations : int
         Of L-BFGS.
-    max_events : int
-        Rows are thinned evenly to at most this many logits for the fit.
 
     Examples
     --------
@@ -105,16 +105,15 @@ class DiagonalOrderPreserving(Calibrator):
     folds: int = 5
     random_state: int = 1357
     max_iterations: int = 2000
-    max_events: int = 2_000_000
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must hold sizes of at least 1, got {self.hidden}")
         if self.folds < 1:
             raise ValueError(f"folds must be at least 1, got {self.folds}")
-        every = -(-x.size // self.max_events)
+        every = -(-x.size // _MOST_EVENTS)
         members = None if groups is None else groups[::every]
-        ranked, own, kept, unit = thinned_ranks(x, y, weight, self.max_events)
+        ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS)
         cells = cells_over(ranked)
         folds = fold_sides(deal_folds(x[::every], self.folds, members))
 
