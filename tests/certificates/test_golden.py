@@ -111,6 +111,7 @@ def test_the_bound_of_an_event_alone() -> None:
     """Half of the failure to the windows, half to the curve, whichever way it is asked for."""
     f, y = _rows("T=1", 800, 2)
     alone = certify_event("P(class 1)", f[:, 1], y == 1, failure=0.025)
+    assert certify_event("P(class 1)", f[:, 1], y == 1).failure == 0.05
     assert hcal.certify(f, y).headline.bound == pytest.approx(alone.bound, rel=1e-12)
 
 

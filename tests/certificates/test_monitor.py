@@ -135,7 +135,8 @@ def test_an_alarm_names_rows_and_size_and_ends() -> None:
     assert views["before"]["gap"] > 3 * views["before"]["standard_error"]
     assert abs(views["recent"]["gap"]) < 3 * views["recent"]["standard_error"]
     assert views["recent"]["rows"] + views["before"]["rows"] == 11_000
-    assert monitor.reset().n == 0
+    assert (monitor.reset().n, monitor.log_evidence, monitor.evidence) == (0, 0.0, 1.0)
+    assert monitor.windows()["recent"]["rows"] == 0
     assert monitor.alarms == []
 
 

@@ -9,8 +9,10 @@ import pytest
 
 import hcal
 from hcal.certificates import CertificateStream, RowsOfTheFitError
+from hcal.certificates.certification import certify_batches
 from hcal.certificates.windows import bin_edges, bin_of
 from hcal.leakage import fingerprint
+from helpers import synthetic
 from studies.worlds import WORLDS, draw_labels
 
 
@@ -79,3 +81,18 @@ def test_what_does_not_fit_together_is_refused() -> None:
         CertificateStream(3).merge(CertificateStream(4))
     with pytest.raises(ValueError, match="2 classes, this certificate was made for 3"):
         CertificateStream(3).update([[0.5, 0.5]], [0])
+
+
+def test_files_by_blocks_are_certified_and_rows_of_the_fit_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (x, y), (fresh, labels) = synthetic(600, 3, seed=1), synthetic(600, 3, seed=2)
+    np.savez(tmp_path / "own.npz", logits=x, y=y)
+    np.savez(tmp_path / "new.npz", logits=fresh, y=labels)
+    cal = hcal.make_calibrator("ts").fit(x, y)
+    found = certify_batches(hcal.io.batches(tmp_path / "new.npz", rows=250), cal, level=0.9)
+    assert found.sentences[0].startswith("None of these rows was used to fit")
+    assert (found.n, found.level) == (600, 0.9)
+    assert found.headline.stated == pytest.approx(cal.predict_proba(fresh).max(axis=1).mean(), abs=1e-6)
+    plain = certify_batches(hcal.io.batches(tmp_path / "new.npz", rows=250))
+    assert plain.headline.stated == pytest.approx(hcal.softmax(fresh).max(axis=1).mean(), abs=1e-6)
+    with pytest.raises(RowsOfTheFitError, match="about 100 %"):
+        certify_batches(hcal.io.batches(tmp_path / "own.npz", rows=250), cal)

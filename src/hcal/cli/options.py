@@ -267,11 +267,3 @@ def check_output(output: Path | None, *read: Path | None) -> None:
         same = os.path.realpath(output) == os.path.realpath(path)
         if same or (output.exists() and path.exists() and output.samefile(path)):
             raise ValueError(f"the output {output} is also an input: choose another name")
-
-
-def save_picture(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure, atomically, in the format of the extension."""
-    from hcal.io import atomic_path
-
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150)

@@ -249,7 +249,7 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
         before=_over_all(content.before, found.before or found.result),
         after=None if content.after is None else _over_all(content.after, found.result),
         seen=max(content.seen, found.learned_from),
-        notes=(*content.notes, f"tables and pictures are of a {found.sampled}"),
+        notes=(*content.notes, f"everything but the headline numbers comes from a {found.sampled}"),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,6 @@ from hcal.metrics.clinical import clinical
 from hcal.reporting import charts
 from hcal.reporting.charts import Axis, Chart, percent
 from hcal.reporting.content import VIEWS, Content
-
-#: Shares of the rows, most probable first, whose thresholds are shown.
-_SHARES: Final = (0.5, 0.2, 0.1, 0.05, 0.01)
-
 
 #: The heads of a table, and its rows.
 Table = tuple[list[str], list[list[str]]]
@@ -105,7 +101,7 @@ def thresholds(content: Content, table: EventTable) -> dict[float, str]:
     """Return the thresholds of P(positive) at which decisions are made, each with its reason."""
     found: dict[float, str] = {}
     above = table.n - table.ends[:-1]  # rows at or above each value
-    for share in _SHARES:
+    for share in (0.5, 0.2, 0.1, 0.05, 0.01):  # of the rows, most probable first
         place = int(np.searchsorted(-above, -share * table.n, side="left"))
         if place < len(table.low):
             found[float(table.low[place])] = f"top {100 * share:g} % of rows"

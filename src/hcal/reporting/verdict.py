@@ -98,7 +98,7 @@ def _chips(content: Content, found: Assessment, grade: Grade) -> dict[str, str]:
     if content.seen:
         sure = "not at all: these are rows of the fit"
     elif found.within.status == "refuted":
-        sure = f"{percent(found.share_proven)} of rows are proven to be {far}"
+        sure = f"{far} on average: proven for {percent(found.share_proven)} of the rows"
     elif found.within.status == "open":
         sure = f"not yet: at most {points(found.bound)} is proven, {points(found.tolerance)} is the tolerance"
     elif found.share_proven > 0:
