@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 import hcal
-from hcal.integrations.multiple_choice import MultipleChoiceCalibrator, read_lm_eval
+from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
+from hcal.io.language_models import read_lm_eval
 
 
 def write_samples(path: Path, n: int, options: int, seed: int) -> None:

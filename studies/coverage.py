@@ -48,17 +48,6 @@ def certificates(world: str, number: int) -> dict[str, bool]:
         false["curve"] += not curve
         if i == 0:
             false["smooth bound"] += found.bound < smooth_error(known, 12) - 1e-9
-    # The band is promised where the truth rises with the claim: P(class 1) of two classes.
-    f, q = WORLDS[world](N, 2, rng)
-    order = np.lexsort((q[:, 1], f[:, 1]))
-    known = truth_table(f[:, 1], q[:, 1])
-    rate = known.happened / known.count
-    if (np.diff(rate) >= -1e-12).all() and np.allclose(np.repeat(rate, known.count.astype(int)), q[order, 1]):
-        y = draw_labels(q, rng)
-        band = certify_event("class 1", f[:, 1], y == 1, failure=FAILURE).monotone
-        covered = (band.low <= rate + 1e-9) & (rate <= band.high + 1e-9)
-        error = float(np.abs(rate - known.low) @ known.count / known.n)
-        false["monotone band"] += not covered.all() or band.error < error - 1e-9
     return {name: bool(count) for name, count in false.items()}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hcal.certificates.event import EventCertificate
-from hcal.certificates.windows import EventTable, table_of_rows
+from hcal.certificates.windows import EventTable
 from hcal.numerics import Float64 as Vector
 from hcal.numerics import IntArray, softmax
 
@@ -130,7 +130,7 @@ def draw_labels(q: Vector, rng: np.random.Generator) -> IntArray:
 
 def truth_table(p: Vector, q: Vector) -> EventTable:
     """Return the table of an event with true probabilities in place of marks."""
-    return table_of_rows(p, q)
+    return EventTable.of_rows(p, q)
 
 
 def holds(event: EventCertificate, truth: EventTable) -> tuple[bool, bool]:

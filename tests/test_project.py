@@ -10,6 +10,7 @@ import tomllib
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -47,6 +48,10 @@ def test_imports_are_light() -> None:
     assert added.isdisjoint(
         {"pandas", "pyarrow", "torch", "matplotlib", "numba"}
     )  # scikit-learn imports pandas itself
+    needed = {"scipy", "numba"}  # numba where kernels are compiled
+    slow = {"scipy.stats", "scipy.optimize", "scipy.fft", "jinja2", "joblib"}
+    evaluate = "import hcal; hcal.evaluate([[0.2, 0.8], [0.6, 0.4]] * 20, [1, 0] * 20, ci=0.95)"
+    assert _loaded(evaluate).isdisjoint(HEAVY - needed | slow)
 
 
 def test_every_public_name_is_there() -> None:
@@ -104,6 +109,17 @@ def test_a_prediction_of_the_default_is_a_short_walk() -> None:
         where, functions = walk(lambda cal=cal, logits=logits: cal.predict_proba(logits))
         assert len(where) <= 6, sorted(where)
         assert len(functions) <= 15, sorted(functions)
+
+
+def test_a_fit_on_the_command_line_is_a_short_walk(tmp_path: Path) -> None:
+    """After all modules are imported: through 50 files at the start of 0.3."""
+    for k in (2, 5):
+        logits, y = synthetic(300, k)
+        np.savez(tmp_path / "task.npz", logits=logits, y=y)
+        command = ["fit", str(tmp_path / "task.npz"), "-o", str(tmp_path / "m.hcal")]
+        CliRunner().invoke(app, command)
+        where, _ = walk(lambda command=command: CliRunner().invoke(app, command))
+        assert 20 < len(where) <= 35, sorted(where)
 
 
 # -- the README -------------------------------------------------------------------------------------

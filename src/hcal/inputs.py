@@ -12,7 +12,15 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import FloatArray, IntArray, is_ragged, pad_options, row_blocks
+from hcal.numerics import (
+    FloatArray,
+    IntArray,
+    is_ragged,
+    log_softmax_options,
+    pad_options,
+    row_blocks,
+    softmax,
+)
 from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
@@ -155,6 +163,16 @@ def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
     if kind == "logits":
         return np.stack([np.zeros_like(x), x], axis=1)
     if kind == "probs":
+        outside = (x < 0) | (x > 1)
+        if outside.any():
+            percent = x.min() >= 0 and x.max() <= 100
+            hint = (
+                "if they are per cent, divide by 100" if percent else 'if they are logits, say input="logits"'
+            )
+            row = int(outside.argmax())
+            raise ValueError(
+                f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: {hint}"
+            )
         return np.stack([1 - x, x], axis=1)
     return np.stack([np.log(-np.expm1(np.minimum(x, 0))), x], axis=1)
 
@@ -198,6 +216,8 @@ def _check_distributions(x: FloatArray, what: str) -> FloatArray | None:
         _refuse_infinite(x, what)
         if lowest < 0:
             raise ValueError(f"{what} has a negative value {lowest:.3g}, first at {_first(x < 0)}")
+        if np.abs(sums - 100).max() <= 1:
+            raise ValueError(f"{what} sum to 100 in every row, so they are per cent: divide by 100")
         row = int(np.argmax(off > tolerance))
         raise ValueError(
             f"{what} must sum to 1 in every row (within {tolerance:g}); row {row} sums to {sums[row]:.6g}. "
@@ -268,6 +288,11 @@ def check_scores(
         with np.errstate(divide="ignore"):
             x = _columns_of_binary(x, input)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2 or x.shape[1] != (n_classes or x.shape[1]):
+        if array.ndim == 1 and n_classes is not None and x.size:
+            raise ValueError(
+                f"{input} has one number a row, shape {array.shape}, and the calibrator was fitted on {n_classes} "
+                f"classes: pass shape (N, {n_classes}), for a single row (1, {n_classes})"
+            )
         _refuse_shape(x, input, n_classes)
     if input == "probs":
         divisors = _check_distributions(x, input)
@@ -279,6 +304,11 @@ def check_scores(
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
         given = x if array.ndim == 2 else x[:, 1]
+        if array.ndim == 2 and abs(float(x[0].sum()) - 100) <= 1 and looks_like_probs(x / 100):
+            raise ValueError(
+                "logits look like per cent (all in [0, 100], rows sum to 100): divide by 100 and say "
+                'input="probs"'
+            )
         if looks_like_probs(given):
             insist = (
                 "add 1 to all: softmax stays" if array.ndim == 2 else "pass two columns, zeros and the score"
@@ -422,3 +452,28 @@ def check_groups(groups: Any, n_rows: int) -> IntArray | None:
     if labels.shape != (n_rows,):
         raise ValueError(f"groups must have shape ({n_rows},), got {labels.shape}")
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def to_probs(scores: Any, kind: InputKind) -> FloatArray:
+    """Return the probabilities that scores say or imply.
+
+    A list of rows of different lengths holds questions with as many options each; the options that a question
+    lacks get the probability 0.
+
+    >>> to_probs([[0.0, 0.0], [0.0, 0.0, 0.0]], "logits").round(3)
+    array([[0.5  , 0.5  , 0.   ],
+           [0.333, 0.333, 0.333]])
+    """
+    if kind == "probs":
+        return check_probs(scores)[0]
+    if is_ragged(scores):
+        for row in scores:
+            if len(row) > 1:  # one option has nothing to be compared with
+                check_logits(np.atleast_2d(row), input=kind)
+        return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
+    probs = softmax(check_logits(scores, input=kind)[0])
+    if kind == "log_probs" and probs.ndim == 2:
+        raw, _ = to_numpy(scores)
+        if raw.shape == probs.shape:
+            probs[np.isneginf(raw)] = 0.0
+    return probs

@@ -60,22 +60,6 @@ def grouped_softmax(scores: FloatArray, log_sizes: Float64) -> Float64:
     return probs
 
 
-def centred(logits: FloatArray) -> FloatArray:
-    """Return the logits less their mean over the classes: the normal form for maps that see a constant.
-
-    Softmax does not see a constant added to a row; a function of single logits does. See
-    docs/decisions/098-centred-logits.md. Shapes: logits (N, K) → (N, K).
-
-    >>> centred(np.array([[1.0, 3.0], [11.0, 13.0]]))
-    array([[-1.,  1.],
-           [-1.,  1.]])
-    """
-    # The top first: a constant far above the differences then leaves no rounding of its own in the mean.
-    below: FloatArray = logits - logits.max(axis=1, keepdims=True)
-    below -= below.mean(axis=1, keepdims=True)
-    return below
-
-
 def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:
     """Return the one-hot marks of labels as float64; y (N,) → (N, K).
 

@@ -11,9 +11,9 @@ from scipy.special import expit, logit
 
 import hcal
 from hcal.calibrators import enir
-from hcal.calibrators._curves import default_floor, pool_equal
+from hcal.calibrators._curves import default_floor
 from hcal.calibrators._log_odds import log_odds
-from hcal.calibrators.bbq import bic_scores, elbow_weights
+from hcal.calibrators.bbq import bic_weights, elbow_weights
 from hcal.calibrators.imax import maximise_information, seed_centres
 from helpers import fit_quietly, synthetic
 
@@ -86,7 +86,7 @@ def test_bbq_is_the_average_of_its_histograms(task: tuple[np.ndarray, ...]) -> N
                 chance = np.where(y == k, np.log(own), np.log1p(-own))
             entropy.append(-np.maximum(chance, -100).sum())
             predicted.append(values[np.ceil(q[:, k] * b).astype(int) - 1])
-        raw[:, k] = elbow_weights(bic_scores(np.array(entropy), counts, 500)) @ np.array(predicted)
+        raw[:, k] = bic_weights(np.array(entropy), counts, 500) @ np.array(predicted)
     raw /= raw.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(fit("bbq", z, y, floor=0).predict_proba(z_new), raw, atol=1e-10)
 
@@ -103,8 +103,8 @@ def test_enir_path_solves_the_near_isotonic_problem() -> None:
     """Optimality of ½Σ(y − β)² + λΣ(β_i − β_{i+1})₊: prefix sums of β − y are 0 at rises, −λ at falls."""
     rng = np.random.default_rng(3)
     p = rng.random(60)
-    start = enir._start(*pool_equal(p, (rng.random(60) < p).astype(float), None))
-    models = list(enir._path(start))
+    _, start = enir.start_groups(p, (rng.random(60) < p).astype(float))
+    models = list(enir.path(start))
     assert len(models) > 3
     for model in models:
         spread = np.repeat(model.beta, model.width)

@@ -164,7 +164,9 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
         with pytest.raises(ValueError, match=f"parameter '{param}' of '{name}' cannot be"):
             check_params(get_calibrator(name), {param: value})
     fit_quietly(
-        hcal.make_calibrator("sms", strength=np.float32(1), max_iterations=np.int64(5)), LOGITS, CODES
+        hcal.make_calibrator("diag", hidden=(2,), max_iterations=np.int64(5), random_state=np.int64(3)),
+        LOGITS,
+        CODES,
     )
 
 

@@ -11,11 +11,13 @@ from scipy.special import expit, logit
 from sklearn.isotonic import isotonic_regression
 
 import hcal
-from hcal.calibrators import cir, smooth_spline, venn_abers
+from hcal.calibrators import cir, venn_abers
 from hcal.calibrators._curves import pool_equal
-from hcal.calibrators._log_odds import log_odds, logistic, platt_targets
+from hcal.calibrators._log_odds import log_odds, platt_targets
 from hcal.calibrators.base import by_content
 from hcal.calibrators.folds import deal_folds
+from hcal.calibrators.smooth_spline import _bending, _grouped, _left_out, _natural
+from hcal.solvers.nll import logistic
 from helpers import DATA, fit_quietly, synthetic
 
 NEW = ["platt", "quadratic", "smooth_spline", "cir", "venn_abers"]
@@ -128,13 +130,13 @@ def test_quadratic_goes_on_straight_outside_its_rows() -> None:
 
 def test_left_out_loss_is_the_one_of_refits() -> None:
     score, y = binary(60)
-    x, mass, hits = smooth_spline._grouped(*pool_equal(score, y.astype(float), None))
+    x, mass, hits = _grouped(*pool_equal(score, y.astype(float), None))
     knots = np.quantile(x, np.linspace(0, 1, 6))
-    design, penalty = smooth_spline._natural(knots, np.eye(6), x), smooth_spline._bending(knots) * 0.05
+    design, penalty = _natural(knots, np.eye(6), x), _bending(knots) * 0.05
     targets = platt_targets(np.array([0.0, 1.0]), np.array([60 - hits.sum(), hits.sum()]))
     target = targets[hits.astype(int)]
     theta = logistic(design, target, mass, penalty=penalty).theta
-    quick = smooth_spline._left_out(design, theta, mass, hits, targets, penalty)
+    quick = _left_out(design, theta, mass, hits, targets, penalty)
     losses = []
     for i in range(60):
         rest = mass * (np.arange(60) != i)
@@ -153,7 +155,7 @@ def test_bending_is_the_integral_of_the_squared_second_derivative() -> None:
     knots, values = np.sort(rng.normal(size=7)), rng.normal(size=7)
     fine = np.linspace(knots[0], knots[-1], 200001)
     second = CubicSpline(knots, values, bc_type="natural")(fine, 2)
-    assert values @ smooth_spline._bending(knots) @ values == pytest.approx(
+    assert values @ _bending(knots) @ values == pytest.approx(
         np.trapezoid(second**2, fine) if hasattr(np, "trapezoid") else np.trapz(second**2, fine),  # noqa: NPY201
         rel=1e-6,
     )
@@ -199,17 +201,16 @@ def test_cir_weighs_the_centre_and_passes_the_isotonic_means() -> None:
 # -- venn_abers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("label", [0.0, 1.0])
-def test_bridges_are_the_isotonic_fits_with_a_row_added(label: float) -> None:
+def test_bridges_are_the_isotonic_fits_with_a_hit_added() -> None:
     rng = np.random.default_rng(0)
     for _ in range(30):
         size = rng.integers(1, 30)
         mass = rng.integers(1, 4, size).astype(float)
         hits = np.minimum(rng.integers(0, 4, size), mass).astype(float)
-        found = venn_abers._added(mass, hits, label)
+        found = venn_abers.with_a_hit(mass, hits)
         for j in range(size):
             more = mass + (np.arange(size) == j)
-            rate = (hits + label * (np.arange(size) == j)) / more
+            rate = (hits + (np.arange(size) == j)) / more
             assert found[j] == pytest.approx(isotonic_regression(rate, sample_weight=more)[j], abs=1e-12)
 
 
@@ -255,7 +256,7 @@ def test_cross_merges_by_geometric_means() -> None:
     got = fit("venn_abers", score, y, folds=3).predict_proba(score)[:, 1]
     z = np.stack([np.zeros(90), score], axis=1)
     x, labels, *_ = by_content(z, y, None, None)
-    fold = deal_folds(x, labels, 3)
+    fold = deal_folds(x, 3)
     parts = [fit("venn_abers", x[fold == f], labels[fold == f]).predict_interval(score) for f in range(3)]
     hit = np.exp(np.mean([np.log(high[:, 1]) for _, high in parts], axis=0))
     miss = np.exp(np.mean([np.log1p(-low[:, 1]) for low, _ in parts], axis=0))

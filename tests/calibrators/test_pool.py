@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.pool import map as maps
 from hcal.calibrators.pool import members, regression
 from hcal.numerics import softmax
@@ -260,21 +259,6 @@ def test_groups_are_left_out_together() -> None:
         nll = [-np.log(c.predict_proba(fresh)[np.arange(3000), labels]).mean() for c in (alone, together)]
         assert nll[1] <= nll[0] + 0.02
         assert alone.info_["weights"] != together.info_["weights"]
-
-
-def test_folds_are_fair_and_do_not_see_the_order_of_rows() -> None:
-    z, y = draw(203, 4)
-    fold = deal_folds(z, y, 5)
-    assert np.ptp(np.bincount(fold)) <= 1
-    for label in range(4):
-        assert np.ptp(np.bincount(fold[y == label], minlength=5)) <= 1
-    order = np.random.default_rng(0).permutation(203)
-    np.testing.assert_array_equal(deal_folds(z[order], y[order], 5), fold[order])
-    groups = np.arange(203) // 7
-    parts = deal_folds(z, y, 5, groups)
-    assert all(len(set(parts[groups == g])) == 1 for g in range(29))
-    assert np.ptp(np.bincount(parts)) <= 7
-    assert deal_folds(z[:3], y[:3], 5).max() == 2
 
 
 def test_few_rows_and_odd_ones() -> None:

@@ -27,6 +27,8 @@ def test_kl_upper_is_the_root(c: float, reach: float) -> None:
     assert q >= c
     if q < 1 - 1e-9:
         assert float(kl(c, q)) == pytest.approx(reach, rel=1e-6, abs=1e-12)
+    else:  # 1 is an answer only where the root is next to it
+        assert float(kl(c, 1 - 2e-9)) <= reach
 
 
 @pytest.mark.parametrize(("c", "m"), [(0.0, 50), (0.02, 50), (0.5, 50), (1.0, 50)])
@@ -85,3 +87,12 @@ def test_a_file_sorted_by_label_does_not_help_the_gambler() -> None:
         gain = certify_gain(1 + difference / 2, 1 - difference / 2, 0.1, random_state=seed)
         better += gain.at_least > 0
     assert better <= 14  # 5 expected at most (one side); 0.0005 in a binomial of 100 and 0.05
+
+
+def test_bounds_near_the_ends_are_tight() -> None:
+    """Newton's method started next to 1, where its steps vanish: the bound of a frequent event was 1."""
+    for c in (0.0, 1 / 1500, 0.04, 0.5, 0.9, 0.96, 0.996):
+        for reach in (1e-4, 0.005, 0.05):
+            high = float(kl_upper(c, reach))
+            assert kl(c, high) == pytest.approx(reach, rel=1e-6)
+            assert kl_interval(1 - c, reach)[0] == pytest.approx(1 - high, rel=1e-6)

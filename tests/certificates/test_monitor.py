@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.certificates.bets import FAMILIES, log_payoffs, log_vector_payoffs
+from hcal.certificates.bets import FAMILIES, log_payoffs
 from hcal.certificates.drift import drift
 from hcal.certificates.monitor import BLOCK, RECENT
 from studies.worlds import WORLDS, draw_labels
@@ -35,15 +35,6 @@ def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance:
     assert lost.min() > 0
 
 
-@pytest.mark.parametrize("k", [2, 3, 1000])
-def test_temperatures_are_fair_even_with_zeros(k: int) -> None:
-    f = np.random.default_rng(0).dirichlet(np.full(k, 0.02), size=1)
-    f[f < 1e-13] = 0
-    f /= f.sum()
-    pays = np.exp(log_vector_payoffs(np.repeat(f, k, axis=0), np.arange(k)))
-    assert (f[0] @ pays <= 1 + 1e-9).all()
-
-
 def test_false_alarms_are_rare() -> None:
     alarms = sum(hcal.Monitor(0.2).update(*_stream(3000, 3, "T=1", s)).alarm is not None for s in range(40))
     assert alarms <= 14  # at most 8 expected; 14 has probability 0.02 in a binomial of 40 and 0.2
@@ -57,7 +48,7 @@ def test_a_drift_at_a_known_row_is_found_after_it(k: int) -> None:
     monitor.update(*after)
     assert monitor.alarm is not None
     assert 6000 < monitor.alarm.row < 7000
-    assert "over-confident" in monitor.alarm.direction
+    assert monitor.alarm.direction.startswith(("over-confident", "too extreme"))
     assert f"ALARM at row {monitor.alarm.row:,}" in str(monitor)
 
 
@@ -88,7 +79,6 @@ def test_a_tolerance_is_tolerated() -> None:
     assert hcal.Monitor().update(p, y).alarm is not None
     tolerant = hcal.Monitor(tolerance=0.05).update(p, y)
     assert tolerant.alarm is None
-    assert "vector weights" not in tolerant.state["arrays"]
     worse = (rng.random(30_000) < p - 0.12).astype(int)
     assert tolerant.update(p, worse).alarm is not None
 
@@ -145,7 +135,8 @@ def test_an_alarm_names_rows_and_size_and_ends() -> None:
     assert views["before"]["gap"] > 3 * views["before"]["standard_error"]
     assert abs(views["recent"]["gap"]) < 3 * views["recent"]["standard_error"]
     assert views["recent"]["rows"] + views["before"]["rows"] == 11_000
-    assert monitor.reset().n == 0
+    assert (monitor.reset().n, monitor.log_evidence, monitor.evidence) == (0, 0.0, 1.0)
+    assert monitor.windows()["recent"]["rows"] == 0
     assert monitor.alarms == []
 
 
@@ -199,7 +190,7 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
         (("arrays", "top-label weights"), [[-1.0] * 15]),
         (("arrays", "top-label weights", 0, 0), -0.1),
         (("arrays", "top-label start"), ["a"]),
-        (("arrays", "vector gained"), []),
+        (("arrays", "top-label gained"), []),
         (("arrays",), {}),
         (("n",), -1),
         (("n",), 2.5),
@@ -226,14 +217,6 @@ def test_states_that_were_tampered_with_are_refused_in_one_line(tmp_path) -> Non
         hcal.Monitor.load(fifo)
     path.write_text(json.dumps(state))
     assert hcal.Monitor.load(path).state == state
-
-
-def test_prometheus_text() -> None:
-    text = hcal.Monitor().update(*_stream(2000, 3, "T=2")).prometheus()
-    values = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
-    assert values["hcal_monitor_rows_total"] == "2000"
-    assert values["hcal_monitor_alarm"] == "1"
-    assert float(values["hcal_monitor_recent_stated"]) > float(values["hcal_monitor_recent_observed"])
 
 
 def test_drift_is_found_without_labels_and_not_where_there_is_none() -> None:

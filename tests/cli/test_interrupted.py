@@ -107,12 +107,14 @@ def test_a_full_disk_behind_standard_output(folder: Path, options: tuple[str, ..
 
 #: Everything that the commands load, loaded before the fault is arranged.
 _LOADED = """
-import encodings.ascii, encodings.cp437, os, resource, tempfile
+import encodings.ascii, encodings.cp437, mmap, os, resource, tempfile
 import hcal, hcal.cli.app, hcal.cli.models, hcal.cli.measure, hcal.io, hcal.reporting, scipy.optimize
 cal = hcal.make_calibrator("ts").fit([[0.0, 1.0]] * 4, [1, 1, 0, 1])
 hcal.reporting.build_report([[2.0, 0.0], [0.0, 1.0]], [0, 1], cal)
 with tempfile.TemporaryDirectory() as folder:
     hcal.save(cal, folder + "/m.hcal")
+from typer.testing import CliRunner
+CliRunner().invoke(hcal.cli.app.app, ["info", "model.hcal"])
 hcal.io.read("task.npz")
 """
 # Root may write anywhere: where the tests are root's, the command goes on as nobody.

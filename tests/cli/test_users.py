@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,7 +193,12 @@ def test_several_labels_a_row(tmp_path: Path) -> None:
     run("fit", tmp_path / "a.npz", "--multilabel", "--method", "platt", "-o", model)
     assert hcal.load(model).predict_proba(3 * z).shape == (400, 3)
     assert "label" in run("info", model).stdout
-    assert not out.exists()
+    run("apply", model, tmp_path / "a.npz", "-o", out)
+    np.testing.assert_array_equal(np.load(out)["probs"], hcal.load(model).predict_proba(3 * z))
+    found = json.loads(run("evaluate", tmp_path / "a.npz", "--model", model, "--json").stdout)
+    assert found["labels"]["mean"] == pytest.approx(hcal.load(model).evaluate(3 * z, y)["mean"])
+    assert "mean: nll" in run("evaluate", tmp_path / "a.npz", "--model", model).stdout
+    assert "several labels a row" in run("certify", tmp_path / "a.npz", "--model", model, code=1).stderr
 
 
 def test_names_cannot_paint_the_terminal(tmp_path: Path) -> None:
@@ -269,3 +275,82 @@ def test_export_from_the_command_line(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         scope["predict_proba"](logits), hcal.load(model).predict_proba(logits), atol=1e-12
     )
+
+
+def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
+    """Every line was once an advice that led to a wrong model, or spoke of columns that nobody had passed."""
+    import pandas as pd
+    from sklearn.naive_bayes import GaussianNB
+
+    from hcal.integrations.sklearn import CalibratedClassifier
+
+    rng = np.random.default_rng(0)
+    z = 2 * rng.normal(size=400)
+    y = (rng.random(400) < 1 / (1 + np.exp(-z))).astype(int)
+    p = 1 / (1 + np.exp(-2 * z))
+    two, names = np.stack([1 - p, p], axis=1), np.array(["well", "sick"])[y]
+    of_probs, three = (
+        hcal.make_calibrator("ts", input="probs"),
+        hcal.make_calibrator("ts").fit(*synthetic(90, 3)),
+    )
+    wrapper = CalibratedClassifier(GaussianNB(), method="ts")
+    frame, labels = pd.DataFrame({"a": z}), pd.Series(names, name="target", dtype=object)
+    missing = labels.where(np.arange(400) > 1)
+    wrapped = wrapper.fit(frame, labels)
+    np.savez(tmp_path / "a.npz", probs=100 * two, y=y)
+    assert "--unit percent" in run("evaluate", tmp_path / "a.npz", code=1).stderr
+    cases: list[tuple[Any, str]] = [
+        (
+            lambda: of_probs.fit(100 * two, y),
+            "probs sum to 100 in every row, so they are per cent: divide by 100",
+        ),
+        (
+            lambda: of_probs.fit(100 * p, y),
+            "is P\\(class 1\\), from 0 to 1, and row .* per cent, divide by 100",
+        ),
+        (lambda: hcal.make_calibrator("ts").fit(100 * two, y), "logits look like per cent .* divide by 100"),
+        (lambda: hcal.evaluate(z, y), 'P\\(class 1\\), from 0 to 1, .* logits, say input="logits"'),
+        (
+            lambda: of_probs.fit(pd.Series(p), labels),
+            "classes=\\[…\\].* of one score a row, the second is its class",
+        ),
+        (
+            lambda: three.predict_proba(z[:3]),
+            "one number a row, shape \\(3,\\), .* for a single row \\(1, 3\\)",
+        ),
+        (lambda: hcal.save(wrapped, tmp_path / "m.hcal"), "CalibratedClassifier: save its calibrator_"),
+        (
+            lambda: hcal.reliability(two, y, binning="corp")[1],
+            "one curve, of the class 1: take \\[0\\]; level='class",
+        ),
+        (
+            lambda: of_probs.fit(p, y + 0.5),
+            "5, which is no class; hcal does no regression, .* MAPIE or crepes",
+        ),
+        (lambda: wrapper.fit(frame, z), "y holds fractions, .* hcal does no regression, .* MAPIE or crepes"),
+        (lambda: wrapper.fit(frame, missing), "the column 'target' of labels has no label in 2 of 400 rows"),
+        (
+            lambda: wrapper.fit(frame, missing.to_frame()),
+            "the column 'target' of labels has no label in 2 of 400",
+        ),
+    ]
+    for call, words in cases:
+        with pytest.raises((ValueError, TypeError, IndexError), match=words):
+            call()
+    fitted = of_probs.fit(pd.Series(p), labels, classes=["well", "sick"])
+    assert fitted.predict_proba(pd.Series(p, index=range(7, 407))).index[0] == 7
+    assert set(fitted.predict(pd.Series(p))) == {"well", "sick"}
+
+
+def test_swapped_class_names_are_noticed(tmp_path: Path) -> None:
+    cal, new, model = (
+        two_classes(tmp_path / "a.csv", 0),
+        two_classes(tmp_path / "b.csv", 1),
+        tmp_path / "m.hcal",
+    )
+    run("fit", cal, "--scores", "p_*", "--label", "y", "--method", "platt", "-o", model, "-q")
+    new.write_text(new.read_text().replace("p_well,p_sick", "p_sick,p_well"))  # the names, not the numbers
+    found = json.loads(run("evaluate", new, "--model", model, "--metrics", "accuracy", "--json").stdout)
+    assert any("probability of sick is lower on its own rows" in text for text in found["warnings"])
+    told = run("fit", new, "--scores", "p_*", "--label", "y", "--id", "id", "-o", model).stderr
+    assert "the class names, the columns or the labels swapped?" in told

@@ -54,20 +54,12 @@ def test_band_is_the_binomial_quantile(n: int, p: float, level: float) -> None:
 
 def test_bands_hold_calibrated_predictions() -> None:
     logits, y = synthetic(20000, 4, scale=1.0, seed=1)
-    curves = [c for s in range(1) for c in hcal.reliability(softmax(logits), y, level="class-wise").curves]
-    outside = np.concatenate([c.outside[c.weight > 0] for c in curves])
+    found = hcal.reliability(softmax(logits), y, level="class-wise")
+    outside = np.concatenate([c.outside[c.weight > 0] for c in found.curves])
     # 60 bins at a nominal 5 %: more than 8 outside has a probability below 1 %.
     assert outside.sum() <= 8
     bad = hcal.reliability(P, Y)[0]
     assert bad.outside.sum() >= 3
-
-
-def test_weights_repeat_rows() -> None:
-    w = np.random.default_rng(0).integers(0, 3, 500)
-    rows = np.repeat(np.arange(500), w)
-    a, b = hcal.reliability(P, Y, sample_weight=w)[0], hcal.reliability(P[rows], Y[rows])[0]
-    np.testing.assert_allclose(a.observed, b.observed)
-    np.testing.assert_allclose(a.weight, b.weight)
 
 
 def test_data_are_plain() -> None:
@@ -149,13 +141,14 @@ def test_corp_parts_add_up_to_the_brier_score() -> None:
     assert hcal.reliability(p, y, binning="corp").to_dict()["curves"][0]["parts"]["discrimination"] > 0
 
 
-def test_a_weight_is_a_repetition_for_curves_without_bins() -> None:
+def test_a_weight_is_a_repetition() -> None:
     p, y = events(60, 2)
     w = np.random.default_rng(0).integers(1, 4, 60)
-    for binning in ("corp", "smooth"):
+    for binning in ("equal-width", "corp", "smooth"):
         one = hcal.reliability(p, y, binning=binning, sample_weight=w)[0]
         two = hcal.reliability(np.repeat(p, w), np.repeat(y, w), binning=binning)[0]
         np.testing.assert_allclose(one.observed, two.observed, atol=1e-9)
+        np.testing.assert_allclose(one.weight, two.weight)
         assert one.error == pytest.approx(two.error)
 
 

@@ -116,7 +116,7 @@ SEEDS: dict[str, list[Maker]] = {
     ".jsonl": [lambda: _jsonl(True), lambda: _jsonl(False)],
     ".p": [
         *(lambda p=p: _pickled(p) for p in range(6)),
-        lambda: pickle.dumps({"logits": LOGITS.tolist(), "y": Y}),
+        lambda: pickle.dumps({"logits": LOGITS, "y": Y}),
         lambda: zlib.compress(_pickled(4)),
         lambda: lzma.compress(_pickled(4)),
     ],
@@ -127,16 +127,8 @@ _INTERESTING = [
     2,
     7,
     8,
-    2**7,
-    2**15,
-    2**16 - 1,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**40,
-    2**62,
-    2**63,
-    2**64 - 1,
+    *(2**k for k in (7, 15, 31, 40, 62, 63)),
+    *(2**k - 1 for k in (16, 31, 32, 64)),
 ]
 
 

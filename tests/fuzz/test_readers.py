@@ -12,7 +12,7 @@ import readers
 from hcal.io import Request, read
 
 #: Makers whose files are refused although they are whole: compressed in a way that is not read.
-REFUSED = {".npz": (2, 3), ".p": (7, 8)}
+REFUSED = {".p": (7, 8)}
 
 
 def test_whole_files_are_read_rightly(tmp_path: Path) -> None:

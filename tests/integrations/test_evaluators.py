@@ -175,7 +175,7 @@ def test_compute_metrics_names_what_is_wrong() -> None:
 
     with pytest.raises(ValueError, match="unknown metric 'ece'"):
         compute_metrics(["ece"])
-    with pytest.raises(ValueError, match="does not fit labels of shape"):
+    with pytest.raises(ValueError, match="need labels of shape"):
         compute_metrics()((LOGITS, Y[:5]))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hcal
-from hcal.integrations.multiple_choice import MultipleChoiceCalibrator
+from hcal.calibrators.multiple_choice import MultipleChoiceCalibrator
 from helpers import synthetic
 
 
@@ -182,7 +182,7 @@ def test_ragged_lists_are_certified_and_the_rows_of_the_fit_are_not() -> None:
     scores, y = quiz(3000, seed=4)
     ragged, array = cal.predict_proba(scores), cal.predict_proba(padded(scores, -np.inf))
     assert hcal.certify(ragged, y).to_dict() == hcal.certify(array, y).to_dict()
-    assert hcal.certify(cal, scores, y).to_dict()["events"] == hcal.certify(ragged, y).to_dict()["events"]
+    assert hcal.certify(cal, scores, y).to_dict()["headline"] == hcal.certify(ragged, y).to_dict()["headline"]
     seen, answers = quiz(800, seed=3)
     wide = [np.append(s, np.full(8 - len(s), np.nan)) for s in seen[:400]]  # padded further than in the fit
     with pytest.raises(ValueError, match="no certificate"):

@@ -113,7 +113,7 @@ def test_a_state_dict_is_the_calibrator(ts, default, tmp_path) -> None:
     with pytest.raises(ValueError, match="no calibrator yet"):
         CalibratedModule(nn.Linear(3, 4))(x)
     broken = state | {"head._extra_state": torch.zeros(100, dtype=torch.uint8)}
-    with pytest.raises(RuntimeError, match="not a whole hcal model"):
+    with pytest.raises(ValueError, match="not a whole hcal model"):
         CalibratedModule(nn.Linear(3, 4), ts).load_state_dict(broken)
 
 
@@ -157,18 +157,17 @@ def test_dense_outputs(ts) -> None:
     assert len(dense.rows(logits, masks, ignore_index=255, pixels=3)[1]) == 6
     with pytest.raises(ValueError, match="need labels of shape"):
         dense.rows(logits, masks[:, :2])
-    assert dense.fit(hcal.make_calibrator("uncal"), logits, masks, ignore_index=255).n_classes_ == 4
 
 
 def test_collect_logits(ts) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)).train()
     batches = [(torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 0])) for _ in range(3)]
-    logits, _ = collect_logits(net, batches, progress=False)
+    logits, _ = collect_logits(net, batches)
     assert logits.shape == (15, 4)
     assert net[1].training  # put back
     torch.testing.assert_close(logits[:5], net.eval()(batches[0][0]).detach())
     dicts = [{"input": x, "labels": y} for x, y in batches]
-    again, _ = collect_logits(net, dicts, progress=False)
+    again, _ = collect_logits(net, dicts)
     torch.testing.assert_close(again, logits)
     with pytest.raises(ValueError, match="loader is empty"):
         collect_logits(net, [])

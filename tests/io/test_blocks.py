@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hcal
+from command_line import run
+from hcal.integrations import dense
 from hcal.io import Request, UnlabelledError, batches, read, read_piece
 
 N, K = 1234, 5
@@ -128,14 +132,64 @@ def test_rows_without_a_label_are_dropped_and_counted_through(tmp_path: Path) ->
     assert (whole.dropped, len(whole.values)) == (129, 771)
 
 
-def test_text_that_comes_late_is_refused(tmp_path: Path) -> None:
-    """A block of numbers is read as numbers; that text follows says that they were names."""
+def test_a_block_is_read_as_the_whole_whatever_its_cells_look_like(tmp_path: Path) -> None:
+    """Cells of a text file are text: 007 is no 7, and a class named 3 is no position."""
     path = tmp_path / "a.csv"
-    lines = ["probs_0,probs_1,y,key", *(f"0.25,0.75,1,{i}" for i in range(2000))]
+    lines = ["probs_0,probs_1,y,key", *(f"0.25,0.75,1,{i:03}" for i in range(2000))]
     path.write_text("\n".join([*lines, "0.5,0.5,cat,x7"]))
-    with pytest.raises(ValueError, match="holds numbers in the first rows and text"):
+    with pytest.raises(ValueError, match="counting from row 2,000: y holds text"):
         list(batches(path, Request(id="key"), rows=500))
-    # Text that looks like a number stays text, in a block where all do.
-    lines = ["probs_0,probs_1,y,key", "0.25,0.75,1,007", *(f"0.25,0.75,1,{i}" for i in range(2000))]
     path.write_text("\n".join(lines))
-    assert all(b.ids.dtype.kind == "U" for b in batches(path, Request(id="key"), rows=500))
+    found = list(batches(path, Request(id="key"), rows=500))
+    assert (found[0].ids[7], found[-1].ids[-1], found[0].y[0]) == ("007", "1999", 1)
+    path.write_text("p_7,p_3,p_x\ty\n".replace("\t", ",") + "0.2,0.3,0.5,3\n" * 4 + "0.2,0.3,0.5,x\n")
+    assert [b.y.tolist() for b in batches(path, Request("p_*"), rows=4)] == [[1, 1, 1, 1], [2]]
+    path.write_text("logits_0,logits_1,y\n0,1,7\n1,0,3\n")
+    for names in (("3", "7"), (3, 7)):  # of a model
+        assert read(path, order=names).labels().tolist() == [1, 0]
+
+
+def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
+    """Segmentation (issue 27, item 11): scores (N, K, H, W), masks (N, H, W) or (N, 1, H, W), 255 for nothing."""
+    rng = np.random.default_rng(0)
+    logits, masks = rng.normal(size=(7, 3, 4, 5)), rng.integers(0, 3, (7, 4, 5))
+    masks[:, 0] = 255
+    expected, labels = dense.rows(logits, masks, ignore_index=255)
+    np.save(tmp_path / "z.npy", logits)
+    for shape in (masks.shape, (7, 1, 4, 5)):
+        y = masks.reshape(shape)
+        np.save(tmp_path / "y.npy", y)
+        np.savez(tmp_path / "a.npz", logits=logits, y=y, site=np.arange(7))
+        np.savez_compressed(tmp_path / "b.npz", logits=np.asfortranarray(logits), y=y, site=np.arange(7))
+        two = Request(input="logits", labels=tmp_path / "y.npy", ignore_index=255)
+        one = Request(group="site", ignore_index=255)
+        for name, request in (("z.npy", two), ("a.npz", one), ("b.npz", one)):
+            data = read(tmp_path / name, request)
+            np.testing.assert_array_equal(data.values, expected)
+            np.testing.assert_array_equal(data.labels(), labels)
+            assert data.groups is None or data.groups.tolist() == np.repeat(np.arange(7), 15).tolist()
+            source = batches(tmp_path / name, request, rows=30)
+            np.testing.assert_array_equal(np.concatenate([b.scores for b in source]), expected)
+            assert source.n_rows == len(labels)
+    for bad in (masks[:, :, :4], masks.reshape(7, 20)):
+        np.savez(tmp_path / "a.npz", logits=logits, y=bad)
+        with pytest.raises(
+            ValueError, match=r"a.npz has dense scores, which need labels of shape \(N, 4, 5\)"
+        ):
+            read(tmp_path / "a.npz")
+
+
+def test_dense_files_are_evaluated(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    logits, masks = 3 * rng.normal(size=(20, 3, 8, 8)), rng.integers(0, 3, (20, 1, 8, 8))
+    masks[:5] = -100
+    np.savez(tmp_path / "a.npz", logits=logits, y=masks)
+    file, model = str(tmp_path / "a.npz"), str(tmp_path / "m.hcal")
+    assert run("fit", file, "--ignore-index", "-100", "--method", "ts", "-o", model).exit_code == 0
+    for more in ([], ["--batch-rows", "100"]):
+        found = json.loads(run("evaluate", file, "--model", model, "--json", *more).stdout)
+        flat, y = dense.rows(logits, masks, ignore_index=-100)
+        assert found["rows"] == 15 * 64
+        assert found["before"]["nll"] == pytest.approx(hcal.metrics.nll(hcal.softmax(flat), y))
+    refused = run("evaluate", file, "--metrics", "nll")
+    assert "y must lie in 0..2; row 0 is -100" in refused.stderr

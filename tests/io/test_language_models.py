@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,23 +12,20 @@ from typer.testing import CliRunner
 
 import hcal
 from hcal.cli.app import app
-from hcal.integrations.multiple_choice import option_scores, read_lm_eval, read_stated
 from hcal.io import Request, read
-from hcal.io.language_models import WORDS
+from hcal.io.language_models import WORDS, option_scores, read_lm_eval, read_stated
 from lm_eval_files import write_samples
 
 # -- lm-evaluation-harness ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("as_strings", [True, False])
-@pytest.mark.parametrize("target", ["index", "text"])
-@pytest.mark.parametrize("counts", [(4,), (2, 3, 5)])
-def test_accuracy_and_brier_are_those_of_the_harness(tmp_path: Path, as_strings, target, counts) -> None:
-    written = write_samples(tmp_path, as_strings=as_strings, target=target, counts=counts)
-    quiz = read_lm_eval(written.path)
-    found = hcal.evaluate(quiz.probs(), quiz.y, ["accuracy", "brier"])
-    assert found["accuracy"] == pytest.approx(written.acc, abs=1e-9)
-    assert found["brier"] == pytest.approx(written.brier_score, abs=1e-9)
+def test_accuracy_and_brier_are_those_of_the_harness(tmp_path: Path) -> None:
+    for as_strings, target, counts in product([True, False], ["index", "text"], [(4,), (2, 3, 5)]):
+        written = write_samples(tmp_path, as_strings=as_strings, target=target, counts=counts)
+        quiz = read_lm_eval(written.path)
+        found = hcal.evaluate(quiz.probs(), quiz.y, ["accuracy", "brier"])
+        assert found["accuracy"] == pytest.approx(written.acc, abs=1e-9)
+        assert found["brier"] == pytest.approx(written.brier_score, abs=1e-9)
 
 
 @pytest.mark.parametrize("mutual", [True, False])
@@ -87,20 +85,17 @@ def test_one_continuation_after_two_contexts_takes_the_answer_from_the_record(tm
     assert read_lm_eval(path).y.tolist() == right.tolist()
 
 
-@pytest.mark.parametrize(
-    ("new", "message"),
-    [
+def test_bad_samples_are_named(tmp_path: Path) -> None:
+    for new, message in (
         ({"filtered_resps": ["an answer"]}, "line 1: 'filtered_resps' holds no"),
         ({"filtered_resps": [["-1.0", "True"]]}, "line 1: 1 option"),
         ({"filtered_resps": [["nan", "True"], ["-1", "False"]]}, "line 1: 'filtered_resps' holds NaN"),
         ({"target": "no such text"}, "line 1: the target 'no such text' is no index or text"),
         ({"target": "9"}, "line 1: the target '9' is no index or text"),
-    ],
-)
-def test_bad_samples_are_named(tmp_path: Path, new, message) -> None:
-    path = change(write_samples(tmp_path, n=3).path, **new)
-    with pytest.raises(ValueError, match=message):
-        read_lm_eval(path)
+    ):
+        path = change(write_samples(tmp_path, n=3).path, **new)
+        with pytest.raises(ValueError, match=message):
+            read_lm_eval(path)
 
 
 def test_other_lines_are_named(tmp_path: Path) -> None:
@@ -176,25 +171,18 @@ FORMATS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_options_of_a_response(name: str) -> None:
-    found = option_scores(FORMATS[name], ["A", "B", "C"])
+def test_options_of_a_response() -> None:
     both = np.log(np.exp(-1.5) + np.exp(-3.0))
     left = np.log(1 - np.exp(list(TOP.values())).sum())
-    assert found == pytest.approx([-0.5, both, min(-4.0, left)])
-
-
-@pytest.mark.parametrize(
-    ("response", "options", "message"),
-    [
+    for name, response in FORMATS.items():
+        assert option_scores(response, ["A", "B", "C"]) == pytest.approx([-0.5, both, min(-4.0, left)]), name
+    for response, options, message in (
         (FORMATS["chat"], ["x", "y"], "no option of"),
         ({"choices": [{"text": "A", "logprobs": None}]}, ["A", "B"], "ask the server"),
         (FORMATS["chat"], ["A"], "2 or more different"),
-    ],
-)
-def test_bad_responses_are_named(response, options, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        option_scores(response, options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            option_scores(response, options)
 
 
 def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
@@ -244,6 +232,7 @@ def test_stated_confidences() -> None:
         ("1.0", "fraction", 1.0),
         ("95,5 %", "fraction", 0.955),
         ("0,7", "fraction", 0.7),
+        (".8", "fraction", 0.8),
         ("9/10", "fraction", 0.9),
         ("8 out of 10", "fraction", 0.8),
         ("very likely", "fraction", WORDS["very likely"]),

@@ -91,7 +91,6 @@ def test_info_is_checked_as_data(model: Path) -> None:
         info | {"batches": "all"},
         info | {"more": deep},
         info | {"k" * 20_000: 1},
-        info | {"more": [0] * 310_000},
     ):
         with pytest.raises(ValueError, match="'info"):
             check_info(bad, 4)
@@ -125,7 +124,7 @@ def test_the_container(model: Path, tmp_path: Path) -> None:
     save_file(read_model(model)[1], path, metadata={"hcal": json.dumps(read_model(model)[0])})
     refused(path, "is damaged: its checksum")
     save_file({"beta": np.array(1.0)}, path, metadata={"hcal": "[" * 100_000})
-    refused(path, "nested too deeply")
+    refused(path, "not an hcal model file")
     path.unlink()
     os.mkfifo(path)
     refused(path, "not a regular file")

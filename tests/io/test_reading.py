@@ -147,7 +147,7 @@ def test_missing_files_and_checksums(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read a: the types are"):
         read(tmp_path / "a")
     (tmp_path / "t.npz").write_text("id,a\n1,2\n")
-    refused(tmp_path / "t.npz", "is no .npz archive")
+    refused(tmp_path / "t.npz", "is not a zip file")
 
 
 # -- tables ---------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_broken_tables_are_one_sentence(tmp_path: Path) -> None:
         ({"probs": [[0.5, 0.5], [1.0]]}, "lists of column 'probs' differ in length"),
         (
             {"probs_0": ["0.5", "0.25"], "probs_1": [0.5, 0.75]},
-            "the column 'probs_0' holds string, not numbers",
+            "column 'probs_0' holds string, not numbers",
         ),
     ):
         parquet.write_table(pa.table(table), path)

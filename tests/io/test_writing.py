@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcal.io import Request, atomic, atomic_folder, atomic_path, can_write, read, write_blocks, write_probs
+from hcal.io import Request, atomic, atomic_path, can_write, read, write_blocks, write_probs
 
 PROBS = np.array([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25], [0.125, 0.125, 0.75]])
 NAMES = ("cat", "dog", "eel")
@@ -50,7 +50,7 @@ def test_nan_is_null_and_rows_are_counted(tmp_path: Path) -> None:
         write(PROBS)
     with pytest.raises(FileNotFoundError, match="no such directory"):
         write_probs(tmp_path / "no" / "p.npz", PROBS)
-    for name in ("p.doc", "p.xlsx", "p.zarr", "p.safetensors"):
+    for name in ("p.doc", "p.xlsx", "p.safetensors"):
         with pytest.raises(ValueError, match="cannot write"):
             can_write(tmp_path / name)
     assert [p.name for p in tmp_path.iterdir()] == ["p.jsonl"]
@@ -134,17 +134,6 @@ def test_many_threads_write_beside_each_other(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert all((tmp_path / f"t{i}").read_text() == "new" for i in range(8))
-
-
-def test_folders_appear_whole(tmp_path: Path) -> None:
-    with atomic_folder(tmp_path / "out") as folder:
-        put(folder / "a")
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
-    with (
-        pytest.raises(ValueError, match="exists: name a new or an empty folder"),
-        atomic_folder(tmp_path / "out"),
-    ):
-        pass
 
 
 def test_sigterm_while_writing_leaves_nothing_and_is_143(tmp_path: Path) -> None:

@@ -283,11 +283,6 @@ def skce(p, y):
     return float(np.mean([_h(p, y, i, j) for i in range(n) for j in range(i + 1, n)]))
 
 
-def skce_biased(p, y):
-    n = len(p)
-    return float(np.mean([_h(p, y, i, j) for i in range(n) for j in range(n)]))
-
-
 def dkde_ce(p, y):
     p = np.maximum(p, 1e-25)
     n, k = p.shape

@@ -145,9 +145,7 @@ def test_bad_parameters_are_named() -> None:
         ("skce", {"bandwidth": -1}, "bandwidth must be positive"),
         ("dkde_ce", {"bandwidth": 0}, "bandwidth must be positive"),
         ("kde_ece", {"bandwidth": 0.5}, "bandwidth must be at most 0.2"),
-        ("skce", {"estimator": "cubic"}, "estimator must be"),
         ("tcwece", {"threshold": 1.0}, "threshold must lie in"),
-        ("tcwece_k", {"restarts": 0}, "restarts must be a positive"),
         ("hce", {"window": 1}, "window must be an integer of at least 2"),
         ("hce", {"events": "all"}, "events must be"),
     ):
@@ -168,7 +166,6 @@ def test_bins_and_order_are_parameters() -> None:
 def test_windows_of_other_kinds() -> None:
     # The degenerate case of the objective: windows of one event give Brier / K; two events bracket it.
     p, y = draw(100, 3, 12)
-    assert 0 < metrics.hce(p, y, window=2, debias=False) ** 2 < metrics.brier(p, y) / 3
     assert metrics.hce(p, y, events="atomic") == metrics.hce_pooled(p, y) != metrics.hce(p, y)
     # Of two classes one counts: averaging it with its mirror image would halve the variance on paper alone.
     p, y = draw(300, 2, 5)

@@ -65,8 +65,6 @@ def test_metrics_are_their_definitions(data: str) -> None:
     for events in ("class-wise", "pooled", "top-label"):
         expected = oracles.hce(p.astype(np.float64), y, window=9, events=events)
         assert metrics.hce(p, y, window=9, events=events) == pytest.approx(expected, rel=1e-5, abs=1e-7)
-    biased = oracles.skce_biased(p.astype(np.float64), y)
-    assert metrics.skce(p, y, estimator="biased") == pytest.approx(biased, rel=1e-5, abs=1e-9)
 
 
 def test_kmeans_error_lies_in_the_spread_of_another_kmeans() -> None:

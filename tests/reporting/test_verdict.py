@@ -12,6 +12,7 @@ from hcal.calibrators.base import Fitted
 from hcal.calibrators.ts import TemperatureScaling
 from hcal.certificates.sentences import points
 from hcal.reporting import measure_report, verdict_of
+from hcal.reporting.charts import percent
 from hcal.reporting.page import render
 from helpers import measured_report as measured
 from helpers import synthetic
@@ -87,6 +88,10 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
         re.search(r"refuted for [\d.]+ % of the rows. [\d,]+ rows state", s) for s in verdict.sentences
     )
     assert "truly class 1" in render(content)
+    found = content.final.evaluation.assessment
+    assert found is not None
+    told = f"off by more than {points(found.tolerance)} on average: proven for {percent(found.share_proven)}"
+    assert verdict.chips["How sure"] == f"{told} of the rows"
 
 
 def test_a_constant_is_told_that_it_knows_nothing() -> None:
@@ -119,11 +124,8 @@ def test_over_confident_then_calibrated_is_told() -> None:
     assert "falls from" in verdict.sentences[1]
 
 
-def test_under_confidence_is_called_so() -> None:
+def test_under_confident_and_calibrated_are_called_so() -> None:
     assert "under-confident by" in verdict_of(measured(0.4)).sentences[0]
-
-
-def test_calibrated_is_called_so() -> None:
     assert "neither over- nor under-confident" in verdict_of(measured(1.0)).sentences[0]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcal import xp
 from hcal.calibrators.base import Calibrator, Fitted
@@ -88,13 +89,6 @@ def normalised(raw: Array, probs: Array, floor: Array) -> Array:
     return (shares + floor) / (1 + raw.shape[-1] * floor)
 
 
-def offsets_field() -> Any:
-    """Declare which points belong to which column's curve."""
-    return array(
-        "column k owns points offsets[k] to offsets[k+1]", "K+1", low=0, dtype="int64", order="not falling"
-    )
-
-
 def floor_field() -> Any:
     """Declare what is added to every probability before the last normalisation."""
     return array("added to every probability before the last normalisation", low=0)
@@ -109,7 +103,9 @@ class Curves(ProbabilityMap):
     """
 
     shape: str = option("how a curve is read", ("step", "line", "straight on"))
-    offsets: Array = offsets_field()
+    offsets: Array = array(
+        "column k owns points offsets[k] to offsets[k+1]", "K+1", low=0, dtype="int64", order="not falling"
+    )
     knots: Array = array("where the curves are given, class after class", "P", low=0, high=MOST)
     values: Array = array("of the curves there", "P", low=0, high=MOST)
     floor: Array = floor_field()
@@ -177,7 +173,7 @@ def default_floor(floor: float | None, n_rows: float, n_classes: int) -> Float64
     return np.array(float(floor))
 
 
-def pool_equal(p: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
+def pool_equal(p: Float64, hit: NDArray[Any], weight: Float64 | None) -> tuple[Float64, Float64, Float64]:
     """Sort by p and pool equal values: return the distinct p, the mass and the hits of each.
 
     >>> pool_equal(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0]), None)
@@ -205,12 +201,7 @@ class CurvePerClass(Calibrator):
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         probs = xp.rounded(softmax(x))
-        learner = self._curve(probs, y)
-        curves = fit_curves(probs, y, weight, learner)
+        curves = fit_curves(probs, y, weight, self._curve(probs, y))
         total = len(y) if weight is None else float(weight.sum())
         found = Curves(shape=self.shape, floor=default_floor(self.floor, total, x.shape[1]), **curves)
-        return Fitted(found, info=self._facts(learner))
-
-    def _facts(self, learner: Any) -> dict[str, Any]:
-        """Return what ``info_`` says of the learner of the curves."""
-        return {}
+        return Fitted(found)

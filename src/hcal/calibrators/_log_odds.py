@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy as np
 from hcal.calibrators._curves import columns
 from hcal.maps.base import Map
 from hcal.numerics import Float64, IntArray
-from hcal.solvers.optimise import Solution, newton
+from hcal.solvers.nll import logistic
+from hcal.solvers.optimise import Solution
 from hcal.xp import Array, namespace
 
 #: Learns the numbers of one curve from log-odds, marks [y = k] and weights (N,), and whether it converged.
@@ -38,6 +40,7 @@ class OddsMap(Map):
         return xp.log_softmax(log_sigmoid(curved))
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
+        """Raise a ValueError that names the field which is not as declared."""
         classes = sizes.get("K")
         super().check_fields(sizes if classes is None else {**sizes, "E": 1 if classes == 2 else classes})
 
@@ -73,8 +76,7 @@ def expit(x: Array) -> Array:
     >>> expit(np.array([-1000.0, 0.0, 1000.0]))
     array([0. , 0.5, 1. ])
     """
-    xp = namespace(x)
-    return xp.exp(xp.minimum(x, 0.0)) / (1 + xp.exp(-xp.abs(x)))
+    return namespace(x).exp(log_sigmoid(x))
 
 
 def events(odds: Array) -> Array:
@@ -84,6 +86,19 @@ def events(odds: Array) -> Array:
     (5, 1)
     """
     return odds[..., 1:] if odds.shape[-1] == 2 else odds
+
+
+def event_labels(y: IntArray, n_classes: int) -> IntArray:
+    """Return which of the :func:`events` happened (N,); none (a number past the last) if all rows are of one class.
+
+    From one class alone nothing can be learned.
+
+    >>> event_labels(np.array([0, 1]), 2), event_labels(np.array([2, 2]), 3)
+    (array([1, 0]), array([3, 3]))
+    """
+    if y.min() == y.max():
+        return np.full_like(y, n_classes)
+    return 1 - y if n_classes == 2 else y
 
 
 def fit_events(
@@ -98,16 +113,13 @@ def fit_events(
     >>> fit_events(odds, y, None, lambda o, hit, w: (np.zeros(2), True), np.array([0.0, 1.0]))
     (array([[0., 1.]]), True)
     """
-    used = events(odds)
-    first = odds.shape[1] - used.shape[1]
-    found = np.tile(identity, (used.shape[1], 1)).astype(np.float64)
-    mass = np.bincount(y, weights=weight, minlength=odds.shape[1])
-    converged = True
-    if np.count_nonzero(mass) > 1:
-        for column, o in columns(used):
-            if mass[column + first] > 0:
-                found[column], well = fit_one(o, (y == column + first).astype(np.float64), weight)
-                converged &= well
+    used, own = events(odds), event_labels(y, odds.shape[1])
+    found, converged = np.tile(identity, (used.shape[1], 1)).astype(np.float64), True
+    for k, o in columns(used):
+        hit = (own == k).astype(np.float64)
+        if hit.any():
+            found[k], well = fit_one(o, hit, weight)
+            converged &= well
     return found, converged
 
 
@@ -124,40 +136,8 @@ def platt_targets(hit: Float64, weight: Float64 | None) -> Float64:
     return np.where(hit > 0, (hits + 1) / (hits + 2), 1 / (misses + 2))
 
 
-def logistic(
-    design: Float64,
-    target: Float64,
-    weight: Float64,
-    *,
-    penalty: Float64 | None = None,
-    start: Float64 | None = None,
-) -> Solution:
-    """Minimise Σ w [ln(1 + e^η) − t η] / Σ w + θᵀ penalty θ with η = design · θ.
-
-    Shapes: design (N, P), target, weight (N,), penalty (P, P), start (P,).
-
-    >>> solved = logistic(np.ones((4, 1)), np.array([1.0, 1.0, 1.0, 0.0]), np.ones(4))
-    >>> round(float(expit(solved.theta[0])), 6)
-    0.75
-    """
-    share = weight / weight.sum()
-    extra = np.zeros((design.shape[1],) * 2) if penalty is None else penalty
-
-    def loss(theta: Float64) -> tuple[float, Float64]:
-        eta = design @ theta
-        value = float(share @ (np.logaddexp(0, eta) - target * eta) + theta @ extra @ theta)
-        return value, design.T @ (share * (expit(eta) - target)) + 2 * extra @ theta
-
-    def hessian(theta: Float64) -> Float64:
-        q = expit(design @ theta)
-        curved: Float64 = (design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra
-        return curved
-
-    return newton(loss, hessian, np.zeros(design.shape[1]) if start is None else start)
-
-
-def increasing_logistic(design: Float64, target: Float64, weight: Float64) -> Solution:
-    """As :func:`logistic`, with all coefficients but the first at least 0.
+def increasing_logistic(design: Float64, target: Float64, weight: Float64 | None) -> Solution:
+    """As :func:`hcal.solvers.nll.logistic`, with all coefficients but the first at least 0.
 
     Convex with few bounds: the best of the solutions with some coefficients at 0 that keep the others there.
 
@@ -168,17 +148,15 @@ def increasing_logistic(design: Float64, target: Float64, weight: Float64) -> So
     array([0., 0.])
     """
     size = design.shape[1]
-    best: Solution | None = None
+    found = []
     for kept in range(size - 1, -1, -1):
         for chosen in combinations(range(1, size), kept):
-            columns = [0, *chosen]
-            solved = logistic(design[:, columns], target, weight)
-            if (solved.theta[1:] < 0).any() or (best is not None and solved.value >= best.value):
-                continue
-            theta = np.zeros(size)
-            theta[columns] = solved.theta
-            best = Solution(theta, solved.value, solved.converged, solved.message, solved.iterations)
-        if best is not None and kept == size - 1:
-            return best
-    assert best is not None  # the intercept alone has no bound
-    return best
+            used = [0, *chosen]
+            solved = logistic(design[:, used], target, weight)
+            if (solved.theta[1:] >= 0).all():
+                theta = np.zeros(size)
+                theta[used] = solved.theta
+                found.append(replace(solved, theta=theta))
+        if kept == size - 1 and found:  # no bound is active
+            break
+    return min(found, key=lambda solved: solved.value)

@@ -1,15 +1,14 @@
-"""Maps that are linear in logits or log-probabilities, and what the scaling methods share."""
+"""What the scaling methods share: their maps, and normal forms of logits (centred, on a grid, by rank, thinned)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.maps.base import STEEP, Map, array, map_type
-from hcal.numerics import NOTHING, Float64, FloatArray, IntArray, centred
+from hcal.numerics import NOTHING, Float64, FloatArray, IntArray
 from hcal.solvers.temperature import logit_scale
 from hcal.xp import Array, namespace
 
@@ -28,6 +27,7 @@ class Temperature(Map):
     beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
 
     def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
         xp = namespace(x)
         return xp.log_softmax(xp.astype(self.beta, x) * (x - xp.row_max(x)))
 
@@ -47,7 +47,7 @@ class OneTemperature(Calibrator):
 
 
 def clipped_log_probs(x: Array) -> Array:
-    """Return ln p of p = softmax(x) clipped to [eps, 1 − eps].
+    """Return ln p of p = softmax(x) clipped to [eps, 1 − eps], as the published scaling methods do.
 
     >>> clipped_log_probs(np.array([[0.0, 1000.0]])).round(4)
     array([[-36.0437,  -0.    ]])
@@ -56,58 +56,59 @@ def clipped_log_probs(x: Array) -> Array:
     return xp.clip(xp.log_softmax(x), _LEAST, _MOST)
 
 
-def only_present(log_inner: Array, x: Array, present: Array) -> Array:
-    """Return log-probabilities where absent classes keep softmax(x) and the present ones share the rest.
+@map_type
+class ClassLines(Map):
+    """softmax of a ln p − b ln(1 − p) + c over the classes that had rows; without b for vector scaling.
 
-    An unpenalised likelihood would send a class that never occurs to probability 0: no evidence for that.
-    ``log_inner`` (N, C) are log-probabilities over the C present classes.
-
-    >>> x, inner = np.log([[0.5, 0.2, 0.3]]), np.log([[0.1, 0.9]])
-    >>> np.exp(only_present(inner, x, np.array([1, 2]))).round(3)
-    array([[0.5 , 0.05, 0.45]])
+    The other classes keep their probability: an unpenalised likelihood would send a class that never occurs to
+    probability 0, and there is no evidence for that.
     """
-    if present.shape[0] == x.shape[-1]:
-        return log_inner
-    xp = namespace(x)
-    log_p = xp.log_softmax(x)
-    shared = log_inner + xp.log_sum_exp(log_p[..., present])
-    index = 0 * xp.argmax(log_p) + present
-    return xp.put_along(log_p, index, shared)
 
+    present: Array = array("classes with calibration rows", "C", low=0, dtype="int64", order="increasing")
+    slopes: Array = array("of ln p, and of −ln(1 − p) if it is used", "A", "C")
+    offsets: Array = array("of a class", "C")
 
-def present_classes(y: IntArray, weight: Float64 | None, n_classes: int) -> IntArray:
-    """Return the classes that have rows (of positive weight), ascending.
-
-    >>> present_classes(np.array([2, 0, 2]), None, 4)
-    array([0, 2])
-    """
-    seen = np.bincount(y if weight is None else y[weight > 0], minlength=n_classes)
-    return np.flatnonzero(seen).astype(np.int64)
-
-
-class PresentMap(Map):
-    """A map of the classes that had calibration rows; the others keep their probability."""
-
-    present: Array
+    def __call__(self, x: Array) -> Array:
+        """Return log-probabilities (N, K) of logits (N, K)."""
+        xp, scores = namespace(x), self.offsets
+        for i, feature in enumerate(class_features(x, self.slopes.shape[0])):
+            scores = scores + feature[..., self.present] * self.slopes[i]
+        log_inner = xp.log_softmax(scores)
+        if self.present.shape[0] == x.shape[-1]:
+            return log_inner
+        log_p = xp.log_softmax(x)
+        shared = log_inner + xp.log_sum_exp(log_p[..., self.present])
+        return xp.put_along(log_p, 0 * xp.argmax(log_p) + self.present, shared)
 
     def check_fields(self, sizes: Mapping[str, int]) -> None:
+        """Raise a ValueError that names the field which is not as declared."""
         super().check_fields(sizes)
         if self.present[-1] >= sizes.get("K", np.inf):
             raise ValueError(f"'present' holds {self.present[-1]}, declared are classes below {sizes['K']}")
+        if self.slopes.shape[0] not in (1, 2):
+            raise ValueError(f"'slopes' has {self.slopes.shape[0]} rows, declared are one or two")
 
 
-def present_field() -> Any:
-    """Declare the classes that had calibration rows."""
-    return array("classes with calibration rows", "C", low=0, dtype="int64", order="increasing")
+def class_features(x: Array, count: int) -> list[Array]:
+    """Return ln p and, if two are asked for, −ln(1 − p), with p and 1 − p clipped to [eps, 1 − eps].
 
+    1 − p of the top class is summed from the others: subtracting would leave no digit near p = 1.
 
-def places_among(present: IntArray, y: IntArray) -> IntArray:
-    """Return where labels stand among the present classes.
-
-    >>> places_among(np.array([0, 2]), np.array([2, 0]))
-    array([1, 0])
+    >>> [f.round(4).tolist() for f in class_features(np.array([[0.0, 40.0]]), 2)]
+    [[[-36.0437, -0.0]], [[0.0, 36.0437]]]
     """
-    return np.minimum(np.searchsorted(present, y), len(present) - 1)
+    if count == 1:
+        return [clipped_log_probs(x)]
+    xp = namespace(x)
+    p, top = xp.softmax(x), xp.argmax(x)
+    rest = xp.put_along(1 - p, top, xp.row_sum(xp.replaced(p, top, 0.0)))
+    return [clipped_log_probs(x), -xp.log(xp.clip(rest, EPS, 1 - EPS))]
+
+
+def present_classes(y: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the classes that have rows, ascending, and where labels stand among them."""
+    present, place = np.unique(y, return_inverse=True)
+    return present.astype(np.int64), place.astype(np.int64)
 
 
 def top_hits(logits: FloatArray, y: IntArray) -> Float64:
@@ -144,7 +145,7 @@ def on_grid(x: FloatArray) -> Float64:
     >>> bool((on_grid(z) == on_grid(z + 0.7)).all())
     True
     """
-    x = np.asarray(centred(x.astype(np.float64, copy=False)), dtype=np.float64)
+    x = np.asarray(without_mean(x.astype(np.float64, copy=False)), dtype=np.float64)
     typical = float(np.median(x.max(axis=1) - x.min(axis=1)))
     unit = _GRID * (2.0 ** np.floor(np.log2(typical)) if typical > NOTHING else 1.0)
     fine = np.abs(x) < unit * 2.0**60  # above, floats are coarser than the grid

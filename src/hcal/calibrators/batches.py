@@ -21,6 +21,8 @@ RowPiece = Batch | Piece | Callable[[], Batch | Iterable[Batch]]
 #: What is kept of rows: their hashes and scores, labels, weights and groups by name.
 _Rows = dict[str, NDArray[Any]]
 
+#: Rows of a sample: with ten classes the default's fit then needs 0.8 GB.
+SAMPLE_ROWS = 300_000
 #: Scores (rows × classes) of a sample at most: 160 MB of float64, of which a fit needs several times.
 SAMPLE_SCORES = 20_000_000
 _TOP = np.iinfo(np.uint64).max
@@ -30,14 +32,14 @@ def fit_batches(
     calibrator: Method,
     batches: Batches | Iterable[RowPiece] | Callable[[], Iterable[RowPiece]],
     *,
-    sample_rows: int = 1_000_000,
+    sample_rows: int = SAMPLE_ROWS,
     n_rows: int | None = None,
     run: Runner | None = None,
     classes: Any = None,
 ) -> Method:
     """Fit a calibrator on blocks of rows, of which one at a time is in memory.
 
-    A calibrator has few parameters: a million rows fix them far better than the next data set resembles this
+    A calibrator has few parameters: some 100,000 rows fix them far better than the next data set resembles this
     one. So every method is fitted in memory, on the rows with the smallest hashes of their numbers: a random
     sample that is the same however the rows are cut into blocks. Where it holds all rows, the fit is that in
     memory.
@@ -50,7 +52,7 @@ def fit_batches(
     batches : Batches of :func:`hcal.io.batches`, iterable of Batch, or a function that returns one
         Or of functions that read batches where the work is done.
     sample_rows : int
-        Rows of the sample; with more than 20 classes fewer, so that it holds at most 20 million scores.
+        Rows of the sample; with more than 66 classes fewer, so that it holds at most 20 million scores.
     n_rows : int, optional
         How many rows there are, if you know: less is then sent from where they are read.
     run : callable, optional

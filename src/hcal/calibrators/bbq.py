@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
-from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve
-from hcal.calibrators._scaling import EPS
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
+from hcal.calibrators.hb import bin_rates
 from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
-_ELBOW = 0.001  # the drop, in units of the variance of all scores, below which the sorted scores are flat
 _LOG_FLOOR = -100.0  # a certain but wrong bin costs 100 nats a row, not infinity
+_ELBOW = 0.001  # the drop, in units of the variance of all scores, below which the sorted scores are flat
 
 
 class BayesianBinning(CurvePerClass):
@@ -39,88 +39,60 @@ class BayesianBinning(CurvePerClass):
     shape = "step"
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
-        return _HistogramGrid(len(y))
-
-    def _facts(self, learner: Any) -> dict[str, Any]:
-        return {"bins": [int(learner.counts[0]), int(learner.counts[-1])], "kept": learner.kept}
-
-
-class _HistogramGrid:
-    """All histograms of one class at once: their edges lie end to end, one sort serves them all."""
-
-    def __init__(self, n_rows: int) -> None:
-        root = n_rows ** (1 / 3)
-        low = max(1, int(np.floor(root / 10)))
-        high = min(int(np.ceil(n_rows / 5)), int(np.ceil(root * 10)))
-        self.n_rows = n_rows
-        self.counts = np.arange(low, max(low, high) + 1)
-        self.edges = [np.linspace(0, 1, b + 1) for b in self.counts]
-        self.lower = np.concatenate([e[:-1] for e in self.edges])
-        self.upper = np.concatenate([e[1:] for e in self.edges])
-        self.first = np.concatenate([[0], np.cumsum(self.counts)[:-1]])
-        self.kept: list[int] = []
-
-    def __call__(self, p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
-        order = np.argsort(p, kind="stable")
-        p = p[order]
-        hits = prefix_sums(hit[order])
-        values = self._values(np.clip(p, EPS, 1 - EPS), hits)
-        weights = elbow_weights(bic_scores(self._deviance(p, hits, values), self.counts, self.n_rows))
-        self.kept.append(int(np.count_nonzero(weights)))
-        return self._average(values, weights)
-
-    def _values(self, p: Float64, hits: Float64) -> Float64:
-        """Label frequency in every bin [lo, hi) of every histogram; the midpoint where it is empty."""
-        start = np.searchsorted(p, self.lower, side="left")
-        stop = np.where(self.upper == 1.0, len(p), np.searchsorted(p, self.upper, side="left"))
-        mass = stop - start
-        midpoint = (self.lower + self.upper) / 2
-        return np.where(mass > 0, (hits[stop] - hits[start]) / np.maximum(mass, 1), midpoint)
-
-    def _deviance(self, p: Float64, hits: Float64, values: Float64) -> Float64:
-        """Cross-entropy of each histogram on its own rows, with the bins (lo, hi] of prediction."""
-        start = np.where(self.lower == 0.0, 0, np.searchsorted(p, self.lower, side="right"))
-        stop = np.searchsorted(p, self.upper, side="right")
-        positives = hits[stop] - hits[start]
-        entropy = binary_cross_entropy(values, positives, (stop - start) - positives)
-        return np.add.reduceat(entropy, self.first)
-
-    def _average(self, values: Float64, weights: Float64) -> Curve:
-        """The weighted mean of the kept histograms: again a step function, on the union of their edges."""
-        kept = np.flatnonzero(weights)
-        knots = np.unique(np.concatenate([self.edges[m][1:] for m in kept]))
-        mean = np.zeros(len(knots))
-        for m in kept:
-            own = values[self.first[m] : self.first[m] + self.counts[m]]
-            mean += weights[m] * own[np.searchsorted(self.edges[m][1:], knots)]
-        return knots, mean
+        root = len(y) ** (1 / 3)
+        low = max(1, int(root / 10))
+        high = min(int(np.ceil(len(y) / 5)), int(np.ceil(root * 10)))
+        return partial(_average_histograms, np.arange(low, max(low, high) + 1))
 
 
-def binary_cross_entropy(values: Float64, positives: Float64, negatives: Float64) -> Float64:
-    """Return −[positives·log v + negatives·log(1 − v)] of each bin, each log at least −100.
+def _average_histograms(counts: IntArray, p: Float64, hit: Float64, _weight: Float64 | None) -> Curve:
+    """Fit histograms of so many bins: their edges lie end to end, one sort serves them all."""
+    edges = [np.linspace(0, 1, b + 1) for b in counts]
+    lower, upper = np.concatenate([e[:-1] for e in edges]), np.concatenate([e[1:] for e in edges])
+    first = np.cumsum(counts) - counts
+    p, mass, hits = pool_equal(p, hit, None)
+    mass, hits = prefix_sums(mass), prefix_sums(hits)
+    values = bin_rates(p, mass, hits, lower, upper)
+    # The cross-entropy of each histogram on its own rows, with the bins (lo, hi] of prediction.
+    start = np.where(lower == 0.0, 0, np.searchsorted(p, lower, side="right"))
+    stop = np.searchsorted(p, upper, side="right")
+    entropy = binary_cross_entropy(values, hits[stop] - hits[start], mass[stop] - mass[start])
+    weights = bic_weights(np.add.reduceat(entropy, first), counts, mass[-1])
+    # The weighted mean of the kept histograms is again a step function, on the union of their edges.
+    kept = np.flatnonzero(weights)
+    knots = np.unique(np.concatenate([edges[m][1:] for m in kept]))
+    mean = np.zeros(len(knots))
+    for m in kept:
+        mean += weights[m] * values[first[m] + np.searchsorted(edges[m][1:], knots)]
+    return knots, mean
 
-    >>> binary_cross_entropy(np.array([0.0, 0.5]), np.array([1.0, 1.0]), np.array([1.0, 0.0])).round(4)
+
+def binary_cross_entropy(values: Float64, hits: Float64, mass: Float64) -> Float64:
+    """Return −[hits·log v + (mass − hits)·log(1 − v)] of each bin, each log at least −100.
+
+    >>> binary_cross_entropy(np.array([0.0, 0.5]), np.array([1.0, 1.0]), np.array([2.0, 1.0])).round(4)
     array([100.    ,   0.6931])
     """
     with np.errstate(divide="ignore"):
         log_hit = np.maximum(np.log(values), _LOG_FLOOR)
         log_miss = np.maximum(np.log1p(-values), _LOG_FLOOR)
-    return -(positives * log_hit + negatives * log_miss)
+    return -(hits * log_hit + (mass - hits) * log_miss)
 
 
-def bic_scores(cross_entropy: Float64, n_parameters: NDArray[Any], n_rows: int) -> Float64:
-    """Return exp((min BIC − BIC)/2) of each model, BIC = 2·cross-entropy + parameters·ln N.
+def bic_weights(cross_entropy: Float64, n_parameters: ArrayLike, n_rows: float) -> Float64:
+    """Return averaging weights of models by BIC = 2·cross-entropy + parameters·ln N.
 
-    >>> bic_scores(np.array([1.0, 1.0]), np.array([1, 3]), 10).round(3)
-    array([1. , 0.1])
+    Scores exp((min BIC − BIC)/2), summing to 1, of the models before the elbow of their sorted curve; 0 of the rest.
+
+    >>> bic_weights(np.array([1.0, 1.0]), np.array([1, 3]), 10).round(3)
+    array([0.909, 0.091])
     """
-    bic = 2 * cross_entropy + n_parameters * np.log(n_rows)
-    scores: Float64 = np.exp((bic.min() - bic) / 2)
-    return scores
+    bic = 2 * cross_entropy + np.asarray(n_parameters) * np.log(n_rows)
+    return elbow_weights(np.exp((bic.min() - bic) / 2))
 
 
 def elbow_weights(scores: Float64) -> Float64:
-    """Return averaging weights: the scores before the elbow of their sorted curve, summing to 1; else 0.
+    """Return the scores before the elbow of their sorted curve, summing to 1; else 0.
 
     Sorted descending, first past equal scores, then on while a score drops by more than 0.001 variances of
     all scores: models up to that one are kept.

@@ -43,11 +43,12 @@ class CenteredIsotonicRegression(CurvePerClass):
 def _centered(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     knots, mass, values = isotonic_points(p, hit, weight)
     first = run_starts(values)
-    last = np.concatenate([first[1:], [len(values)]]) - 1
     level = values[first]
     centre = np.add.reduceat(knots * mass, first) / np.add.reduceat(mass, first)
     # A stretch at 0 or 1 keeps both its ends; any other becomes its centre.
     flat = (level <= 0) | (level >= 1)
-    ends = np.stack([np.where(flat, knots[first], centre), np.where(flat, knots[last], centre)], axis=1)
-    single = np.stack([np.ones(len(first), dtype=bool), flat & (last > first)], axis=1)
-    return ends[single], np.repeat(level, 2).reshape(-1, 2)[single]
+    low, high = knots[first], knots[np.append(first[1:], len(knots)) - 1]
+    points = np.concatenate([np.where(flat, low, centre), high[flat & (high > low)]])
+    heights = np.concatenate([level, level[flat & (high > low)]])
+    order = np.argsort(points)
+    return points[order], heights[order]

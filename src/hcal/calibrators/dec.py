@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from hcal.calibrators.parameters import parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, one_hot, softmax
 from hcal.solvers.nll import unit_weight
-from hcal.solvers.optimise import lbfgs
+from hcal.solvers.optimise import Best, lbfgs
 from hcal.solvers.temperature import solve_temperature
 from hcal.xp import Array, namespace
 
@@ -27,6 +28,7 @@ _CLIP = 1e-7
 # The published Adam schedule can move a weight by at most Σ lr = 25, and v is a difference of two; unbounded,
 # a critic becomes a hard cut.
 _REACH = 50.0
+_PATIENCE = 20  # critics without a better held-out score after which the search ends
 
 
 @map_type
@@ -64,8 +66,6 @@ class DecisionCalibration(Calibrator):
         A fixed number; by default the best of at most ``max_critics`` on held-out rows.
     max_critics : int
         Above 5 million logits fewer are tried, in proportion (at 25000×1000: 20).
-    patience : int
-        End the search after this many critics without a better held-out score.
     floor : float, optional
         Least probability of a class, before rows are normalised: 1/(N·K) by default, 1e-7 as published.
     random_state : int
@@ -89,7 +89,6 @@ class DecisionCalibration(Calibrator):
 
     critics: int | None = None
     max_critics: int = 100
-    patience: int = 20
     floor: float | None = None
     random_state: int = 0
 
@@ -98,14 +97,17 @@ class DecisionCalibration(Calibrator):
         floor = default_floor(self.floor, total, x.shape[1])
         if floor > 0.5:
             raise ValueError(f"floor must be at most 0.5, got {self.floor!r}")
-        fold = deal_folds(x, y, 5, groups)
+        held = deal_folds(x, 5, groups) == 0
         # Classes by what their rows say, not by their numbers: the random starts belong to places.
         ranks = class_ranks(x, y, weight)
         x, y = on_grid(x)[:, np.argsort(ranks)], ranks[y]
         solved = solve_temperature(x, y, weight)
         probs = np.asarray(softmax(solved.beta * x), dtype=np.float64)
-        count = self._choose(probs, y, weight, fold == 0, floor) if self.critics is None else self.critics
-        vectors, shifts = self._train(probs, y, unit_weight(weight, len(y)), count)
+        share = unit_weight(weight, len(y))
+        count = self._choose(probs, y, share, held, floor) if self.critics is None else self.critics
+        steps = list(islice(critic_steps(probs, y, share, self.random_state), count))
+        vectors = np.array([critic for critic, _ in steps]).reshape(count, x.shape[1])
+        shifts = np.array([shift for _, shift in steps]).reshape(count, 2, x.shape[1])
         found = CriticSteps(
             beta=np.array(solved.beta), critics=vectors[:, ranks], shifts=shifts[:, :, ranks], floor=floor
         )
@@ -116,65 +118,43 @@ class DecisionCalibration(Calibrator):
         }
         return Fitted(found, solved.converged, solved.message, info)
 
-    def _train(
-        self,
-        x: Float64,
-        y: IntArray,
-        weight: Float64,
-        count: int,
-        held_out: _HeldOut | None = None,
-    ) -> tuple[Float64, Float64]:
-        """Train critics one after another on the running predictions x."""
-        rng = np.random.RandomState(self.random_state)
-        k = x.shape[1]
-        marks = one_hot(y, k)
-        vectors, shifts = np.zeros((count, k)), np.zeros((count, 2, k))
-        for i in range(count):
-            residual = marks - np.clip(x, _CLIP, 1 - _CLIP)
-            start = rng.uniform(-1, 1, (2, k)) / np.sqrt(k)  # of the published size
-            steps = 200 if x.size < 10**7 else 30
-            vectors[i] = train_critic(x, residual, weight, start[0] - start[1], steps)
-            shifts[i] = adjustment(x, residual, weight, vectors[i])
-            x = adjusted(x, vectors[i], shifts[i])
-            if held_out is not None and held_out.enough(vectors[i], shifts[i]):
-                break
-        return vectors, shifts
-
     def _choose(
-        self, x: Float64, y: IntArray, weight: Float64 | None, held: NDArray[np.bool_], floor: Float64
+        self, x: Float64, y: IntArray, share: Float64, held: NDArray[np.bool_], floor: Float64
     ) -> int:
         """Return the number of critics of least Brier score on the held-out rows."""
         if len(x) < 10 or self.max_critics < 1 or held.all():
             return 0
         most = min(self.max_critics, max(5, int(_MOST_WORK / x.size)))
-        held_weight, fit_weight = (None if weight is None else weight[side] for side in (held, ~held))
-        held_out = _HeldOut(x[held], y[held], held_weight, floor, self.patience)
-        self._train(x[~held], y[~held], unit_weight(fit_weight, int((~held).sum())), most, held_out)
-        return held_out.best
+        p, marks = x[held], one_hot(y[held], x.shape[1])
+        weight = share[~held] / share[~held].sum()
+
+        def brier() -> float:
+            return float(share[held] @ ((_normalised(p, floor) - marks) ** 2).sum(axis=1))
+
+        best = Best(_PATIENCE)
+        best.over(brier(), 0)
+        steps = critic_steps(x[~held], y[~held], weight, self.random_state)
+        for count, step in enumerate(islice(steps, most), 1):
+            p = adjusted(p, *step)
+            if best.over(brier(), count):
+                break
+        return int(best.what)
 
 
-class _HeldOut:
-    """Follows the Brier score of held-out rows while critics are added."""
-
-    def __init__(
-        self, x: Float64, y: IntArray, weight: Float64 | None, floor: Float64, patience: int
-    ) -> None:
-        self._x, self._y, self._weight = x, y, unit_weight(weight, len(y))
-        self._floor, self._patience = floor, patience
-        self.best, self._seen, self._least = 0, 0, self._brier()
-
-    def enough(self, critic: Float64, shift: Float64) -> bool:
-        self._x = adjusted(self._x, critic, shift)
-        self._seen += 1
-        score = self._brier()
-        if score < self._least:
-            self.best, self._least = self._seen, score
-        return self._seen - self.best >= self._patience
-
-    def _brier(self) -> float:
-        p = _normalised(self._x, self._floor)
-        p[np.arange(len(p)), self._y] -= 1
-        return float(self._weight @ np.einsum("nk,nk->n", p, p))
+def critic_steps(
+    x: Float64, y: IntArray, weight: Float64, random_state: int
+) -> Iterator[tuple[Float64, Float64]]:
+    """Yield critics (K,) and their shifts (2, K), each trained on what the ones before made of the predictions x."""
+    rng = np.random.RandomState(random_state)
+    k = x.shape[1]
+    marks, steps = one_hot(y, k), 200 if x.size < 10**7 else 30
+    while True:
+        residual = marks - np.clip(x, _CLIP, 1 - _CLIP)
+        start = rng.uniform(-1, 1, (2, k)) / np.sqrt(k)  # of the published size
+        critic = train_critic(x, residual, weight, start[0] - start[1], steps)
+        shift = adjustment(x, residual, weight, critic)
+        x = adjusted(x, critic, shift)
+        yield critic, shift
 
 
 def _normalised(x: Array, floor: Array) -> Array:
@@ -228,8 +208,10 @@ def train_critic(
 ) -> Float64:
     """Return the v that finds the largest violation, searched from ``start`` (K,)."""
     loss = critic_gain(x, residual, weight)
-    box: list[tuple[float | None, float | None]] = [(-_REACH, _REACH)] * x.shape[1]
-    return lbfgs(loss, start, bounds=box, max_iterations=max_iterations, tolerance=1e-9, gain=1e-12).theta
+    reach = np.full(x.shape[1], _REACH)
+    return lbfgs(
+        loss, start, bounds=(-reach, reach), max_iterations=max_iterations, tolerance=1e-9, gain=1e-12
+    ).theta
 
 
 def adjustment(x: Float64, residual: Float64, weight: Float64, critic: Float64) -> Float64:

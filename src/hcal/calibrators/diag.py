@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +13,15 @@ from hcal.calibrators.folds import deal_folds, fold_sides
 from hcal.calibrators.parameters import parameters
 from hcal.maps.base import STEEP, Map, array, map_type
 from hcal.numerics import Float64, IntArray
-from hcal.solvers.families import Cells, MonotoneNet, cells_over
-from hcal.solvers.nll import Selection, fit_nll, mean_nll, select
-from hcal.solvers.optimise import Solution
+from hcal.solvers.families import MonotoneNet, cells_over
+from hcal.solvers.nll import fit_nll, mean_nll, select
+from hcal.solvers.optimise import Best, Solution
 from hcal.xp import Array, namespace
 
 # Iterations without a lower held-out NLL after which a search ends.
 _PATIENCE = 40
+# Rows are thinned evenly to so many logits for the fit.
+_MOST_EVENTS = 2_000_000
 #: Rows to fit on and rows held out.
 Sides = tuple[IntArray, IntArray]
 
@@ -81,8 +82,6 @@ class DiagonalOrderPreserving(Calibrator):
         Of the networks' starts.
     max_iterations : int
         Of L-BFGS.
-    max_events : int
-        Rows are thinned evenly to at most this many logits for the fit.
 
     Examples
     --------
@@ -106,75 +105,51 @@ class DiagonalOrderPreserving(Calibrator):
     folds: int = 5
     random_state: int = 1357
     max_iterations: int = 2000
-    max_events: int = 2_000_000
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must hold sizes of at least 1, got {self.hidden}")
         if self.folds < 1:
             raise ValueError(f"folds must be at least 1, got {self.folds}")
-        every = -(-x.size // self.max_events)
+        every = -(-x.size // _MOST_EVENTS)
         members = None if groups is None else groups[::every]
-        ranked, own, kept, unit = thinned_ranks(x, y, weight, self.max_events)
+        ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS)
         cells = cells_over(ranked)
-        sides = fold_sides(deal_folds(x[::every], y[::every], self.folds, members))
-        found = self._select(ranked, own, kept, cells, sides)
-        size, models = found.chosen, found.models
-        values = np.mean([MonotoneNet(size, cells).table(m.theta) for m in models], axis=0)
+        folds = fold_sides(deal_folds(x[::every], self.folds, members))
+
+        def part(rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
+            return ranked[rows], own[rows], None if kept is None else kept[rows]
+
+        def held_out(table: Float64, sides: Sides) -> float:
+            scores, labels, share = part(sides[1])
+            return mean_nll(polygon(scores, cells.edges, table), labels, share)
+
+        def fit(size: int, sides: Sides, _: Any) -> tuple[Solution, Float64]:
+            net, best = MonotoneNet(size, cells, self.random_state), Best(_PATIENCE)
+
+            def watch(theta: Float64) -> bool:
+                return best.over(held_out(net.table(theta), sides), theta.copy())
+
+            stops = self.early_stopping and len(folds) > 1
+            solved = fit_nll(
+                net, *part(sides[0]), max_iterations=self.max_iterations, tolerance=1e-6, gain=1e-9,
+                watch=watch if stops else None,
+            )  # fmt: skip
+            if best.what is not None:
+                solved = replace(solved, theta=best.what, converged=True, message="")
+            return solved, net.table(solved.theta)
+
+        found = select(
+            self.hidden, [(sides, sides) for sides in folds], fit, lambda m, sides: held_out(m[1], sides)
+        )
+        models = [solved for solved, _ in found.models]
         info: dict[str, Any] = {
-            "hidden": size,
+            "hidden": found.chosen,
             "iterations": [m.iterations for m in models],
             "rows": len(ranked),
             "held_out_nll": dict(zip(map(str, self.hidden), found.scores, strict=True)),
         }
         failed = [m.message for m in models if not m.converged]
+        values = np.mean([table for _, table in found.models], axis=0)
         table = MonotoneTable(unit=np.array(unit), knots=cells.edges, values=values)
         return Fitted(table, not failed, failed[0] if failed else "", info)
-
-    def _select(
-        self, x: Float64, y: IntArray, weight: Float64 | None, cells: Cells, folds: list[Sides]
-    ) -> Selection[int, Solution]:
-        def part(rows: IntArray) -> tuple[Float64, IntArray, Float64 | None]:
-            return x[rows], y[rows], None if weight is None else weight[rows]
-
-        def fit(size: int, sides: Sides, _: Solution | None) -> Solution:
-            fitted, held = sides
-            best = _Best(lambda theta: held_out_nll(size, theta, held))
-            solved = fit_nll(
-                MonotoneNet(size, cells, self.random_state),
-                *part(fitted),
-                max_iterations=self.max_iterations,
-                tolerance=1e-6,
-                gain=1e-9,
-                watch=best.watch if self.early_stopping and held is not fitted else None,
-            )
-            if best.theta is None:
-                return replace(solved, record=size)
-            return Solution(best.theta, solved.value, True, "", solved.iterations, record=size)
-
-        def held_out_nll(size: int, theta: Float64, rows: IntArray) -> float:
-            scores, labels, own = part(rows)
-            table = MonotoneNet(size, cells).table(theta)
-            return mean_nll(polygon(scores, cells.edges, table), labels, own)
-
-        def score(model: Solution, sides: Sides) -> float:
-            return held_out_nll(model.record, model.theta, sides[1])
-
-        return select(self.hidden, [(sides, sides) for sides in folds], fit, score)
-
-
-class _Best:
-    """Remembers the iterate of lowest held-out NLL, and ends the search when it lies far behind."""
-
-    def __init__(self, score: Callable[[Float64], float]) -> None:
-        self.theta: Float64 | None = None
-        self._score = score
-        self._least = np.inf
-        self._since = 0
-
-    def watch(self, theta: Float64) -> bool:
-        value = self._score(theta)
-        self._since += 1
-        if value < self._least:
-            self.theta, self._least, self._since = theta.copy(), value, 0
-        return self._since >= _PATIENCE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hcal.calibrators.base import Fitted
-from hcal.calibrators.ms import FoldMatrices, fit_matrices
+from hcal.calibrators.ms import FoldMatrices
 from hcal.numerics import Float64, IntArray
 
 
@@ -15,8 +15,8 @@ class DirichletCalibration(FoldMatrices):
 
     Parameters
     ----------
-    penalty, grid, folds, max_iterations, input
-        As in :class:`hcal.calibrators.ms.MatrixScaling`.
+    penalty, folds, input
+        As in :class:`MatrixScaling`.
 
     Examples
     --------
@@ -30,4 +30,4 @@ class DirichletCalibration(FoldMatrices):
     title = "Dirichlet calibration"
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        return fit_matrices(self, "log_probs", x, y, weight, groups)
+        return self._fit_matrices("log_probs", x, y, weight, groups)

@@ -8,7 +8,8 @@ from hcal.calibrators._scaling import OneTemperature, top_hits
 from hcal.calibrators.base import Fitted
 from hcal.calibrators.parameters import parameters
 from hcal.numerics import Float64, IntArray
-from hcal.solvers.temperature import confidence_of_beta, logit_scale, solve_increasing
+from hcal.solvers.nll import unit_weight
+from hcal.solvers.temperature import logit_scale, solve_increasing, top_probability
 
 
 @parameters
@@ -43,12 +44,12 @@ class ExpectationConsistency(OneTemperature):
         low, high = self.bracket
         if not 0 < low < high:
             raise ValueError(f"bracket must be two increasing positive temperatures, got {self.bracket}")
-        scale = logit_scale(x) or 1.0
+        scale, share = logit_scale(x) or 1.0, unit_weight(weight, len(y))
         low, high = low * min(1.0, scale), high * max(1.0, scale)
-        accuracy = float(np.average(top_hits(x, y), weights=weight))
-        confidence = confidence_of_beta(x, weight)
+        accuracy = float(share @ top_hits(x, y))
         solved = solve_increasing(
-            lambda beta: confidence(beta) - accuracy, (-float(np.log(high)), -float(np.log(low)))
+            lambda beta: float(share @ top_probability(x, beta)) - accuracy,
+            (-float(np.log(high)), -float(np.log(low))),
         )
         message = (
             f"no temperature gives a mean confidence equal to the accuracy {accuracy:.4g}: {solved.message}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -65,65 +65,40 @@ class EnsembleTemperatureScaling(Calibrator):
         share = unit_weight(weight, len(y))
         start = solve_temperature(x, y, weight)
         near = float(np.log(start.beta))
-        best = minimise_scalar(lambda t: _brier(x, y, share, np.exp(t)), near - 3, near + 3, points=7)
-        beta = float(np.exp(best))
-        mix = _brier_weights(x, y, share, beta)
-        info = {"temperature": 1 / beta, "weights": [float(w) for w in mix]}
+
+        def brier(log_beta: float) -> float:
+            gram, label = _moments(x, y, share, [float(np.exp(log_beta))])
+            return float(gram[0, 0] - 2 * label[0])
+
+        beta = float(np.exp(minimise_scalar(brier, near - 3, near + 3, points=7)))
+        mix = _simplex_weights(*_moments(x, y, share, [beta, 1.0]), 1 / x.shape[1])
+        info = {"temperature": 1 / beta, "weights": mix.tolist()}
         found = TemperatureMixture(beta=np.array(beta), weights=mix)
         return Fitted(found, start.converged, start.message, info)
 
 
-def _brier(x: Float64, y: IntArray, share: Float64, beta: float) -> float:
-    """Return the mean squared error of softmax(βx)."""
-    total = 1.0
+def _moments(x: Float64, y: IntArray, share: Float64, betas: list[float]) -> tuple[Float64, Float64]:
+    """Return the mean products of softmax(βx) for every two β, and their mean probability of the label."""
+    gram, label = np.zeros((len(betas),) * 2), np.zeros(len(betas))
     for rows in row_blocks(x.shape, _BLOCK_EVENTS):
-        p = softmax(beta * x[rows])
-        label = p[np.arange(len(p)), y[rows]]
-        total += float(share[rows] @ (np.einsum("nk,nk->n", p, p) - 2 * label))
-    return total
+        parts = np.stack([softmax(beta * x[rows]) for beta in betas])
+        gram += np.einsum("n,ank,bnk->ab", share[rows], parts, parts, optimize=True)
+        label += parts[:, np.arange(parts.shape[1]), y[rows]] @ share[rows]
+    return gram, label
 
 
-def _members(x: Float64, y: IntArray, beta: float) -> Float64:
-    """Return the probability of the label under each of the three members, (N, 3)."""
-    out = np.full((len(y), 3), 1 / x.shape[1])
-    for rows in row_blocks(x.shape, _BLOCK_EVENTS):
-        at = np.arange(len(y[rows]))
-        out[rows, 0] = softmax(beta * x[rows])[at, y[rows]]
-        out[rows, 1] = softmax(x[rows])[at, y[rows]]
-    return out
+def _simplex_weights(gram: Float64, label: Float64, even: float) -> Float64:
+    """Return the simplex weights of least squared error of two members and the uniform 1/K (``even``)."""
+    from scipy.optimize import minimize
 
+    gram, label = np.pad(gram, (0, 1), constant_values=even), np.append(label, even)
 
-def _brier_weights(x: Float64, y: IntArray, share: Float64, beta: float) -> Float64:
-    """Return the simplex weights of least squared error: a quadratic form in three unknowns."""
-    gram = np.full((3, 3), 1 / x.shape[1])
-    gram[:2, :2] = 0.0
-    for rows in row_blocks(x.shape, _BLOCK_EVENTS):
-        parts = np.stack([softmax(beta * x[rows]), softmax(x[rows])])
-        gram[:2, :2] += np.einsum("n,ank,bnk->ab", share[rows], parts, parts, optimize=True)
-    return simplex_quadratic(gram, share @ _members(x, y, beta))
+    def error(w: Float64) -> tuple[float, Float64]:
+        return float(w @ gram @ w - 2 * label @ w), 2 * (gram @ w - label)
 
-
-def simplex_quadratic(gram: Float64, linear: Float64) -> Float64:
-    """Minimise wᵀGw − 2cᵀw over the simplex by trying every face; ties go to the smaller face.
-
-    Shapes: gram (M, M), linear (M,) → (M,).
-
-    >>> simplex_quadratic(np.eye(3), np.array([1.0, 0.5, 0.0]))
-    array([0.75, 0.25, 0.  ])
-    """
-    best, least = np.zeros(len(linear)), np.inf
-    for size in range(1, len(linear) + 1):
-        for face in map(list, combinations(range(len(linear)), size)):
-            # Stationary on the face: 2Gw − 2c + ν = 0 and Σw = 1.
-            system = np.block(
-                [[gram[np.ix_(face, face)], np.ones((size, 1))], [np.ones((1, size)), np.zeros((1, 1))]]
-            )
-            part = np.linalg.lstsq(system, np.r_[linear[face], 1.0], rcond=None)[0][:size]
-            if (part < 0).any():
-                continue
-            w = np.zeros(len(linear))
-            w[face] = part / part.sum()
-            value = float(w @ gram @ w - 2 * linear @ w)
-            if value < least - 1e-14:
-                best, least = w, value
-    return best
+    sums_to_1: Any = {"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like}
+    exact: Any = {"ftol": 1e-14}
+    start, box = np.array([1.0, 0.0, 0.0]), [(0.0, 1.0)] * 3
+    found = minimize(error, start, jac=True, method="SLSQP", bounds=box, constraints=sums_to_1, options=exact)
+    weights = np.clip(found.x, 0, 1)
+    return np.asarray(weights / weights.sum())

@@ -1,4 +1,4 @@
-"""Folds that do not depend on the order of the rows: dealt systematically along label and confidence."""
+"""Folds that depend neither on the order of the rows nor on their labels: dealt systematically along the scores."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import numpy as np
 from hcal.numerics import FloatArray, IntArray, log_softmax
 
 
-def deal_folds(x: FloatArray, y: IntArray, n_folds: int, groups: IntArray | None = None) -> IntArray:
-    """Return the fold (N,) of every row: each fold gets its part of every label, from unsure rows to sure ones.
+def deal_folds(x: FloatArray, n_folds: int, groups: IntArray | None = None) -> IntArray:
+    """Return the fold (N,) of every row: each fold gets its part of the rows, from one end of the scores to the other.
+
+    Labels take no part: folds that each get their share of every label repeat the noise of the labels, and what is
+    fitted on some of them then does better on the others than on new rows.
 
     Parameters
     ----------
     x : array of shape (N, K)
         Logits.
-    y : array of shape (N,)
-        Labels 0..K−1.
     n_folds : int
         At most as many are dealt as there are rows, or groups.
     groups : array of shape (N,), optional
@@ -29,26 +30,24 @@ def deal_folds(x: FloatArray, y: IntArray, n_folds: int, groups: IntArray | None
     Examples
     --------
     >>> x = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]])
-    >>> deal_folds(x, np.array([1, 1, 1, 1]), 2)
+    >>> deal_folds(x, 2)
     array([0, 1, 0, 1])
-    >>> deal_folds(x, np.array([1, 1, 1, 1]), 2, groups=np.array([7, 7, 8, 8]))
+    >>> deal_folds(x, 2, groups=np.array([7, 7, 8, 8]))
     array([0, 0, 1, 1])
     """
     log_p = log_softmax(x.astype(np.float64))
-    own = log_p[np.arange(len(y)), y]
-    # A class is known by its rows, not by its number; equal rows are told apart by the rest of their scores.
-    rarity = np.bincount(y, minlength=x.shape[1])[y]
-    mass = log_p.sum(axis=0)[y]
-    keys = (log_p.min(axis=1), log_p.max(axis=1), own, y, mass, rarity)
-    order = np.lexsort([np.round(key, 9) for key in keys])
-    fold = np.empty(len(y), dtype=np.int64)
+    p = np.exp(log_p)
+    # Along the class of most mass, which is known by its rows and not by its number; ties by the other classes.
+    mass = p.mean(axis=0)
+    order = np.lexsort([np.round(key, 9) for key in (p @ mass, log_p[:, mass.argmax()])])
+    fold = np.empty(len(x), dtype=np.int64)
     if groups is None:
-        fold[order] = np.arange(len(y)) % min(n_folds, len(y))
+        fold[order] = np.arange(len(x)) % min(n_folds, len(x))
         return fold
     # Groups are dealt in the order of their middle rows, the largest first into the emptiest fold.
     names, member = np.unique(groups, return_inverse=True)
-    place = np.empty(len(y))
-    place[order] = np.arange(len(y))
+    place = np.empty(len(x))
+    place[order] = np.arange(len(x))
     size = np.bincount(member)
     middle = np.bincount(member, weights=place) / size
     filled = np.zeros(min(n_folds, len(names)))

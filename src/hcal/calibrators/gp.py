@@ -24,6 +24,7 @@ _LEAST = 1e-4  # of ℓ, σ² and noise: far below any that matters, far above o
 _ABOVE_ZERO = 1e-100  # of s, whose logarithm is taken
 _CACHED_EVENTS = 16_384
 _CELLS = 1024
+_MOST_EVENTS = 1_000_000  # rows are thinned evenly to so many logits for the fit
 
 
 @map_type
@@ -85,8 +86,6 @@ class GaussianProcessCalibration(Calibrator):
         Of the draws.
     max_iterations : int
         Of L-BFGS.
-    max_events : int
-        Rows are thinned evenly to at most this many logits for the fit.
 
     Examples
     --------
@@ -108,7 +107,6 @@ class GaussianProcessCalibration(Calibrator):
     samples: int = 100
     random_state: int = 0
     max_iterations: int = 2000
-    max_events: int = 1_000_000
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         least, most = self.limits["samples"]
@@ -119,7 +117,7 @@ class GaussianProcessCalibration(Calibrator):
             )
         # Thinned rows still stand for all of them: the prior must not gain weight.
         total = float(len(y)) if weight is None else float(weight.sum())
-        ranked, own, kept, unit = thinned_ranks(x, y, weight, self.max_events, usual=10)  # ℓ starts at 10
+        ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS, usual=10)  # ℓ starts at 10
         low, high = float(ranked.min()), float(ranked.max())
         cells = Cells(low, (high - low) / _CELLS or 1.0, _CELLS)
         share = unit_weight(kept, len(ranked))
@@ -138,24 +136,16 @@ class GaussianProcessCalibration(Calibrator):
             known=1 - s**2,
             draws=rng.standard_normal(((self.samples + 1) // 2, x.shape[1])),
         )
-        info = {
-            "iterations": solved.iterations,
-            "length": float(length),
-            "variance": float(variance),
-            "rows": len(ranked),
-        }
+        shape = {"length": float(length), "variance": float(variance)}
+        info = {"iterations": solved.iterations, **shape, "rows": len(ranked)}
         return Fitted(found, solved.converged, solved.message, info)
 
 
 def start_parameters(inducing: Float64) -> Float64:
     """Return the start: m = 0, s = 1, ℓ = 10, σ² = 1, noise 0.01, before softplus."""
     m = len(inducing)
-
-    def inverse(value: float) -> float:
-        return float(np.log(np.expm1(value)))
-
-    rest = [inverse(10.0), inverse(1.0), inverse(0.01)]
-    return np.concatenate([np.zeros(m), np.full(m, inverse(1.0)), inducing, rest])
+    positive = np.log(np.expm1(np.repeat([1.0, 10.0, 1.0, 0.01], [m, 1, 1, 1])))
+    return np.concatenate([np.zeros(m), positive[:m], inducing, positive[m:]])
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._curves import CurvePerClass, FitCurve
+from hcal.calibrators._curves import Curve, CurvePerClass, FitCurve, pool_equal
 from hcal.calibrators._scaling import EPS
 from hcal.calibrators.parameters import parameters, whole_number
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 
 @parameters
@@ -39,13 +39,24 @@ class HistogramBinning(CurvePerClass):
 
     def _curve(self, probs: FloatArray, y: IntArray) -> FitCurve:
         edges = np.linspace(0, 1, whole_number("bins", self.bins, 1) + 1)
-        return lambda p, hit, weight: (edges[1:], _frequencies(p, hit, weight, edges))
+
+        def learner(p: Float64, hit: Float64, weight: Float64 | None) -> Curve:
+            p, mass, hits = pool_equal(p, hit, weight)
+            return edges[1:], bin_rates(p, prefix_sums(mass), prefix_sums(hits), edges[:-1], edges[1:])
+
+        return learner
 
 
-def _frequencies(p: Float64, hit: Float64, weight: Float64 | None, edges: Float64) -> Float64:
-    which = np.searchsorted(edges, np.clip(p, EPS, 1 - EPS), side="right") - 1
-    bins = len(edges) - 1
-    mass = np.bincount(which, weights=weight, minlength=bins).astype(np.float64)
-    hits = np.bincount(which, weights=hit if weight is None else hit * weight, minlength=bins)
-    filled = mass > 0
-    return np.where(filled, hits / np.where(filled, mass, 1.0), (edges[1:] + edges[:-1]) / 2)
+def bin_rates(p: Float64, mass: Float64, hits: Float64, lower: Float64, upper: Float64) -> Float64:
+    """Return the label frequency in every bin [lo, hi), the last one closed; the midpoint where it is empty.
+
+    Probabilities (n,) ascend; ``mass`` and ``hits`` (n + 1,) are prefix sums; bins (B,) may overlap.
+
+    >>> p, lower = np.array([0.2, 1.0]), np.array([0.0, 0.5])
+    >>> bin_rates(p, np.array([0.0, 4.0, 5.0]), np.array([0.0, 1.0, 2.0]), lower, lower + 0.5)
+    array([0.25, 1.  ])
+    """
+    inside = np.clip(p, EPS, 1 - EPS)
+    start, stop = np.searchsorted(inside, lower), np.searchsorted(inside, upper)
+    size = mass[stop] - mass[start]
+    return np.where(size > 0, (hits[stop] - hits[start]) / np.where(size > 0, size, 1.0), (lower + upper) / 2)

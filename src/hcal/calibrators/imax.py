@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import logit
 
 from hcal.calibrators._curves import MOST, default_floor, floor_field, normalised
-from hcal.calibrators._log_odds import log_odds
+from hcal.calibrators._log_odds import expit, log_odds
 from hcal.calibrators._scaling import EPS
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters, whole_number
 from hcal.maps.base import ProbabilityMap, array, map_type
-from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums, row_blocks
+from hcal.numerics import Float64, IntArray, prefix_sums
 from hcal.xp import Array, namespace
 
 _ITERATIONS = 200
+
+
 # The seeding visits every event some sixty times; beyond this many a seeded sample of them starts it.
 _SEEDING_EVENTS = 2_000_000
 
@@ -67,24 +69,14 @@ class IMaxBinning(Calibrator):
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         bins = whole_number("bins", self.bins, 2)
-        odds = _pooled_log_odds(x)
-        positives = np.sort(odds.reshape(x.shape[1], -1)[y, np.arange(len(y))])
+        odds = log_odds(x)
+        positives = np.sort(odds[np.arange(len(y)), y])
         # Sorted before the draws: neither the order of rows nor the numbers of classes decide the start.
-        odds.sort()
-        start = seed_centres(odds, bins, self.random_state)
-        edges = maximise_information(odds, start)
-        values = _frequencies(odds, positives, edges)
+        odds = np.sort(odds, axis=None)
+        edges = maximise_information(odds, seed_centres(odds, bins, self.random_state))
+        values = label_frequencies(odds, positives, edges)
         found = SharedBins(edges=edges, values=values, floor=default_floor(self.floor, *x.shape))
         return Fitted(found, info={"edges": edges.tolist()})
-
-
-def _pooled_log_odds(logits: FloatArray) -> Float64:
-    """All events class by class; row blocks bound the temporaries."""
-    n, k = logits.shape
-    odds = np.empty((k, n))
-    for rows in row_blocks((n, k), 1_000_000):
-        odds[:, rows] = log_odds(logits[rows]).T
-    return odds.ravel()
 
 
 def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
@@ -101,28 +93,26 @@ def seed_centres(odds: Float64, n_centres: int, random_state: int) -> Float64:
         odds = odds[rng.randint(odds.size, size=_SEEDING_EVENTS)]
     trials = 2 + int(np.log(n_centres))
     p, softplus = expit(odds), np.logaddexp(0, odds)
+
+    def divergence(centre: int) -> Float64:
+        """½KL(a‖m) + ½KL(b‖m) of Bernoullis given by log-odds, m = (a + b)/2, with the KLs written out."""
+        difference = (p - p[centre]) * (odds - odds[centre]) / 4
+        bregman = np.logaddexp(0, (odds + odds[centre]) / 2) - (softplus + softplus[centre]) / 2
+        distance: Float64 = np.maximum(difference + bregman, 0.0)
+        return distance
+
     centres = [int(rng.randint(odds.size))]
-    nearest = _divergence(odds, p, softplus, centres[0])
+    nearest = divergence(centres[0])
     for _ in range(1, n_centres):
         reach = np.cumsum(nearest)
         drawn = np.searchsorted(reach, rng.random_sample(trials) * reach[-1])
+        drawn = np.minimum(drawn, odds.size - 1)
         rng.random_sample(trials)  # the published code draws these too and drops them
-        options = [
-            np.minimum(nearest, _divergence(odds, p, softplus, int(c)))
-            for c in np.minimum(drawn, odds.size - 1)
-        ]
+        options = [np.minimum(nearest, divergence(int(c))) for c in drawn]
         best = int(np.argmin([option.sum() for option in options]))
-        centres.append(int(min(drawn[best], odds.size - 1)))
+        centres.append(int(drawn[best]))
         nearest = options[best]
     return np.sort(odds[centres])
-
-
-def _divergence(odds: Float64, p: Float64, softplus: Float64, centre: int) -> Float64:
-    """½KL(a‖m) + ½KL(b‖m) of Bernoullis given by log-odds, m = (a + b)/2, with the KLs written out."""
-    difference = (p - p[centre]) * (odds - odds[centre]) / 4
-    bregman = np.logaddexp(0, (odds + odds[centre]) / 2) - (softplus + softplus[centre]) / 2
-    distance: Float64 = np.maximum(difference + bregman, 0.0)
-    return distance
 
 
 def maximise_information(odds: Float64, representatives: Float64) -> Float64:
@@ -146,13 +136,18 @@ def maximise_information(odds: Float64, representatives: Float64) -> Float64:
 
 def _edges(representatives: Float64) -> Float64:
     """Where neighbouring representatives describe an event equally well."""
-    up = np.abs(np.diff(np.logaddexp(0, representatives)))
-    down = np.abs(np.diff(np.logaddexp(0, -representatives)))
+    up, down = (np.abs(np.diff(np.logaddexp(0, sign * representatives))) for sign in (1, -1))
     return np.sort(np.log(np.maximum(up, EPS)) - np.log(np.maximum(down, EPS)))
 
 
-def _frequencies(odds: Float64, positives: Float64, edges: Float64) -> Float64:
-    """Label frequency in each bin [lo, hi); an empty bin takes its place between its edges."""
+def label_frequencies(odds: Float64, positives: Float64, edges: Float64) -> Float64:
+    """Return the label frequency in each bin [lo, hi) of sorted log-odds, given those of the labels, sorted.
+
+    An empty bin takes its place between its edges.
+
+    >>> label_frequencies(np.array([-1.0, 1.0, 2.0]), np.array([2.0]), np.array([0.0]))
+    array([0. , 0.5])
+    """
     count = np.diff(np.searchsorted(odds, edges, side="left"), prepend=0, append=odds.size)
     hits = np.diff(np.searchsorted(positives, edges, side="left"), prepend=0, append=positives.size)
     inner = (edges[1:] + edges[:-1]) / 2

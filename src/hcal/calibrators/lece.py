@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -139,67 +139,51 @@ class LocallyEqualErrors(Calibrator):
 
     def _learn(self, x: Float64, y: IntArray, beta: float, groups: IntArray | None) -> Fitted:
         """Choose the neighbourhood on softmax(βx) and remember the rows."""
-        choice = _choose(x * beta, y, groups, self)
-        kept = len(y) if choice.threshold < 1 else 0
+        n, k = x.shape
+        work = 2.0 * n * n * k
+        if work > _MAX_WORK:
+            raise ValueError(
+                f"{self.name!r} compares all pairs of rows: {n} rows of {k} classes are {work:.1e} operations "
+                f"(limit {_MAX_WORK:.0e}, minutes of work); fit it on a subset of the rows"
+            )
+        chosen = self._choose(x * beta, y, groups)
+        kept = n if chosen["threshold"] < 1 else 0
         found = NeighbourErrors(
             beta=np.array(beta),
-            probs=softmax(beta * x[:kept]) if kept else np.empty((0, x.shape[1])),
+            probs=softmax(beta * x[:kept]) if kept else np.empty((0, k)),
             labels=y[:kept],
-            count=np.array(_count(choice.fraction, len(y)), dtype=np.int64),
-            threshold=np.array(choice.threshold),
+            count=np.array(_count(chosen["fraction"], n), dtype=np.int64),
+            threshold=np.array(chosen["threshold"]),
         )
-        return Fitted(found, info=dict(vars(choice)))
+        return Fitted(found, info=chosen)
 
-
-@dataclass(frozen=True)
-class _Choice:
-    fraction: float
-    threshold: float
-    held_out_nll: float | None  # None where nothing was chosen
+    def _choose(self, x: Float64, y: IntArray, groups: IntArray | None) -> dict[str, Any]:
+        """Return the grid point of lowest mean held-out NLL, the first one on ties (fraction outer)."""
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must lie in (0, 1], got {self.fraction!r}")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold must lie in [0, 1], got {self.threshold!r}")
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2, got {self.folds}")
+        fractions = FRACTIONS if self.fraction is None else (float(self.fraction),)
+        thresholds = THRESHOLDS if self.threshold is None else (float(self.threshold),)
+        folds = fold_sides(deal_folds(x, self.folds, groups))
+        best, loss = -1, None  # of one row or group nothing can be chosen, so nothing moves unless told
+        if len(folds) > 1 and len(fractions) * len(thresholds) > 1:
+            losses = np.mean(
+                [held_out_nll(softmax(x), y, *sides, fractions, thresholds) for sides in folds], axis=0
+            )
+            best = int(losses.argmin())
+            loss = float(losses.flat[best])
+        fraction, threshold = list(product(fractions, thresholds))[best]
+        return {"fraction": fraction, "threshold": threshold, "held_out_nll": loss}
 
 
 def _count(fraction: float, n_rows: int) -> int:
     return max(1, int(fraction * n_rows))
 
 
-def _choose(x: Float64, y: IntArray, groups: IntArray | None, params: LocallyEqualErrors) -> _Choice:
-    """Return the grid point of lowest mean held-out NLL, the first one on ties (fraction outer)."""
-    fractions = FRACTIONS if params.fraction is None else (_inside(params.fraction, "fraction", open_at=0),)
-    thresholds = THRESHOLDS if params.threshold is None else (_inside(params.threshold, "threshold"),)
-    _check_work(x, params.name)
-    if len(fractions) == len(thresholds) == 1:
-        return _Choice(fractions[0], thresholds[0], None)
-    if params.folds < 2:
-        raise ValueError(f"folds must be at least 2, got {params.folds}")
-    folds = fold_sides(deal_folds(x, y, params.folds, groups))
-    if len(folds) == 1:  # one row or group: nothing to choose on, so nothing moves unless told
-        return _Choice(fractions[-1], thresholds[-1], None)
-    probs = softmax(x)
-    losses = np.zeros((len(fractions), len(thresholds)))
-    for fit, held in folds:
-        losses += _held_out_nll(probs, y, fit, held, fractions, thresholds) / len(folds)
-    best = int(losses.argmin())
-    fraction, threshold = list(product(fractions, thresholds))[best]
-    return _Choice(fraction, threshold, float(losses.flat[best]))
-
-
-def _inside(value: float, what: str, *, open_at: float | None = None) -> float:
-    if not 0 <= value <= 1 or value == open_at:
-        raise ValueError(f"{what} must lie in {'(' if open_at == 0 else '['}0, 1], got {value!r}")
-    return float(value)
-
-
-def _check_work(logits: FloatArray, name: str) -> None:
-    n, k = logits.shape
-    work = 2.0 * n * n * k
-    if work > _MAX_WORK:
-        raise ValueError(
-            f"{name!r} compares all pairs of rows: {n} rows of {k} classes are {work:.1e} operations "
-            f"(limit {_MAX_WORK:.0e}, minutes of work); fit it on a subset of the rows"
-        )
-
-
-def _held_out_nll(
+def held_out_nll(
     probs: FloatArray,
     y: IntArray,
     fit: IntArray,
@@ -210,19 +194,16 @@ def _held_out_nll(
     """Return the mean NLL of the held-out rows at every (fraction, threshold), from one search of neighbours."""
     error = probs[fit] - one_hot(y[fit], probs.shape[1])
     counts = [_count(fraction, len(fit)) for fraction in fractions]
+    last = [count - 1 for count in counts]
     total = np.zeros((len(fractions), len(thresholds)))
     for rows in row_blocks((len(held), len(fit)), _BLOCK_DISTANCES):
-        queries, labels = probs[held[rows]], y[held[rows]]
+        queries, own = probs[held[rows]], (np.arange(len(held[rows])), y[held[rows]])
         distance = distances(queries, probs[fit])
-        limits = np.partition(distance, [c - 1 for c in counts], axis=1)[:, [c - 1 for c in counts]]
+        limits = np.partition(distance, last, axis=1)[:, last]
         for i, count in enumerate(counts):
             shift = mean_errors(distance, limits[:, i : i + 1], np.array(count), error)
             for j, threshold in enumerate(thresholds):
-                total[i, j] += _nll_sum(subtract_error(queries, shift, threshold), labels)
-    total /= len(held)
-    return total
-
-
-def _nll_sum(raw: Float64, labels: IntArray) -> float:
-    own = raw[np.arange(len(labels)), labels] / raw.sum(axis=1)
-    return float(-np.log(np.clip(own, _LOG_CLIP, 1 - _LOG_CLIP)).sum())
+                moved = subtract_error(queries, shift, threshold)
+                chance = np.clip(moved[own] / moved.sum(axis=1), _LOG_CLIP, 1 - _LOG_CLIP)
+                total[i, j] -= np.log(chance).sum()
+    return total / len(held)

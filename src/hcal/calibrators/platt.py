@@ -62,6 +62,5 @@ class PlattScaling(Calibrator):
 
     def _fit_one(self, odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
         target = platt_targets(hit, weight) if self.smooth else hit
-        mass = np.ones(len(hit)) if weight is None else weight
-        solved = increasing_logistic(np.stack([np.ones_like(odds), odds], axis=1), target, mass)
+        solved = increasing_logistic(np.stack([np.ones_like(odds), odds], axis=1), target, weight)
         return solved.theta, solved.converged

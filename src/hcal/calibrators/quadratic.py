@@ -10,7 +10,7 @@ from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray
 from hcal.xp import Array, namespace
 
-#: The smaller slope is at least this share of the larger: rows that were told apart stay so.
+#: The smaller slope of a parabola is at least this share of the larger: rows that were told apart stay so.
 _LEAST = 1e-3
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -65,7 +65,7 @@ class QuadraticScaling(Calibrator):
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         # height 0 at log-odds 0 and slope 1 at both ends: the identity
         identity = np.array([0.0, 1.0, 1.0, 0.0, 0.0])
-        found, converged = fit_events(log_odds(x), y, weight, _fit_one, identity)
+        found, converged = fit_events(log_odds(x), y, weight, _fit_parabola, identity)
         height, low_slope, high_slope, low, high = found.T
         curve = QuadraticOdds(height=height, low_slope=low_slope, high_slope=high_slope, low=low, high=high)
         return Fitted(curve, converged, "" if converged else "Newton did not converge")
@@ -84,12 +84,10 @@ def _parts(odds: Array, low: Array, high: Array) -> tuple[Array, Array]:
     return rising, odds - low - rising
 
 
-def _fit_one(odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
-    mass = np.ones(len(hit)) if weight is None else weight
-    seen = odds[mass > 0]
-    low, high = seen.min(), seen.max()
+def _fit_parabola(odds: Float64, hit: Float64, weight: Float64 | None) -> tuple[Float64, bool]:
+    low, high = odds.min(), odds.max()
     rising, falling = _parts(odds, low, high)
     design = np.stack([np.ones_like(odds), falling + _LEAST * rising, rising + _LEAST * falling], axis=1)
-    solved = increasing_logistic(design, platt_targets(hit, weight), mass)
+    solved = increasing_logistic(design, platt_targets(hit, weight), weight)
     height, a, b = solved.theta
     return np.array([height, a + _LEAST * b, b + _LEAST * a, low, high]), solved.converged

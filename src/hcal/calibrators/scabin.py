@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from hcal import xp
 from hcal.calibrators._curves import Curve, Curves, columns, default_floor, fit_curves, read_curves
-from hcal.calibrators._log_odds import expit, logistic
+from hcal.calibrators._log_odds import expit
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import parameters, whole_number
 from hcal.maps.base import array, map_type
-from hcal.numerics import Float64, IntArray, prefix_sums, softmax
-from hcal.solvers.optimise import Solution
+from hcal.numerics import Float64, IntArray, softmax
+from hcal.solvers.nll import logistic
 from hcal.xp import Array, namespace
 
 _CLIP = 1e-12
+
+
 # The L2 penalty of C = 1e10: no shrinkage in effect, but a finite optimum where a class is separable.
 _RIDGE = 1e-10
-# A class without rows keeps its p_k.
-_IDENTITY = Solution(np.array([1.0, 0.0]), 0.0, True, "", 0)
 
 
 @map_type
@@ -67,52 +69,37 @@ class ScalingBinning(Calibrator):
         n, k = x.shape
         bins = max(1, min(10 * k, n // 5)) if self.bins is None else whole_number("bins", self.bins, 1)
         probs = xp.rounded(softmax(x))
-        present = np.bincount(y, minlength=k) > 0
-        fits = [
-            _fit_platt(_log_odds(p), (y == c).astype(np.float64)) if present[c] else _IDENTITY
-            for c, p in columns(probs)
-        ]
-        slope, intercept = np.stack([fit.theta for fit in fits], axis=1)
-        curves = fit_curves(
-            _platt(probs, slope, intercept), y, weight, lambda score, _hit, _weight: _discretise(score, bins)
-        )
+        lines, failed = np.tile([[1.0], [0.0]], k), []  # a class without rows keeps its p_k
+        ridge = np.diag([_RIDGE / n / 2, 0.0])
+        for c, p in columns(probs):
+            hit = (y == c).astype(np.float64)
+            if hit.any():
+                design = np.stack([_clipped_odds(p), np.ones(n)], axis=1)
+                solved = logistic(design, hit, penalty=ridge, start=np.array([1.0, 0.0]))
+                lines[:, c] = solved.theta
+                failed += [] if solved.converged else [c]
+        curves = fit_curves(_platt(probs, *lines), y, None, lambda score, *_: _discretise(score, bins))
         floor = default_floor(self.floor, n, k)
-        found = PlattCurves(shape="step", slope=slope, intercept=intercept, floor=floor, **curves)
-        failed = [c for c, fit in enumerate(fits) if not fit.converged]
-        message = ""
-        if failed:
-            message = f"the Platt fit of {len(failed)} classes did not converge, first class {failed[0]}"
-        return Fitted(found, not failed, message, {"bins": bins})
+        found = PlattCurves(shape="step", slope=lines[0], intercept=lines[1], floor=floor, **curves)
+        message = f"the Platt fit of {len(failed)} classes did not converge, first class {failed[:1]}"
+        return Fitted(found, not failed, message if failed else "", {"bins": bins})
 
 
-def _log_odds(p: Array) -> Array:
+def _clipped_odds(p: Array) -> Array:
     xp = namespace(p)
     clipped = xp.clip(p, _CLIP, 1 - _CLIP)
     return xp.log(clipped / (1 - clipped))
 
 
 def _platt(probs: Array, slope: Array, intercept: Array) -> Array:
-    return expit(_log_odds(probs) * slope + intercept)
-
-
-def _fit_platt(x: Float64, hit: Float64) -> Solution:
-    """Minimise the mean logistic loss of slope·x + intercept."""
-    design = np.stack([x, np.ones_like(x)], axis=1)
-    ridge = np.diag([_RIDGE / len(x) / 2, 0.0])
-    return logistic(design, hit, np.ones_like(x), penalty=ridge, start=np.array([1.0, 0.0]))
+    return expit(_clipped_odds(probs) * slope + intercept)
 
 
 def _discretise(score: Float64, bins: int) -> Curve:
     """Equal-mass bins (lo, hi] of the scores; the value of a bin is the mean score in it."""
-    score = np.sort(score)
-    parts = min(bins, len(score))
-    sizes = np.full(parts, len(score) // parts)
-    sizes[: len(score) % parts] += 1
-    starts = np.cumsum(sizes)[:-1]
-    upper = np.unique(np.append((score[starts - 1] + score[starts]) / 2, 1.0))
-    stops = np.searchsorted(score, upper, side="right")
-    stops[-1] = len(score)
-    mass = np.diff(stops, prepend=0)
-    filled = mass > 0
-    total = np.diff(prefix_sums(score)[stops], prepend=0.0)
+    parts = np.array_split(np.sort(score), min(bins, len(score)))
+    upper = np.unique([*((a[-1] + b[0]) / 2 for a, b in pairwise(parts)), 1.0])
+    which = np.searchsorted(upper, score)
+    mass, total = np.bincount(which), np.bincount(which, weights=score)
+    filled = np.flatnonzero(mass)
     return upper[filled], total[filled] / mass[filled]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hcal.calibrators._scaling import OneTemperature
 from hcal.calibrators.base import Fitted
-from hcal.numerics import Float64, FloatArray, IntArray
+from hcal.numerics import Float64, IntArray
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.temperature import label_derivatives, solve_increasing, solve_temperature
 
-# Published: where α, β start, and the first step of the solver whose second evaluation fits them.
-_ALPHA, _BETA = 1.0, 1.5
-_LEARNING_RATE = 0.02
+# Published for ``sctl``: where α, β start, and the first step of the solver whose second evaluation fits them.
+_ALPHA, _BETA, _LEARNING_RATE = 1.0, 1.5, 0.02
 
 
 class ScaledClassLosses(OneTemperature):
@@ -36,61 +37,47 @@ class ScaledClassLosses(OneTemperature):
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
         start = solve_temperature(x, y, weight)
-        by_class = _ClassLosses(x, y, unit_weight(weight, len(y)))
-        alpha, beta = _fit_shape(by_class, x.shape[1])
+        share = unit_weight(weight, len(y))
+        mass = np.bincount(y, weights=share)
+        present = mass > 0
+
+        def by_class(beta: float) -> tuple[Float64, Float64]:
+            """Return the mean NLL of each present class, and its derivative in β = 1/T."""
+            rows = (np.bincount(y, weights=share * v) for v in label_derivatives(x, y, beta)[:2])
+            loss, slope = (sums[present] / mass[present] for sums in rows)
+            return loss, slope
+
+        first, slopes = by_class(1.0)
+        # d/dT = −β² d/dβ, here at T = 1; the first step of the solver is lr · min(1, 1/|g|) · g.
+        gradient = -float(class_weights(first, _ALPHA, _BETA) @ slopes)
+        alpha, beta = _ALPHA, _BETA
+        if len(first) > 1 and gradient != 0:
+            second, _ = by_class(1 / (1 - _LEARNING_RATE * min(1.0, 1 / abs(gradient)) * gradient))
+            alpha, beta = _fit_shape(first, second, max(0.1, 0.5 * float(np.log(x.shape[1]))))
 
         def slope(inverse_temperature: float) -> float:
-            losses, slopes = by_class.at(inverse_temperature)
+            losses, slopes = by_class(inverse_temperature)
             return float(class_weights(losses, alpha, beta) @ slopes)
 
-        shape = {"alpha": alpha, "beta": beta}
-        if not start.converged:  # no finite temperature by NLL: the weighted one has none either
-            return self._found(start.beta, False, start.message, **shape)
-        near = float(np.log(start.beta))
-        solved = solve_increasing(slope, (near - 3, near + 3))
-        if not solved.converged:
+        near, found = float(np.log(start.beta)), start
+        if start.converged:  # without a finite temperature by NLL the weighted one has none either
+            solved = solve_increasing(slope, (near - 3, near + 3))
             message = "no root near the temperature of least NLL, which is kept"
-            return self._found(start.beta, False, message, **shape)
-        return self._found(solved.beta, True, "", **shape)
+            found = solved if solved.converged else replace(start, converged=False, message=message)
+        return self._found(found.beta, found.converged, found.message, alpha=alpha, beta=beta)
 
 
-class _ClassLosses:
-    """The mean NLL of each present class, and its derivative in β = 1/T."""
-
-    def __init__(self, logits: FloatArray, y: IntArray, weight: Float64) -> None:
-        mass = np.bincount(y, weights=weight)
-        self.present = np.flatnonzero(mass > 0)
-        self._share = mass[self.present]
-        self._logits, self._y, self._weight = logits, y, weight
-
-    def at(self, beta: float) -> tuple[Float64, Float64]:
-        loss, slope = label_derivatives(self._logits, self._y, beta)
-        return self._mean(loss), self._mean(slope)
-
-    def _mean(self, per_row: Float64) -> Float64:
-        mean: Float64 = np.bincount(self._y, weights=self._weight * per_row)[self.present] / self._share
-        return mean
-
-
-def _fit_shape(by_class: _ClassLosses, n_classes: int) -> tuple[float, float]:
-    """Fit α and β as published: at the second evaluation of the loss, one quasi-Newton step after T = 1."""
+def _fit_shape(first: Float64, second: Float64, most: float) -> tuple[float, float]:
+    """Fit α in [0.1, most] and β as published: at the second evaluation of the class losses."""
     from scipy.optimize import minimize
-
-    first, slopes = by_class.at(1.0)
-    # d/dT = −β² d/dβ, here at T = 1; the first step of the solver is lr · min(1, 1/|g|) · g.
-    gradient = -float(class_weights(first, _ALPHA, _BETA) @ slopes)
-    if len(first) < 2 or gradient == 0:
-        return _ALPHA, _BETA
-    second, _ = by_class.at(1 / (1 - _LEARNING_RATE * min(1.0, 1 / abs(gradient)) * gradient))
-    alpha_top = max(0.1, 0.5 * float(np.log(n_classes)))
 
     def mismatch(shape: Float64) -> float:
         scale = class_weights(second, shape[0], shape[1]) - 1
         return float(np.linalg.norm(first - scale * (second - first) - second.mean()))
 
-    start = [min(_ALPHA, alpha_top), _BETA]
-    found = minimize(mismatch, start, method="SLSQP", bounds=[(0.1, alpha_top), (1.5, 2.0)])
-    return float(np.clip(found.x[0], 0.1, alpha_top)), float(np.clip(found.x[1], 1.5, 2.0))
+    start = [min(_ALPHA, most), _BETA]
+    found = minimize(mismatch, start, method="SLSQP", bounds=[(0.1, most), (1.5, 2.0)])
+    return float(np.clip(found.x[0], 0.1, most)), float(np.clip(found.x[1], 1.5, 2.0))
 
 
 def class_weights(losses: Float64, alpha: float, beta: float) -> Float64:

@@ -6,27 +6,27 @@ from functools import partial
 
 import numpy as np
 from scipy.optimize import isotonic_regression
-from scipy.special import expit
 
 from hcal import xp
 from hcal.calibrators._curves import Curve, check_curves, fit_curves, pool_equal, read_curves
 from hcal.calibrators._log_odds import (
     OddsMap,
+    event_labels,
     events,
+    expit,
     increasing_logistic,
     log_odds,
-    logistic,
     platt_targets,
 )
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import parameters, whole_number
 from hcal.maps.base import array, map_type
 from hcal.numerics import Float64, IntArray, run_starts
+from hcal.solvers.nll import logistic
 from hcal.xp import Array
 
-#: Rows enter the fit as at most so many groups of neighbours: the curve cannot tell more apart.
+#: Rows enter the spline's fit as at most so many groups of neighbours: the curve cannot tell more apart.
 _GROUPS = 512
-_KNOTS = 12
 #: The spline is kept as a polygon of so many points from one knot to the next.
 _STEPS = 8
 #: Penalties tried, in units of (range of the log-odds)³ on the mean log-loss.
@@ -92,35 +92,28 @@ class SmoothSpline(Calibrator):
     weighted = True
     map_types = (OddsCurves,)
 
-    knots: int = _KNOTS
+    knots: int = 12
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        if self.knots < 2:
-            raise ValueError(f"knots must be at least 2, got {self.knots!r}")
+        learner = partial(_fit_spline, whole_number("knots", self.knots, 2))
         # Beyond e^±1e6 rows say nothing new, and the cube of the range must be a number.
         odds = np.clip(xp.rounded(log_odds(x)), -1e6, 1e6)
-        if np.count_nonzero(np.bincount(y, weights=weight)) < 2:
-            y = np.full_like(y, -1)  # one class only: nothing to learn a curve from
-        own = y if odds.shape[1] > 2 else y - 1  # the only event of two classes is class 1
-        used = events(odds)
-        # Labels outside the columns are misses of all of them.
-        labels = np.where((own >= 0) & (own < used.shape[1]), own, used.shape[1])
-        return Fitted(OddsCurves(**fit_curves(used, labels, weight, partial(_fit_curve, self.knots))))
+        return Fitted(OddsCurves(**fit_curves(events(odds), event_labels(y, x.shape[1]), weight, learner)))
 
 
-def _fit_curve(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Curve:
+def _fit_spline(n_knots: int, odds: Float64, hit: Float64, weight: Float64 | None) -> Curve:
     """Return knots and the spline's values there."""
     x, mass, hits = _grouped(*pool_equal(odds, hit, weight))
     targets = platt_targets(np.array([0.0, 1.0]), np.array([mass.sum() - hits.sum(), hits.sum()]))
     target = targets[0] + (targets[1] - targets[0]) * hits / mass
     affine = increasing_logistic(np.stack([np.ones_like(x), x], axis=1), target, mass).theta
     at = _apart(np.quantile(x, np.linspace(0, 1, n_knots), method="inverted_cdf"))
+    values = affine[0] + affine[1] * at
     if len(at) < 4:
-        return at, affine[0] + affine[1] * at
+        return at, values
     # A column a knot: the spline that is 1 there and 0 at the others.
     design, bending = _natural(at, np.eye(len(at)), x), _bending(at) * (at[-1] - at[0]) ** 3
-    values, best = affine[0] + affine[1] * at, np.inf
-    chosen = values
+    best, chosen = np.inf, values
     for penalty in _PENALTIES[::-1]:  # from stiff to loose, each from the one before
         values = logistic(design, target, mass, penalty=penalty * bending, start=values).theta
         error = _left_out(design, values, mass, hits, targets, penalty * bending)
@@ -134,8 +127,8 @@ def _increasing(knots: Float64, values: Float64, x: Float64, mass: Float64, *, s
 
     A flat stretch gets a thousandth of the affine slope: rows that were told apart stay so.
     """
-    steps = np.linspace(0, 1, _STEPS, endpoint=False)
-    fine = np.append((knots[:-1, None] + np.diff(knots)[:, None] * steps).ravel(), knots[-1])
+    steps = np.arange(_STEPS * (len(knots) - 1) + 1) / _STEPS
+    fine = np.interp(steps, np.arange(len(knots)), knots)
     curve = _natural(knots, values, fine)
     if (np.diff(curve) <= 0).any():
         density = np.histogram(x, np.append(fine, np.inf), weights=mass)[0] + 1e-3 * mass.sum() / len(fine)
@@ -158,36 +151,30 @@ def _grouped(x: Float64, mass: Float64, hits: Float64) -> tuple[Float64, Float64
     if len(x) <= _GROUPS:
         return x, mass, hits
     before = np.concatenate([[0.0], np.cumsum(mass)[:-1]]) / mass.sum()
-    group = np.minimum((before * _GROUPS * (1 + 1e-12)).astype(np.int64), _GROUPS - 1)
-    first = run_starts(group)
+    first = run_starts((before * _GROUPS * (1 + 1e-12)).astype(np.int64))
     total = np.add.reduceat(mass, first)
     return np.add.reduceat(x * mass, first) / total, total, np.add.reduceat(hits, first)
 
 
-def _natural(knots: Float64, values: Float64, x: Float64) -> Float64:
+def _natural(knots: Float64, values: Float64, x: Float64, derivative: int = 0) -> Float64:
     """Return the natural cubic splines through values (G, ...) at the knots (G,), at x; straight outside."""
     from scipy.interpolate import CubicSpline
 
     spline = CubicSpline(knots, values, bc_type="natural")
     inside = np.clip(x, knots[0], knots[-1])
     beyond = (x - inside).reshape((-1,) + (1,) * (values.ndim - 1))
-    out: Float64 = spline(inside) + beyond * spline(inside, 1)
+    out: Float64 = spline(inside, derivative) + beyond * spline(inside, derivative + 1)
     return out
 
 
 def _bending(knots: Float64) -> Float64:
-    """Return the matrix of ∫s″² as a quadratic form of the values at the knots (Green & Silverman, 2.1)."""
-    h = np.diff(knots)
-    n = len(knots)
-    q = np.zeros((n, n - 2))
-    r = np.zeros((n - 2, n - 2))
-    for j in range(n - 2):
-        q[j : j + 3, j] = 1 / h[j], -1 / h[j] - 1 / h[j + 1], 1 / h[j + 1]
-        r[j, j] = (h[j] + h[j + 1]) / 3
-        if j + 1 < n - 2:
-            r[j, j + 1] = r[j + 1, j] = h[j + 1] / 6
-    form: Float64 = q @ np.linalg.solve(r, q.T)
-    return (form + form.T) / 2
+    """Return the matrix of ∫s″² as a quadratic form of the values at the knots: s″ is linear between them."""
+    second = _natural(knots, np.eye(len(knots)), knots, 2)
+    low, high, width = second[:-1], second[1:], np.diff(knots)[:, None]
+    ends = low.T @ (width * low) + high.T @ (width * high)
+    across = low.T @ (width * high)
+    form: Float64 = (ends + (across + across.T) / 2) / 3
+    return form
 
 
 def _left_out(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters
-from hcal.calibrators.svs import FirstStage, fit_stages
+from hcal.calibrators.svs import FirstStage, StructuredScaling
 from hcal.maps.base import Map, array, map_type
-from hcal.numerics import Float64, IntArray
-from hcal.solvers.families import MatrixScaling
+from hcal.numerics import Float64
+from hcal.solvers.families import Family
+from hcal.solvers.families import MatrixScaling as MatrixFamily
 from hcal.xp import Array, namespace
 
 
@@ -26,11 +25,11 @@ class StructuredMatrix(Map):
         return namespace(x).log_softmax(self.first(x) @ self.matrix.T + self.offsets)
 
 
-@parameters
-class StructuredMatrixScaling(Calibrator):
+class StructuredMatrixScaling(StructuredScaling):
     """Temperature scaling, then softmax(x + D x + b), D full, penalised in three parts. No tuning.
 
-    As ``svs`` with penalty (K/N)‖b‖² + (K/N) Σ D_ii² + (K(K − 1)/N) Σ_{i≠j} D_ij², times ``strength``.
+    As ``svs`` with penalty (K/N)‖b‖² + (K/N) Σ D_ii² + (K(K − 1)/N) Σ_{i≠j} D_ij², times ``strength``. Above 300
+    classes at most 30 iterations are made.
 
     Berta, Holzmüller, Jordan, Bach: Structured Matrix Scaling for Multi-Class Calibration, 2025.
 
@@ -38,9 +37,6 @@ class StructuredMatrixScaling(Calibrator):
     ----------
     strength : float
         λ of all three penalties.
-    max_iterations : int
-        Above 300 classes at most 30 are made, until one gains less than 1e-6: each costs two products with a
-        K×K matrix.
 
     Examples
     --------
@@ -52,26 +48,21 @@ class StructuredMatrixScaling(Calibrator):
 
     name = "sms"
     title = "Structured matrix scaling"
-    weighted = True
     map_types = (StructuredMatrix, FirstStage)
 
-    strength: float = 1.0
-    max_iterations: int = 500
+    def _family(self, n_classes: int) -> tuple[Family, Float64]:
+        return MatrixFamily(n_classes), matrix_strength(n_classes, 1.0, n_classes - 1.0, 1.0)
 
-    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        k = x.shape[1]
-        one = self.strength * k / (len(y) if weight is None else weight.sum())
-        limit = self.max_iterations if k <= 300 else min(self.max_iterations, 30)
-        first, theta, told = fit_stages(MatrixScaling(k), matrix_strength(k, one), limit, x, y, weight)
-        found = StructuredMatrix(first=first, matrix=theta[: k * k].reshape(k, k), offsets=theta[k * k :])
-        return Fitted(found, **told)
+    def _map(self, first: FirstStage, theta: Float64) -> Map:
+        k = int(np.sqrt(len(theta)))  # θ holds k² + k numbers
+        return StructuredMatrix(first=first, matrix=theta[: k * k].reshape(k, k), offsets=theta[k * k :])
 
 
-def matrix_strength(n_classes: int, one: float) -> Float64:
-    """Return the strength (K² + K,) on the matrix map: K − 1 times as much off the diagonal.
+def matrix_strength(n_classes: int, diagonal: float, off: float, offsets: float) -> Float64:
+    """Return how strongly the entries of a matrix, row by row, and the offsets are held: (K² + K,).
 
-    >>> matrix_strength(3, 1.0)[:4]
-    array([1., 2., 2., 2.])
+    >>> matrix_strength(2, 1.0, 3.0, 0.5)
+    array([1. , 3. , 3. , 1. , 0.5, 0.5])
     """
-    matrix = np.where(np.eye(n_classes, dtype=bool), one, one * (n_classes - 1))
-    return np.concatenate([matrix.ravel(), np.full(n_classes, one)])
+    matrix = np.where(np.eye(n_classes, dtype=bool), diagonal, off)
+    return np.concatenate([matrix.ravel(), np.full(n_classes, offsets)])

@@ -12,7 +12,7 @@ from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import minimise_scalar
 from hcal.solvers.temperature import solve_temperature, top_probability
 
-_EMPTY = 1e-5  # the least mass of a bin, in rows: the published guard against empty bins
+_EMPTY = 1e-5  # the least mass of a soft bin, in rows: the published guard against empty bins
 
 
 @parameters

@@ -1,8 +1,8 @@
-"""Structured vector scaling (Berta et al., 2025), and the two stages that ``sms`` shares with it."""
+"""Structured vector scaling (Berta et al., 2025), and what ``sms`` shares with it."""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
 
 import numpy as np
 
@@ -46,7 +46,39 @@ class StructuredVector(Map):
 
 
 @parameters
-class StructuredVectorScaling(Calibrator):
+class StructuredScaling(Calibrator):
+    """Temperature scaling, then a linear map held to the identity by a ridge penalty that fades as 1/N."""
+
+    weighted = True
+
+    strength: float = 1.0
+
+    @abstractmethod
+    def _family(self, n_classes: int) -> tuple[Family, Float64]:
+        """Return what the second stage fits, and how strongly each parameter is held."""
+
+    @abstractmethod
+    def _map(self, first: FirstStage, theta: Float64) -> Map:
+        """Return the map of fitted parameters."""
+
+    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
+        n, k = float(len(y)) if weight is None else float(weight.sum()), x.shape[1]
+        temperature = solve_temperature(x, y, weight)
+        first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (n + 1)))
+        family, held = self._family(k)
+        # Large problems stop at what no test set could tell apart, and a matrix soon: each step costs two products.
+        solved = fit_nll(
+            family, first(x), y, weight, penalty=Ridge(self.strength * k / n * held, family.start),
+            max_iterations=30 if k > 300 and len(held) > 2 * k else 500, gain=1e-12 if k <= 300 else 1e-6,
+        )  # fmt: skip
+        # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
+        message = temperature.message if solved.converged else solved.message
+        info = {"temperature": 1 / temperature.beta, "iterations": solved.iterations}
+        converged = solved.converged and temperature.converged
+        return Fitted(self._map(first, solved.theta), converged, message, info)
+
+
+class StructuredVectorScaling(StructuredScaling):
     """Temperature scaling, then softmax((1 + v) ⊙ x + b) with a penalty that fades as 1/N. No tuning.
 
     x = log((1 − ε) softmax(z/T) + ε/K) with ε = 1/(N + 1); mean NLL + strength · (K/N)(‖v‖² + ‖b‖²).
@@ -57,7 +89,6 @@ class StructuredVectorScaling(Calibrator):
     ----------
     strength : float
         λ of both penalties.
-    max_iterations : int
 
     Examples
     --------
@@ -69,44 +100,11 @@ class StructuredVectorScaling(Calibrator):
 
     name = "svs"
     title = "Structured vector scaling"
-    weighted = True
     map_types = (StructuredVector, FirstStage)
 
-    strength: float = 1.0
-    max_iterations: int = 500
+    def _family(self, n_classes: int) -> tuple[Family, Float64]:
+        return ClassLinear(n_classes), np.ones(2 * n_classes)
 
-    def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        k = x.shape[1]
-        strength = np.full(2 * k, self.strength * k / (len(y) if weight is None else weight.sum()))
-        first, theta, told = fit_stages(ClassLinear(k), strength, self.max_iterations, x, y, weight)
+    def _map(self, first: FirstStage, theta: Float64) -> Map:
         weights, offsets = np.split(theta, 2)
-        return Fitted(StructuredVector(first=first, weights=weights, offsets=offsets), **told)
-
-
-def fit_stages(
-    family: Family,
-    strength: Float64,
-    max_iterations: int,
-    x: Float64,
-    y: IntArray,
-    weight: Float64 | None,
-) -> tuple[FirstStage, Float64, dict[str, Any]]:
-    """Fit the temperature, then θ by mean NLL + ridge penalty of the distance to the identity map.
-
-    ``strength`` (P,) is the penalty's for every parameter. Returns the first stage, θ, and what ``Fitted`` takes
-    beside the map.
-    """
-    total = float(len(y)) if weight is None else float(weight.sum())
-    temperature = solve_temperature(x, y, weight)
-    first = FirstStage(beta=np.array(temperature.beta), epsilon=np.array(1 / (total + 1)))
-    # Large problems stop at what no test set could tell apart.
-    gain = 1e-12 if x.shape[1] <= 300 else 1e-6
-    ridge = Ridge(strength, family.start)
-    solved = fit_nll(family, first(x), y, weight, penalty=ridge, max_iterations=max_iterations, gain=gain)
-    # The mixed uniform and the penalty make the second stage well-posed whatever the first one met.
-    told = {
-        "converged": solved.converged and temperature.converged,
-        "message": solved.message if not solved.converged else temperature.message,
-        "info": {"temperature": 1 / temperature.beta, "iterations": solved.iterations},
-    }
-    return first, solved.theta, told
+        return StructuredVector(first=first, weights=weights, offsets=offsets)

@@ -18,7 +18,7 @@ class TemperatureThenLocallyEqualErrors(LocallyEqualErrors):
     Parameters
     ----------
     fraction, threshold, folds, input
-        As in :class:`hcal.calibrators.lece.LocallyEqualErrors`.
+        As in :class:`LocallyEqualErrors`.
 
     Examples
     --------

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from hcal.calibrators._scaling import Temperature
-from hcal.calibrators.base import Calibrator, Fitted
+from hcal.calibrators._scaling import OneTemperature, Temperature
+from hcal.calibrators.base import Fitted
 from hcal.numerics import Float64, IntArray
 
 
-class Uncalibrated(Calibrator):
+class Uncalibrated(OneTemperature):
     """The identity, so that "before" stands in every comparison as a row of its own.
 
     Examples
@@ -20,9 +20,6 @@ class Uncalibrated(Calibrator):
 
     name = "uncal"
     title = "Uncalibrated"
-    preserves = "order"
-    weighted = True
-    map_types = (Temperature,)
     floored = False  # "before" is what the classifier said
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:

@@ -29,27 +29,21 @@ class Bet(NamedTuple):
 
 
 def _family(
-    sizes: Sequence[float], threshold: float, shifts: Sequence[str], slopes: Sequence[str]
+    sizes: Sequence[float], high: float, shifts: tuple[str, str], slopes: tuple[str, str]
 ) -> list[Bet]:
-    """Bets that claims are too high or too low, everywhere or above a threshold, and too extreme or too little."""
-    every = [
-        (words, sign, at) for at in (0.0, threshold) for words, sign in zip(shifts, (-1, 1), strict=True)
-    ]
-    bets = [Bet(words + (f" at or above {at:g}" if at else ""), 1.0, sign * size, at)
-            for words, sign, at in every for size in sizes]  # fmt: skip
+    """Bets that claims are too high or too low, everywhere or from ``high`` on, and too extreme or too little."""
+    bets = []
+    for threshold, where in ((0.0, ""), (high, f" at or above {high:g}")):
+        for words, sign in zip(shifts, (-1, 1), strict=True):
+            bets += [Bet(words + where, 1.0, sign * size, threshold) for size in sizes]
     return [*bets, Bet(slopes[0], slope=0.75), Bet(slopes[1], slope=1.33)]
 
 
-_CONFIDENCE = ("over-confident", "under-confident")
-#: Temperatures of the whole vector: above 1 the truth is flatter than the claim.
-TEMPERATURES = (1.15, 1.35, 1.8, 0.87, 0.74, 0.55)
-#: What each family of events is bet to be: the top label, every class's probability, the whole vector.
+_CONFIDENCE, _RATE = ("over-confident", "under-confident"), ("stated too high", "stated too low")
+#: What each family of events is bet to be: the top label, and every class's probability.
 FAMILIES = {
     "top-label": _family((0.15, 0.4, 1.0), 0.9, _CONFIDENCE, _CONFIDENCE),
-    "class-wise": _family(
-        (0.3, 0.9), 0.5, ("stated too high", "stated too low"), ("too extreme", "not extreme enough")
-    ),
-    "vector": [Bet(_CONFIDENCE[t < 1], slope=1 / t) for t in TEMPERATURES],
+    "class-wise": _family((0.3, 0.9), 0.5, _RATE, ("too extreme", "not extreme enough")),
 }
 
 
@@ -76,26 +70,6 @@ def log_payoffs(p: Any, c: Any, bets: list[Bet], tolerance: Any) -> NDArray[np.f
         against = np.clip(q, low, high)
     won, lost = np.log(q / against), np.log1p((against - q) / (1 - against))
     return np.asarray(np.where(np.asarray(c, dtype=bool)[..., None], won, lost))
-
-
-def log_vector_payoffs(probs: Any, y: Any) -> NDArray[np.float64]:
-    """Return the logarithm of what each temperature pays on each row: q_y / f_y, q ∝ f^(1/T).
-
-    Shapes: probs (N, K), y (N,) → (N, E).
-
-    >>> f = np.array([[0.2, 0.8], [0.2, 0.8]])
-    >>> pays = np.exp(log_vector_payoffs(f, np.array([0, 1])))
-    >>> np.allclose(0.2 * pays[0] + 0.8 * pays[1], 1)
-    True
-    """
-    # A claim of 0 is bet against as if it were a little more: that only costs the gambler.
-    logs = np.log(np.maximum(np.asarray(probs, dtype=np.float64), 1e-12))
-    own = logs[np.arange(len(logs)), y]
-    columns = []
-    for bet in FAMILIES["vector"]:
-        tempered = np.exp(bet.slope * logs)
-        columns.append(bet.slope * own - np.log(tempered.sum(axis=1)) - own)
-    return np.stack(columns, axis=1)
 
 
 # -- capital ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import xlog1py, xlogy
 
 from hcal.numerics import Float64 as Vector
 
@@ -45,7 +46,10 @@ def kl_upper(c: ArrayLike, reach: ArrayLike) -> Vector:
     array([0.0295, 0.6206, 1.    ])
     """
     c, reach = np.broadcast_arrays(np.asarray(c, np.float64), np.asarray(reach, np.float64))
-    q = np.minimum(c + np.sqrt(reach / 2), np.nextafter(1.0, 0))  # Pinsker: kl(c, q) ≥ 2(q − c)²
+    # kl(c, q) ≥ 2(q − c)², and ≥ −(1 − c)·log(1 − q) − entropy(c), without which a start next to 1 would stay there.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q = -np.expm1((xlogy(c, c) + xlog1py(1 - c, -c) - reach) / (1 - c))
+    q = np.minimum(np.fmin(q, c + np.sqrt(reach / 2)), np.nextafter(1.0, 0))
     for _ in range(_STEPS):
         with np.errstate(divide="ignore", invalid="ignore"):
             step = np.nan_to_num((kl(c, q) - reach) * q * (1 - q) / (q - c), posinf=0.0, neginf=0.0)

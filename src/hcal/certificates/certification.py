@@ -16,7 +16,6 @@ from hcal.certificates.sources import CertificateStream, Names, Rows, certify_so
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import brier_rows
-from hcal.numerics import softmax
 
 if TYPE_CHECKING:
     from hcal.calibrators.base import Calibrator
@@ -122,14 +121,8 @@ def certify(
             raise ValueError(f"baseline has {other.k} classes, probs has {sample.k}")
         return certify_gain(brier_rows(other), brier_rows(sample), failure, random_state)
 
-    return certify_source(
-        Rows(sample, groups, _positive(positive, sample.k, names)),
-        found,
-        level=level,
-        tolerance=tolerance,
-        names=names,
-        gain=None if baseline is None else gain,
-    )
+    rows = Rows(sample, groups, _positive(positive, sample.k, names))
+    return certify_source(rows, found, level, tolerance, names, None if baseline is None else gain)
 
 
 def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
@@ -141,7 +134,7 @@ def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
         return probs
     if y is None:
         raise ValueError("y is missing: pass integer labels of shape (N,)")
-    return Sample(probs if input == "probs" else softmax(inputs.check_logits(probs, input=input)[0]), y)
+    return Sample(inputs.to_probs(probs, input), y)
 
 
 def _positive(positive: int | str, k: int, names: Names) -> int:
@@ -152,14 +145,7 @@ def _positive(positive: int | str, k: int, names: Names) -> int:
 
 
 def _out_of_fold(
-    method: Any,
-    scores: Any,
-    y: Any,
-    failure: float,
-    n_folds: int,
-    random_state: int,
-    classes: Any,
-    positive: Any,
+    method: Any, scores: Any, y: Any, failure: float, n_folds: int, seed: int, classes: Any, positive: Any
 ) -> OutOfFoldCertificate:
     """Certify each fold's predictions by itself, and average.
 
@@ -181,13 +167,12 @@ def _out_of_fold(
         raise ValueError(f"n_folds must lie between 2 and half the rows ({n // 2}), got {n_folds}")
     given, number = inputs.to_numpy(scores, "scores")[0], _positive(positive, k, names)
     fold = np.empty(n, dtype=np.int64)
-    fold[np.random.default_rng(random_state).permutation(n)] = np.arange(n) % n_folds
+    fold[np.random.default_rng(seed).permutation(n)] = np.arange(n) % n_folds
     folds, probs = [], np.empty(x.shape)
     for held in (fold == j for j in range(n_folds)):
         probs[held] = method.clone().fit(given[~held], labels[~held]).predict_proba(given[held])
-        folds.append(
-            headline(Rows(Sample(probs[held], labels[held]), None, number), failure / n_folds, names)
-        )
+        part = Rows(Sample(probs[held], labels[held]), None, number)
+        folds.append(headline(part, failure / n_folds, names))
     pooled = headline(Rows(Sample(probs, labels), None, number), failure, names)
     *overall, bound = np.average([(*f.overall, f.bound) for f in folds], axis=0, weights=[f.n for f in folds])
     wrong = sum(f.exact_refuted for f in folds)
@@ -234,20 +219,19 @@ def certify_batches(
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
     function = partial(_certify_piece, empty, calibrator)
     whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance, size=len)
-    return whole.certify(level=level, classes=source.classes)
+    return whole.result(level, classes=source.classes)
 
 
 def _certify_piece(
     empty: Callable[[], CertificateStream], calibrator: Calibrator | None, piece: Piece
 ) -> CertificateStream:
     from hcal.io.blocks import read_piece, rows_from
-    from hcal.io.probabilities import to_probs
 
     part = empty()
     for batch in read_piece(piece):
         with rows_from(batch.start):
             if calibrator is None:
-                part.update(to_probs(batch.scores, batch.kind), batch.y, batch.groups)
+                part.update(inputs.to_probs(batch.scores, batch.kind), batch.y, batch.groups)
                 continue
             x = inputs.check_logits(batch.scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
             part.update(calibrator.predict_proba(batch.scores), batch.y, batch.groups, logits=x)

@@ -10,18 +10,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
-from hcal.certificates.windows import (
-    Band,
-    EventTable,
-    MonotoneBand,
-    Windows,
-    deepest_level,
-    discrete_values,
-    find_band,
-    find_windows,
-    monotone_band,
-    table_of_rows,
-)
+from hcal.certificates.windows import Band, EventTable, Windows, deepest_level, find_band, find_windows
 from hcal.numerics import Float64
 
 #: Nobody is told to collect more rows than this.
@@ -165,7 +154,7 @@ class EventCertificate:
     def _posterior(self) -> tuple[Float64, Float64, Float64]:
         """Share of the rows, mean and standard deviation of the gap of each window."""
         w = self.windows
-        level = -1 if discrete_values(self.table) else min(w.levels[-1], 4)
+        level = -1 if self.table.discrete else min(int(w.level.max()), 4)
         here = (w.level == level) & (w.aligned > 0)
         rows, gap = w.rows[here], (w.stated - w.observed)[here]
         rate = (w.observed[here] * rows + 0.5) / (rows + 1)
@@ -196,7 +185,7 @@ class EventCertificate:
     def at_most(self) -> dict[int, float]:
         """For each resolution, how far off any of its windows can be."""
         w = self.windows
-        return {level: float(w.at_most[w.level == level].max()) for level in w.levels}
+        return {level: float(w.at_most[w.level == level].max()) for level in range(int(w.level.max()) + 1)}
 
     @cached_property
     def refutation(self) -> Refutation | None:
@@ -224,15 +213,10 @@ class EventCertificate:
     @property
     def discrete_error(self) -> float | None:
         """Upper bound on the ECE of a predictor with few values, else None: it cannot be bounded."""
-        if not discrete_values(self.table):
+        if not self.table.discrete:
             return None
         single = self.windows.level == -1
         return float(self.windows.at_most[single] @ self.windows.rows[single] / self.table.n)
-
-    @property
-    def monotone(self) -> MonotoneBand:
-        """What follows if the truth does not fall as the claim rises: a band of the truth, and a bound of the ECE."""
-        return monotone_band(self.table, self.windows)
 
     def rows_needed(self, bound: float) -> int | None:
         """Return about how many rows would prove a smooth error of at most ``bound``.
@@ -306,4 +290,4 @@ class EventCertificate:
 
 def certify_event(name: str, p: Any, c: Any, *, failure: float = 0.05) -> EventCertificate:
     """Certify one event from claimed probabilities (N,) and marks (N,), but for a probability of failure."""
-    return EventCertificate(name, table_of_rows(np.asarray(p), np.asarray(c)), failure)
+    return EventCertificate(name, EventTable.of_rows(np.asarray(p), np.asarray(c)), failure)

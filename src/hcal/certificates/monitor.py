@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from hcal import inputs
-from hcal.certificates.bets import FAMILIES, Gamblers, log_average, log_payoffs, log_vector_payoffs
+from hcal.certificates.bets import FAMILIES, Gamblers, log_average, log_payoffs
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
@@ -47,10 +47,10 @@ class Alarm:
     ----------
     row : int
         How many rows had been seen.
-    family : {"top-label", "class-wise", "vector"}
+    family : {"top-label", "class-wise"}
         Which family held most of the evidence.
     event : str
-        The top label, a class, or the whole vector.
+        The top label, or a class.
     direction : str
         Such as ``"over-confident"`` or ``"stated too low at or above 0.5"``.
     evidence : float
@@ -58,7 +58,7 @@ class Alarm:
     rows : int
         Recent rows that ``stated`` and ``observed`` are averages of: the last ones up to ``last``.
     stated, observed : float
-        Mean probability of the event (of the top label for the whole vector), and how often it happened.
+        Mean probability of the event, and how often it happened.
     last : int
         How many rows had been seen when it was raised last.
     until : int or None
@@ -95,8 +95,7 @@ class Monitor:
         Probability of a false alarm over all time, however often one looks.
     tolerance : float or "auto"
         Events that are off by at most this are no reason for an alarm; 0 for any miscalibration. ``"auto"``
-        takes 5 points for an event of one half and less for rarer ones, from the first probabilities. With
-        a tolerance the top label and the classes are checked, without one the whole vector too.
+        takes 5 points for an event of one half and less for rarer ones, from the first probabilities.
     positive : int
         The class that is checked where there are two.
     classes : sequence of K str or int, optional
@@ -207,10 +206,9 @@ class Monitor:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        """Deal a capital of 1. The whole vector has no tolerance: with one it is left out."""
-        many = {"class-wise": len(self._allowed) - 1}
-        chosen = [f for f in FAMILIES if f != "vector" or not self.tolerance]
-        self._gamblers = {f: Gamblers(many.get(f, 1), len(FAMILIES[f])) for f in chosen}
+        """Deal a capital of 1."""
+        many = {"top-label": 1, "class-wise": len(self._allowed) - 1}
+        self._gamblers = {f: Gamblers(many[f], len(bets)) for f, bets in FAMILIES.items()}
 
     def _claims(self, p: Float64, y: IntArray) -> tuple[Float64, Float64]:
         """Return claims and marks of the top label and of every checked class, (N, 1 + C) each."""
@@ -223,13 +221,8 @@ class Monitor:
         claims, marks = self._claims(p, y)
         capitals = []
         for family, gamblers in self._gamblers.items():
-            if family == "vector":
-                logs = log_vector_payoffs(p, y)[:, None]
-            else:
-                events = slice(0, 1) if family == "top-label" else slice(1, None)
-                logs = log_payoffs(
-                    claims[:, events], marks[:, events], FAMILIES[family], self._allowed[events]
-                )
+            events = slice(0, 1) if family == "top-label" else slice(1, None)
+            logs = log_payoffs(claims[:, events], marks[:, events], FAMILIES[family], self._allowed[events])
             capitals.append(log_average(gamblers.path(logs)))
         paths = np.stack(capitals, axis=1)
         total = log_average(paths)
@@ -264,10 +257,10 @@ class Monitor:
     def _describe(self, row: int, families: Float64, log_evidence: float, sums: Float64) -> Alarm:
         family = list(self._gamblers)[int(families.argmax())]
         event, bet = self._gamblers[family].leader()
-        column = 1 + event if family == "class-wise" else 0
-        number = self.positive if self.n_classes == 2 else event
-        name = {"top-label": "top label", "vector": "whole vector"}.get(family)
-        name = class_title(number, self.classes) if name is None else name
+        column, name = 0, "top label"
+        if family == "class-wise":
+            number = self.positive if self.n_classes == 2 else event
+            column, name = 1 + event, class_title(number, self.classes)
         evidence = float(np.exp(min(log_evidence, 700.0)))
         many, claimed, happened = (float(v) for v in sums[:3, column])
         words = FAMILIES[family][bet].words
@@ -382,8 +375,10 @@ class Monitor:
                 f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one"
             )
         made = cls(state["level"], state["tolerance"], positive=state["positive"], classes=state["classes"])
-        if _checked(state["n_classes"], 0, "n_classes"):
-            made._begin(min(state["n_classes"], _MOST_CLASSES))
+        if _checked(state["n_classes"], 0, "n_classes") > _MOST_CLASSES:
+            raise ValueError(f"n_classes must be at most {_MOST_CLASSES:,}")
+        if state["n_classes"]:
+            made._begin(state["n_classes"])
             made.classes = None if made.classes is None else check_classes(made.classes, made.n_classes)
         # What a state of these settings looks like, and the least that its numbers may be.
         least = {name: np.full_like(array, -np.inf if name.endswith(("start", "gained")) else 0.0)

@@ -16,8 +16,8 @@ from hcal import inputs, leakage
 from hcal.certificates.bounds import Gain, check_level
 from hcal.certificates.event import TOLERANCE, EventCertificate, Refutation
 from hcal.certificates.result import Certificate, ClassCertificates
-from hcal.certificates.windows import BINS, EventTable, bin_of, table_of_bins, table_of_rows
-from hcal.io.class_names import ClassName, check_classes, class_title
+from hcal.certificates.windows import BINS, EventTable, bin_of
+from hcal.io.class_names import ClassName, check_classes
 from hcal.metrics.sample import Data, Sample
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 from hcal.text import printable
@@ -47,16 +47,16 @@ class Rows:
 
     def main_table(self) -> EventTable:
         """Return the table of the event of the headline."""
-        return table_of_rows(*_main_event(self.data, self.positive))
+        return EventTable.of_rows(*_main_event(self.data, self.positive))
 
     def class_table(self, k: int) -> EventTable:
         """Return the table of one class."""
-        return table_of_rows(self.data.column(k), self.data.y == k)
+        return EventTable.of_rows(self.data.column(k), self.data.y == k)
 
     def group_tables(self) -> dict[str, EventTable]:
         """Return the table of every group, of the event of the headline."""
         p, c = _main_event(self.data, self.positive)
-        return {name: table_of_rows(p[rows], c[rows]) for name, rows in self._groups}
+        return {name: EventTable.of_rows(p[rows], c[rows]) for name, rows in self._groups}
 
 
 class CertificateStream:
@@ -76,7 +76,7 @@ class CertificateStream:
     >>> a, b = CertificateStream(2), CertificateStream(2)
     >>> _ = a.update([[0.2, 0.8]] * 50, [1] * 40 + [0] * 10)
     >>> _ = b.update([[0.6, 0.4]] * 50, [0] * 30 + [1] * 20)
-    >>> a.merge(b).certify().refuted
+    >>> a.merge(b).result().refuted
     False
     """
 
@@ -142,19 +142,17 @@ class CertificateStream:
 
     def main_table(self) -> EventTable:
         """Return the table of the event of the headline."""
-        return table_of_bins(*self._main)
+        return EventTable.of_bins(*self._main)
 
     def class_table(self, k: int) -> EventTable:
         """Return the table of one class."""
-        return table_of_bins(*self._classes[k])
+        return EventTable.of_bins(*self._classes[k])
 
     def group_tables(self) -> dict[str, EventTable]:
         """Return the table of every group."""
-        return {name: table_of_bins(*cells) for name, cells in self._groups.items()}
+        return {name: EventTable.of_bins(*cells) for name, cells in self._groups.items()}
 
-    def certify(
-        self, *, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None
-    ) -> Certificate:
+    def result(self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None) -> Certificate:
         """Return the certificate of everything seen so far.
 
         Parameters
@@ -169,22 +167,13 @@ class CertificateStream:
         if self.fitted_on is not None and self._rows is not None:
             found = leakage.overlap(self.fitted_on, self._rows)
         names = None if classes is None else check_classes(classes, self.n_classes)
-        return certify_source(self, found, level=level, tolerance=tolerance, names=names)
-
-    def result(self) -> Certificate:
-        """Return the certificate of everything seen so far, at the usual level; see :meth:`certify`."""
-        return self.certify()
+        return certify_source(self, found, level, tolerance, names)
 
 
 def certify_source(
-    source: Rows | CertificateStream,
-    overlap: leakage.Overlap | None,
-    *,
-    level: float,
-    tolerance: float,
-    names: Names,
-    gain: Callable[[float], Gain] | None = None,
-) -> Certificate:
+    source: Rows | CertificateStream, overlap: leakage.Overlap | None, level: float, tolerance: float,
+    names: Names, gain: Callable[[float], Gain] | None = None,
+) -> Certificate:  # fmt: skip
     """Certify the headline, the classes, the groups and a gain, or refuse the rows of the fit.
 
     The event of the headline has half of the failure whatever else is asked for, so that its numbers are the
@@ -196,24 +185,19 @@ def certify_source(
     basis, groups = _first_line(overlap), source.group_tables()
     share = failure / 2 / max((k > 2) + bool(groups) + (gain is not None), 1)
     refused = [_REFUSED] + [_NLL] * (gain is not None) + [_GAIN] * isinstance(source, CertificateStream)
+    classes = _certify_classes(source, share, names) if k > 2 else None
+    proven = headline(source, failure / 2, names), classes, None if gain is None else gain(share)
     return Certificate(
-        float(level),
-        source.n,
-        k,
-        headline(source, failure / 2, names),
-        _certify_classes(source, share, names) if k > 2 else None,
-        None if gain is None else gain(share),
-        _certify_groups(groups, share),
-        tolerance,
-        basis,
-        tuple(refused),
+        float(level), source.n, k, *proven, _certify_groups(groups, share), tolerance, basis, tuple(refused)
     )
 
 
 def headline(source: Rows | CertificateStream, failure: float, names: Names) -> EventCertificate:
     """Certify the event that is spoken of first: P(positive) of two classes, else the top label."""
-    positive = class_title(source.positive, None) if names is None else names[source.positive]
-    name = "top label" if source.n_classes > 2 else f"P({printable(positive)})"
+    name = "top label"
+    if source.n_classes == 2:
+        positive = f"class {source.positive}" if names is None else names[source.positive]
+        name = f"P({printable(positive)})"
     return EventCertificate(name, source.main_table(), failure)
 
 

@@ -1,4 +1,4 @@
-"""What is proven about one event: its table, windows, the cumulative curve, and a monotone band.
+"""What is proven about one event: its table, windows and the cumulative curve.
 
 *The table.* Rows with the same claimed probability belong together: no window and no point of the curve ever splits
 them, so no order of rows (a file sorted by label, say) can enter. The table holds the distinct probabilities, or fine
@@ -6,10 +6,7 @@ bins of them. Bins can be added up part by part and machine by machine; their ed
 certified from them is just as valid, at bin resolution.
 
 *Windows* of neighbours at every resolution, each with an interval of its true gap; all hold at once. *The
-curve* G(t) = (1/n) Σ_{p ≤ t} (p − q) with a band that holds at every t at once. *The band of q(p)* if the
-truth does not fall as the claim rises: q at or below a window's first claim is at most the window's mean, and
-q at or above its last claim at least that, so simultaneous intervals of window means become a simultaneous
-band of the curve at no further cost (the idea of Dimitriadis et al., Biometrika 2023, with our windows).
+curve* G(t) = (1/n) Σ_{p ≤ t} (p − q) with a band that holds at every t at once.
 """
 
 from __future__ import annotations
@@ -48,6 +45,28 @@ class EventTable:
     low: Vector  # (G,): smallest and largest claim of the group; equal where groups are single values
     high: Vector
 
+    @classmethod
+    def of_rows(cls, p: Vector, c: Vector) -> EventTable:
+        """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
+
+        >>> EventTable.of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened
+        array([0., 1.])
+        """
+        order = np.argsort(p)
+        value = p[order].astype(np.float64)
+        first = run_starts(value)
+        count = np.diff(np.append(first, len(value))).astype(np.float64)
+        happened = np.add.reduceat(c[order].astype(np.float64), first)
+        value = value[first]
+        return cls(count, value * count, happened, value, value)
+
+    @classmethod
+    def of_bins(cls, count: Vector, claimed: Vector, happened: Vector) -> EventTable:
+        """Make a table of accumulated stream bins; empty ones are left out; count, claimed, happened (BINS,)."""
+        low, high = bin_edges()
+        full = count > 0
+        return cls(count[full], claimed[full], happened[full], low[full], high[full])
+
     @property
     def n(self) -> float:
         """Number of rows."""
@@ -63,20 +82,10 @@ class EventTable:
         """Prefix sums of p and of c, from 0."""
         return prefix_sums(self.claimed), prefix_sums(self.happened)
 
-
-def table_of_rows(p: Vector, c: Vector) -> EventTable:
-    """Group rows by their claimed probability p (N,); marks c (N,) are 0 or 1.
-
-    >>> table_of_rows(np.array([0.5, 0.2, 0.5]), np.array([1.0, 0.0, 0.0])).happened
-    array([0., 1.])
-    """
-    order = np.argsort(p)
-    value = p[order].astype(np.float64)
-    first = run_starts(value)
-    count = np.diff(np.append(first, len(value))).astype(np.float64)
-    happened = np.add.reduceat(c[order].astype(np.float64), first)
-    value = value[first]
-    return EventTable(count, value * count, happened, value, value)
+    @property
+    def discrete(self) -> bool:
+        """Whether the claims take so few values that each value can be certified by itself."""
+        return bool((self.low == self.high).all()) and 2 <= len(self.count) <= self.n / 20
 
 
 def bin_of(p: NDArray[np.floating]) -> NDArray[np.int32]:
@@ -101,18 +110,10 @@ def bin_edges() -> tuple[Vector, Vector]:
     bits = (np.arange(_SIDE + 1, dtype=np.int32) + (_HALF - _SIDE)) << _SHIFT
     edge = bits.view(np.float32).astype(np.float64)  # where each lower bin starts; the last is ½
     edge[0] = 0.0
-    low = np.concatenate([edge, 1 - edge[::-1][1:]])
-    high = np.concatenate([edge[1:], [edge[-1]], 1 - edge[::-1][1:]])
-    # An upper bin is the mirror image of a lower one: from 1 − (its end) to 1 − (its start).
-    low[_SIDE + 1 :] = 1 - edge[::-1][:-1]
+    # ½ has a bin of its own. An upper bin is the mirror image of a lower one.
+    low = np.concatenate([edge[:-1], [0.5], 1 - edge[:0:-1]])
+    high = np.concatenate([edge[1:], [0.5], 1 - edge[-2::-1]])
     return low, high
-
-
-def table_of_bins(count: Vector, claimed: Vector, happened: Vector) -> EventTable:
-    """Make a table of accumulated stream bins; empty ones are left out; count, claimed, happened (BINS,)."""
-    low, high = bin_edges()
-    full = count > 0
-    return EventTable(count[full], claimed[full], happened[full], low[full], high[full])
 
 
 # -- windows, curve and band -----------------------------------------------------------------------
@@ -154,11 +155,6 @@ class Windows:
         """How far off each window is proven to be; 0 where it may be right."""
         return np.maximum(np.maximum(self.gap_low, -self.gap_high), 0.0)
 
-    @property
-    def levels(self) -> list[int]:
-        """The resolutions, coarsest first."""
-        return list(range(int(self.level.max()) + 1))
-
 
 def deepest_level(n: float) -> int:
     """Return L = ⌊log2(n / 200)⌋, 0 below 400 rows.
@@ -169,23 +165,17 @@ def deepest_level(n: float) -> int:
     return max(int(np.floor(np.log2(n / SMALLEST))), 0) if n >= 2 * SMALLEST else 0
 
 
-def discrete_values(table: EventTable) -> bool:
-    """Return whether the claims take so few values that each value can be certified by itself."""
-    values = len(table.count)
-    return bool((table.low == table.high).all()) and 2 <= values <= table.n / 20
-
-
 def find_windows(table: EventTable, failure: float) -> Windows:
     """Return all windows with intervals that hold together but for the given probability of failure.
 
     >>> p = np.linspace(0.5, 1, 400)
-    >>> found = find_windows(table_of_rows(p, np.ones(400)), 0.025)
+    >>> found = find_windows(EventTable.of_rows(p, np.ones(400)), 0.025)
     >>> found.level.tolist(), found.rows.tolist()
     ([0, 1, 1, 1], [400.0, 200.0, 200.0, 200.0])
     """
     names = list(range(deepest_level(table.n) + 1))
     parts = [_level(table, level) for level in names]
-    if discrete_values(table):
+    if table.discrete:
         each = np.arange(len(table.count))
         names, parts = [*names, -1], [*parts, (each, each + 1, np.ones(len(each)))]
     sizes = np.array([len(part[0]) for part in parts])
@@ -203,10 +193,7 @@ def _level(table: EventTable, level: int) -> tuple[IntArray, IntArray, Vector]:
     """Groups where the windows of a level start and end; equal mass, moved to the nearest end of a group."""
     pieces = 2**level
     cuts = np.arange(2 * pieces + 1) * (table.n / (2 * pieces))
-    after = np.searchsorted(table.ends, cuts, side="left").clip(0, len(table.ends) - 1)
-    before = np.maximum(after - 1, 0)
-    nearer = np.where(cuts - table.ends[before] < table.ends[after] - cuts, before, after)
-    nearer[0], nearer[-1] = 0, len(table.ends) - 1
+    nearer = np.searchsorted((table.ends[1:] + table.ends[:-1]) / 2, cuts, side="right")
     even, odd = nearer[::2], nearer[1::2]
     first = np.concatenate([even[:-1], odd[:-1]])
     last = np.concatenate([even[1:], odd[1:]])
@@ -246,7 +233,7 @@ def find_band(table: EventTable, windows: Windows, failure: float) -> Band:
 
     The intervals of the windows bound the variance, and the curve's end.
 
-    >>> table = table_of_rows(np.linspace(0.5, 1, 400), np.ones(400))
+    >>> table = EventTable.of_rows(np.linspace(0.5, 1, 400), np.ones(400))
     >>> round(find_band(table, find_windows(table, 0.025), 0.025).reach, 3)
     0.02
     """
@@ -275,38 +262,6 @@ def _smooth(table: EventTable, low: Vector, high: Vector) -> float:
     return float(min(most[-1] + np.diff(middle) @ most[:-1] + within, 1.0))
 
 
-@dataclass(frozen=True)
-class MonotoneBand:
-    """A band of q(p) that holds if q never falls."""
-
-    at: Vector  # (G,): claims
-    low: Vector  # (G,)
-    high: Vector
-    error: float  # the ECE is at most this, if the assumption holds
-    contradicted: bool  # whether the data refute the assumption itself: the band crosses
-
-
-def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
-    """Return the band of a non-falling q(p) from simultaneous window intervals.
-
-    >>> p = np.repeat([0.2, 0.8], 500)
-    >>> table = table_of_rows(p, np.arange(1000) % 5 < np.where(p < 0.5, 1, 4))
-    >>> band = monotone_band(table, find_windows(table, 0.025))
-    >>> bool((band.low < [0.2, 0.8]).all() and (band.high > [0.2, 0.8]).all())
-    True
-    """
-    groups = len(table.count)
-    high, low = np.ones(groups + 1), np.zeros(groups + 1)
-    np.minimum.at(high, windows.first, windows.high)
-    np.maximum.at(low, windows.last - 1, windows.low)
-    high = np.minimum.accumulate(high[:groups][::-1])[::-1]
-    low = np.maximum.accumulate(low[:groups])
-    # Inside a bin the claim may be anywhere: judge it at the worse end.
-    far = np.maximum(np.maximum(high - table.low, table.high - low), 0.0)
-    error = float(np.minimum(far, 1.0) @ table.count / table.n)
-    return MonotoneBand((table.low + table.high) / 2, low, high, error, bool((low > high + 1e-12).any()))
-
-
 # -- rows at or above a threshold ------------------------------------------------------------------
 
 
@@ -326,7 +281,7 @@ def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLD
     """Certify the rows at or above each threshold, all thresholds at once.
 
     >>> p = np.repeat([0.6, 0.95], 500)
-    >>> found = threshold_table(table_of_rows(p, np.ones(1000)), 0.05, (0.5, 0.9))
+    >>> found = threshold_table(EventTable.of_rows(p, np.ones(1000)), 0.05, (0.5, 0.9))
     >>> found.share.tolist(), found.low.round(3).tolist()
     ([1.0, 0.5], [0.996, 0.991])
     """
@@ -347,7 +302,7 @@ def risk_coverage(table: EventTable, failure: float) -> Tails:
     """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
 
     >>> p = np.linspace(0.5, 1, 1000)
-    >>> len(risk_coverage(table_of_rows(p, np.ones(1000)), 0.05).share)
+    >>> len(risk_coverage(EventTable.of_rows(p, np.ones(1000)), 0.05).share)
     20
     """
     left = table.n - np.asarray(COVERAGES) * table.n

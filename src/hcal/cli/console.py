@@ -121,7 +121,7 @@ def _hint(error: Exception) -> str:
         io.MissingLabelsError: "or name the column with --label, or a file of labels with --labels",
         io.UnnamedScoresError: "name the columns with --scores and --label",
         io.NeedsBlocksError: "add --batch-rows 65536",
-        io.UnnamedClassesError: "--classes cat,dog,…; of a single score the second is its class",
+        io.UnnamedClassesError: "--classes cat,dog,…",
     }
     return "".join(f" ({hint})" for kind, hint in hints.items() if isinstance(error, kind))
 

@@ -15,13 +15,12 @@ from typing import Annotated, Any
 from typer import Option
 
 from hcal.cli import console
-from hcal.cli.options import Method, Shown, command, save_picture
+from hcal.cli.options import Method, Shown, command
 
 _TRAIN, _CAL = 400, 700  # digits; the other 697 are the test part
 _COPIES = 4  # times that a held-out digit is shown
 _NOISE = 0.25  # standard deviation of the noise on pixels in 0..1
 _EPOCHS, _WIDTH = 300, 256
-_SCORES = ("accuracy", "mean_confidence", "ece_ew", "nll", "brier")
 
 
 def train_digits(random_state: int = 0) -> dict[str, Any]:
@@ -98,8 +97,7 @@ def demo(
     hcal.save(calibrator, model)
     logits, y = digits["logits_test"], digits["y_test"]
     sides = {"before": hcal.softmax(logits), "after": calibrator.predict_proba(logits)}
-    found = {when: score_probs(probs, y) for when, probs in sides.items()}
-    scores = {when: {name: each[name] for name in _SCORES} for when, each in found.items()}
+    scores = {when: score_probs(probs, y) for when, probs in sides.items()}
     files = [task, model, *_picture(output / "reliability.png", sides, y), page]
     with console.working("writing the report", quiet=shown.silent):
         source = Source(str(task), "test", "logits", checksum(task), str(model))
@@ -140,17 +138,18 @@ def _picture(path: Path, sides: dict[str, Any], y: Any) -> list[Path]:
     """Write the reliability diagram where matplotlib is installed."""
     import hcal
     from hcal.extras import install_command
+    from hcal.io import atomic_path
 
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        hint = install_command("plot")
-        console.say("note", "cyan", f"no picture: matplotlib is not installed ({hint})")
+        console.say("note", "cyan", f"no picture without matplotlib: {install_command('plot')}")
         return []
     figure = Figure(figsize=(10, 5.2), layout="constrained")
     for axis, (title, probs) in zip(figure.subplots(1, 2), sides.items(), strict=True):
         diagram = hcal.reliability(probs, y)
         diagram.plot(axis)
         axis.set_title(f"{title}: ECE {diagram[0].error:.3f}")
-    save_picture(figure, path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=150)
     return [path]

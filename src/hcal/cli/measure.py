@@ -37,7 +37,7 @@ def _text_names(data: Any) -> list[str] | None:
 
 def _own_probs(data: DataFile) -> Any:
     """Return the probabilities (N, K) that a file holds or implies: softmax of its logits."""
-    from hcal.io.probabilities import to_probs
+    from hcal.inputs import to_probs
 
     return to_probs(data.values, data.kind)
 
@@ -114,7 +114,16 @@ def evaluate(
     shown: Shown,
 ) -> None:
     """Measure how far probabilities can be trusted, before and after a calibrator."""
-    calibrator, asked = load_model(model), {"metrics": names_of(metrics), "ci": ci}
+    calibrator, asked = load_model(model, multilabel=True), {"metrics": names_of(metrics), "ci": ci}
+    if getattr(calibrator, "name", "") == "multilabel":
+        data = files.read(calibrator)
+        scores = calibrator.evaluate(data.values, data.y)
+        lines = [
+            f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items())
+            for label, each in scores.items()
+        ]
+        shown.show({"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines)))
+        return
     if blocks.asked(files):
         found = _measure_blocks(files, blocks, calibrator, positive, asked, quiet=shown.silent)
     else:

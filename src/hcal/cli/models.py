@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Fewer rows than this, or fewer of the rarer of two classes, are met with a sentence.
 FEW_ROWS, FEW_OF_A_CLASS = 100, 20
-#: Unless --sample-rows says otherwise, a fit by blocks learns from so many rows.
-SAMPLE_ROWS = 1_000_000
 #: What people write for values that JSON spells otherwise.
 _WORDS = {"None": None, "none": None, "True": True, "False": False}
 
@@ -57,7 +55,7 @@ def fit(
     params = parse_params([*param, *([] if preserve is None else [f"preserve={preserve}"])])
     warned: list[str] = []
     if sample_rows is not None or (blocks.asked(files) and not multilabel):
-        from hcal.calibrators.batches import fit_batches
+        from hcal.calibrators.batches import SAMPLE_ROWS, fit_batches
 
         source = files.batches(blocks.batch_rows, part="cal")
         source.check_labels()
@@ -77,7 +75,7 @@ def fit(
             if multilabel:
                 calibrator.fit(data.values, data.y, labels=data.classes)
             else:
-                warned = _few_rows(data)
+                warned = _warnings(data)
                 more = {"sample_weight": data.weight, "groups": data.groups, "classes": data.classes}
                 calibrator.fit(data.values, data.labels(), **({} if data.questions else more))
     _remember(calibrator, files, data)
@@ -133,11 +131,18 @@ def _new_calibrator(
     return MultipleChoiceCalibrator(method or "ts", **params)
 
 
-def _few_rows(data: DataFile) -> list[str]:
-    """Return a sentence where a calibration set is tiny."""
+def _warnings(data: DataFile) -> list[str]:
+    """Return a sentence where a calibration set is tiny, or its two classes seem to be swapped."""
     from numpy import unique
 
+    from hcal.inputs import to_probs
+    from hcal.metrics.scores import swapped
+
     rows = len(data.values)
+    if data.n_classes == 2 and not data.questions:
+        name = "class 1" if data.classes is None else f"class {data.classes[1]}"
+        if said := swapped(to_probs(data.values, data.kind), data.labels(), name):
+            return said
     found, counts = unique(data.labels(), return_counts=True)
     if rows < FEW_ROWS:
         return [
@@ -224,10 +229,9 @@ def apply(
     from hcal.io import can_write
     from hcal.io.atomic import check_new_folder
     from hcal.io.files import files_of
-    from hcal.leakage import model_fingerprint
 
     check_output(output, model, *files.file)
-    calibrator = load_model(model)
+    calibrator = load_model(model, multilabel=True)
     paths = [path.absolute() for path in files_of(files.file) or []]  # a worker may stand in another folder
     if len(paths) > 1 and not output.suffix:  # many files give as many files of the same names
         check_new_folder(output)
@@ -246,7 +250,7 @@ def apply(
             told["advance"](each[0])
     rows, total = map(sum, zip(*done, strict=True))
     found = {"output": str(output), "files": len(done), "rows": rows, "mean_confidence": total / max(rows, 1)}
-    found |= {"method": calibrator.name, "model": model_fingerprint(calibrator)}
+    found |= {"method": calibrator.name, "model": work.made_by}
     many = f" in {len(done)} files" if len(done) > 1 else ""
     line = f"wrote [bold]{console.name(output)}[/]: {rows:,} rows{many}"
     shown.show(found, lambda: console.out().print(f"{line}, mean confidence {found['mean_confidence']:.4f}"))
@@ -279,14 +283,16 @@ class _Apply:
     """Applies a calibrator to one source and writes one file; returns rows and the sum of confidences."""
 
     def __init__(self, calibrator: Any, batch_rows: int | None, keep: bool) -> None:
+        from hcal.leakage import model_fingerprint
+
         self.calibrator, self.batch_rows, self.keep = calibrator, batch_rows, keep
+        self.made_by = model_fingerprint(calibrator) if hasattr(calibrator, "prediction_") else ""
 
     def __call__(self, piece: tuple[Files, Path]) -> tuple[int, float]:
         import numpy as np
 
         from hcal.io import write_blocks
         from hcal.io.reading import read_blocks
-        from hcal.leakage import model_fingerprint
 
         (files, target), cal = piece, self.calibrator
         asked = files.request(cal)
@@ -300,9 +306,8 @@ class _Apply:
         names = {role: name for role, name in asked.roles.items() if role in ("id", "label")}
         if first.questions:
             names.setdefault("id", "doc_id")
-        made_by = model_fingerprint(cal) if hasattr(cal, "prediction_") else ""
         total = 0.0
-        with write_blocks(target, n_rows, classes=first.classes, names=names, model=made_by) as write:
+        with write_blocks(target, n_rows, classes=first.classes, names=names, model=self.made_by) as write:
             for data in parts:
                 probs = np.asarray(cal.predict_proba(data.values))
                 options = {"options": np.isfinite(data.values).sum(axis=1)} if data.questions else {}
@@ -318,7 +323,7 @@ def info(*, model: ModelFile, shown: Shown) -> None:
     from hcal.io import checksum
     from hcal.leakage import model_fingerprint
 
-    calibrator = load_model(model)
+    calibrator = load_model(model, multilabel=True)
     found = {"model": str(model), "sha256": checksum(model), "hcal": __version__, "method": calibrator.name}
     if hasattr(calibrator, "map_"):
         found["fingerprint"] = model_fingerprint(calibrator)

@@ -10,8 +10,9 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from typer import Argument, Option, Typer
+from typer import Argument, Exit, Option, Typer, echo
 
+from hcal._version import __version__
 from hcal.cli import console
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class Files:
         asked = Request(**{name: value for name, value in given.items() if name != "file"})
         if calibrator is None:
             return asked
-        return asked.for_model({"input": calibrator.input, **calibrator.info_.get("request", {})})
+        remembered = getattr(calibrator, "info_", {}).get("request", {})  # several labels a row: no info_
+        return asked.for_model({"input": calibrator.input, **remembered})
 
     def read(self, calibrator: Any = None, *, part: Part = "test", keep: bool = False) -> DataFile:
         """Read all rows, with the columns and classes that the calibrator wants where there is one."""
@@ -173,6 +175,13 @@ app = Typer(
 )
 
 
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, Option("--version", help="print the version")] = False) -> None:
+    if version:
+        echo(f"hcal {__version__}")
+        raise Exit
+
+
 def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command: a parameter that is a dataclass becomes its options, and errors become one sentence.
 
@@ -234,11 +243,16 @@ def class_number(name: str | None, names: Any) -> int:
     raise ValueError(f"--positive {name}: no such class; there are {', '.join(known)}")
 
 
-def load_model(path: Path | None) -> Any:
-    """Return the calibrator of a file; None without one."""
+def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
+    """Return the calibrator of a file, None without one; of several labels a row only where that is allowed."""
     from hcal.calibrators.files import load
 
-    return None if path is None else load(path)
+    calibrator = None if path is None else load(path)
+    if not multilabel and getattr(calibrator, "name", "") == "multilabel":
+        raise ValueError(
+            f"{path} has several labels a row: apply, evaluate and info read it, other commands do not"
+        )
+    return calibrator
 
 
 def check_output(output: Path | None, *read: Path | None) -> None:
@@ -253,11 +267,3 @@ def check_output(output: Path | None, *read: Path | None) -> None:
         same = os.path.realpath(output) == os.path.realpath(path)
         if same or (output.exists() and path.exists() and output.samefile(path)):
             raise ValueError(f"the output {output} is also an input: choose another name")
-
-
-def save_picture(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure, atomically, in the format of the extension."""
-    from hcal.io import atomic_path
-
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=150)

@@ -119,11 +119,11 @@ def assess(
     far = max([_share_far(event, limit), *_class_shares(certificate)])
     within = _within(title, event, limit, far, certificate.level)
     skill = knows_more(s, certificate.level)
-    needed = event.rows_needed(limit) if within.status == "open" else None
+    needed = None
     if within.status == "open":
         within = Statement("open", f"{within.words} {rows_words(event, limit)}")
-    if needed is not None and needed <= s.n:  # what a typical calibrated predictor needs is already there
-        needed = None
+        rows = event.rows_needed(limit)
+        needed = rows if rows is not None and rows > s.n else None  # else a typical predictor has them
     proven = event.bound <= limit
     if skill.status == "refuted" or (within.status == "refuted" and not proven):
         grade: Grade = "bad"

@@ -21,8 +21,8 @@ from hcal.certificates import CertificateStream
 from hcal.evaluation.assessment import collapse_reasons
 from hcal.evaluation.evaluator import chosen_metrics, evaluate
 from hcal.evaluation.result import Difference, Evaluation
+from hcal.inputs import to_probs
 from hcal.io.blocks import Batch, Batches, read_piece, rows_from
-from hcal.io.probabilities import to_probs
 from hcal.io.reading import Piece
 from hcal.metrics.streaming import NAMES, StreamingMetrics
 from hcal.passes import Runner, add_up
@@ -218,7 +218,7 @@ def evaluate_batches(
         bounds = streamed.bounds() | {n: None for n in how if n not in NAMES}
         how = {name: _how(bounds[name]) for name in how}
         if whole.groups is not None:
-            result = replace(result, certificate=whole.groups.certify(level=ci or 0.95, classes=names))
+            result = replace(result, certificate=whole.groups.result(ci or 0.95, classes=names))
     return BatchedEvaluation(result, before, how, whole.changed, learned, sample)
 
 

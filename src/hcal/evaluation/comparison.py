@@ -205,12 +205,8 @@ def named_methods(methods: Methods | None, input: inputs.InputKind = "logits") -
     >>> list(named_methods({"hb 30": ("hb", {"bins": 30})}))
     ['uncal', 'hb 30']
     """
-    if methods is None:
-        methods = list_calibrators()
-    if isinstance(methods, str):
-        methods = [methods]
-    items: Iterable[tuple[str | None, Any]]
-    items = methods.items() if isinstance(methods, Mapping) else ((None, m) for m in methods)
+    given: Any = list_calibrators() if methods is None else [methods] if isinstance(methods, str) else methods
+    items = given.items() if isinstance(given, Mapping) else ((None, method) for method in given)
     found: dict[str, Calibrator] = {"uncal": make_calibrator("uncal", input=input)}
     for label, method in items:
         cal = _build(method, input)
@@ -310,8 +306,7 @@ def run_cell(work: Work) -> Cell:
 def _run(
     work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None
 ) -> list[Cell]:
-    store = None if path is None else ResultsFile(path)
-    known = {} if store is None else store.read()
+    known = {} if path is None else read_cells(Path(path))
     keys = {(w.name, w.label): w.key for w in work}
     done = {at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known}
     left = [w for w in work if (w.name, w.label) not in done]
@@ -319,8 +314,8 @@ def _run(
     with bar, show_progress("comparing", len(left), verbose=bool(progress)) as advance:
         for cell in _cells(left, n_jobs, scheduler):
             done[at := (cell.task, cell.label)] = cell
-            if store is not None and not cell.error:
-                store.append(keys[at], cell)
+            if path is not None and not cell.error:
+                append_cell(Path(path), keys[at], cell)
             advance(1)
     died = "its worker process died, perhaps out of memory; try it alone with n_jobs=1"
     return [done.get((w.name, w.label), Cell(w.name, w.label, w.calibrator.name, error=died)) for w in work]
@@ -365,40 +360,30 @@ def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cel
             return  # what has no result is reported as died
 
 
-class ResultsFile:
-    """Finished cells in a file of JSON lines, only ever appended to.
+def read_cells(path: Path) -> dict[str, Cell]:
+    """Return the cells of a results file by their keys; a last line that a crash cut off is dropped.
 
-    A line that a crash cut off is dropped when the file is next read.
-
-    Examples
-    --------
     >>> import tempfile
-    >>> store = ResultsFile(Path(tempfile.mkdtemp()) / "results.jsonl")
-    >>> store.append("key", Cell("toy", "ts", "ts", {"nll": 0.2}))
-    >>> store.read()["key"].scores
+    >>> path = Path(tempfile.mkdtemp()) / "results.jsonl"
+    >>> append_cell(path, "key", Cell("toy", "ts", "ts", {"nll": 0.2}))
+    >>> read_cells(path)["key"].scores
     {'nll': 0.2}
     """
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    try:
+        found = {row["key"]: Cell(**row["cell"]) for row in map(json.loads, whole.splitlines())}
+    except (ValueError, TypeError, KeyError):
+        why = "is not a results file of hcal.compare: choose another name"
+        raise ValueError(f"{path.name} {why}") from None
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    return found
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
 
-    def read(self) -> dict[str, Cell]:
-        """Return the cells by their keys; a broken last line is cut off."""
-        if not self.path.exists():
-            return {}
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        try:
-            found = {row["key"]: Cell(**row["cell"]) for row in map(json.loads, whole.splitlines())}
-        except (ValueError, TypeError, KeyError):
-            raise ValueError(
-                f"{self.path.name} is not a results file of hcal.compare: choose another name"
-            ) from None
-        if len(whole) < len(data):
-            os.truncate(self.path, len(whole))
-        return found
-
-    def append(self, key: str, cell: Cell) -> None:
-        """Add a finished cell."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, "hcal": __version__, "cell": asdict(cell)}) + "\n")
+def append_cell(path: Path, key: str, cell: Cell) -> None:
+    """Add a finished cell to a results file of JSON lines."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"key": key, "hcal": __version__, "cell": asdict(cell)}) + "\n")

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
 
-#: Methods whose corrected p-value is at least this are tied with the best.
-TIED: Final = 0.05
-#: Of the intervals of differences.
+#: Of the intervals of differences; methods with a corrected p-value of at least 1 − LEVEL are tied with the best.
 LEVEL: Final = 0.95
 
 
@@ -75,11 +73,6 @@ class PairedDifference:
     low: float
     high: float
     p_value: float  # Holm's correction over the methods of the table
-
-    @property
-    def tied(self) -> bool:
-        """Whether the test cannot tell the two apart."""
-        return self.p_value >= TIED
 
 
 class Comparison(Printed):
@@ -212,7 +205,7 @@ class Comparison(Printed):
         if not any(metric in r.scores and not r.collapsed for r in self.results):
             return set()
         found = self.differences("nll" if metric == "phi" else metric)
-        return {label for label, d in found.items() if d.tied} | {self.best(metric)}
+        return {label for label, d in found.items() if d.p_value >= 1 - LEVEL} | {self.best(metric)}
 
     # -- for machines -----------------------------------------------------------------------------
 
@@ -249,13 +242,10 @@ class Comparison(Printed):
     def to_latex(self) -> str:
         """Return the table as LaTeX (booktabs); the best of each column and its ties in bold."""
         head, rows = self._text(lambda cell: f"\\textbf{{{cell}}}")
-        body = [" & ".join(_latex(cell) for cell in line) + r" \\" for line in (head, *rows)]
-        columns = "l" + "r" * (len(head) - 1)
-        middle = "\n".join(body[1:])
-        return (
-            f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{body[0]}\n\\midrule\n{middle}\n"
-            "\\bottomrule\n\\end{tabular}\n"
-        )
+        first, *body = (" & ".join(_latex(cell) for cell in line) + r" \\" for line in (head, *rows))
+        begin = f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"
+        lines = [begin, r"\toprule", first, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        return "\n".join(lines) + "\n"
 
     def _columns(self) -> list[str]:
         return list(dict.fromkeys([*self.metrics, "nll", "brier", "phi", "mean_confidence"]))
@@ -265,22 +255,24 @@ class Comparison(Printed):
 
     def _text(self, bold: Callable[[str], str]) -> tuple[list[str], list[list[str]]]:
         """Return the head and the rows of the table as text, with ties emphasised."""
-        columns = self._columns()
-        ties = {m: self.ties(m) for m in columns if m != "mean_confidence"}
-        rows = []
-        for r in self.results:
-            cells = [number_text(r.scores.get(c)) or "–" for c in columns]
-            marked = [
-                bold(cell) if r.label in ties.get(c, ()) else cell
-                for c, cell in zip(columns, cells, strict=True)
-            ]
-            rows.append([r.label, *marked, _seconds(r.fit_s), _seconds(r.predict_s)])
-        return ["method", *columns, "fit s", "predict s"], rows
+        columns = {m: self.ties(m) if m != "mean_confidence" else set() for m in self._columns()}
+
+        def cells(r: Cell) -> list[str]:
+            texts = {m: number_text(r.scores.get(m)) or "–" for m in columns}
+            marked = [bold(text) if r.label in columns[m] else text for m, text in texts.items()]
+            return [r.label, *marked, *("–" if s != s else f"{s:.2f}" for s in (r.fit_s, r.predict_s))]
+
+        return ["method", *columns, "fit s", "predict s"], [cells(r) for r in self.results]
 
     @property
     def notes(self) -> list[str]:
         """What the reader must know, one line each: failures, collapsed methods, warnings."""
-        return [note for r in self.results for note in _notes(r)]
+        found = []
+        for r in self.results:
+            found += [f"{r.label} failed: {r.error}"] if r.error else []
+            found += [f"{r.label}: collapsed: {reason}" for reason in r.collapse]
+            found += [f"{r.label}: {message.removeprefix(f'{r.name}: ')}" for message in r.warnings]
+        return found
 
     def __rich__(self) -> Group:
         from rich.console import Group
@@ -327,17 +319,5 @@ def _sign(metric: str) -> int:
     return -1 if metric == "phi" or not get_metric(metric).lower_is_better else 1
 
 
-def _seconds(value: float) -> str:
-    return "–" if value != value else f"{value:.2f}"
-
-
 def _latex(cell: str) -> str:
     return cell.replace("–", "--").replace("_", r"\_").replace("%", r"\%").replace("&", r"\&")
-
-
-def _notes(result: Cell) -> list[str]:
-    if result.error:
-        return [f"{result.label} failed: {result.error}"]
-    said = [f"collapsed: {reason}" for reason in result.collapse]
-    said += [message.removeprefix(f"{result.name}: ") for message in result.warnings]
-    return [f"{result.label}: {message}" for message in said]

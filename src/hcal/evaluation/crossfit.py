@@ -138,14 +138,11 @@ def cross_fit(
 
 
 def score_folds(x: FloatArray, folds: int, groups: IntArray | None) -> IntArray:
-    """Return the fold (N,) of every row, dealt along the scores x (N, K).
-
-    Not along the labels: folds that repeat the labels' noise would favour flexible methods.
-    """
+    """Return the fold (N,) of every row, dealt along the scores x (N, K)."""
     units = len(x if groups is None else np.unique(groups))
     if min(folds, units) < 2:
         raise ValueError(f"folds must lie in 2..{units}, the number of rows or groups, got {folds}")
-    return deal_folds(x, np.zeros(len(x), dtype=np.int64), folds, groups)
+    return deal_folds(x, folds, groups)
 
 
 def predict_unseen(

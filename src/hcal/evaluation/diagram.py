@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hcal.evaluation.curves import (
-    BINNINGS,
-    Binning,
-    ReliabilityCurve,
-    binned_curve,
-    corp_curve,
-    smooth_curve,
-)
+from hcal.evaluation.curves import BINNINGS, Binning, ReliabilityCurve, binned_curve, corp_curve, smooth_curve
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics.binned import check_bins
 from hcal.metrics.sample import as_sample
@@ -158,8 +151,6 @@ def reliability(
     >>> reliability([[0.2, 0.8], [0.3, 0.7]], [1, 1], bins=1).curves[0].predicted
     array([0.75])
     """
-    if level not in (None, "top-label", "class-wise", "positive"):
-        raise ValueError(f"level must be 'top-label', 'class-wise' or 'positive', got {level!r}")
     if binning not in BINNINGS:
         raise ValueError(f"binning must be one of {', '.join(map(repr, BINNINGS))}, got {binning!r}")
     if not isinstance(resamples, int | np.integer) or resamples < 20:
@@ -173,6 +164,9 @@ def reliability(
         level = "positive" if s.k == 2 else "top-label"
     if not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class of 0..{s.k - 1}, got {positive!r}")
+    shown: dict[str, Any] = {"top-label": [None], "positive": [positive], "class-wise": range(s.k)}
+    if level not in shown:
+        raise ValueError(f"level must be 'top-label', 'class-wise' or 'positive', got {level!r}")
     rng = np.random.default_rng(random_state)
 
     def curve(k: int | None) -> ReliabilityCurve:
@@ -185,7 +179,6 @@ def reliability(
             return drawn(title, p, event, s.w, ci, resamples, rng)
         return binned_curve(title, p, event, s.w, bins=bins, binning=binning, level=ci)
 
-    shown: dict[str, Any] = {"top-label": [None], "positive": [positive], "class-wise": range(s.k)}
     return Reliability(tuple(curve(k) for k in shown[level]), level, ci, s.n)
 
 

@@ -49,15 +49,9 @@ def draw_panels(curves: list[ReliabilityCurve], ci: float) -> Figure:
     """Draw one panel a curve."""
     columns = int(np.ceil(np.sqrt(len(curves))))
     rows = int(np.ceil(len(curves) / columns))
-    figure: Figure
-    figure, axes = pyplot().subplots(
-        rows, columns, figsize=(3.1 * columns, 3.1 * rows), squeeze=False, layout="constrained"
-    )
-    for i, ax in enumerate(axes.ravel()):
-        if i >= len(curves):
-            ax.set_visible(False)
-            continue
-        draw_curve(curves[i], ci, ax)
+    figure: Figure = pyplot().figure(figsize=(3.1 * columns, 3.1 * rows), layout="constrained")
+    for i, curve in enumerate(curves):
+        ax: Any = draw_curve(curve, ci, figure.add_subplot(rows, columns, i + 1))
         if i:
             ax.get_legend().remove()
     return figure

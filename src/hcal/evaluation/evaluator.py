@@ -13,20 +13,13 @@ from hcal import inputs, leakage
 from hcal.certificates import Certificate, certify
 from hcal.evaluation.assessment import assess, collapse_reasons, vector_test
 from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
+from hcal.inputs import to_probs
 from hcal.io.class_names import check_classes, encode
-from hcal.io.probabilities import to_probs
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
-from hcal.metrics.resampling import (
-    SPREAD_RESAMPLES,
-    BootstrapEnds,
-    bootstrap,
-    intervals,
-    measure,
-    percentile,
-)
+from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, measure, percentile
 from hcal.metrics.sample import Sample
-from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness
+from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapped
 from hcal.metrics.testing import calibration_test
 
 
@@ -136,6 +129,7 @@ def evaluate(
         name = f"class {positive}" if known is None else str(known[positive])
         stated = s.mean(s.data.column(positive).astype(np.float64))
         rate = PositiveRate(name, stated, s.mean(1.0 * (s.y == positive)))
+        notes += swapped(s, None, "class 1" if known is None else str(known[1]))
     tested = (ci is not None if test is None else test) and s.weight is None and s.n > 1
     proof: dict[str, Any] = {}
     if tested or groups is not None:

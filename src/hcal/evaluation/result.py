@@ -219,9 +219,7 @@ class Evaluation(Printed):
     # -- for people -------------------------------------------------------------------------------
 
     def _headline(self) -> str:
-        stated = f"mean confidence {self.mean_confidence:.4f}"
-        if self.positive is not None:
-            stated = self.positive.words
+        stated = self.positive.words if self.positive else f"mean confidence {self.mean_confidence:.4f}"
         return (
             f"{self.n:,} rows, {self.k} classes: {stated}, accuracy {self.accuracy:.4f}, "
             f"sharpness {self.sharpness:.4f}"
@@ -250,11 +248,8 @@ class Evaluation(Printed):
 
     def _closing(self) -> list[str]:
         lines = []
-        if self.test is not None:
-            lines.append(
-                f"calibration test ({self.test.statistic}, {self.test.n_resamples} resamplings): "
-                f"{p_words(self.test)}"
-            )
+        if (t := self.test) is not None:
+            lines.append(f"calibration test ({t.statistic}, {t.n_resamples} resamplings): {p_words(t)}")
         if self.assessment is not None:
             lines += self.assessment.sentences
         if self.clinical is not None:

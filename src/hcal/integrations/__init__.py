@@ -1,4 +1,4 @@
-"""hcal inside other tools: scikit-learn, PyTorch, ONNX, multiple-choice questions.
+"""hcal inside other tools: scikit-learn, PyTorch, ONNX, Dask, torchmetrics, evaluate, MLflow.
 
 Every module here loads on first use, so that none of these tools is imported before it is needed.
 """

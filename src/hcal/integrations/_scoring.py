@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation import ReliabilityCurve, reliability
 from hcal.metrics.registry import get_metric
-
-Strategy = Literal["uniform", "quantile", "corp", "smooth"]
-_BINNING: dict[str, Any] = {
-    "uniform": "equal-width",
-    "quantile": "equal-mass",
-    "corp": "corp",
-    "smooth": "smooth",
-}
 
 
 @dataclass(frozen=True)
@@ -48,10 +40,9 @@ class Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the score of a fitted classifier, which has ``predict_proba`` and ``classes_``."""
-        codes = encode(y, np.asarray(estimator.classes_))
-        metric = get_metric(self.metric)
-        value = metric.function(estimator.predict_proba(X), codes, sample_weight=sample_weight)
-        return -value if metric.lower_is_better else value
+        score = score_function(self.metric)
+        value = score(y, estimator.predict_proba(X), sample_weight=sample_weight, labels=estimator.classes_)
+        return float(-value if get_metric(self.metric).lower_is_better else value)
 
 
 def score_function(metric: str) -> Any:
@@ -159,7 +150,7 @@ class CalibrationDisplay:
         y_prob: Any,
         *,
         n_bins: int = 15,
-        strategy: Strategy = "uniform",
+        strategy: str = "uniform",
         pos_label: Any = None,
         labels: Any = None,
         name: str | None = None,
@@ -185,13 +176,15 @@ class CalibrationDisplay:
         sample_weight : array-like of shape (N,), optional
         ax : matplotlib Axes, optional
         """
-        if strategy not in _BINNING:
-            raise ValueError(f"strategy must be one of {', '.join(map(repr, _BINNING))}, got {strategy!r}")
         known = np.unique(y_true) if labels is None else np.asarray(labels)
         codes, p = encode(y_true, known), np.asarray(y_prob, dtype=np.float64)
+        binning: Any = {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
         options: dict[str, Any] = {
-            "bins": n_bins, "binning": _BINNING[strategy], "ci": ci, "sample_weight": sample_weight
-        }  # fmt: skip
+            "bins": n_bins,
+            "binning": binning,
+            "ci": ci,
+            "sample_weight": sample_weight,
+        }
         if p.ndim == 2 and p.shape[1] > 2:
             if pos_label is not None:
                 raise ValueError("pos_label is for two classes; with more, the predicted class is shown")
@@ -200,7 +193,7 @@ class CalibrationDisplay:
             raise ValueError(f"two columns for {len(known)} labels: name both with labels=")
         positive = 1 if pos_label is None else int(encode([pos_label], known)[0])
         chosen = p if p.ndim == 1 else p[:, positive]
-        found = reliability(chosen, (codes == positive).astype(np.int64), level="class-wise", **options)[1]
+        found = reliability(chosen, (codes == positive).astype(np.int64), **options)[0]
         return cls(found, ci, name or "", known[positive]).plot(ax=ax)
 
     def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
@@ -209,9 +202,7 @@ class CalibrationDisplay:
 
         self.ax_ = draw_curve(self.curve, self.ci, ax)
         self.figure_ = self.ax_.figure
-        title = name or self.estimator_name
-        event = "the predicted class" if self.pos_label is None else f"{self.pos_label}"
-        self.ax_.set_title(
-            f"{title + ': ' if title else ''}{event}, error {self.curve.error:.4f}", fontsize=10
-        )
+        event = "the predicted class" if self.pos_label is None else str(self.pos_label)
+        title = f"{name or self.estimator_name}: {event}".removeprefix(": ")
+        self.ax_.set_title(f"{title}, error {self.curve.error:.4f}", fontsize=10)
         return self

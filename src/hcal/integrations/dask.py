@@ -19,23 +19,19 @@ from hcal.calibrators.base import Calibrator
 from hcal.calibrators.batches import fit_batches
 from hcal.certificates import Certificate, CertificateStream
 from hcal.certificates.event import TOLERANCE
-from hcal.extras import missing
-from hcal.inputs import InputKind
-from hcal.integrations._dask_blocks import aligned, boxed, classes_of, per_block, rows_in_chunks, said_where
+from hcal.extras import load_extra
+from hcal.inputs import InputKind, to_probs
 from hcal.io.blocks import Batch
 from hcal.io.class_names import check_classes
-from hcal.io.probabilities import to_probs
 from hcal.metrics.streaming import StreamingMetrics
 from hcal.passes import Partial, WorkerDiedError, merged
 
-try:
-    import dask
-    import dask.array
-    import dask.dataframe
-    import distributed
-except ImportError as error:
-    package = (error.name or "dask").partition(".")[0]
-    raise missing("hcal.integrations.dask", package, "dask") from None
+for _package in ("dask.array", "dask.dataframe", "distributed"):
+    load_extra("hcal.integrations.dask", _package, "dask")
+
+import dask.array  # noqa: E402
+import dask.dataframe  # noqa: E402
+import distributed  # noqa: E402
 
 __all__ = ["Runner", "certify", "evaluate", "fit", "predict_proba"]
 
@@ -74,19 +70,16 @@ def predict_proba(calibrator: Calibrator, scores: Any) -> Any:
     k = len(calibrator.classes_)  # says so where nothing was fitted
     if isinstance(scores, dask.dataframe.DataFrame):
         _check_classes(len(scores.columns), k)
-        meta = _frame_meta(calibrator, scores._meta)
+        narrow = all(d.kind == "f" and d.itemsize <= 4 for d in scores.dtypes)
+        names = scores.columns if calibrator.class_names_ is None else list(calibrator.class_names_)
+        meta = scores._meta.astype("float32" if narrow else "float64").set_axis(names, axis=1)
         return scores.map_partitions(partial(_frame_block, calibrator, meta), meta=meta)
-    array = rows_in_chunks(scores, "scores")
+    array = _rows_in_chunks(scores, "scores")
     _check_classes(2 if array.ndim == 1 else array.shape[1], k)
     dtype = array.dtype if np.issubdtype(array.dtype, np.floating) else np.dtype(np.float64)
-    new = {"new_axis": 1} if array.ndim == 1 else {}
-    return array.map_blocks(
-        partial(_array_block, calibrator, dtype),
-        dtype=dtype,
-        chunks=(array.chunks[0], (k,)),
-        meta=np.empty((0, 0), dtype),
-        **new,
-    )
+    new: dict[str, Any] = {"chunks": (array.chunks[0], (k,)), "dtype": dtype, "meta": np.empty((0, 0), dtype)}
+    new |= {"new_axis": 1} if array.ndim == 1 else {}
+    return array.map_blocks(partial(_array_block, calibrator, dtype), **new)
 
 
 def _check_classes(found: Any, k: int) -> None:
@@ -94,27 +87,17 @@ def _check_classes(found: Any, k: int) -> None:
         raise ValueError(f"scores has {found} classes (columns), the calibrator was fitted on {k}")
 
 
-def _array_block(
-    calibrator: Calibrator, dtype: Any, block: Any, block_id: tuple[int, ...] | None = None
-) -> Any:
+def _array_block(calibrator: Calibrator, dtype: Any, block: Any, block_id: Any = (None,)) -> Any:
     if not len(block):
         return np.empty((0, calibrator.n_classes_), dtype)
-    return said_where(calibrator.predict_proba, "block", block_id[0] if block_id else None, block)
-
-
-def _frame_meta(calibrator: Calibrator, meta: Any) -> Any:
-    """Return an empty frame as predictions come: float32 where all columns are narrow floats."""
-    narrow = all(d.kind == "f" and d.itemsize <= 4 for d in meta.dtypes)
-    names = meta.columns if calibrator.class_names_ is None else list(calibrator.class_names_)
-    made = meta.iloc[:0].astype("float32" if narrow else "float64")
-    return made.set_axis(names, axis=1)
+    return _said_where(calibrator.predict_proba, "block", block_id[0], block)
 
 
 def _frame_block(calibrator: Calibrator, meta: Any, block: Any, partition_info: Any = None) -> Any:
     if not len(block):
         return meta
-    number = partition_info["number"] if partition_info else None
-    return said_where(calibrator.predict_proba, "partition", number, block).set_axis(meta.columns, axis=1)
+    number = (partition_info or {}).get("number")
+    return _said_where(calibrator.predict_proba, "partition", number, block).set_axis(meta.columns, axis=1)
 
 
 # -- what is added up ----------------------------------------------------------------------------------
@@ -153,9 +136,9 @@ def evaluate(
     >>> {name: round(value, 3) for name, value in evaluate(p, y, ["brier", "ece_ew"]).result().items()}
     {'brier': 0.08, 'ece_ew': 0.2}
     """
-    whole, columns = aligned(probs, y=y, sample_weight=sample_weight)
-    empty = partial(StreamingMetrics, classes_of(whole), None if metrics is None else tuple(metrics))
-    found: StreamingMetrics = _reduced(empty, input, whole, columns).compute()[0]
+    whole, columns = _aligned(probs, y=y, sample_weight=sample_weight)
+    empty = partial(StreamingMetrics, _classes_of(whole), None if metrics is None else tuple(metrics))
+    found: StreamingMetrics = _reduced(empty, input, whole, columns)
     return found
 
 
@@ -187,30 +170,86 @@ def certify(
     >>> certify(p, dask.array.ones(600, dtype=int)).refuted
     True
     """
-    whole, columns = aligned(probs, y=y, groups=groups)
-    empty: Any = partial(CertificateStream, classes_of(whole), positive=positive)
-    stream: CertificateStream = _reduced(empty, input, whole, columns).compute()[0]
-    return stream.certify(level=level, tolerance=tolerance, classes=classes)
+    whole, columns = _aligned(probs, y=y, groups=groups)
+    empty: Any = partial(CertificateStream, _classes_of(whole), positive=positive)
+    stream: CertificateStream = _reduced(empty, input, whole, columns)
+    return stream.result(level, tolerance, classes)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
-    """Return, delayed, what all blocks add up to: a tree of merges in the order of the blocks."""
+    """Return what all blocks add up to: a tree of merges in the order of the blocks."""
     merge = dask.delayed(_merge, pure=False)
-    level = per_block(partial(_part, empty, input), scores, columns)
+    level = _per_block(partial(_part, empty, input), scores, columns)
     while len(level) > 1:
-        level = [merge(level[at : at + _FAN_IN], empty) for at in range(0, len(level), _FAN_IN)]
-    return level[0]
+        level = [merge(empty, level[at : at + _FAN_IN]) for at in range(0, len(level), _FAN_IN)]
+    return level[0].compute()
 
 
-def _part(empty: Callable[[], Any], input: InputKind, scores: Any, *, number: int, **rows: Any) -> Any:
+def _part(empty: Callable[[], Any], input: InputKind, number: int, scores: Any, **rows: Any) -> Any:
     made = empty()
     if len(scores):
-        said_where(lambda p: made.update(to_probs(p, input), **rows), "block", number, scores)
+        _said_where(lambda p: made.update(to_probs(p, input), **rows), "block", number, scores)
     return made
 
 
-def _merge(parts: Iterable[Any], empty: Callable[[], Partial]) -> Any:
-    return boxed(merged((part[0] for part in parts), empty))
+def _merge(empty: Callable[[], Partial], parts: Iterable[Any]) -> Any:
+    return merged(parts, empty)
+
+
+# -- blocks ----------------------------------------------------------------------------------------------
+
+
+def _rows_in_chunks(x: Any, what: str) -> Any:
+    """Return a dask array of whole rows."""
+    if isinstance(x, dask.dataframe.DataFrame | dask.dataframe.Series):
+        x = x.to_dask_array()
+    if not isinstance(x, dask.array.Array):
+        raise TypeError(f"{what} must be a dask Array, DataFrame or Series, got {type(x).__name__}")
+    if x.ndim not in (1, 2):
+        raise ValueError(f"{what} must have one or two axes, got shape {x.shape}")
+    return x if x.ndim == 1 or x.numblocks[1] == 1 else x.rechunk({1: -1})
+
+
+def _classes_of(probs: Any) -> int:
+    if probs.ndim == 1:
+        return 2
+    if np.isnan(probs.shape[1]):
+        raise ValueError("the number of columns is not known: call compute_chunk_sizes() first")
+    return int(probs.shape[1])
+
+
+def _aligned(scores: Any, **columns: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the scores as a dask array of whole rows, and the columns that were given in its blocks."""
+    whole = _rows_in_chunks(scores, "scores")
+    given = {n: _rows_in_chunks(c, n) for n, c in columns.items() if c is not None}
+    for name, column in given.items():
+        if np.isnan(whole.shape[0]) or np.isnan(column.shape[0]):
+            if column.numblocks[0] != whole.numblocks[0]:
+                raise ValueError(
+                    f"{name} has {column.numblocks[0]} blocks of unknown sizes, scores has "
+                    f"{whole.numblocks[0]}: call compute_chunk_sizes() on both first"
+                )
+        elif column.shape[0] != whole.shape[0]:
+            raise ValueError(f"{name} has {column.shape[0]} rows, scores has {whole.shape[0]}")
+        else:
+            given[name] = column.rechunk((whole.chunks[0],))
+    return whole, given
+
+
+def _per_block(function: Callable[..., Any], scores: Any, columns: dict[str, Any]) -> list[Any]:
+    """Return, delayed, what ``function(number, scores, **columns)`` makes of every block."""
+    work = dask.delayed(function, pure=False)
+    blocks = {name: column.to_delayed().ravel() for name, column in columns.items()}
+    whole = scores.to_delayed().ravel()
+    return [work(i, block, **{name: b[i] for name, b in blocks.items()}) for i, block in enumerate(whole)]
+
+
+def _said_where(function: Callable[..., T], kind: str, number: int | None, *block: Any) -> T:
+    """Call the function; rows that its complaint names are those of a block, so the block is named too."""
+    try:
+        return function(*block)
+    except ValueError as error:
+        raise ValueError(f"{kind} {number}: {error}" if number is not None else str(error)) from None
 
 
 # -- fits ------------------------------------------------------------------------------------------------
@@ -242,27 +281,23 @@ def fit(
     >>> cal.predict_proba([[0.0, 2.0]]).round(6)
     array([[0.25, 0.75]])
     """
-    whole, columns = aligned(scores, y=y, weight=sample_weight)
+    whole, columns = _aligned(scores, y=y, weight=sample_weight)
     sizes = np.nan_to_num(np.array(whole.chunks[0], dtype=float), nan=2.0**32)  # a start nobody else has
     starts = np.concatenate([[0.0], np.cumsum(sizes)])[:-1].astype(np.int64)
-    pieces = per_block(partial(_batch, calibrator.input, starts), whole, columns)
-    names = None if classes is None else check_classes(classes, classes_of(whole))
+    pieces = _per_block(partial(_batch, calibrator.input, starts), whole, columns)
+    names = None if classes is None else check_classes(classes, _classes_of(whole))
     return fit_batches(calibrator, pieces, run=_over_blocks, classes=names, **options)
 
 
-def _batch(kind: InputKind, starts: Any, scores: Any, *, number: int, **rows: Any) -> Batch:
+def _batch(kind: InputKind, starts: Any, number: int, scores: Any, **rows: Any) -> Batch:
     return Batch(np.asarray(scores), kind, rows["y"], int(starts[number]), weight=rows.get("weight"))
 
 
 def _over_blocks(function: Callable[[Any], T], pieces: Iterable[Any]) -> Iterator[T]:
     """Yield what a function makes of every delayed block, in their order: a pass."""
-    work = dask.delayed(_unboxed, pure=False)
-    found: tuple[T, ...] = dask.compute(*(work(function, piece) for piece in pieces))
+    work = dask.delayed(function, pure=False)
+    found: tuple[T, ...] = dask.compute(*map(work, pieces))
     yield from found
-
-
-def _unboxed(function: Callable[[Any], T], box: Any) -> T:
-    return function(box[0])
 
 
 # -- pieces of work --------------------------------------------------------------------------------------
@@ -300,17 +335,13 @@ class Runner:
         try:
             for piece in pieces:
                 waiting.append(self.client.submit(function, piece, pure=False))
-                if len(waiting) >= max(1, _AHEAD * self.threads()):
+                if len(waiting) >= max(1, _AHEAD * sum(self.client.nthreads().values())):
                     yield _answer(waiting.popleft())
             while waiting:
                 yield _answer(waiting.popleft())
         finally:
             for future in waiting:
                 future.cancel()
-
-    def threads(self) -> int:
-        """How many pieces the cluster runs at once, as of now."""
-        return sum(self.client.nthreads().values())
 
     def __enter__(self) -> Runner:
         return self

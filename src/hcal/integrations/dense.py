@@ -1,5 +1,6 @@
 """Dense outputs (N, K, H, W), as of segmentation: every labelled pixel is a row.
 
+``calibrator.fit(*rows(logits, y, ignore_index=255))`` learns, :func:`predict_proba` keeps the shape.
 numpy arrays and torch tensors; any number of spatial axes. The class axis is 1, as in PyTorch.
 """
 
@@ -39,28 +40,27 @@ def rows(
     >>> [a.shape for a in rows(z, y, ignore_index=255)]
     [(16, 3), (16,)]
     """
-    if y.ndim == logits.ndim and y.shape[1] == 1:  # masks (N, 1, H, W)
+    if y.ndim == logits.ndim > 1 and y.shape[1] == 1:  # masks (N, 1, H, W)
         y = y[:, 0]
-    spatial = tuple(logits.shape[2:])
-    if logits.ndim < 2 or tuple(y.shape) != (logits.shape[0], *spatial):
+    expected = (logits.shape[0], *logits.shape[2:])
+    if tuple(y.shape) != expected:
         raise ValueError(
-            f"logits of shape {tuple(logits.shape)} need labels of shape {(logits.shape[0], *spatial)}, "
-            f"got {tuple(y.shape)}"
+            f"scores of shape {tuple(logits.shape)} need labels of shape {expected}, got {tuple(y.shape)}"
         )
-    last = logits.movedim(1, -1) if hasattr(logits, "movedim") else np.moveaxis(logits, 1, -1)
-    flat, labels = last.reshape(-1, logits.shape[1]), y.reshape(-1)
+    flat = logits if logits.ndim == 1 else _last(logits).reshape(-1, logits.shape[1])
+    labels = y.reshape(-1)
     if ignore_index is None and pixels is None:
         return flat, labels
-    keep = (
-        np.ones(labels.shape[0], dtype=bool) if ignore_index is None else np.asarray(labels != ignore_index)
-    )
-    if not keep.any():
-        empty = keep  # a whole batch may be unlabelled; a whole set may not, which `fit` says
-        return flat[empty], labels[empty]
-    index = np.flatnonzero(keep)
+    kept = np.ones(len(labels), bool) if ignore_index is None else np.asarray(labels != ignore_index)
+    index = np.flatnonzero(kept)
     if pixels is not None:
-        index = _sample(index, labels.shape[0] // logits.shape[0], pixels, random_state)
+        index = _sample(index, len(labels) // max(len(logits), 1), pixels, random_state)
     return flat[index], labels[index]
+
+
+def _last(x: Any) -> Any:
+    """Return a view with the classes as its last axis."""
+    return x.movedim(1, -1) if hasattr(x, "movedim") else np.moveaxis(x, 1, -1)
 
 
 def _sample(index: Any, per_item: int, most: int, random_state: int) -> Any:
@@ -71,44 +71,6 @@ def _sample(index: Any, per_item: int, most: int, random_state: int) -> Any:
     item = shuffled // per_item
     rank = np.arange(len(item)) - np.searchsorted(item, item)
     return np.sort(shuffled[rank < most])
-
-
-def fit(
-    calibrator: Calibrator,
-    logits: Any,
-    y: Any,
-    *,
-    ignore_index: int | None = None,
-    pixels: int | None = None,
-    random_state: int = 0,
-) -> Calibrator:
-    """Fit a calibrator on the labelled pixels.
-
-    Parameters
-    ----------
-    calibrator : Calibrator
-    logits : array or Tensor of shape (N, K, ...)
-    y : array or Tensor of shape (N, ...) or (N, 1, ...)
-    ignore_index, pixels, random_state
-        As in :func:`rows`.
-
-    Returns
-    -------
-    the calibrator, fitted
-
-    Examples
-    --------
-    >>> import hcal
-    >>> z, y = np.zeros((1, 2, 2, 2)), np.array([[[0, 1], [1, 255]]])
-    >>> fit(hcal.make_calibrator("uncal"), z, y, ignore_index=255).n_classes_
-    2
-    """
-    flat, labels = rows(logits, y, ignore_index=ignore_index, pixels=pixels, random_state=random_state)
-    if not len(labels):
-        raise ValueError(
-            f"every pixel has the label ignore_index={ignore_index}: there is nothing to learn from"
-        )
-    return calibrator.fit(flat, labels)
 
 
 def predict_proba(calibrator: Calibrator, logits: Any) -> Any:
@@ -130,7 +92,6 @@ def predict_proba(calibrator: Calibrator, logits: Any) -> Any:
     >>> predict_proba(cal, np.zeros((1, 2, 5, 5))).shape
     (1, 2, 5, 5)
     """
-    torch_like = hasattr(logits, "movedim")
-    last = logits.movedim(1, -1) if torch_like else np.moveaxis(logits, 1, -1)
+    last = _last(logits)
     probs = calibrator.predict_proba(last.reshape(-1, logits.shape[1])).reshape(last.shape)
-    return probs.movedim(-1, 1) if torch_like else np.moveaxis(probs, -1, 1)
+    return probs.movedim(-1, 1) if hasattr(probs, "movedim") else np.moveaxis(probs, -1, 1)

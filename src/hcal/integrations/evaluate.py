@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hcal.evaluation import evaluate
-from hcal.extras import missing
+from hcal.extras import load_extra
 from hcal.inputs import InputKind, to_numpy
+from hcal.integrations import dense
 from hcal.metrics.registry import get_metric
 
 __all__ = ["HEADLINE", "compute_metrics", "load"]
@@ -53,21 +54,12 @@ def compute_metrics(
         predictions, labels = getattr(found, "predictions", None), getattr(found, "label_ids", None)
         if predictions is None:
             predictions, labels = found
-        scores, y = _flat(predictions[0] if isinstance(predictions, tuple) else predictions, labels)
-        return evaluate(scores, y, names, input=input).to_dict()
+        scores, _ = to_numpy(predictions[0] if isinstance(predictions, tuple) else predictions, "predictions")
+        y, _ = to_numpy(labels, "label_ids")  # of tokens one by one: (N, T, K) and (N, T)
+        rows = dense.rows(np.moveaxis(scores, -1, 1), y, ignore_index=IGNORED)
+        return evaluate(*rows, names, input=input).to_dict()
 
     return compute
-
-
-def _flat(predictions: Any, labels: Any) -> tuple[Any, Any]:
-    """Return scores (N, K) and labels (N,): tokens one by one, those without a label left out."""
-    scores, y = to_numpy(predictions, "predictions")[0], to_numpy(labels, "label_ids")[0]
-    if scores.shape[:-1] != y.shape:
-        raise ValueError(
-            f"predictions has shape {scores.shape}, which does not fit labels of shape {y.shape}"
-        )
-    scores, y = scores.reshape(-1, scores.shape[-1]), y.reshape(-1)
-    return scores[y != IGNORED], y[y != IGNORED]
 
 
 def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
@@ -87,14 +79,12 @@ def load(name: str, *, input: InputKind = "probs", **options: Any) -> Any:
     evaluate.Metric
         With ``add``, ``add_batch`` and ``compute(predictions=(N, K), references=(N,))``.
     """
-    try:
-        import evaluate as huggingface
-        from datasets import Features, Sequence, Value
-    except ImportError:
-        raise missing("load", "evaluate", "evaluate") from None
+    huggingface = load_extra("load", "evaluate", "evaluate")
+    from datasets import Features, Sequence, Value
+
     metric = get_metric(name)
 
-    class Module(huggingface.Metric):  # type: ignore[misc]
+    class Module(huggingface.Metric):  # type: ignore[misc, name-defined]
         def _info(self) -> Any:
             return huggingface.MetricInfo(
                 description=f"{metric.title}: {metric.explain}",

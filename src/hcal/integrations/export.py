@@ -11,7 +11,6 @@ import dataclasses
 import inspect
 import json
 import os
-import textwrap
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -23,7 +22,6 @@ from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.io.atomic import atomic_path
 from hcal.maps.base import Map
-from hcal.maps.prediction import Prediction
 
 #: Raised when the layout of the JSON changes.
 SCHEMA = 1
@@ -150,36 +148,41 @@ def as_python(calibrator: Calibrator) -> str:
     needed = _Needed()
     for each in _types(whole):
         needed.add_class(each)
-    needed.add_function(Prediction.__call__.__globals__["to_logits"])
-    binary = (
-        '    if x.ndim == 1:\n        x = np.stack([1 - x, x] if KIND == "probs" else [0 * x, x], axis=1)\n'
-    )
-    return "\n".join(
-        [
-            f'"""{calibrator.title}, fitted and exported by hcal {__version__}: predict_proba(scores). Needs numpy."""',
-            "",
-            "import types",
-            "from functools import partial",
-            "",
-            "import numpy as np",
-            "",
-            _numpy_operations(),
-            *needed.sources,
-            "",
-            f"CLASSES = {calibrator.classes_.tolist()!r}",
-            f"KIND = {calibrator.input!r}",
-            f"PREDICTION = {_constructed(whole)}",
-            "",
-            "",
-            "def predict_proba(scores):",
-            f'    """Return probabilities (N, {calibrator.n_classes_}) of {calibrator.input}; NaN rows stay NaN."""',
-            "    x = np.asarray(scores, dtype=np.float64)",
-            *([binary.rstrip()] if calibrator.n_classes_ == 2 else []),
-            '    with np.errstate(all="ignore"):',
-            "        return PREDICTION(x)",
-            "",
-        ]
-    )
+    binary = """
+    if x.ndim == 1:
+        x = np.stack([1 - x, x] if KIND == "probs" else [0 * x, x], axis=1)"""
+    return f'''"""{calibrator.title}, fitted and exported by hcal {__version__}: predict_proba(scores). Needs numpy."""
+
+from __future__ import annotations
+
+import types
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+Array = Any
+{_numpy_operations()}
+
+xp = types.SimpleNamespace(**globals())
+
+
+def namespace(x):
+    return xp
+
+
+{"".join(needed.sources)}
+CLASSES = {calibrator.classes_.tolist()!r}
+KIND = {calibrator.input!r}
+PREDICTION = {_constructed(whole)}
+
+
+def predict_proba(scores):
+    """Return probabilities (N, {calibrator.n_classes_}) of {calibrator.input}; NaN rows stay NaN."""
+    x = np.asarray(scores, dtype=np.float64){binary if calibrator.n_classes_ == 2 else ""}
+    with np.errstate(all="ignore"):
+        return PREDICTION(x)
+'''
 
 
 def _types(map: Map) -> list[type[Map]]:
@@ -205,33 +208,11 @@ def _constructed(map: Map) -> str:
 
 
 def _numpy_operations() -> str:
-    """Return the numpy operations of :mod:`hcal.xp` as a namespace of the exported file."""
-    body = ast.parse(inspect.getsource(xp)).body
-    names = [
-        ast.unparse(node)
-        for node in body
-        if isinstance(node, ast.Assign) and "_SELF" not in ast.unparse(node)
-    ]
-    functions = [_plain(n) for n in body if isinstance(n, ast.FunctionDef) and n.name != "namespace"]
-    export = "xp = types.SimpleNamespace(**globals())"
-    return "\n".join([*names, "", *functions, "", export, "", "", "def namespace(x):", "    return xp", ""])
-
-
-def _plain(node: ast.FunctionDef | ast.ClassDef) -> str:
-    """Return the source of a function or class without types, decorators and documentation."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.FunctionDef | ast.ClassDef):
-            each.decorator_list = [
-                d for d in each.decorator_list if getattr(d, "id", "") in ("property", "staticmethod")
-            ]
-            first = each.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(each.body) > 1:
-                each.body = each.body[1:]
-        if isinstance(each, ast.FunctionDef):
-            each.returns = None
-            for argument in [*each.args.args, *each.args.kwonlyargs]:
-                argument.annotation = None
-    return "\n\n" + ast.unparse(node)
+    """Return the source of the numpy operations of :mod:`hcal.xp`."""
+    source = inspect.getsource(xp)
+    kept = [node for node in ast.parse(source).body if isinstance(node, ast.Assign | ast.FunctionDef)]
+    parts = [ast.get_source_segment(source, node) or "" for node in kept]
+    return "\n\n".join(part for part in parts if not part.startswith(("def namespace", "_SELF")))
 
 
 class _Needed:
@@ -242,54 +223,34 @@ class _Needed:
         self._seen: set[str] = set(vars(xp))
 
     def add_class(self, cls: type[Map]) -> None:
-        methods = {
-            name: value
-            for base in reversed(cls.__mro__)
-            if issubclass(base, Map) and base is not Map
-            for name, value in vars(base).items()
-            if (isinstance(value, FunctionType) and not name.startswith("__")) or name == "__call__"
-        }
-        for unused in ("check", "in_blocks", "narrowed"):
-            methods.pop(unused, None)
-        methods.setdefault("probabilities", Map.probabilities)
+        methods: dict[str, Any] = {"probabilities": Map.probabilities}
+        for base in reversed(cls.__mro__):
+            if issubclass(base, Map) and base is not Map:
+                methods |= {n: f for n, f in vars(base).items() if isinstance(f, FunctionType)}
         methods["compiled"] = Map.compiled  # what is exported is the formula
-        for method in methods.values():
+        unused = ("check", "in_blocks", "narrowed")
+        kept = [f for n, f in methods.items() if n == "__call__" or not n.startswith(("__", *unused))]
+        for method in kept:
             self._add_globals(method)
         names = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        body = "\n".join(
-            textwrap.indent(_source(method).strip("\n"), "    ") + "\n" for method in methods.values()
-        )
-        store = "\n".join(f"        self.{name} = {name}" for name in names) or "        pass"
-        head = f"\n\nclass {cls.__name__}:\n    def __init__(self, {', '.join(f'{n}=None' for n in names)}):\n{store}\n"
-        self.sources.append(f"{head}\n{body}")
-
-    def add_function(self, function: FunctionType) -> None:
-        if function.__name__ in self._seen:
-            return
-        self._seen.add(function.__name__)
-        self._add_globals(function)
-        self.sources.append(_source(function))
+        store = "".join(f"        self.{name} = {name}\n" for name in names) or "        pass\n"
+        head = f"class {cls.__name__}:\n    def __init__(self, {', '.join(f'{n}=None' for n in names)}):\n{store}\n"
+        self.sources.append(head + "\n".join(map(inspect.getsource, kept)) + "\n\n")
 
     def _add_globals(self, function: FunctionType) -> None:
         for name in _names(function.__code__):
             value = function.__globals__.get(name)
             if name in self._seen or value is None or isinstance(value, ModuleType):
                 continue
+            self._seen.add(name)
             if isinstance(value, FunctionType) and value.__module__.startswith("hcal"):
-                self.add_function(value)
+                self._add_globals(value)
+                self.sources.append(inspect.getsource(value) + "\n\n")
             elif isinstance(value, (int, float, str, tuple, dict, np.ndarray)):
-                self._seen.add(name)
                 shown = f"np.array({value.tolist()!r})" if isinstance(value, np.ndarray) else repr(value)
-                self.sources.append(f"\n{name} = {shown}")
+                self.sources.append(f"{name} = {shown}\n\n\n")
 
 
 def _names(code: Any) -> list[str]:
     inner = [name for const in code.co_consts if inspect.iscode(const) for name in _names(const)]
     return [*code.co_names, *inner]
-
-
-def _source(function: Any) -> str:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    node = tree.body[0]
-    assert isinstance(node, ast.FunctionDef), f"{function!r} is not written with def"
-    return _plain(node)

@@ -13,7 +13,7 @@ from hcal._version import __version__
 from hcal.calibrators.base import Calibrator
 from hcal.calibrators.files import load, save
 from hcal.evaluation import Evaluation
-from hcal.extras import missing
+from hcal.extras import load_extra
 
 __all__ = ["CalibratorModel", "log_evaluation", "log_model"]
 
@@ -21,11 +21,8 @@ _FILE = "calibrator.hcal"
 
 
 def _mlflow() -> Any:
-    try:
-        import mlflow.pyfunc
-    except ImportError:
-        raise missing("this integration", "MLflow", "mlflow") from None
-    return mlflow
+    load_extra("this integration", "mlflow.pyfunc", "mlflow")
+    return load_extra("this integration", "mlflow", "mlflow")
 
 
 def log_evaluation(
@@ -51,26 +48,19 @@ def log_evaluation(
     step : int, optional
     """
     mlflow = _mlflow()
-    values = {
-        f"{prefix}/{name}": value for name, value in _values(evaluation).items() if math.isfinite(value)
-    }
+    found = {**evaluation.to_dict(), "mean_confidence": evaluation.mean_confidence}
+    for name in evaluation.results:
+        low, high = evaluation.interval(name) or (math.nan, math.nan)
+        found |= {f"{name}_low": low, f"{name}_high": high}
+    if evaluation.test is not None:
+        found["calibration_test_p"] = evaluation.test.p_value
+    values = {f"{prefix}/{name}": value for name, value in found.items() if math.isfinite(value)}
     mlflow.log_metrics(values, step=step)
     mlflow.log_text(evaluation.to_json(), f"{prefix}/evaluation.json")
     if report is not None:
         mlflow.log_text(report, f"{prefix}/report.html")
     if calibrator is not None:
         log_model(calibrator, f"{prefix}-calibrator")
-
-
-def _values(evaluation: Evaluation) -> dict[str, float]:
-    found = {**evaluation.to_dict(), "mean_confidence": evaluation.mean_confidence}
-    for name in evaluation.results:
-        interval = evaluation.interval(name)
-        if interval is not None:
-            found |= {f"{name}_low": interval[0], f"{name}_high": interval[1]}
-    if evaluation.test is not None:
-        found["calibration_test_p"] = evaluation.test.p_value
-    return found
 
 
 class CalibratorModel:

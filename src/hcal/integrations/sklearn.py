@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from contextlib import suppress
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -16,18 +17,18 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import StratifiedGroupKFold, check_cv
+from sklearn.pipeline import Pipeline
 from sklearn.utils import Bunch, _safe_indexing, assert_all_finite, get_tags, indexable
 from sklearn.utils._metadata_requests import _routing_enabled
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import _check_method_params, check_is_fitted, column_or_1d
 
 from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
 from hcal.inputs import check_groups, check_weight
-from hcal.integrations._margins import booster_margins, raw_margins
-from hcal.integrations._scoring import CalibrationDisplay, Scorer, score_function
-from hcal.io.class_names import ClassName, check_classes, is_text
+from hcal.integrations._scoring import CalibrationDisplay, Scorer, encode, score_function
+from hcal.io.class_names import UnlabelledError, check_classes, is_text, missing_labels
 from hcal.numerics import FloatArray, IntArray
 
 __all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins", "score_function"]
@@ -114,27 +115,37 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             Metadata for the estimator's ``fit`` and the splitter's ``split``, routed as scikit-learn does.
         """
         X, y = self._check_targets(X, y)
-        weight = check_weight(sample_weight, len(y))
-        members = check_groups(groups, len(y))
+        weight, members = check_weight(sample_weight, len(y)), check_groups(groups, len(y))
         estimator = self._base()
         routed = self._route(estimator, weight, members, params)
         if self._is_prefit(estimator):
             check_is_fitted(estimator)
-            self.estimator_ = estimator
-            labels = self._code(y, np.asarray(estimator.classes_))
-            everything = np.arange(len(labels))
-            splits, models = [(everything, everything)], [estimator]
+            self.estimator_, self.classes_ = estimator, np.asarray(estimator.classes_)
+            labels = encode(y, self.classes_)
+            held_out, models = [np.arange(len(y))], [estimator]
         else:
-            labels = self._code(y, np.unique(y))
+            self.classes_ = np.unique(y)
+            labels = encode(y, self.classes_)
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"calibration needs at least two classes; y has one class, {self.classes_[0]!r}"
+                )
             if weight is not None and len(np.unique(y[weight > 0])) < 2:
                 raise ValueError(
                     "sample_weight leaves one class only; calibration needs at least two classes"
                 )
             splits = self._splits(X, y, members, routed.splitter.split)
-            models = self._fit_folds(estimator, X, y, splits, routed.estimator.fit)
-            self.estimator_ = clone(estimator).fit(X, y, **routed.estimator.fit)
-        held_out = [test for _, test in splits]
-        self.calibrator_ = self._fit_map(X, labels, weight, members, held_out, models)
+            held_out = [test for _, test in splits]
+            to_fit = routed.estimator.fit
+            jobs = (delayed(_fit_one)(clone(estimator), X, y, train, to_fit) for train, _ in splits)
+            models = Parallel(n_jobs=self.n_jobs)(jobs)
+            self.estimator_ = clone(estimator).fit(X, y, **to_fit)
+        pairs = zip(models, held_out, strict=True)
+        logits = np.concatenate([self._logits(model, _safe_indexing(X, rows)) for model, rows in pairs])
+        rows = np.concatenate(held_out)
+        calibrator = self._new_calibrator(self._response(models[0]))
+        own, of = (None if a is None else a[rows] for a in (weight, members))
+        self.calibrator_ = calibrator.fit(logits, labels[rows], own, groups=of, classes=self._names())
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -191,25 +202,27 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _check_targets(self, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        name = getattr(y, "name", None) or next(iter(getattr(y, "columns", [])), None)
+        column = "y" if name is None else f"the column {name!r} of labels"
         X, y = indexable(X, y)
+        if np.size(y) == len(y) and (missing := missing_labels(np.ravel(y))).any():
+            raise UnlabelledError(
+                f"{column} has no label in {missing.sum():,} of {len(missing):,} rows, first row {missing.argmax()}: "
+                "leave these rows out of X and y (of pandas: X[y.notna()], y[y.notna()])"
+            )
         y = column_or_1d(y, warn=True)
         if not len(y):
             raise ValueError(f"{type(self).__name__} got 0 rows: there is nothing to learn from")
         if getattr(X, "shape", (1, 1))[1:] == (0,):
             raise ValueError(f"X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
         assert_all_finite(y, input_name="y")
+        if type_of_target(y) == "continuous":
+            raise ValueError(
+                f"Unknown label type: {column} holds fractions, such as {y[y != np.rint(y)][0]}, which are no classes; "
+                "hcal does no regression, for that see MAPIE or crepes"
+            )
         check_classification_targets(y)
         return X, y
-
-    def _code(self, y: NDArray[Any], known: NDArray[Any]) -> IntArray:
-        """Set ``classes_`` and return the labels as 0..K−1."""
-        new = np.setdiff1d(y, known)
-        if new.size:
-            raise ValueError(f"y has classes that the fitted estimator does not know: {new.tolist()}")
-        if len(known) < 2:
-            raise ValueError(f"calibration needs at least two classes; y has one class, {known[0]!r}")
-        self.classes_ = known
-        return np.searchsorted(known, y).astype(np.int64)
 
     def _base(self) -> Any:
         if self.estimator is not None:
@@ -241,59 +254,31 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))
 
     def _splits(self, X: Any, y: Any, groups: IntArray | None, params: dict[str, Any]) -> list[Split]:
-        if groups is None:
-            return list(check_cv(self.cv, y, classifier=True).split(X, y, **params))
-        if self.cv is None or isinstance(self.cv, int | np.integer):
-            return list(StratifiedGroupKFold(5 if self.cv is None else int(self.cv)).split(X, y, groups))
-        return list(check_cv(self.cv, y, classifier=True).split(X, y, **{"groups": groups, **params}))
+        cv = self.cv
+        if groups is not None:
+            params = {"groups": groups, **params}
+            if cv is None or isinstance(cv, int | np.integer):
+                cv = StratifiedGroupKFold(5 if cv is None else int(cv))
+        return list(check_cv(cv, y, classifier=True).split(X, y, **params))
 
-    def _fit_folds(
-        self, estimator: Any, X: Any, y: Any, splits: list[Split], fit_params: dict[str, Any]
-    ) -> list[Any]:
-        """Return one classifier a split, fitted on its training rows."""
-        jobs = (delayed(_fit_one)(clone(estimator), X, y, train, fit_params) for train, _ in splits)
-        fitted: list[Any] = Parallel(n_jobs=self.n_jobs)(jobs)
-        return fitted
-
-    def _fit_map(
-        self,
-        X: Any,
-        labels: IntArray,
-        weight: Any,
-        groups: IntArray | None,
-        held_out: list[IntArray],
-        models: list[Any],
-    ) -> Calibrator:
-        """Fit the calibrator on the held-out scores."""
-        rows = np.concatenate(held_out)
-        pairs = zip(models, held_out, strict=True)
-        logits = np.concatenate([self._logits(model, _safe_indexing(X, test)) for model, test in pairs])
-        calibrator = self._new_calibrator()
-        if self._response(models[0]) == "predict_proba":
-            calibrator.set_params(input="log_probs")  # a zero is then a small number, not minus infinity
-        own, members = (None if a is None else a[rows] for a in (weight, groups))
-        return calibrator.fit(logits, labels[rows], own, groups=members, classes=self._names())
-
-    def _names(self) -> tuple[ClassName, ...] | None:
+    def _names(self) -> Any:
         """Return the labels where they are text that a calibrator can carry: its sentences then say them."""
-        if not is_text(self.classes_):
-            return None
-        try:
-            return check_classes(self.classes_, len(self.classes_))
-        except ValueError:
-            return None
+        with suppress(ValueError):
+            return check_classes(self.classes_, len(self.classes_)) if is_text(self.classes_) else None
+        return None
 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
         name = self._response(estimator)
-        margins = booster_margins(estimator) if name == "margins" else None
-        scores = as_logits((getattr(estimator, name) if margins is None else margins)(X), name)
+        scores = (
+            raw_margins(estimator, X) if name == "margins" else as_logits(getattr(estimator, name)(X), name)
+        )
         absent = _ZERO if name == "predict_proba" else _FLOOR
         return align_columns(scores, np.asarray(estimator.classes_), self.classes_, absent)
 
     def _response(self, estimator: Any) -> str:
         """Return the name of the method that gives the scores; ``margins`` are a booster's own."""
-        if self.response == "auto" and booster_margins(estimator) is not None:
+        if self.response == "auto" and _booster(_unwrap(estimator)[0]) is not None:
             return "margins"
         order = ("decision_function", "predict_proba") if self.response == "auto" else (self.response,)
         name = next((n for n in order if hasattr(estimator, n)), None)
@@ -303,26 +288,81 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             )
         return name
 
-    def _new_calibrator(self) -> Calibrator:
-        if isinstance(self.method, str):
-            return make_calibrator(self.method)
-        calibrator: Calibrator = clone(self.method)
+    def _new_calibrator(self, response: str) -> Calibrator:
+        calibrator = make_calibrator(self.method) if isinstance(self.method, str) else clone(self.method)
         if calibrator.input != "logits":
             raise ValueError(f'the calibrator must have input="logits", got input={calibrator.input!r}')
-        return calibrator
+        # Of log-probabilities a zero is a small number, not minus infinity.
+        found: Calibrator = (
+            calibrator.set_params(input="log_probs") if response == "predict_proba" else calibrator
+        )
+        return found
 
 
 def _fit_one(estimator: Any, X: Any, y: Any, rows: IntArray, params: dict[str, Any]) -> Any:
-    mine = {
-        name: _safe_indexing(value, rows) if _is_per_row(value, len(y)) else value
-        for name, value in params.items()
-    }
+    mine = _check_method_params(X, params, indices=rows)
     return estimator.fit(_safe_indexing(X, rows), _safe_indexing(y, rows), **mine)
 
 
-def _is_per_row(value: Any, n_rows: int) -> bool:
-    has_rows = hasattr(value, "shape") or isinstance(value, list | tuple) or hasattr(value, "iloc")
-    return has_rows and _num_samples(value) == n_rows
+def raw_margins(model: Any, X: Any) -> FloatArray:
+    """Return the raw scores of a fitted model as logits: what a calibrator should be fitted on.
+
+    Boosters hide their margins behind an argument of their own; a probability rounded to 0 or 1 has lost them.
+
+    Parameters
+    ----------
+    model : classifier or booster
+        scikit-learn's (with ``decision_function``), LightGBM's, XGBoost's and CatBoost's classifiers, alone, at the
+        end of a pipeline or frozen, and a bare ``lightgbm.Booster`` or ``xgboost.Booster``.
+    X : array-like of shape (N, features)
+
+    Returns
+    -------
+    array of shape (N, K)
+        A binary margin m becomes (0, m).
+
+    Examples
+    --------
+    >>> from sklearn.svm import LinearSVC
+    >>> raw_margins(LinearSVC().fit([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]), [[1.5]]).shape
+    (1, 2)
+    """
+    inner, steps = _unwrap(model)
+    options = _booster(inner)
+    if options is not None:
+        x = X if steps is None else steps.transform(X)
+        if type(inner).__module__.startswith("xgboost") and not hasattr(inner, "predict_proba"):
+            from xgboost import DMatrix
+
+            x = x if isinstance(x, DMatrix) else DMatrix(x)
+        return as_logits(inner.predict(x, **options), "margins")
+    if not hasattr(model, "decision_function"):
+        name = type(model).__name__
+        raise ValueError(f"{name} has no raw scores: calibrate its predict_proba with input='probs'")
+    return as_logits(model.decision_function(X), "decision_function")
+
+
+#: What makes ``predict`` of a booster return margins.
+_MARGINS: dict[str, dict[str, Any]] = {
+    "lightgbm": {"raw_score": True},
+    "xgboost": {"output_margin": True},
+    "catboost": {"prediction_type": "RawFormulaVal"},
+}
+
+
+def _booster(model: Any) -> dict[str, Any] | None:
+    """Return what asks a booster for its margins; None where the model is none."""
+    roots = {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+    return next((options for name, options in _MARGINS.items() if name in roots), None)
+
+
+def _unwrap(estimator: Any) -> tuple[Any, Any]:
+    """Return the classifier within, and the steps before it where it ends a pipeline."""
+    while isinstance(estimator, FrozenEstimator):
+        estimator = estimator.estimator
+    if isinstance(estimator, Pipeline):
+        return _unwrap(estimator[-1])[0], estimator[:-1] if len(estimator) > 1 else None
+    return estimator, None
 
 
 def as_logits(response: Any, name: str) -> FloatArray:

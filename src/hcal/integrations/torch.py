@@ -11,18 +11,23 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from hcal.calibrators.base import Calibrator
-from hcal.integrations._stored import from_bytes, to_bytes
+from hcal.calibrators.files import load, save
+from hcal.integrations import dense
 from hcal.maps.base import Map
+from hcal.progress import progress
 
 Output = Literal["probs", "log_probs"]
 #: Scores of a block on an accelerator: each operation of the formula makes as many (64 MB of float32).
@@ -165,32 +170,14 @@ class CalibrationHead(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Return the calibrator as the bytes of its file: which formula meets the buffers is in it."""
-        content = b"" if self.calibrator is None else to_bytes(self.calibrator)
-        return (
-            torch.frombuffer(bytearray(content), dtype=torch.uint8)
-            if content
-            else torch.empty(0, dtype=torch.uint8)
-        )
+        content = b"" if self.calibrator is None else _to_bytes(self.calibrator)
+        return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
 
     def set_extra_state(self, state: Tensor) -> None:
         """Become the calibrator that a state dict holds."""
         content = state.cpu().numpy().tobytes()
-        if content and (self.calibrator is None or content != to_bytes(self.calibrator)):
-            self._become(from_bytes(content))
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str],
-        unexpected: list[str], errors: list[str],
-    ) -> None:  # fmt: skip
-        # The file of the calibrator says all: the buffers follow from it.
-        structure = state_dict.get(f"{prefix}_extra_state")
-        if structure is None:
-            missing.append(f"{prefix}_extra_state")
-            return
-        try:
-            self.set_extra_state(structure)
-        except ValueError as error:
-            errors.append(f"{prefix or 'head'}: {error}")
+        if content and (self.calibrator is None or content != _to_bytes(self.calibrator)):
+            self._become(_from_bytes(content))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibrationHead:
         # .half() must not round the constants: only the device of what `fn` makes is taken over.
@@ -199,6 +186,24 @@ class CalibrationHead(nn.Module):
                 if buffer is not None:
                     module._buffers[name] = buffer.to(fn(buffer).device)
         return self
+
+
+def _to_bytes(calibrator: Calibrator) -> bytes:
+    """Return what :func:`hcal.save` would write."""
+    with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
+        save(calibrator, path := Path(folder) / "model.hcal")
+        return path.read_bytes()
+
+
+def _from_bytes(content: bytes) -> Calibrator:
+    """Return the calibrator again, checked as :func:`hcal.load` checks."""
+    with tempfile.TemporaryDirectory(prefix="hcal-") as folder:
+        path = Path(folder) / "model.hcal"
+        path.write_bytes(content)
+        try:
+            return load(path)
+        except ValueError as error:
+            raise ValueError("the stored calibrator is not a whole hcal model") from error
 
 
 class CalibratedModule(nn.Module):
@@ -262,9 +267,10 @@ def collect_logits(
     ignore_index: int | None = None,
     pixels: int | None = None,
     random_state: int = 0,
-    progress: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Run a model over held-out batches and return its scores and the labels, ready for ``fit``.
+
+    A bar shows on a terminal after three seconds.
 
     Parameters
     ----------
@@ -280,8 +286,6 @@ def collect_logits(
         Keep at most so many random labelled pixels of each batch item: dense outputs are large.
     random_state : int
         For ``pixels``.
-    progress : bool
-        Show a bar, where there is a terminal.
 
     Returns
     -------
@@ -295,23 +299,17 @@ def collect_logits(
     >>> logits.shape, y.shape
     (torch.Size([8, 2]), torch.Size([8]))
     """
-    from hcal.integrations.dense import rows
-
     where = torch.device(device) if device is not None else _device_of(model)
+    options: dict[str, Any] = {"ignore_index": ignore_index, "pixels": pixels}
+    total = len(loader) if isinstance(loader, Sized) else 0
     kept: list[tuple[Tensor, Tensor]] = []
-    with _evaluating(model), torch.inference_mode():
-        for step, batch in enumerate(_with_bar(loader, progress)):
+    with _evaluating(model), torch.inference_mode(), progress("collecting logits", total) as advance:
+        for step, batch in enumerate(loader):
             args, kwargs, y = _unpack(batch)
-            out = scores_of(model(*_to(args, where), **_to(kwargs, where)))
-            kept.append(
-                rows(
-                    out.cpu(),
-                    y.cpu(),
-                    ignore_index=ignore_index,
-                    pixels=pixels,
-                    random_state=random_state + step,
-                )
-            )
+            args, kwargs = tree_map_only(Tensor, lambda t: t.to(where), (args, kwargs))
+            scores = scores_of(model(*args, **kwargs)).cpu()
+            kept.append(dense.rows(scores, y.cpu(), **options, random_state=random_state + step))
+            advance(1)
     if not kept:
         raise ValueError("the loader is empty: no batches to collect from")
     # clone() leaves inference mode, so that the result can be used anywhere
@@ -324,16 +322,6 @@ def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return (batch[0],), {}, torch.as_tensor(batch[1])
     raise ValueError('a batch must be a pair (inputs, y) or a dict with "labels"')
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, tuple | list):
-        return type(value)(_to(v, device) for v in value)
-    if isinstance(value, dict):
-        return {k: _to(v, device) for k, v in value.items()}
-    return value
 
 
 def _device_of(model: nn.Module) -> torch.device:
@@ -350,14 +338,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
-
-
-def _with_bar(loader: Iterable[Any], progress: bool) -> Iterable[Any]:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    if not (progress and console.is_terminal):
-        return loader
-    total = len(loader) if isinstance(loader, Sized) else None
-    return track(loader, description="collecting logits", total=total, console=console, transient=True)

@@ -1,14 +1,15 @@
 """torch.distributed: metrics and a watch over the rows of all ranks, without gathering the rows.
 
-Each rank adds up its own rows. What crosses the network is of constant size: the sums of metrics by one
-``all_reduce``, the capitals of monitors by one ``all_gather``. Without an initialised process group there is
-one rank, and nothing is sent.
+Each rank adds up its own rows. What crosses the network is of constant size: the sums of metrics, or the capitals of
+monitors, of each rank by one ``all_gather``. Without an initialised process group there is one rank, and nothing is
+sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ import torch
 from torch import distributed
 
 from hcal.certificates import Alarm, Monitor
-from hcal.inputs import InputKind, check_kind
-from hcal.io.probabilities import to_probs
+from hcal.inputs import InputKind, check_kind, to_probs
 from hcal.metrics.streaming import StreamingMetrics
+from hcal.passes import merged
 
 __all__ = ["DistributedMetrics", "DistributedMonitor"]
 
@@ -86,21 +87,9 @@ class DistributedMetrics(_Accumulator):
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of the rows of all ranks; every rank must call it."""
-        return self.reduced().result()
-
-    def reduced(self) -> StreamingMetrics:
-        """Return what all ranks have seen: one ``all_reduce``, this rank's own part stays as it is."""
-        state = self.part.state
-        sums = {name: np.asarray(value) for name, value in state["sums"].items()}
-        flat = torch.from_numpy(np.concatenate([value.ravel() for value in sums.values()]))
-        flat = flat.to(_device(self.group))
-        if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(flat, group=self.group)
-        ends = np.cumsum([value.size for value in sums.values()])[:-1]
-        found = zip(sums.items(), np.split(flat.cpu().numpy(), ends), strict=True)
-        return StreamingMetrics.from_state(
-            state | {"sums": {name: part.reshape(value.shape) for (name, value), part in found}}
-        )
+        parts = map(StreamingMetrics.from_state, _gathered(self.part.state, self.group))
+        empty = partial(StreamingMetrics, self.part.n_classes, self.part.metrics)
+        return merged(parts, empty).result()
 
     def reset(self) -> None:
         """Forget this rank's rows."""
@@ -167,13 +156,6 @@ class DistributedMonitor(_Accumulator):
         """Go on where a saved module stood."""
         super().set_extra_state(state["part"])
         self.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
-
-
-def _device(group: Any) -> torch.device:
-    """Where a collective wants its tensors: NCCL knows GPUs only."""
-    nccl = distributed.is_available() and distributed.is_initialized()
-    nccl = nccl and distributed.get_backend(group) == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
 def _gathered(state: dict[str, Any], group: Any) -> list[dict[str, Any]]:

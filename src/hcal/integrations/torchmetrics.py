@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-try:
-    from torchmetrics import Metric
-except ImportError:
-    from hcal.extras import missing
-
-    raise missing("this integration", "torchmetrics", "torchmetrics") from None
-
-from hcal.inputs import InputKind, check_kind
-from hcal.io.probabilities import to_probs
+from hcal.extras import load_extra
+from hcal.inputs import InputKind, check_kind, to_probs
+from hcal.integrations import dense
 from hcal.metrics.streaming import StreamingMetrics
+
+load_extra("this integration", "torchmetrics", "torchmetrics")
+from torchmetrics import Metric  # noqa: E402
 
 __all__ = ["CalibrationMetrics", "CalibrationScore", "attach"]
 
@@ -79,7 +76,7 @@ class CalibrationMetrics(Metric):
         preds : tensor of shape (N, K) or (N, K, ...), or (N,) for P(class 1) of a binary problem
         target : tensor of shape (N,) or (N, ...)
         """
-        scores, labels = _rows(preds.detach(), target.detach(), self.ignore_index)
+        scores, labels = dense.rows(preds.detach(), target.detach(), ignore_index=self.ignore_index)
         if not len(labels):
             return
         part = StreamingMetrics(self.num_classes, self.metrics).update(to_probs(scores, self.input), labels)
@@ -139,19 +136,6 @@ class CalibrationScore(CalibrationMetrics):
         return found
 
 
-def _rows(preds: torch.Tensor, target: torch.Tensor, ignore: int | None) -> tuple[Any, Any]:
-    """Return scores (N, K) and labels (N,), dense ones taken apart and ignored ones left out."""
-    if preds.ndim > 2:
-        preds = preds.movedim(1, -1).reshape(-1, preds.shape[1])
-        target = target.reshape(-1)
-    if len(preds) != len(target):
-        raise ValueError(f"preds has {len(preds)} rows, target {len(target)}")
-    if ignore is not None:
-        keep = target != ignore
-        preds, target = preds[keep], target[keep]
-    return preds, target
-
-
 def attach(metric: Metric, engine: Any, name: str) -> None:
     """Let an Ignite engine keep a metric, in ``engine.state.metrics`` at the end of an epoch.
 
@@ -163,10 +147,7 @@ def attach(metric: Metric, engine: Any, name: str) -> None:
     name : str
         The key; a metric that returns a dictionary adds one key each, ``name/metric``.
     """
-    try:
-        from ignite.engine import Events
-    except ImportError:
-        raise ImportError("attach needs pytorch-ignite: pip install pytorch-ignite") from None
+    from ignite.engine import Events
 
     def finish() -> None:
         found = metric.compute()

@@ -7,8 +7,8 @@ Reading. A :class:`Request` says what a file calls its columns and what its numb
     data = read("task.npz", part="cal")          # a file that says what it holds needs no request
     data = read("new.csv", Request().for_model(header["request"]), keep=True)   # as the model was fitted
 
-``read`` takes one file, several, a folder or a pattern: ``.npz .npy .safetensors .csv .jsonl .parquet
-.feather`` and numpy pickles ``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the
+``read`` takes one file, several, a folder or a pattern: ``.npz .npy .csv .jsonl .parquet .feather`` and
+numpy pickles ``.p``. ``data.labels()`` are integers, ``data.in_order_of(names)`` puts the
 columns into a model's order, ``data.beside`` are the other columns (``keep=True``), ``data.columns`` what the
 file calls label, id, group and weight. ``Request(unlabelled="drop")`` leaves out rows without a label;
 ``data.dropped`` and ``data.notes`` say how many.
@@ -22,7 +22,7 @@ By blocks. The same rows some at a time, for files that memory does not hold:
 
 Writing. ``write_probs(path, probs, y, ids=, kept=, classes=, names=)`` or, block by block,
 ``with write_blocks(path, n_rows, ...) as write: write(probs, y, ids=, kept=)``. ``can_write`` raises early.
-``atomic_path`` and ``atomic_folder`` make any output appear whole or not at all; ``ended_by_sigterm`` lets a
+``atomic_path`` makes any output appear whole or not at all; ``ended_by_sigterm`` lets a
 command end by SIGTERM without a temporary file left.
 
 Models. ``write_model(path, header, arrays)`` and ``read_model(path)`` (:mod:`hcal.io.model_file`) know a JSON
@@ -39,7 +39,7 @@ NeedsBlocksError.
 
 from __future__ import annotations
 
-from hcal.io.atomic import atomic_folder, atomic_path, ended_by_sigterm
+from hcal.io.atomic import atomic_path, ended_by_sigterm
 from hcal.io.blocks import Batch, Batches, batches, read_piece, rows_from
 from hcal.io.class_names import UnlabelledError, UnnamedClassesError, drop_unlabelled
 from hcal.io.files import NeedsBlocksError, checksum
@@ -67,7 +67,6 @@ __all__ = [
     "UnlabelledError",
     "UnnamedClassesError",
     "UnnamedScoresError",
-    "atomic_folder",
     "atomic_path",
     "batches",
     "can_write",

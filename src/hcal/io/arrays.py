@@ -108,12 +108,6 @@ def _open_npy(file: BinaryIO) -> Openers:
 
 
 def _open_npz(file: BinaryIO) -> Openers:
-    start = file.read(6)
-    if start == b"\x93NUMPY":
-        raise ValueError("it is a single .npy array: rename it to .npy")
-    if not start.startswith(b"PK"):
-        raise ValueError("it is no .npz archive (a table is named .csv): write it with numpy.savez")
-    file.seek(0)
     archive = zipfile.ZipFile(file)
     found: Openers = {}
     for entry in archive.infolist():
@@ -126,11 +120,7 @@ def _open_npz(file: BinaryIO) -> Openers:
 
 def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """Return an array of an ``.npz``: one that is not compressed is read from where it stands."""
-    if entry.flag_bits & 1:
-        raise ValueError(f"{entry.filename!r} is encrypted")
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{entry.filename!r} is compressed in another way than numpy's")
-    found = _header(archive.open(entry), packed=entry.compress_type == zipfile.ZIP_DEFLATED)
+    found = _header(archive.open(entry), packed=entry.compress_type != zipfile.ZIP_STORED)
     if found.offset + found.nbytes != entry.file_size:
         raise ValueError(f"the header of {entry.filename!r} does not fit its {entry.file_size:,} bytes")
     if found.packed:
@@ -144,28 +134,7 @@ def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
 
 
 def _open_pickle(file: BinaryIO) -> Openers:
-    """Return arrays by name: of a dict, one array, ``(logits, y)``, or two such pairs (cal, test)."""
-    held = read_pickle(file.read())
-    if isinstance(held, np.ndarray):
-        held = {BARE: held}
-    elif _is_pair(held):
-        held = {"logits": held[0], "y": held[1]}
-    elif isinstance(held, tuple | list) and len(held) == 2 and all(map(_is_pair, held)):
-        (logits_cal, y_cal), (logits_test, y_test) = held
-        held = {"logits_cal": logits_cal, "y_cal": y_cal, "logits_test": logits_test, "y_test": y_test}
-    if not isinstance(held, dict):
-        raise ValueError(
-            "expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays"
-        )
-    arrays = {str(key): np.asarray(value) for key, value in held.items()}
-    for key, array in arrays.items():
-        if array.dtype.kind not in "biufU":
-            raise ValueError(f"{one_line(repr(key), 60)} holds {array.dtype}, not numbers")
-    return {key: partial(np.asarray, array) for key, array in arrays.items()}
-
-
-def _is_pair(held: Any) -> bool:
-    return isinstance(held, tuple | list) and len(held) == 2 and all(isinstance(a, np.ndarray) for a in held)
+    return {name: partial(np.asarray, array) for name, array in read_pickle(file.read()).items()}
 
 
 OPENERS: Final[dict[str, Callable[[BinaryIO], Openers]]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import stat
 import threading
@@ -45,45 +44,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _sync(temporary)
         _old_mode(target, path)  # the target may have become something else in the meantime
         temporary.replace(target)
-        _sync_folder(target.parent)
+        with suppress(OSError):  # makes the rename durable, where folders can be opened
+            _sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a new folder beside ``path`` and give it that name only when all went well.
-
-    Parameters
-    ----------
-    path : path-like
-        A new name, or an empty folder.
-
-    Yields
-    ------
-    Path
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> target = Path(tempfile.mkdtemp()) / "parts"
-    >>> with atomic_folder(target) as folder:
-    ...     _ = (folder / "part-0.txt").write_text("whole")
-    >>> [file.name for file in target.iterdir()]
-    ['part-0.txt']
-    """
-    target = Path(os.path.realpath(path))
-    check_new_folder(target)
-    temporary = target.parent / _new_name("")
-    try:
-        temporary.mkdir()
-        yield temporary
-        check_new_folder(target)
-        _sync_folder(temporary)
-        temporary.replace(target)
-        _sync_folder(target.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 class Terminated(SystemExit):
@@ -134,16 +98,13 @@ def _old_mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
     return mode & 0o777
 
 
-def _new_name(suffix: str) -> str:
-    return f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
-
-
 def _create(target: Path) -> tuple[Path, int]:
     """Make the empty temporary; return its name and the permissions that the umask left.
 
     The kernel applies the umask here: to ask for it is to set it, for every thread of the process.
     """
-    temporary = target.parent / _new_name(target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else "")
+    suffix = target.suffix if len(target.suffix) <= _LONGEST_SUFFIX else ""
+    temporary = target.parent / f".hcal-tmp-{os.getpid()}-{secrets.token_hex(8)}{suffix}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         return temporary, os.fstat(handle).st_mode & 0o777
@@ -162,9 +123,3 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename durable, where folders can be opened."""
-    with suppress(OSError):
-        _sync(folder)

@@ -84,7 +84,8 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     if classes is None:
         if is_text(y):
             raise UnnamedClassesError(
-                "y holds text: say which column is which class with classes=[…], in the order of the columns"
+                "y holds text: say which column is which class with classes=[…], in the order of the columns; "
+                "of one score a row, the second is its class"
             )
         return y
     if isinstance(classes[0], str) and not is_text(y):
@@ -160,29 +161,38 @@ def reorder(columns: Sequence[ClassName], classes: Sequence[ClassName]) -> list[
 # -- cells ------------------------------------------------------------------------------------------
 
 
-def typed(cells: Any, *, text: bool = False, ids: bool = False) -> NDArray[Any]:
-    """Return cells of labels, ids or groups as integers where all are, as other numbers, or as text.
+def typed(cells: Any) -> NDArray[Any]:
+    """Return cells of labels, ids or groups as numbers where all are numbers, else as text.
 
     An array is left as it is, and lists are the rows of a matrix. A missing cell is NaN among numbers and
-    empty among text. ``text`` says that other cells have shown to be text, whatever these look like; ids that
-    do not look like plain integers stay text.
+    empty among text.
 
-    >>> typed(["0017", "2"], ids=True), typed(["1", None]), typed([True, False])
+    >>> typed(["0017", "2"]), typed([1, None]), typed([True, False])
     (array(['0017', '2'], dtype='<U4'), array([ 1., nan]), array([1, 0]))
     """
     if isinstance(cells, np.ndarray) or (cells and isinstance(cells[0], list)):
         return np.asarray(cells)
-    plain = (int(c) if isinstance(c, bool) else c for c in cells)
-    texts = ["" if c is None or c != c else str(c).strip() for c in plain]
-    known = [t for t in texts if t not in MISSING]
-    if text or not known:
-        return np.array(texts, dtype=np.str_)
-    whole = all(t.lstrip("-").isdecimal() and len(t) < 19 and str(int(t)) == t for t in known)
-    if whole and len(known) == len(texts):
-        return np.array([int(t) for t in texts], dtype=np.int64)
-    if whole or (not ids and all(map(is_number, known))):
-        return np.array([np.nan if t in MISSING else float(t) for t in texts])
-    return np.array(texts, dtype=np.str_)
+    if all(isinstance(c, int | float | None) for c in cells):
+        found = np.array([np.nan if c is None else c for c in cells])
+        return found.astype(np.int64) if found.dtype.kind == "b" else found
+    return np.array(["" if c is None else str(c).strip() for c in cells], dtype=np.str_)
+
+
+def label_cells(cells: Any, classes: Sequence[ClassName] | None) -> NDArray[Any]:
+    """Return cells of labels: text that names no class and reads as numbers becomes numbers.
+
+    >>> label_cells(["1", "0"], None), label_cells(["3", "7"], ["3", "7"])
+    (array([1, 0]), array(['3', '7'], dtype='<U1'))
+    """
+    y = typed(cells)
+    if y.dtype.kind != "U" or (classes is not None and set(y.tolist()) & set(classes)):
+        return y
+    try:
+        numbers = np.where(missing_labels(y), "nan", y).astype(np.float64)
+    except ValueError:
+        return y
+    whole = len(numbers) and np.isfinite(numbers).all() and (numbers == np.rint(numbers)).all()
+    return numbers.astype(np.int64) if whole else y if np.isnan(numbers).all() else numbers
 
 
 def is_number(cell: str) -> bool:

@@ -105,9 +105,6 @@ def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
     array([0.8])
     """
     kind = _kind_of(paths[0])
-    for path in paths[1:]:
-        if _kind_of(path) != kind:
-            raise ValueError(f"{path.name} is no file of {kind} as {paths[0].name} is")
     if kind == "stated":
         rows = [row for path in paths for row in json_lines(path)]
         stated = read_stated(
@@ -485,56 +482,42 @@ def read_stated(
         else:
             confidence.append(share)
             correct.append(right)
-    if unread and (unreadable != "drop" or not confidence):
+    if not confidence or (unread and unreadable != "drop"):
         raise ValueError(
             f"{len(unread)} of {len(unread) + len(confidence)} confidences cannot be read, such as "
             f"{', '.join([*unread.values()][:3])}: unreadable='drop' (--unreadable drop) goes on without them"
         )
-    if not confidence:
-        raise ValueError("no record has a confidence that could be read")
     return Stated(np.array(confidence), np.array(correct, dtype=np.int64), [*unread])
 
 
-_N: Final = r"(?<![\w.,])(\d+(?:[.,]\d+)?|\.\d+)"
+_N: Final = r"(?<![\w.])(\d+(?:\.\d+)?|\.\d+)"
 _PERCENT: Final = r"\s*(%|per ?cent\b)"
-_RANGE: Final = re.compile(
-    rf"{_N}(?:{_PERCENT})?\s*(?:-|–|—|to|bis)\s*(\d+(?:[.,]\d+)?|\.\d+)(?:{_PERCENT})?", re.I
-)
-_RATIO: Final = re.compile(rf"{_N}\s*(?:/|out of|of)\s*(\d+(?:[.,]\d+)?)", re.I)
-_NUMBER: Final = re.compile(rf"{_N}(?:{_PERCENT})?", re.I)
+_RANGE: Final = re.compile(rf"{_N}(?:{_PERCENT})?\s*(?:-|–|—|to|bis)\s*(\d+(?:\.\d+)?|\.\d+)(?:{_PERCENT})?")
+_RATIO: Final = re.compile(rf"{_N}\s*(?:/|out of|of)\s*(\d+(?:\.\d+)?)")
+_NUMBER: Final = re.compile(rf"{_N}(?:{_PERCENT})?")
 
 
 def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping[str, float]) -> float | None:
     """Return a stated confidence as a share; None where it cannot be read."""
-    if said is None or isinstance(said, bool) or not isinstance(said, str | int | float):
+    if isinstance(said, bool) or not isinstance(said, str | int | float):
         return None
+    value, plain = float("nan"), str(said).casefold().replace(",", ".")
     if not isinstance(said, str):
-        return _share(float(said), whole, said, where)
-    if found := _RATIO.search(said):
-        return _share(_float(found[1]), _float(found[2]) or 1.0, said, where)
-    if found := _RANGE.search(said):
-        if ranges != "middle":
-            return None
-        scale = 100.0 if found[2] or found[4] else whole
-        return _share((_float(found[1]) + _float(found[3])) / 2, scale, said, where)
-    numbers = _NUMBER.findall(said)
-    marked = [text for text, percent in numbers if percent]
-    if marked:
-        return _share(_float(marked[-1]), 100.0, said, where)
-    if numbers:  # "of 3 sources, confidence 0.8": the last number is the confidence
-        return _share(_float(numbers[-1][0]), whole, said, where)
-    plain = normal_answer(said)
-    told = [name for name in words if re.search(rf"\b{re.escape(name)}\b", plain)]
-    if not told or re.search(r"\bnot\b", plain):
-        return None
-    return float(words[max(told, key=len)])
-
-
-def _float(text: str) -> float:
-    return float(text.replace(",", "."))
-
-
-def _share(value: float, whole: float, said: Any, where: str) -> float | None:
+        value = float(said)
+    elif found := _RATIO.search(plain):
+        value, whole = float(found[1]), float(found[2]) or 1.0
+    elif found := _RANGE.search(plain):
+        if ranges == "middle":
+            value = (float(found[1]) + float(found[3])) / 2
+        whole = 100.0 if found[2] or found[4] else whole
+    elif numbers := _NUMBER.findall(plain):
+        # "of 3 sources, confidence 0.8": the last number is the confidence, or the last with a per cent sign
+        text, percent = next((n for n in reversed(numbers) if n[1]), numbers[-1])
+        value, whole = float(text), 100.0 if percent else whole
+    else:
+        told = [name for name in words if re.search(rf"\b{re.escape(name)}\b", plain)]
+        if told and not re.search(r"\bnot\b", plain):
+            return float(words[max(told, key=len)])
     share = value / whole
     if np.isnan(share):
         return None
@@ -561,11 +544,10 @@ _RIGHT: Final = {"1": 1, "1.0": 1, "true": 1, "yes": 1, "correct": 1, "right": 1
 
 def _is_right(record: Mapping[str, Any], where: str) -> int:
     if "correct" in record:
-        value = record["correct"]
-        said = normal_answer(value) if isinstance(value, str | bool | np.bool_ | int | float) else ""
-        if said in _RIGHT:
-            return _RIGHT[said]
-        raise ValueError(f"{where}: 'correct' must be true or false, got {one_line(repr(value), 60)}")
+        said = normal_answer(record["correct"])
+        if said not in _RIGHT:
+            raise ValueError(f"{where}: 'correct' must be true or false, got {one_line(repr(said), 60)}")
+        return _RIGHT[said]
     if "answer" in record and "target" in record:
         return int(normal_answer(record["answer"]) == normal_answer(record["target"]))
     raise ValueError(f"{where} has neither 'correct' nor 'answer' and 'target'")

@@ -116,7 +116,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     """
     try:
         metadata, arrays = _read(path)
-        header = _parsed(metadata[_CONTAINER])
+        header = json.loads(metadata[_CONTAINER])
         schema = header["schema"]
         if type(schema) is not int or schema < 1:
             raise ValueError(f"'schema' is {schema!r}")
@@ -162,76 +162,48 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
     return metadata, {name: array for name, array in arrays.items() if name != _PLACEHOLDER}
 
 
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ValueError("its header is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ValueError("its header is not a JSON object")
-    return found
-
-
 # -- what a header tells of the fit -------------------------------------------------------------------
 
-#: The most levels, values and characters of what a fit tells of itself.
+#: The most levels and characters of what a fit tells of itself.
 MOST_LEVELS: Final = 8
-MOST_VALUES: Final = 300_000
 MOST_CHARACTERS: Final = 10_000
-_SCALARS: Final = (str, int, float, type(None))
-#: What an entry is said to be, and whether a value is that (given the number of classes).
-Declaration = tuple[str, Callable[[Any, int], bool]]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
-
-
-def _is_list(value: Any, kind: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(kind, value))
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _is_frequencies(value: Any, n_classes: int) -> bool:
-    if not _is_list(value, _is_number) or len(value) != n_classes:
+def _are_shares(value: Any, n_classes: int) -> bool:
+    if not isinstance(value, list) or len(value) != n_classes or not {type(v) for v in value} <= {int, float}:
         return False
     return bool(min(value) >= 0 and abs(sum(value) - 1) < 1e-6)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _are_texts(value: Any, _n_classes: int) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 
-def _is_texts(value: Any, _n_classes: int) -> bool:
-    return _is_list(value, _is_text)
-
-
-def _is_batches(value: Any, _n_classes: int) -> bool:
-    return isinstance(value, dict) and _is_text(value.get("words", ""))
+def _are_classes(value: Any, n_classes: int) -> bool:
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < n_classes for v in value)
 
 
 def _is_origin(value: Any, _n_classes: int) -> bool:
-    known: dict[str, Callable[[Any], bool]] = {"rows": _is_count, "rows_sha256": _is_text, "file": _is_text}
-    return isinstance(value, dict) and all(known[k](v) for k, v in value.items() if k in known)
+    if not isinstance(value, dict):
+        return False
+    rows, texts = value.get("rows", 0), [value.get(k, "") for k in ("rows_sha256", "file", "words")]
+    return type(rows) is int and 0 <= rows < 2**63 and all(isinstance(text, str) for text in texts)
 
 
-#: The entries of ``info`` that hcal reads again; all others are only shown.
-INFO: Final[Mapping[str, Declaration]] = {
-    "class_frequencies": ("K numbers that sum to 1", _is_frequencies),
-    "prior": ("K numbers that sum to 1", _is_frequencies),
-    "notes": ("a list of texts", _is_texts),
-    "warnings": ("a list of texts", _is_texts),
-    "absent_classes": ("numbers of classes", lambda v, k: _is_list(v, lambda i: _is_count(i) and i < k)),
+#: The entries of ``info`` that hcal reads again, and what they are; all others are only shown.
+INFO: Final[Mapping[str, tuple[str, Callable[[Any, int], bool]]]] = {
+    "class_frequencies": ("K numbers that sum to 1", _are_shares),
+    "prior": ("K numbers that sum to 1", _are_shares),
+    "notes": ("a list of texts", _are_texts),
+    "warnings": ("a list of texts", _are_texts),
+    "absent_classes": ("numbers of classes", _are_classes),
     "fitted_on": ("an object with the rows and the file", _is_origin),
-    "batches": ("an object with its words", _is_batches),
+    "batches": ("an object with the rows and its words", _is_origin),
 }
 
 
 def check_info(info: Any, n_classes: int) -> dict[str, Any]:
-    """Return what a header tells of a fit, or refuse what is too large, too deep or not as declared.
+    """Return what a header tells of a fit, or refuse what is too long, too deep or not as declared.
 
     Parameters
     ----------
@@ -250,25 +222,19 @@ def check_info(info: Any, n_classes: int) -> dict[str, Any]:
     """
     if not isinstance(info, dict):
         raise ValueError("'info' must be an object")
-    _check_values(info)
+    _check_values(info, MOST_LEVELS)
     for name, (words, holds) in INFO.items():
         if name in info and not holds(info[name], n_classes):
             raise ValueError(f"'info.{name}' must be {words}")
     return info
 
 
-def _check_values(info: Any) -> None:
-    """Refuse more values, levels or characters than a fit tells."""
-    level, count = [info], 0
-    for _ in range(MOST_LEVELS):
-        count += len(level)
-        if count > MOST_VALUES:
-            raise ValueError(f"'info' holds more than {MOST_VALUES:,} values")
-        keys = [key for value in level if isinstance(value, dict) for key in value]
-        if any(isinstance(text, str) and len(text) > MOST_CHARACTERS for text in keys + level):
-            raise ValueError(f"'info' holds a text of more than {MOST_CHARACTERS:,} characters")
-        inner = [value.values() if isinstance(value, dict) else value for value in level]
-        level = [each for values in inner if not isinstance(values, _SCALARS) for each in values]
-        if not level:
-            return
-    raise ValueError(f"'info' is nested in more than {MOST_LEVELS} levels")
+def _check_values(value: Any, levels: int) -> None:
+    """Refuse more levels, or longer texts, than a fit tells."""
+    if not levels:
+        raise ValueError(f"'info' is nested in more than {MOST_LEVELS} levels")
+    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+        raise ValueError(f"'info' holds a text of more than {MOST_CHARACTERS:,} characters")
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        _check_values(each, levels - 1)

@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.io.files import one_line
+from hcal.io.request import BARE
 
 #: Instructions of one pickle: no part of what it holds comes without one.
 MAX_INSTRUCTIONS: Final = 2_000_000
-#: Tuples in lists in dicts …
-MAX_DEPTH: Final = 16
 _CONTAINERS: Final = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT"}
 _ALLOWED: Final = _CONTAINERS | {
     "PROTO", "FRAME", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "INT", "LONG", "BININT",
@@ -35,11 +34,13 @@ _ALLOWED: Final = _CONTAINERS | {
 _NUMERIC: Final = re.compile(r"[<>=|]?(\?|[biuf]\d{1,2})")
 
 
-def read_pickle(data: bytes) -> Any:
-    """Read a pickle of numeric numpy arrays in tuples, lists and dicts; refuse everything else.
+def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
+    """Read the numeric numpy arrays of a pickle by name; refuse everything else.
 
-    >>> read_pickle(pickle.dumps((np.arange(3), np.eye(2))))[0]
-    array([0, 1, 2])
+    It holds ``((logits_cal, y_cal), (logits_test, y_test))``, ``(logits, y)``, a dict of arrays, or one.
+
+    >>> read_pickle(pickle.dumps((np.eye(2), np.arange(2))))["y"]
+    array([0, 1])
     >>> read_pickle(pickle.dumps(print))
     Traceback (most recent call last):
     ...
@@ -47,9 +48,28 @@ def read_pickle(data: bytes) -> Any:
     """
     try:
         _scan(data)
-        return _Plain(len(data)).of(_ArrayUnpickler(data).load())
+        return _named(_ArrayUnpickler(data).load())
     except Exception as error:
         raise ValueError(f"it is no pickle of arrays: {one_line(error)}") from None
+
+
+def _named(held: Any) -> dict[str, NDArray[Any]]:
+    """Return arrays by name."""
+    parts = list(held) if isinstance(held, tuple | list) and len(held) == 2 else []
+    if all(isinstance(part, tuple | list) and len(part) == 2 for part in parts) and parts:
+        names, parts = ["logits_cal", "y_cal", "logits_test", "y_test"], [*parts[0], *parts[1]]
+    else:
+        names = ["logits", "y"]
+    given = (
+        held if isinstance(held, dict) else dict(zip(names, parts, strict=True)) if parts else {BARE: held}
+    )
+    arrays = {
+        name: a.value if isinstance(a, _Array) else a for name, a in given.items() if isinstance(name, str)
+    }
+    found = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    if not found or len(found) < len(parts):
+        _refuse("expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays")
+    return found
 
 
 def _refuse(words: str) -> None:
@@ -153,26 +173,3 @@ def _assemble(data: Any, dtype: Any, shape: Any, order: Any = "C") -> NDArray[An
     if kind.kind == "b":  # a byte other than 0 and 1 is no bool to numpy
         flat = flat.view(np.uint8) != 0
     return flat.reshape(shape, order="F" if order == "F" else "C")
-
-
-class _Plain:
-    """Replaces stand-ins by their arrays, through tuples, lists and dicts, and counts their bytes."""
-
-    def __init__(self, held: int) -> None:
-        self.bytes = 4 * held + 2**20
-
-    def of(self, value: Any, depth: int = 0) -> Any:
-        if depth > MAX_DEPTH:
-            _refuse(f"more than {MAX_DEPTH} levels of tuples, lists and dicts")
-        if isinstance(value, _Array):
-            self.bytes -= 0 if value.value is None else value.value.nbytes
-            if value.value is None or self.bytes < 0:
-                _refuse("an array without content, or the same array again and again")
-            return value.value
-        if isinstance(value, dict):
-            return {k: self.of(v, depth + 1) for k, v in value.items() if isinstance(k, str | int | float)}
-        if isinstance(value, tuple | list):
-            return type(value)(self.of(v, depth + 1) for v in value)
-        if not isinstance(value, np.ndarray | np.generic | str | bytes | int | float | None):
-            _refuse("only numpy arrays are admitted")
-        return value

@@ -25,6 +25,7 @@ from hcal.io.class_names import (
     UnlabelledError,
     check_classes,
     encode,
+    label_cells,
     missing_labels,
     reorder,
     typed,
@@ -36,8 +37,6 @@ from hcal.io.tables import READERS
 
 #: What has a value a row.
 _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
-#: The parts that may hold text, and where they stand in a :class:`DataFile`.
-_TEXT_ROLES: Final = {"label": "y", "id": "ids", "group": "groups"}
 #: Labels of a second file, among the columns of a block.
 _LABELS: Final = "\0labels"
 #: A file is cut into at most about this many pieces, whoever reads them: answers must not depend on that.
@@ -158,22 +157,18 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Reading:
-    """How rows are read, whichever file they are in; the last three say what the first rows have."""
+    """How rows are read, whichever file they are in; the last says what the first rows have."""
 
     request: Request
     part: Part = "test"
     keep: bool = False
     order: tuple[ClassName, ...] | None = None
-    texts: frozenset[str] | None = None
     n_classes: int | None = None
 
     def after(self, first: DataFile) -> Reading:
         """Return how the rows that follow are read: like the first."""
-        held = {role: getattr(first, name) for role, name in _TEXT_ROLES.items()}
-        texts = frozenset(role for role, a in held.items() if a is not None and a.dtype.kind == "U")
         request = replace(self.request, input=first.kind)
-        order = self.order or first.classes
-        return replace(self, request=request, order=order, texts=texts, n_classes=first.n_classes)
+        return replace(self, request=request, order=self.order or first.classes, n_classes=first.n_classes)
 
 
 @dataclass(frozen=True)
@@ -283,7 +278,7 @@ def _count_unlabelled(rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, r
     if labels is None and name is None:
         return 0
     blocks = [{name: labels}] if labels is not None else rows.blocks([name], [name], cut, stop, 2**16)
-    found = [_unlabelled(typed(block[name]), reading.order, request) for block in blocks]
+    found = [_unlabelled(label_cells(block[name], reading.order), reading.order, request) for block in blocks]
     return sum(int((missing | ignored).sum()) for missing, ignored in found)
 
 
@@ -301,7 +296,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     reading, first, row = piece.reading, piece.start, piece.cut[0]
     with open_rows(piece.path, reading) as (rows, plan):
         keep = rows.beside(plan.columns) if reading.keep else []
-        texts = {n for role, n in plan.roles.items() if role in _TEXT_ROLES} | set(keep)
+        texts = {n for role, n in plan.roles.items() if role != "weight"} | set(keep)
         names = reading.request.classes or plan.classes
         if names is None and CLASSES in rows.names and not rows.table:
             names = tuple(map(str, rows.array(CLASSES)[:].ravel().tolist()))
@@ -311,7 +306,8 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
                 begin = row - piece.cut[0]
                 block[_LABELS] = piece.labels[begin : begin + length]
             data = replace(_data(plan, piece, block, keep, names), made_by=rows.made_by[:64])
-            _check_like_the_first(data, reading, first)
+            if reading.n_classes not in (None, data.n_classes):
+                raise ValueError(f"it has {data.n_classes} classes, the first file {reading.n_classes}")
             data = _drop_unlabelled(data, reading.request, row).in_order_of(reading.order)
             yield first, data
             first, row = first + len(data.values), row + length
@@ -325,12 +321,12 @@ def _data(
     """Return the columns of a block by the parts they play."""
     reading = piece.reading
     values = _scores(plan, reading, [np.asarray(block[name]) for name in plan.scores])
-    known = reading.texts or frozenset()
-    parts = {role: typed(block[n], text=role in known, ids=role == "id") for role, n in plan.roles.items()}
-    for role in ("id", "group", "weight"):
-        if role in parts and parts[role].shape != (len(values),):
-            raise ValueError(f"the {role} must have one value a row, got shape {parts[role].shape}")
-    y = block.get(_LABELS, parts.get("label"))
+    parts = {role: typed(block[n]) for role, n in plan.roles.items() if role != "label"}
+    for role, array in parts.items():
+        if array.shape != (len(values),):
+            raise ValueError(f"the {role} must have one value a row, got shape {array.shape}")
+    cells = block.get(_LABELS, block.get(plan.roles.get("label", "")))
+    y = None if cells is None else label_cells(cells, names or reading.order)
     y = y[:, 0] if y is not None and y.ndim == 2 and y.shape[1] == 1 else y
     beside = {name: np.fromiter(block[name], dtype=object) for name in keep}
     if reading.keep:  # the group and the weight go on too, under their own names
@@ -359,21 +355,6 @@ def _scores(plan: Plan, reading: Reading, columns: list[NDArray[Any]]) -> NDArra
                 "(--unit percent)"
             )
     return values
-
-
-def _check_like_the_first(data: DataFile, reading: Reading, first: int) -> None:
-    """Refuse rows that are not like the first: other classes, or text where the first had numbers."""
-    if reading.texts is None:
-        return
-    if reading.n_classes != data.n_classes:
-        raise ValueError(f"it has {data.n_classes} classes, the first file {reading.n_classes}")
-    for role, name in _TEXT_ROLES.items():
-        array = getattr(data, name)
-        if array is not None and array.dtype.kind == "U" and role not in reading.texts:
-            raise ValueError(
-                f"the {role} column holds numbers in the first rows and text after row {first:,}: "
-                "read block by block it must hold one of them"
-            )
 
 
 def _drop_unlabelled(data: DataFile, request: Request, row: int) -> DataFile:
@@ -429,7 +410,7 @@ def read(
     >>> _ = path.write_text("id,logit_cat,logit_dog,target\\n7,0.5,1.5,dog\\n8,2.5,0.5,cat\\n")
     >>> data = read(path, Request(scores="logit_*", label="target", id="id"))
     >>> data.kind, data.classes, data.ids, data.labels()
-    ('logits', ('cat', 'dog'), array([7, 8]), array([1, 0]))
+    ('logits', ('cat', 'dog'), array(['7', '8'], dtype='<U1'), array([1, 0]))
     """
     request = request or Request()
     paths = files_of(path)

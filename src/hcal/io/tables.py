@@ -256,9 +256,6 @@ class ArrowRows(TableRows):
         """Yield rows from the group of ``cut`` to ``stop`` − 1, at most ``size`` at once."""
         import pyarrow as pa
 
-        for name in columns:
-            if name not in texts:
-                self._check_numbers(name)
         groups = [g for start, g in self.places if cut[0] <= start < stop]
         if self.parquet:
             batches = self.source.iter_batches(size, row_groups=groups, columns=list(columns))
@@ -273,16 +270,6 @@ class ArrowRows(TableRows):
                 part = table.slice(a, size)
                 yield {n: part[n].to_pylist() if n in texts else _arrow_numbers(part[n], n) for n in columns}
 
-    def _check_numbers(self, name: str) -> None:
-        """Refuse a column that is neither numbers nor lists of them."""
-        from pyarrow import types
-
-        kind = self.schema.field(name).type
-        nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-        item = kind.value_type if nested else kind
-        if not (types.is_integer(item) or types.is_floating(item) or types.is_boolean(item)):
-            raise ValueError(f"the column {one_line(repr(name), 60)} holds {one_line(kind, 40)}, not numbers")
-
 
 def _arrow_numbers(column: Any, name: str) -> NDArray[Any]:
     """Return a column of numbers (N,), or of lists of as many numbers (N, K)."""
@@ -292,6 +279,8 @@ def _arrow_numbers(column: Any, name: str) -> NDArray[Any]:
     if missing := flat.null_count or values.null_count:
         raise ValueError(f"column {name!r} has {missing} missing values")
     numbers = np.asarray(values.to_numpy(zero_copy_only=False))
+    if numbers.dtype.kind not in "biuf":
+        raise ValueError(f"column {one_line(repr(name), 60)} holds {one_line(flat.type, 40)}, not numbers")
     if not lists:
         return numbers
     sizes = np.unique(np.asarray(flat.value_lengths()))

@@ -1,4 +1,4 @@
-"""Event-level kernels of the maps in float32 on CUDA: a row of probabilities never leaves the registers."""
+"""The mixture of temperatures in float32 on CUDA: a row of probabilities never leaves the registers."""
 
 # mypy: ignore-errors
 # Triton compiles these functions itself: their arguments are pointers, whose types Python cannot say.
@@ -9,26 +9,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-
-def table_forward(x: Tensor, values: Tensor, step: float) -> Tensor:
-    """Return softmax(−V(−x)) for x (N, K) and a table (G + 1,)."""
-    probs = torch.empty_like(x)
-    n, k = x.shape
-    width, rows, warps = _tile(k)
-    _table_forward[(triton.cdiv(n, rows),)](
-        x, values, probs, n, k, len(values) - 1, 1 / step, WIDTH=width, ROWS=rows, num_warps=warps
-    )
-    return probs
-
-
-def table_inner(probs: Tensor, grad: Tensor) -> Tensor:
-    """Return dL/d(scores) = P·(G − E_P[G]) row by row."""
-    out = torch.empty_like(probs)
-    n, k = probs.shape
-    width, rows, warps = _tile(k)
-    _inner[(triton.cdiv(n, rows),)](probs, grad, out, n, k, WIDTH=width, ROWS=rows, num_warps=warps)
-    return out
 
 
 def mixture_forward(x: Tensor, slopes: Tensor, shares: Tensor) -> Tensor:
@@ -68,33 +48,6 @@ def _offsets(n, k, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     column = tl.arange(0, WIDTH)
     inside = (row[:, None] < n) & (column[None, :] < k)
     return row[:, None] * k + column[None, :], inside
-
-
-@triton.jit
-def _table_forward(x, values, probs, n, k, cells, inverse, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    at, inside = _offsets(n, k, WIDTH, ROWS)
-    t = tl.maximum(-tl.load(x + at, mask=inside, other=0.0) * inverse, 0.0)
-    cell = tl.minimum(t, (cells - 1) * 1.0).to(tl.int32)
-    low = tl.load(values + cell, mask=inside, other=0.0)
-    high = tl.load(values + cell + 1, mask=inside, other=0.0)
-    depth = low + (t - cell.to(tl.float32)) * (high - low)
-    # rounding must not carry a point beyond the next knot: the map never inverts a pair
-    depth = tl.where(cell < cells - 1, tl.minimum(depth, high), depth)
-    score = tl.where(inside, -depth, float("-inf"))
-    score = tl.where(inside, score - tl.max(score, axis=1)[:, None], float("-inf"))
-    e = tl.exp(score)
-    e = tl.where(inside, e, 0.0)
-    total = tl.maximum(tl.sum(e, axis=1), 1e-30)
-    tl.store(probs + at, e / total[:, None], mask=inside)
-
-
-@triton.jit
-def _inner(probs, grad, out, n, k, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    at, inside = _offsets(n, k, WIDTH, ROWS)
-    p = tl.load(probs + at, mask=inside, other=0.0)
-    g = tl.load(grad + at, mask=inside, other=0.0)
-    mean = tl.sum(p * g, axis=1)
-    tl.store(out + at, p * (g - mean[:, None]), mask=inside)
 
 
 @triton.jit

@@ -2,8 +2,8 @@
 
 A module takes x = log-softmax of the logits, or the logits less the largest of their row, and gives probabilities.
 After the training, :meth:`TrainableMap.fitted` gives the map that predicts (:mod:`hcal.maps.paper`), without torch.
-On float32 the kernels of ``_numba`` (mixtures on the CPU) and ``_triton`` (CUDA) compute the events where they are
-there; without them torch does, by the formula of the map that predicts.
+On float32 the kernels of ``_numba`` (CPU) and ``_triton`` (CUDA) compute mixtures where they are there; without them
+torch does, by the formula of the map that predicts.
 """
 
 from __future__ import annotations
@@ -313,11 +313,7 @@ class _TableSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor, step: float, order: CellOrder) -> Tensor:
-        kernels = kernels_for(x)
-        if kernels is None:
-            probs = torch.softmax(table_scores(x, values, step), dim=1)
-        else:
-            probs = kernels.table_forward(x.contiguous(), values.contiguous(), step)
+        probs = torch.softmax(table_scores(x, values, step), dim=1)
         ctx.save_for_backward(x, probs)
         ctx.cells, ctx.order = len(values) - 1, order
         return probs
@@ -326,11 +322,7 @@ class _TableSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None, None]:
         x, probs = ctx.saved_tensors
-        kernels = kernels_for(x)
-        if kernels is None:
-            inner = probs * (grad - (probs * grad).sum(dim=1, keepdim=True))
-        else:
-            inner = kernels.table_inner(probs, grad.contiguous())
+        inner = probs * (grad - (probs * grad).sum(dim=1, keepdim=True))
         return None, -_cell_sums(inner, ctx.order, ctx.cells).to(x.dtype), None, None
 
 

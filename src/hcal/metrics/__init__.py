@@ -15,7 +15,7 @@ from typing import Any
 # The order of these modules is that of the metrics in tables.
 # isort: off
 from hcal.metrics.binned import ace, dece, ece_em, ece_ew, ece_r2, ece_s1, ece_s2, mce
-from hcal.metrics.smooth import kde_ece, ks, kuiper, mmce, smece, spiegelhalter, spiegelhalter_p
+from hcal.metrics.smooth import kde_ece, ks, kuiper, mmce, smece, spiegelhalter
 from hcal.metrics.class_wise import cwece_a, cwece_r2, cwece_s, tcwece, tcwece_k
 from hcal.metrics.windowed import HError, h_error, hce, hce_pooled
 from hcal.metrics.canonical import dkde_ce, skce
@@ -32,7 +32,7 @@ __all__ = [
     "StreamingMetrics", "accuracy", "ace", "brier", "calibration_test", "cwece_a", "cwece_r2", "cwece_s",
     "dece", "decompose", "dkde_ce", "ece_em", "ece_ew", "ece_r2", "ece_s1", "ece_s2", "get_metric",
     "h_error", "hce", "hce_pooled", "kde_ece", "ks", "kuiper", "list_metrics", "mce", "mean_confidence",
-    "mmce", "nll", "register_metric", "sharpness", "skce", "smece", "spiegelhalter", "spiegelhalter_p",
+    "mmce", "nll", "register_metric", "sharpness", "skce", "smece", "spiegelhalter",
     "tcwece", "tcwece_k",
 ]  # fmt: skip
 

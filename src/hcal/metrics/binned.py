@@ -7,8 +7,7 @@ weight 3. Copies of a row are identical, hence linear interpolation of the prefi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -21,8 +20,7 @@ from hcal.numerics import Float64, IntArray
 _CLIP = float(np.finfo(np.float32).eps)
 
 
-@dataclass(frozen=True)
-class Bins:
+class Bins(NamedTuple):
     """Sums of weight, weight·confidence and weight·hit in bins, each of shape (bins,)."""
 
     weight: Float64
@@ -200,9 +198,7 @@ def ece_s1(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     >>> round(ece_s1([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.25
     """
-    s = as_sample(probs, y, sample_weight)
-    s.need_repetitions("ece_s1", copied=True)
-    return _sweep(s.ranked).error(s.total, 1)
+    return _sweep_error(as_sample(probs, y, sample_weight), 1)
 
 
 @metric("top-label", "sweep ECE, r = 2", "the same, root-mean-square",
@@ -215,9 +211,12 @@ def ece_s2(probs: Any, y: Any = None, *, sample_weight: Any = None) -> float:
     >>> round(ece_s2([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.25
     """
-    s = as_sample(probs, y, sample_weight)
-    s.need_repetitions("ece_s2", copied=True)
-    return _sweep(s.ranked).error(s.total, 2)
+    return _sweep_error(as_sample(probs, y, sample_weight), 2)
+
+
+def _sweep_error(s: Sample, order: int) -> float:
+    s.need_repetitions(f"ece_s{order}", copied=True)
+    return _sweep(s.ranked).error(s.total, order)
 
 
 def _sweep(r: Ranked) -> Bins:

@@ -7,7 +7,7 @@ functions here take every row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy.special import gammaln
@@ -53,44 +53,32 @@ def _skce_ends(s: Sample, _: float, z: float) -> tuple[float, float]:
 
 @metric("canonical", "SKCE", "squared kernel error of the whole vector; unbiased, can be negative",
         kind="debiased", weights="counts", large=True, shares=skce_shares, ends=_skce_ends)  # fmt: skip
-def skce(
-    probs: Any,
-    y: Any = None,
-    *,
-    sample_weight: Any = None,
-    estimator: Literal["unbiased", "biased"] = "unbiased",
-    bandwidth: float = 1.0,
-) -> float:
+def skce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0) -> float:
     """Return the squared kernel calibration error with kernel exp(−‖p − p'‖₂/bandwidth).
 
     Widmann, Lindsten, Zachariah: Calibration tests in multi-class classification, NeurIPS 2019. With
-    h_ij = k(p_i, p_j)·⟨e_i − p_i, e_j − p_j⟩, e the one-hot label: ``"unbiased"`` is the mean over i < j (it
-    can be negative), ``"biased"`` the mean over all i, j.
+    h_ij = k(p_i, p_j)·⟨e_i − p_i, e_j − p_j⟩, e the one-hot label, it is the mean over i < j: unbiased, so it
+    can be negative.
 
     Parameters
     ----------
-    estimator : {"unbiased", "biased"}
     bandwidth : float
 
     Returns
     -------
     float
-        NaN for the unbiased estimator of a single row, which has no pair.
+        NaN for a single row, which has no pair.
 
     Examples
     --------
     >>> round(skce([[0.25, 0.75], [0.25, 0.75]], [1, 1]), 6)
     0.125
     """
-    if estimator not in ("unbiased", "biased"):
-        raise ValueError(f"estimator must be 'unbiased' or 'biased', got {estimator!r}")
     _positive(bandwidth)
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("skce")
     pairs = float(np.dot(s.w, pair_sums(s, bandwidth)[0]))
     diagonal = s.data.squares - 2 * s.data.chosen + 1  # h_ii, the squared residual
-    if estimator == "biased":
-        return float((pairs + np.dot(s.w**2, diagonal)) / s.total**2)
     pairs += float(np.dot(s.w * (s.w - 1), diagonal))
     return float(pairs / (s.total * (s.total - 1))) if s.total > 1 else float("nan")
 
@@ -146,16 +134,12 @@ def _dkde(
         yield rows, mass - p, mass, kernel, by_class
 
 
-def dkde_shares(s: Sample) -> Vector:
-    """Return values whose mean is dkde_ce and whose spread is its first-order sampling error, shape (N,).
-
-    A row counts by its own distance and by what it adds to π of the others; the sample has no weights.
-    """
-    return _dkde_shares(s)[0]
-
-
 def _dkde_shares(s: Sample) -> tuple[Vector, float]:
-    """Return the shares, and how much the noise of labels in π adds: mean_i Σ_j κ_ij²·(1 − ‖p_j‖²)."""
+    """Return values whose mean is dkde_ce and whose spread is its first-order sampling error, and the label noise.
+
+    A row counts by its own distance and by what it adds to π of the others; the sample has no weights. The noise of
+    labels in π adds mean_i Σ_j κ_ij²·(1 − ‖p_j‖²).
+    """
     own, added, noise = np.empty(s.n), np.zeros(s.n), 0.0
     for rows, gap, mass, kernel, columns in _dkde(s, 1.0, 1e-25):
         own[rows] = np.einsum("nk,nk->n", gap, gap)
@@ -207,7 +191,7 @@ def _dirichlet_constant(shape: Float64) -> Vector:
 
 
 @metric("canonical", "DKDE-CE", "squared distance to the label frequencies among similar predictions",
-        weights="counts", large=True, shares=dkde_shares, ends=_dkde_ends)  # fmt: skip
+        weights="counts", large=True, shares=lambda s: _dkde_shares(s)[0], ends=_dkde_ends)  # fmt: skip
 def dkde_ce(
     probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: float = 1.0, floor: float = 1e-25
 ) -> float:

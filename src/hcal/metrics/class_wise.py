@@ -6,8 +6,7 @@ column totals by difference. So 1000 classes cost little more than reading the a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,10 +17,10 @@ from hcal.numerics import Float64, FloatArray, IntArray, prefix_sums
 
 #: Published: k-means stops when the mean distance to the nearest centre changes by no more.
 _STOP = 1e-5
+_RESTARTS = 20
 
 
-@dataclass(frozen=True)
-class Cells:
+class Cells(NamedTuple):
     """Weight and Σ w·(p − [y = k]) of every class and bin, each of shape (K, bins)."""
 
     weight: Float64
@@ -161,13 +160,12 @@ def tcwece_k(
     sample_weight: Any = None,
     bins: int = 15,
     threshold: float | None = None,
-    restarts: int = 20,
     random_state: int = 0,
 ) -> float:
     """Return the thresholded class-wise error with bins from a 1-D k-means of every class.
 
     Patel et al., ICLR 2021. Lloyd iterations from randomly drawn values until the mean distance changes by
-    at most 1e-5, best of ``restarts``. Deterministic for a given ``random_state``; the published values are
+    at most 1e-5, best of 20. Deterministic for a given ``random_state``; the published values are
     not (their spread over seeds is 0.5–3 %).
 
     Parameters
@@ -175,7 +173,7 @@ def tcwece_k(
     bins : int
     threshold : float, optional
         1/K by default.
-    restarts, random_state : int
+    random_state : int
 
     Examples
     --------
@@ -184,21 +182,19 @@ def tcwece_k(
     """
     s = as_sample(probs, y, sample_weight)
     s.need_repetitions("tcwece_k")
-    if restarts < 1:
-        raise ValueError(f"restarts must be a positive integer, got {restarts!r}")
-    edges = _cluster_edges(s, check_bins(bins), restarts, random_state)
+    edges = _cluster_edges(s, check_bins(bins), random_state)
     return float(_listed_cells(s, _threshold(s, threshold), edges).kept_errors().mean())
 
 
 # -- one-dimensional k-means ------------------------------------------------------------------------
 
 
-def _cluster_edges(s: Sample, clusters: int, restarts: int, random_state: int) -> Float64:
+def _cluster_edges(s: Sample, clusters: int, random_state: int) -> Float64:
     """Return the boundaries between the clusters of every class, shape (K, clusters − 1); inf where fewer.
 
     Those without weights are remembered by the data: all replicates of a bootstrap share them.
     """
-    key, weight = (clusters, restarts, random_state), None if s.keep_clusters else s.weight
+    key, weight = (clusters, random_state), None if s.keep_clusters else s.weight
     if weight is None and key in s.data.cluster_edges:
         return s.data.cluster_edges[key]
     total = s.n if weight is None else int(weight.sum())
@@ -206,7 +202,7 @@ def _cluster_edges(s: Sample, clusters: int, restarts: int, random_state: int) -
     for k, column in enumerate(s.data.columns()):
         rng = np.random.default_rng([random_state, k])
         size = min(clusters, total)
-        starts = np.stack([rng.choice(total, size=size, replace=False) for _ in range(restarts)])
+        starts = np.stack([rng.choice(total, size=size, replace=False) for _ in range(_RESTARTS)])
         centres = _kmeans(column, weight, starts, clusters)
         edges[k] = (centres[1:] + centres[:-1]) / 2
     if weight is None:

@@ -19,6 +19,7 @@ from scipy.special import chdtrc, expit, logit, ndtr, ndtri
 from hcal.metrics.sample import Vector, as_sample
 from hcal.metrics.smooth import spiegelhalter_z
 from hcal.numerics import Float64
+from hcal.solvers import nll
 
 #: Log-odds are taken of probabilities at least this far from 0 and 1.
 _CLIP: Final = 1e-8
@@ -30,7 +31,6 @@ _ENOUGH: Final = 100
 _RIDGE: Final = 1e-6
 #: Curves drawn for intervals, and points at which they are compared.
 _DRAWS, _POINTS = 500, 1000
-_NEWTON_STEPS: Final = 100
 _SHOWN: Final = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 HOSMER_LEMESHOW_NOTE: Final = (
@@ -256,27 +256,10 @@ def _wald(value: float, variance: float, z: float) -> Estimate:
     return Estimate(float(value), float(value - reach), float(value + reach))
 
 
-def logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: Any = 0.0) -> tuple[Vector, Float64]:
-    """Return the coefficients (C,) of a logistic regression by Newton's method, and their covariance."""
+def logistic(X: Float64, y: Vector, offset: Any = 0.0, ridge: float = 0.0) -> tuple[Vector, Float64]:
+    """Return the coefficients (C,) of a logistic regression, and their covariance."""
     penalty = ridge * np.eye(X.shape[1])
-    coef = np.zeros(X.shape[1])
-
-    def loss(at: Vector) -> float:
-        eta = X @ at + offset
-        return float((np.logaddexp(0, eta) - y * eta).sum() + at @ penalty @ at / 2)
-
-    for _ in range(_NEWTON_STEPS):
-        risk = expit(X @ coef + offset)
-        information = (X * (risk * (1 - risk))[:, None]).T @ X + penalty
-        step = np.linalg.lstsq(information, X.T @ (y - risk) - penalty @ coef)[0]
-        # Where all risks are near 0 or 1 the information says nothing: log-odds move by at most 4 at a time.
-        step *= min(1.0, 4 / max(float(np.abs(X @ step).max()), 1e-300))
-        before = loss(coef)
-        while loss(coef + step) > before and np.abs(step).max() > 1e-12:
-            step /= 2
-        coef = coef + step
-        if np.abs(step).max() < 1e-10:
-            break
+    coef = nll.logistic(X, y, penalty=penalty / (2 * len(y)), offset=offset).theta
     risk = expit(X @ coef + offset)
     return coef, np.linalg.pinv((X * (risk * (1 - risk))[:, None]).T @ X + penalty, hermitian=True)
 
@@ -363,9 +346,8 @@ def _auc(p: Vector, event: Vector, z: float) -> Estimate:
     """Return the area under the ROC curve with DeLong's interval (Biometrics 1988), by ranks."""
     yes, no = p[event == 1], p[event == 0]
     ranks = _midranks(p)
-    above = (ranks[event == 1] - _midranks(yes)) / len(
-        no
-    )  # share of the others below each row with the outcome
+    # The share of the others below each row with the outcome, and above each without.
+    above = (ranks[event == 1] - _midranks(yes)) / len(no)
     below = 1 - (ranks[event == 0] - _midranks(no)) / len(yes)
     variances = (v.var(ddof=1) / len(v) if len(v) > 1 else np.nan for v in (above, below))
     found = _wald(above.mean(), sum(variances), z)

@@ -48,7 +48,7 @@ class Data:
         self.y = inputs.check_labels(y, self.n, self.k)
         self._entries: dict[float, Entries] = {}
         # What is costly and does not depend on weights is remembered: cluster boundaries, kernel sums.
-        self.cluster_edges: dict[tuple[int, int, int], Float64] = {}
+        self.cluster_edges: dict[tuple[int, int], Float64] = {}
         self.pair_sums: dict[float, tuple[Vector, float]] = {}
 
     @cached_property

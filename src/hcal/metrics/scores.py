@@ -140,6 +140,26 @@ class Decomposition:
     refinement: float
 
 
+def swapped(probs: Any, y: Any, name: str = "class 1") -> list[str]:
+    """Return a sentence where P(class 1) of two classes is clearly lower on rows of class 1 than on the others.
+
+    >>> swapped([0.9, 0.8] * 9, [0, 0] * 9), swapped([0.9, 0.2, 0.8] * 9, [0, 1, 0] * 9)[0][:31]
+    ([], 'the probability of class 1 is l')
+    """
+    s = as_sample(probs, y, None)
+    p, event = s.data.column(1).astype(np.float64), s.y == 1
+    if s.k != 2 or not 1 < event.sum() < s.n - 1:
+        return []
+    gap = float(p[event].mean() - p[~event].mean())
+    spread = float(np.sqrt(p[event].var() / event.sum() + p[~event].var() / (~event).sum()))
+    if gap > -5 * spread or gap == 0:
+        return []
+    return [
+        f"the probability of {name} is lower on its own rows, by {-gap:.2f} on average: are the class names, the "
+        "columns or the labels swapped?"
+    ]
+
+
 def decompose(
     probs: Any,
     y: Any = None,

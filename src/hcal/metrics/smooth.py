@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.fft import irfft, rfft
-from scipy.special import ndtr
 
 from hcal.metrics.registry import metric
 from hcal.metrics.sample import Vector, as_sample
@@ -300,19 +299,3 @@ def spiegelhalter_z(p: Vector, event: Float64, weight: Vector) -> float:
     variance = float(weight @ (slope**2 * inner * (1 - inner)))
     # Every probability exactly 1/2: the squared error is 1/4 whatever happens.
     return float((weight * slope) @ (event - p) / np.sqrt(variance)) if variance > 0 else 0.0
-
-
-def spiegelhalter_p(probs: Any, y: Any = None) -> float:
-    """Return the two-sided p-value by the normal law; ``calibration_test`` has one by resampled labels.
-
-    Parameters
-    ----------
-    probs : array-like of shape (N, K)
-    y : array-like of shape (N,)
-
-    Examples
-    --------
-    >>> round(spiegelhalter_p([[0.1, 0.9]] * 40, [1] * 36 + [0] * 4), 3)
-    1.0
-    """
-    return float(2 * ndtr(-spiegelhalter(probs, y)))

@@ -34,30 +34,22 @@ def _score_sums(s: Sample) -> Float64:
     return np.asarray(np.stack(rows) @ s.w)
 
 
-def _bin_sums(b: Bins) -> Float64:
-    return np.stack([b.weight, b.conf, b.hit])
-
-
 def _fine_sums(s: Sample) -> Float64:
     """Return the sums of weight, confidence, hit and their product in the fine histogram, shape (4, bins)."""
     r = s.ranked
     cuts = np.searchsorted(r.conf, _EDGES, side="right")
     both = np.diff(prefix_sums(r.weight * r.conf * r.hit)[cuts])
-    return np.stack([*_bin_sums(between_edges(r, _EDGES)), both])
-
-
-def _cell_sums(c: Cells) -> Float64:
-    return np.stack([c.weight, c.gap])
+    return np.stack([*between_edges(r, _EDGES), both])
 
 
 _SUMS: Final[dict[str, Callable[[Sample], Float64]]] = {
     "scores": _score_sums,
-    "width": lambda s: _bin_sums(equal_width(s, _BINS)),
-    "clipped": lambda s: _bin_sums(clipped_equal_width(s, _BINS)),
+    "width": lambda s: np.stack(equal_width(s, _BINS)),
+    "clipped": lambda s: np.stack(clipped_equal_width(s, _BINS)),
     "fine": _fine_sums,
-    "cells": lambda s: _cell_sums(equal_width_cells(s, _BINS)),
-    "cells_s": lambda s: _cell_sums(equal_width_cells(s, _SUM_BINS)),
-    "kept": lambda s: _cell_sums(thresholded_cells(s, _BINS)),
+    "cells": lambda s: np.stack(equal_width_cells(s, _BINS)),
+    "cells_s": lambda s: np.stack(equal_width_cells(s, _SUM_BINS)),
+    "kept": lambda s: np.stack(thresholded_cells(s, _BINS)),
 }
 
 

@@ -43,15 +43,12 @@ class HError:
         Standard error of ``squared``: jackknife over rows, less the pair noise that it counts twice.
     noise : float
         What ``value`` exceeds in about 5 % of the cases when the predictions are calibrated.
-    raw : float
-        Root of the mean squared window gap, chance included.
     """
 
     value: float
     squared: float
     se: float
     noise: float
-    raw: float
 
 
 def h_error(
@@ -129,13 +126,12 @@ def hce(
     sample_weight: Any = None,
     events: EventFamily = "class-wise",
     window: int = 200,
-    debias: bool = True,
 ) -> float:
     """Return the h-calibration error: the root-mean-square gap of windows of sorted events.
 
-    It is no canonical error, whatever the events: it looks at one probability at a time. A near-uniform
-    predictor on balanced classes may score 0, because it *is* calibrated: read it beside
-    :func:`hcal.metrics.sharpness`.
+    What chance adds is removed: below 0 means less gap than chance alone would show. It is no canonical error,
+    whatever the events: it looks at one probability at a time. A near-uniform predictor on balanced classes may
+    score 0, because it *is* calibrated: read it beside :func:`hcal.metrics.sharpness`.
 
     Parameters
     ----------
@@ -144,26 +140,20 @@ def hce(
         as in the paper's objective; or the predicted class only.
     window : int
         Events in a window; with fewer events there is one window of all of them.
-    debias : bool
-        Remove what chance adds (the answer is signed: below 0 means less gap than chance alone would
-        show); False gives the plain root-mean-square gap.
 
     Examples
     --------
     >>> round(hce([[0.25, 0.75]] * 4, [1, 1, 1, 1], events="top-label"), 6)
     0.25
     """
-    found = h_error(probs, y, sample_weight=sample_weight, events=events, window=window, se=False)
-    return found.value if debias else found.raw
+    return h_error(probs, y, sample_weight=sample_weight, events=events, window=window, se=False).value
 
 
 @metric("class-wise", "h-calibration error, pooled",
         "the same with all classes sorted together, as in the paper: it sees the average class only",
         label="HCE pooled", kind="debiased", weights="copies",
         ends=lambda s, _, z: _ends(s, z, "pooled"))  # fmt: skip
-def hce_pooled(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200, debias: bool = True
-) -> float:
+def hce_pooled(probs: Any, y: Any = None, *, sample_weight: Any = None, window: int = 200) -> float:
     """Return the h-calibration error of all classes pooled: the unbiased form of the paper's objective.
 
     Small values are necessary for calibration and not sufficient: see :func:`hce`.
@@ -173,7 +163,7 @@ def hce_pooled(
     >>> hce_pooled([[0.25, 0.75]] * 4, [1, 1, 1, 1])  # 0.25 too high for one class, too low for the other
     0.0
     """
-    return hce(probs, y, sample_weight=sample_weight, events="pooled", window=window, debias=debias)
+    return hce(probs, y, sample_weight=sample_weight, events="pooled", window=window)
 
 
 def signed_root(x: float) -> float:
@@ -194,8 +184,6 @@ class WindowSums:
 
     pairs: float  # ordered pairs of different rows
     products: float  # Σ d_a d_b over them
-    squares: float  # Σ_windows (mean d)², chance included
-    windows: int
     null_variance: float  # of ``products``, if labels were drawn from the probabilities
     row_products: Vector | None = None  # the part of ``products`` in which each row takes part, if asked for
     row_pairs: Vector | None = None
@@ -203,11 +191,10 @@ class WindowSums:
 
 def _combine(sums: list[WindowSums], n_rows: int) -> HError:
     """Average the members of a family of events (one member: that one)."""
-    raw = float(np.sqrt(np.mean([x.squares / x.windows for x in sums])))
     members = [x for x in sums if x.pairs > 0]
     nan = float("nan")
     if not members:  # a single row: no pair, nothing to say without bias
-        return HError(nan, nan, nan, nan, raw)
+        return HError(nan, nan, nan, nan)
     squared = float(np.mean([x.products / x.pairs for x in members]))
     null = float(np.sqrt(sum(x.null_variance / x.pairs**2 for x in members))) / len(members)
     influence, se = np.zeros(n_rows), nan
@@ -218,7 +205,7 @@ def _combine(sums: list[WindowSums], n_rows: int) -> HError:
         variance = float(influence @ influence) / len(members) ** 2
         # The jackknife counts the noise of single pairs twice; what is left is never less than that noise.
         se = float(np.sqrt(max(variance - null**2, null**2)))
-    return HError(signed_root(squared), squared, se, signed_root(1.645 * null), raw)
+    return HError(signed_root(squared), squared, se, signed_root(1.645 * null))
 
 
 def sum_windows(
@@ -231,7 +218,7 @@ def sum_windows(
     n, m = len(d), min(window, len(d))
     count = n - m + 1
     by_place = _shared_squares(n, m) if shared is None else shared
-    found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0, count, 0.0)
+    found = WindowSums(float(count) * m * (m - 1), 0.0, 0.0)
     if se:
         found.row_products, found.row_pairs = np.zeros(n_rows), np.zeros(n_rows)
     for first in range(0, n, BLOCK // 4):
@@ -244,9 +231,7 @@ def sum_windows(
         edge = np.minimum(place, n - 1 - place)  # events to the nearer end
         cover = np.minimum(edge + 1.0, min(m, count))  # windows that contain the event
         begun = sums[first - start :]  # windows that begin in this stretch: each is counted once
-        square = float(np.dot(begun, begun))
-        found.squares += square / m**2
-        found.products += square - float(np.dot(cover, own**2))
+        found.products += float(np.dot(begun, begun) - np.dot(cover, own**2))
         # q(1 − q) is |d|(1 − |d|) for either mark. In a window it hardly changes: v_a·v_b is taken as v_a².
         variance = np.abs(own) * (1 - np.abs(own))
         found.null_variance += 2 * float(np.dot(variance**2, by_place[np.minimum(edge, len(by_place) - 1)]))

@@ -148,9 +148,9 @@ def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 2
 
 
 def kmeans_ranges(
-    values: ArrayLike, clusters: int = 15, iterations: int = 25, centres: Float64 | None = None
+    values: ArrayLike, clusters: int = 15, iterations: int = 25
 ) -> tuple[Float64, NDArray[np.int64]]:
-    """Cluster ascending values (m,): so many Lloyd steps from ``centres``, or the quantiles (i + ½)/clusters.
+    """Cluster ascending values (m,): so many Lloyd steps from the quantiles (i + ½)/clusters.
 
     On sorted values a cluster is a contiguous range, so a step costs a few binary searches and differences of
     prefix sums. Start and number of steps are part of the objective: another k-means is another objective.
@@ -162,8 +162,7 @@ def kmeans_ranges(
     """
     x = np.asarray(values, dtype=np.float64)
     prefix = prefix_sums(x)
-    if centres is None:
-        centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
+    centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
     edges = ranges_of(x, centres)
     for _ in range(iterations):
         counts, sums = np.diff(edges), np.diff(prefix[edges])

@@ -9,12 +9,13 @@ once for numpy arrays and torch tensors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from hcal.xp import namespace
 
 #: A name, a class index, a list of subsets of classes, or a family itself.
 EventsArgument = Any
@@ -85,23 +86,9 @@ def _indices(like: Any, count: int) -> Any:
     return torch.arange(count, device=like.device)
 
 
-def _stack(parts: Sequence[Any]) -> Any:
-    if isinstance(parts[0], np.ndarray):
-        return np.stack(parts)
-    import torch
-
-    return torch.stack(list(parts))
-
-
 def _label_marks(y: Any, probs: Any) -> Any:
     """Return the marks (N, K), true in the column of each row's label."""
-    if isinstance(probs, np.ndarray):
-        marks = np.zeros(probs.shape, dtype=np.bool_)
-        marks[row_index(probs), y] = True
-        return marks
-    import torch
-
-    return torch.zeros(probs.shape, dtype=torch.bool, device=probs.device).scatter_(1, y[:, None], True)
+    return _indices(probs, probs.shape[1]) == y[:, None]
 
 
 class PooledEvents(Family):
@@ -136,7 +123,7 @@ class ClassWise(Family):
 
     def gather(self, probs: Any, y: Any) -> Events:
         """Return K rows, the columns of ``probs``."""
-        return Events(probs.T, _indices(probs, probs.shape[1])[:, None] == y[None])
+        return Events(probs.T, _label_marks(y, probs).T)
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return the gradient, row by column."""
@@ -166,7 +153,8 @@ class Subsets(Family):
         # a sum and no matrix product: equal rows must stay equal to the last bit
         q = [probs[:, s[0]] if len(s) == 1 else probs[:, list(s)].sum(1) for s in self.subsets]
         marks = _label_marks(y, probs)
-        return Events(_stack(q), _stack([marks[:, list(s)].any(1) for s in self.subsets]))
+        xp, happened = namespace(probs), [marks[:, list(s)].any(1) for s in self.subsets]
+        return Events(xp.stack(q).T, xp.stack(happened).T)
 
     def scatter(self, gradient: Any, probs: Any, events: Events) -> Any:
         """Return for each class the sum of the gradients of the subsets that hold it."""

@@ -7,6 +7,8 @@ the order of the rows even where probabilities tie.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from hcal.objective.definition import EVEN, HALF_WAY, ObjectiveSettings, Weighting
 from hcal.objective.engines import check_arrays, check_ranges, evaluate_loss
-from hcal.objective.events import EventsArgument, Family, family_of
+from hcal.objective.events import EventsArgument, family_of
 
 
 class HCalibrationLoss(torch.nn.Module):
@@ -89,7 +91,8 @@ class HCalibrationLoss(torch.nn.Module):
     def forward(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
         wide = check_tensors(probs, y, values=self.check)
-        loss: Tensor = _Loss.apply(wide, y.to(torch.int64), self.settings, self.events)  # type: ignore[no-untyped-call]
+        compute = partial(evaluate_loss, settings=self.settings, family=self.events)
+        loss: Tensor = WithGradient.apply(wide, y.to(torch.int64), compute)  # type: ignore[no-untyped-call]
         return loss.to(probs.dtype)
 
     def extra_repr(self) -> str:
@@ -97,23 +100,25 @@ class HCalibrationLoss(torch.nn.Module):
         return f"{self.settings}, events={self.events!r}"
 
 
-class _Loss(torch.autograd.Function):
-    """Value and gradient are computed together: both need the one sort."""
+class WithGradient(torch.autograd.Function):
+    """A loss whose value and gradient ``compute(probs, y, need_grad=...)`` returns together: both need one sort."""
 
     @staticmethod
-    def forward(ctx: Any, probs: Tensor, y: Tensor, settings: ObjectiveSettings, family: Family) -> Tensor:
-        loss, grad = evaluate_loss(probs.detach(), y, settings, family, ctx.needs_input_grad[0])
+    def forward(ctx: Any, probs: Tensor, y: Tensor, compute: Callable[..., tuple[Any, Any]]) -> Tensor:
+        """Return the loss, a scalar in the dtype of ``probs``, and keep its gradient."""
+        loss, grad = compute(probs.detach(), y, need_grad=ctx.needs_input_grad[0])
         if grad is not None:
             ctx.save_for_backward(grad)
         return loss.to(probs.dtype)  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradient in the probabilities."""
         grad = ctx.saved_tensors[0]
         # the loss itself is what is usually minimised; on a GPU to look would be to wait
         whole = upstream.device.type == "cpu" and float(upstream) == 1.0
-        return grad if whole else grad * upstream, None, None, None
+        return grad if whole else grad * upstream, None, None
 
 
 def check_tensors(probs: Any, y: Any, *, values: bool = True) -> Any:

@@ -9,17 +9,17 @@ share ONE sort.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hcal.numerics import Float64, prefix_sums
-from hcal.objective.definition import ObjectiveSettings, Weighting
-from hcal.objective.loss import check_tensors, prefix_sum, ranges_of
+from hcal.objective.definition import ObjectiveSettings
+from hcal.objective.loss import WithGradient, check_tensors, prefix_sum, ranges_of
 
 #: Ascending probabilities (n,) to ascending cluster centres (C,).
 KMeans = Callable[[Tensor], Tensor]
@@ -32,13 +32,14 @@ class PublishedLoss(torch.nn.Module):
     ----------
     window : int
         M, even; the kernel has M + 1 taps.
-    epsilon, scale, clusters, weighting, norm, iterations
-        As in :class:`hcal.HCalibrationLoss`.
     leave_one_out : bool
         Average the passes that leave out the rows of one class (the published code does, but on ImageNet).
     kmeans : callable, optional
         Ascending probabilities (n,) to ascending centres (C,); by default the published one,
         :func:`sampled_kmeans`.
+    **constants
+        ``epsilon``, ``scale``, ``clusters``, ``weighting``, ``norm`` and ``iterations`` of
+        :class:`hcal.HCalibrationLoss`.
 
     Examples
     --------
@@ -51,43 +52,27 @@ class PublishedLoss(torch.nn.Module):
     def __init__(
         self,
         window: int = 200,
-        epsilon: float = 1e-20,
-        scale: float = 1e5,
-        clusters: int = 15,
-        weighting: Weighting = "kmeans",
-        norm: int = 1,
-        iterations: int = 25,
+        *,
         leave_one_out: bool = True,
         kmeans: KMeans | None = None,
+        **constants: Any,
     ) -> None:
         super().__init__()
         if window % 2:
             raise ValueError(f"the published kernel is centred: window must be even, got {window}")
-        self.settings = ObjectiveSettings(window, epsilon, scale, clusters, iterations, weighting, norm)
+        self.settings = ObjectiveSettings(window=window, **constants)
         self.leave_one_out = leave_one_out
         self.kmeans = kmeans
 
     def forward(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of probabilities (N, K) and labels (N,): a scalar in the dtype of ``probs``."""
         check_tensors(probs, y)
-        loss: Tensor = _Published.apply(probs, y.to(torch.int64), self)  # type: ignore[no-untyped-call]
+        compute = partial(_passes, variant=self)
+        loss: Tensor = WithGradient.apply(probs, y.to(torch.int64), compute)  # type: ignore[no-untyped-call]
         return loss
 
 
-class _Published(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, probs: Tensor, y: Tensor, variant: PublishedLoss) -> Tensor:
-        loss, grad = _passes(probs.detach(), y, variant)
-        ctx.save_for_backward(grad)
-        return loss.to(probs.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.saved_tensors[0] * upstream, None, None
-
-
-def _passes(probs: Tensor, y: Tensor, variant: PublishedLoss) -> tuple[Tensor, Tensor]:
+def _passes(probs: Tensor, y: Tensor, variant: PublishedLoss, need_grad: bool) -> tuple[Tensor, Tensor]:
     """Sort once, then run each pass on the sorted events that it keeps."""
     n_classes = probs.shape[1]
     key = torch.log(probs.float() + 1e-20).reshape(-1)

@@ -222,5 +222,6 @@ def net_benefit_chart(at: Float64, lines: Mapping[str, Float64]) -> Chart:
     axes = Axis(0.0, float(at.max())), Axis(bottom, top)
     chart = Chart("Decision curve", words, ("threshold", "net benefit"), *axes, shares="x")
     for name, values in lines.items():
-        chart.draw(f"line {name}", at[values >= bottom], values[values >= bottom])
+        drawn = (values >= bottom) | (name != "all")  # acting on all rows falls without end; others come back
+        chart.draw(f"line {name}", at[drawn], values[drawn])
     return chart

@@ -14,7 +14,7 @@ from hcal.evaluation import Evaluation, evaluate, reliability
 from hcal.evaluation.crossfit import CrossFit
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
-from hcal.io.probabilities import to_probs
+from hcal.inputs import to_probs
 from hcal.metrics import list_metrics
 from hcal.metrics.sample import Sample
 from hcal.numerics import Float64, FloatArray, IntArray
@@ -59,11 +59,6 @@ class Source:
     checksum: str = ""
     model: str = ""
     options: str = ""
-
-    @property
-    def is_file(self) -> bool:
-        """Whether commands can name it."""
-        return self.name != Source.name
 
 
 @dataclass(frozen=True)
@@ -124,12 +119,6 @@ class Content:
         """What the page speaks of."""
         return f"P({self.names[self.positive]})" if self.binary else "the stated confidence"
 
-    @property
-    def changed(self) -> int:
-        """Rows whose most probable class is another after calibration."""
-        before, after = self.before.probs.argmax(axis=1), self.final.probs.argmax(axis=1)
-        return int((before != after).sum())
-
 
 def measure_report(
     scores: Any,
@@ -139,7 +128,6 @@ def measure_report(
     input: inputs.InputKind | None = None,
     class_names: Sequence[str] | None = None,
     source: Source | None = None,
-    notes: Sequence[str] = (),
     ci: float = 0.95,
     positive: int = 1,
     groups: Any = None,
@@ -156,8 +144,6 @@ def measure_report(
     class_names : sequence of K str, optional
     source : Source, optional
         The file, for the page.
-    notes : sequence of str
-        More alarms.
     positive : int
         The positive class of two.
     crossed : CrossFit, optional
@@ -177,7 +163,7 @@ def measure_report(
     names = None if class_names is None else tuple(map(str, class_names))
     if cost and (set(cost) != {"fn", "fp"} or min(cost.values()) <= 0):
         raise ValueError(f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}")
-    probs, told, seen, shift = None, list(notes), 0.0, 0.0
+    probs, told, seen, shift = None, [], 0.0, 0.0
     if crossed is not None:
         probs, calibrator = crossed.probs, crossed.calibrator
     elif calibrator is not None:
@@ -263,7 +249,7 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
         before=_over_all(content.before, found.before or found.result),
         after=None if content.after is None else _over_all(content.after, found.result),
         seen=max(content.seen, found.learned_from),
-        notes=(*content.notes, f"tables and pictures are of a {found.sampled}"),
+        notes=(*content.notes, f"everything but the headline numbers comes from a {found.sampled}"),
     )
 
 

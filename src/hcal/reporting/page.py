@@ -152,7 +152,7 @@ def render(content: Content) -> str:
     env.filters |= {"percent": percent, "number": sections.number, "digest": _digest}
     verdict, views = verdict_of(content), sections.reliability(content)
     zoomed = (
-        views["equal-width"]["before"][0].across != Axis()
+        views["equal-width"]["before"].across != Axis()
     )  # bins of equal width would leave most of it empty
     return env.from_string(page).render(
         content=content,
@@ -170,6 +170,7 @@ def render(content: Content) -> str:
         classes=sections.classes(content),
         map=sections.mapping(content),
         facts=sections.facts(content),
+        class_rows=sections.class_rows(content),
         change=sections.change,
         shown_bins=sections.shown_bins,
         tick=tick,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -14,28 +13,21 @@ from hcal._version import __version__
 from hcal.certificates.event import class_tolerance
 from hcal.certificates.windows import EventTable, risk_coverage, threshold_table
 from hcal.evaluation.curves import ReliabilityCurve
+from hcal.evaluation.result import number_text
 from hcal.metrics.clinical import clinical
 from hcal.reporting import charts
 from hcal.reporting.charts import Axis, Chart, percent
 from hcal.reporting.content import VIEWS, Content
 
-#: Shares of the rows, most probable first, whose thresholds are shown.
-_SHARES: Final = (0.5, 0.2, 0.1, 0.05, 0.01)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of text with their heads: the thresholds at which decisions are made."""
-
-    head: list[str]
-    rows: list[list[str]]
+#: The heads of a table, and its rows.
+Table = tuple[list[str], list[list[str]]]
 
 
 def number(value: float, share: bool = False) -> str:
     """Write a number so that small ones keep their digits; a share in per cent."""
     if share:
         return percent(value, 2 if abs(value) < 0.1 else 1)
-    return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+    return number_text(value)
 
 
 def change(content: Content, name: str) -> tuple[str, str]:
@@ -51,18 +43,18 @@ def change(content: Content, name: str) -> tuple[str, str]:
     return "better" if better else "worse", told
 
 
-def reliability(content: Content) -> dict[str, dict[str, tuple[Chart, ReliabilityCurve]]]:
-    """Return the diagrams of P(positive) or of the predicted class with their numbers, by view and side."""
+def reliability(content: Content) -> dict[str, dict[str, Chart]]:
+    """Return the diagrams of P(positive) or of the predicted class, by view and side."""
     labels = ("stated confidence", "share right")
     axis = Axis()
     if content.binary:
         labels = (f"stated {content.event}", "observed rate")
         axis = charts.probability_axis(*(s.probs[:, content.positive] for s in content.sides.values()))
-    found: dict[str, dict[str, tuple[Chart, ReliabilityCurve]]] = {view: {} for view in VIEWS}
-    for side, s in content.sides.items():
-        for view, curve in s.curves.items():
-            found[view][side] = charts.reliability_chart(curve, side, axis, labels), curve
-    return found
+    sides = content.sides.items()
+    return {
+        view: {side: charts.reliability_chart(s.curves[view], side, axis, labels) for side, s in sides}
+        for view in VIEWS
+    }
 
 
 def shown_bins(curve: ReliabilityCurve) -> list[int]:
@@ -102,14 +94,14 @@ def decisions(content: Content) -> tuple[Table, Chart | None] | None:
         if n > 0
     ]
     curve = charts.risk_coverage_chart(risk_coverage(table, failure), side)
-    return Table(["at or above", "of rows", "right (certified)"], rows), curve
+    return (["at or above", "of rows", "right (certified)"], rows), curve
 
 
 def thresholds(content: Content, table: EventTable) -> dict[float, str]:
     """Return the thresholds of P(positive) at which decisions are made, each with its reason."""
     found: dict[float, str] = {}
     above = table.n - table.ends[:-1]  # rows at or above each value
-    for share in _SHARES:
+    for share in (0.5, 0.2, 0.1, 0.05, 0.01):  # of the rows, most probable first
         place = int(np.searchsorted(-above, -share * table.n, side="left"))
         if place < len(table.low):
             found[float(table.low[place])] = f"top {100 * share:g} % of rows"
@@ -139,7 +131,7 @@ def _positive_thresholds(content: Content, table: EventTable, failure: float) ->
             spent = content.cost["fp"] * (tails.rows[i] - hits) + content.cost["fn"] * (total - hits)
             rows[-1].append(f"{1000 * spent / table.n:,.0f}")
     head = ["at or above", "why", "rows", f"truly {name}", f"of all {name}"]
-    return Table(head + (["cost of 1,000 rows"] if content.cost else []), rows)
+    return head + (["cost of 1,000 rows"] if content.cost else []), rows
 
 
 def _net_benefit(content: Content, side: str) -> Chart:
@@ -176,38 +168,27 @@ def classes(content: Content) -> list[dict[str, Any]]:
 
 
 def facts(content: Content) -> dict[str, str]:
-    """Return what was measured, with what, and by which versions: enough to do it again."""
-    counts, s, c = content.counts, content.source, content.calibrator
-    spread = f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}"
-    if len(counts) <= 12:
-        spread = ", ".join(f"{n}: {x:,}" for n, x in zip(content.names, counts, strict=True))
-    found: dict[str, str] = {
-        "Rows, classes": f"{content.n:,}, {len(counts):,}",
-        "Rows of a class": spread,
-        "File": f"{s.name}{f', {s.part} part' if s.part else ''}, {s.kind or 'probabilities'}",
-        "SHA-256": s.checksum or "not a file",
+    """Return the parameters of the calibrator, what its fit noted, and all versions: enough to do it again."""
+    found: dict[str, Any] = {}
+    if (c := content.calibrator) is not None:
+        found = {f"Parameter {k}": v for k, v in c.get_params(deep=False).items()}
+        found |= {k.capitalize().replace("_", " "): v for k, v in c.info_.items()}
+    plain = {
+        k: v if isinstance(v, str) else f"{v:.6g}" if isinstance(v, float) else json.dumps(v, default=str)
+        for k, v in found.items()
     }
-    if c is not None:
-        found |= {
-            "Method": f"{c.title} ({c.name})",
-            "Preserves": c.preserves or "nothing is promised",
-            "Converged": "yes" if c.converged_ else "NO",
-        }
-        found |= {f"Parameter {k}": _plain(v) for k, v in c.get_params(deep=False).items()}
-        told = {k.capitalize().replace("_", " "): _plain(v) for k, v in c.info_.items()}
-        found |= {k: v for k, v in told.items() if len(v) <= 160}
-    versions = {"hcal": __version__, "python": platform.python_version()}
+    versions = [f"hcal {__version__}", f"python {platform.python_version()}"]
     for package in ("numpy", "scipy", "torch"):
         try:
-            versions[package] = version(package)
+            versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            versions[package] = "not installed"
-    found["Versions"] = ", ".join(f"{k} {v}" for k, v in versions.items())
-    found["Intervals"] = f"{percent(content.ci, 0)}; bootstrap of the rows, bias-aware for binned errors"
-    return found
+            versions.append(f"{package} not installed")
+    return {k: v for k, v in plain.items() if len(v) <= 160} | {"Versions": ", ".join(versions)}
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+def class_rows(content: Content) -> str:
+    """Return how many rows the classes have, in words."""
+    counts = content.counts
+    if len(counts) > 12:
+        return f"{counts.min():,} to {counts.max():,}, median {np.median(counts):,.0f}"
+    return ", ".join(f"{name}: {n:,}" for name, n in zip(content.names, counts, strict=True))

@@ -12,13 +12,12 @@ import numpy as np
 
 from hcal.certificates.sentences import capital, points
 from hcal.evaluation import Evaluation
-from hcal.evaluation.assessment import RULE, Grade
+from hcal.evaluation.assessment import RULE, Assessment, Grade
 from hcal.reporting.charts import percent
-from hcal.reporting.content import Content, ReportSide
+from hcal.reporting.content import Content, ReportSide, Source
 
 #: A rise of NLL by more than this share, even at the lower end of its interval, is never good.
 WORSE = 0.01
-_DEFAULT = "pool"
 
 
 @dataclass(frozen=True)
@@ -45,28 +44,27 @@ class ReportVerdict:
 
 def verdict_of(content: Content) -> ReportVerdict:
     """Return the verdict on the final probabilities of a report."""
-    grade = _grade(content)
-    subject = "As it stands, the model" if content.after else "The model"
-    sentences = [_state(content.before.evaluation, subject)]
+    evaluation, found = content.final.evaluation, content.final.evaluation.assessment
+    sentences = [
+        _state(content.before.evaluation, "As it stands, the model" if content.after else "The model")
+    ]
     if content.after is not None:
         sentences.append(_change(content, content.after))
-    found = content.final.evaluation.assessment
     if content.crossed is not None:
         sentences += content.crossed.sentences
     if content.seen:
         sentences.append("Rows of the fit are among these rows: on them nothing is proven. Use others.")
     elif found is not None:
         sentences += found.sentences
-    return ReportVerdict(
-        grade, _headline(content, grade), _chips(content, grade), tuple(sentences), tuple(_alarms(content))
-    )
-
-
-def _grade(content: Content) -> Grade:
-    found = content.final.evaluation.assessment
-    if content.final.evaluation.collapsed or _worse(content):
-        return "bad"
-    return "few" if found is None or content.seen else found.grade  # a single row, or rows of the fit
+    grade: Grade = "few" if found is None or content.seen else found.grade  # one row, or rows of the fit
+    if evaluation.collapsed or _worse(content):
+        grade = "bad"
+    headline, chips = "One row tells nothing", {}
+    if found is not None:
+        headline, chips = _headline(content, found, grade), _chips(content, found, grade)
+    elif grade == "bad":
+        headline = f"Do not rely on {content.event}"
+    return ReportVerdict(grade, headline, chips, tuple(sentences), tuple(_alarms(content)))
 
 
 def _worse(content: Content) -> bool:
@@ -77,14 +75,11 @@ def _worse(content: Content) -> bool:
     return change.low is not None and change.low > WORSE * change.before
 
 
-def _headline(content: Content, grade: Grade) -> str:
-    found = content.final.evaluation.assessment
-    if content.seen and grade == "few":
-        return "Cannot be told from rows that the calibrator learned from"
-    if found is None or content.final.evaluation.collapsed:
-        return f"Do not rely on {content.event}" if grade == "bad" else "One row tells nothing"
+def _headline(content: Content, found: Assessment, grade: Grade) -> str:
     after = " after calibration" if content.after is not None else ""
     within = f"within {points(found.tolerance)}"
+    if grade == "few" and content.seen:
+        return "Cannot be told from rows that the calibrator learned from"
     if grade == "care":
         why = "it is not shown to know more than the base rates"
         if found.skill.status == "proven":
@@ -97,78 +92,77 @@ def _headline(content: Content, grade: Grade) -> str:
     }[grade]
 
 
-def _chips(content: Content, grade: Grade) -> dict[str, str]:
-    found = content.final.evaluation.assessment
-    if found is None:
-        return {}
+def _chips(content: Content, found: Assessment, grade: Grade) -> dict[str, str]:
     sure = f"at most {points(found.bound)}, proven at {percent(content.ci, 0)}"
+    far = f"off by more than {points(found.tolerance)}"
     if content.seen:
         sure = "not at all: these are rows of the fit"
     elif found.within.status == "refuted":
-        sure = (
-            f"{percent(found.share_far)} of rows are proven to be off by more than {points(found.tolerance)}"
-        )
+        sure = f"{far} on average: proven for {percent(found.share_proven)} of the rows"
     elif found.within.status == "open":
         sure = f"not yet: at most {points(found.bound)} is proven, {points(found.tolerance)} is the tolerance"
     elif found.share_proven > 0:
-        sure += f"; {percent(found.share_proven, 2)} of rows are off by more than {points(found.tolerance)}"
-    return {
-        "How far off": f"about {found.estimated} on average (estimate)".replace("about less", "less"),
-        "How sure": sure,
-        "What to do": _action(content, grade),
-    }
+        sure += f"; {percent(found.share_proven, 2)} of rows are {far}"
+    estimate = f"about {found.estimated} on average (estimate)".replace("about less", "less")
+    return {"How far off": estimate, "How sure": sure, "What to do": _action(content, found, grade)}
 
 
-def _action(content: Content, grade: Grade) -> str:
+def _action(content: Content, found: Assessment, grade: Grade) -> str:
     """What to do, in a few words."""
-    found = content.final.evaluation.assessment
     if content.seen:
         return "evaluate on rows that the calibrator has not seen"
     if grade == "few":
-        rows = None if found is None else found.rows_needed
-        return f"collect about {rows:,} labelled rows" if rows else "collect some more labelled rows"
+        return (
+            f"collect {rows}"
+            if (rows := _rows_to_collect(content))
+            else "no practical number of rows would tell"
+        )
     if grade == "bad" and content.shift:
         return "correct for the class frequencies of these rows"
     if grade == "bad":
         return "calibrate it" if content.after is None else "try another method"
-    if grade == "care":
-        skilled = found is not None and found.skill.status == "proven"
-        return "use it where the rows are right" if skilled else "improve the model itself"
-    return "use it, and watch it in operation"
+    if grade == "care" and found.skill.status != "proven":
+        return "improve the model itself"
+    return "use it where the rows are right" if grade == "care" else "use it, and watch it in operation"
+
+
+def _rows_to_collect(content: Content) -> str:
+    """How many rows would tell, in words; nothing where no practical number would."""
+    found, certificate = content.final.evaluation.assessment, content.final.evaluation.certificate
+    if found is None or certificate is None:
+        return "some more labelled rows"
+    if found.rows_needed is not None:
+        return f"about {found.rows_needed:,} labelled rows"
+    return "" if certificate.headline.rows_needed(found.tolerance) is None else "some more labelled rows"
 
 
 def next_steps(content: Content, verdict: ReportVerdict) -> list[tuple[str, str]]:
     """Return what to do next, the most useful first: a sentence and a command that fits the file at hand."""
-    s = content.source
-    file = f"{s.name}{f' {s.options}' if s.options else ''}" if s.is_file else "TEST.npz"
+    s, grade, calibrated = content.source, verdict.grade, content.after is not None
+    file = f"{s.name} {s.options}".rstrip() if s.name != Source.name else "TEST.npz"
     model = s.model or "model.hcal"
     cal_file = s.name if s.part else "CAL.npz"  # a file with parts holds its own calibration rows
-    steps: list[tuple[str, str]] = []
-    if content.shift and content.after is not None:
+    steps: dict[str, str] = {}
+    if content.shift and calibrated:
         words = "If the classes really come in other frequencies here, correct for it"
-        steps.append((words, f"hcal apply {model} {file} -o probs.npz --prior estimate"))
+        steps[words] = f"hcal apply {model} {file} -o probs.npz --prior estimate"
     if content.seen:
-        steps.append(("Evaluate it on other rows", f"hcal report OTHER.npz --model {model} -o report.html"))
-    if verdict.grade == "few" and not content.seen:
-        found = content.final.evaluation.assessment
-        rows = found.rows_needed if found is not None else None
-        many = f"about {rows:,} labelled rows" if rows else "some more labelled rows"
-        with_model = f" --model {model}" if content.after is not None else ""
-        steps.append((f"Collect {many}, then ask again", f"hcal report {file}{with_model} -o report.html"))
-    if content.after is None and verdict.grade != "good":
-        steps.append(("Calibrate on held-out rows", f"hcal fit {cal_file} -o {model}"))
-        steps.append(("Look at the result", f"hcal report {file} --model {model} -o report.html"))
-    if verdict.grade == "bad" and content.after is not None:
-        used = "" if content.calibrator is None else content.calibrator.name
-        method = _DEFAULT if used != _DEFAULT else "sms"
-        steps.append(
-            ("See which method does best on your rows", f"hcal compare {cal_file} --methods pool,ts,svs,sms")
-        )
-        steps.append(("Fit another method", f"hcal fit {cal_file} -o {model} --method {method}"))
-    if content.after is not None and verdict.grade in ("good", "care"):
-        steps.append(("Apply it to new rows", f"hcal apply {model} NEW.npz -o probs.npz"))
-        steps.append(("Watch it in operation", f"hcal watch NEW.npz --model {model} --state watch.json"))
-    return steps
+        steps["Evaluate it on other rows"] = f"hcal report OTHER.npz --model {model} -o report.html"
+    elif grade == "few" and (rows := _rows_to_collect(content)):
+        with_model = f" --model {model}" if calibrated else ""
+        steps[f"Collect {rows}, then ask again"] = f"hcal report {file}{with_model} -o report.html"
+    if grade != "good" and not calibrated:
+        steps["Calibrate on held-out rows"] = f"hcal fit {cal_file} -o {model}"
+        steps["Look at the result"] = f"hcal report {file} --model {model} -o report.html"
+    elif grade == "bad":
+        method = "sms" if content.calibrator is not None and content.calibrator.name == "pool" else "pool"
+        compare = f"hcal compare {cal_file} --methods pool,ts,svs,sms"
+        steps["See which method does best on your rows"] = compare
+        steps["Fit another method"] = f"hcal fit {cal_file} -o {model} --method {method}"
+    elif calibrated and grade in ("good", "care"):
+        steps["Apply it to new rows"] = f"hcal apply {model} NEW.npz -o probs.npz"
+        steps["Watch it in operation"] = f"hcal watch NEW.npz --model {model} --state watch.json"
+    return list(steps.items())
 
 
 def direction(found: Evaluation) -> str:
@@ -197,9 +191,10 @@ def _change(content: Content, after: ReportSide) -> str:
     method = content.calibrator.title if content.calibrator is not None else "calibration"
     title = method[0].lower() + method[1:] if method[1:2].islower() else method
     kept = f"none of the {len(content.y):,} predicted classes changes"
-    if content.changed:
+    changed = int((content.before.probs.argmax(axis=1) != after.probs.argmax(axis=1)).sum())
+    if changed:
         verb = "cross 50 %" if content.binary else "change their class"
-        kept = f"{content.changed:,} of {len(content.y):,} predictions {verb}"
+        kept = f"{changed:,} of {len(content.y):,} predictions {verb}"
     rate = after.evaluation.positive
     stated = percent(after.evaluation.mean_confidence) if rate is None else percent(rate.stated, 2)
     return (

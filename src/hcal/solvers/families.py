@@ -22,7 +22,11 @@ _LEAST_SLOPE = 1e-8
 
 
 class Family(Protocol):
-    """What :func:`hcal.solvers.nll.fit_nll` asks of a family."""
+    """What :func:`hcal.solvers.nll.fit_nll` asks of a family.
+
+    One whose scores are linear in θ also has ``curvature(x, probs, weight)``, the (P, P) second derivative of the
+    weighted sum of NLLs: the NLL is then convex.
+    """
 
     @property
     def start(self) -> Float64:
@@ -30,16 +34,6 @@ class Family(Protocol):
 
     def vjp(self, theta: Float64, x: Float64) -> tuple[Float64, Pullback]:
         """Return scores (N, K) and the pullback."""
-
-
-class LinearFamily(Family, Protocol):
-    """A family whose scores are linear in θ: the NLL is convex, and its second derivative is known."""
-
-    def curvature(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
-        """Return the (P, P) second derivative of the weighted sum of NLLs."""
-
-    def diagonal(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
-        """Return its diagonal (P,): the units of the parameters."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +82,6 @@ class ClassLinear:
                 out[a * self.n_classes + at, b * self.n_classes + at] += weight @ (probs * f * g)
         return out
 
-    def diagonal(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
-        """Return the diagonal of the curvature."""
-        spread = probs * (1 - probs)
-        squares = [weight @ (spread * f**2) for f in self._parts(x)]
-        return np.concatenate([*squares, weight @ spread])
-
 
 @dataclass(frozen=True)
 class MatrixScaling:
@@ -128,11 +116,6 @@ class MatrixScaling:
         order = np.concatenate([order[:, :k].ravel(), order[:, k]])  # θ keeps all of W before b
         reordered: Float64 = out[np.ix_(order, order)]
         return reordered
-
-    def diagonal(self, x: Float64, probs: Float64, weight: Float64) -> Float64:
-        """Return the diagonal of the curvature."""
-        spread = weight[:, None] * probs * (1 - probs)
-        return np.concatenate([(spread.T @ x**2).ravel(), spread.sum(axis=0)])
 
 
 def _gram(spread: Float64, weight: Float64) -> Float64:

@@ -1,12 +1,12 @@
-"""Fitting a family of softmax maps by mean NLL + penalty."""
+"""Fitting a family of softmax maps by mean NLL + penalty, and logistic regression."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from hcal.compiled import each
 from hcal.numerics import Float64, IntArray, row_blocks
@@ -19,27 +19,12 @@ NEWTON_PARAMETERS = 600
 # size, so that sums do not depend on how many threads there are.
 _BLOCK_EVENTS, _BLOCK_ROWS, _PART_EVENTS = 32_768, 32, 1_000_000
 
-CandidateT = TypeVar("CandidateT")
-ModelT = TypeVar("ModelT")
-SideT = TypeVar("SideT")
 
-
-@dataclass(frozen=True)
-class Ridge:
-    """The penalty Σ strength · (θ − centre)².
-
-    >>> Ridge(np.array([2.0]), np.array([1.0])).value_and_grad(np.array([3.0]))
-    (8.0, array([8.]))
-    """
+class Ridge(NamedTuple):
+    """The penalty Σ strength · (θ − centre)²."""
 
     strength: Float64
     centre: Float64
-
-    def value_and_grad(self, theta: Float64) -> tuple[float, Float64]:
-        """Return the penalty and its gradient."""
-        away = theta - self.centre
-        pull = self.strength * away
-        return float(pull @ away), 2 * pull
 
 
 def unit_weight(weight: Float64 | None, n_rows: int) -> Float64:
@@ -70,7 +55,7 @@ def fit_nll(
     *,
     penalty: Ridge | None = None,
     start: Float64 | None = None,
-    bounds: list[tuple[float | None, float | None]] | None = None,
+    bounds: tuple[Float64, Float64] | None = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-7,
     gain: float = 1e-13,
@@ -91,7 +76,8 @@ def fit_nll(
     penalty : Ridge, optional
     start : array of shape (P,), optional
         Default: the start of the family.
-    bounds : list of P pairs, optional
+    bounds : two arrays of shape (P,), optional
+        The least and the greatest θ.
     max_iterations : int
     tolerance, gain
         L-BFGS stops at this gradient, or when an iteration gains less.
@@ -115,15 +101,16 @@ def fit_nll(
     def loss(theta: Float64) -> tuple[float, Float64]:
         value, gradient = _loss_sums(family, theta, *rows)
         if penalty is not None:
-            extra, slope = penalty.value_and_grad(theta)
-            value, gradient = value + extra, gradient + slope
+            away = theta - penalty.centre
+            value += float(penalty.strength @ away**2)
+            gradient += 2 * penalty.strength * away
         return value, gradient
 
     linear = hasattr(family, "curvature")
     if linear and bounds is None and len(first) <= NEWTON_PARAMETERS:
 
         def hessian(theta: Float64) -> Float64:
-            total = _second_sums(family, theta, "curvature", *rows)
+            total = _second_sums(family, theta, *rows)
             if penalty is not None:
                 total[np.diag_indices_from(total)] += 2 * penalty.strength
             return total
@@ -131,20 +118,14 @@ def fit_nll(
         return newton(loss, hessian, first, tolerance=newton_gain)
     unit = None
     if linear:
-        diagonal = _second_sums(family, first, "diagonal", *rows)
-        unit = _units(diagonal if penalty is None else diagonal + 2 * penalty.strength)
+        diagonal = _second_sums(family, first, *rows, diagonal=True)
+        diagonal += 0.0 if penalty is None else 2 * penalty.strength
+        if diagonal.max() > 0:  # else there is nothing to measure units by: one class, or all saturated
+            unit = 1 / np.sqrt(np.maximum(diagonal, 1e-8 * diagonal.max()))
     return lbfgs(
         loss, first, scale=unit, bounds=bounds, max_iterations=max_iterations, tolerance=tolerance, gain=gain,
         watch=watch,
     )  # fmt: skip
-
-
-def _units(diagonal: Float64) -> Float64 | None:
-    """Return 1/√diagonal, or None where there is nothing to measure units by: one class, or all saturated."""
-    if not diagonal.max() > 0:
-        return None
-    units: Float64 = 1 / np.sqrt(np.maximum(diagonal, 1e-8 * diagonal.max()))
-    return units
 
 
 def _softmax(scores: Float64) -> tuple[Float64, Float64]:
@@ -181,16 +162,18 @@ def _loss_sums(
 
 
 def _second_sums(
-    family: Any, theta: Float64, which: str, x: Float64, y: IntArray, weight: Float64
+    family: Any, theta: Float64, x: Float64, y: IntArray, weight: Float64, *, diagonal: bool = False
 ) -> Float64:
     """Return the sum over rows of the curvature (P, P) of the NLL, or of its diagonal (P,)."""
-    size = len(theta) if which == "curvature" else x.shape[1]
-    blocks = row_blocks((len(x), size), 4_000_000)
-    parts = [
-        getattr(family, which)(x[block], _softmax(family.vjp(theta, x[block])[0])[0], weight[block])
-        for block in blocks
-    ]
-    return np.asarray(np.sum(parts, axis=0))
+    total: Any = 0.0
+    for rows in row_blocks((len(x), x.shape[1] if diagonal else len(theta)), 4_000_000):
+        part, w = x[rows], weight[rows]
+        probs, _ = _softmax(family.vjp(theta, part)[0])
+        if diagonal:  # scores are linear in θ: squared features pull back the squares
+            total = total + family.vjp(theta, part**2)[1](w[:, None] * probs * (1 - probs))
+        else:
+            total = total + family.curvature(part, probs, w)
+    return np.asarray(total)
 
 
 def _blocks(x: Float64, part: slice) -> list[slice]:
@@ -198,40 +181,72 @@ def _blocks(x: Float64, part: slice) -> list[slice]:
     return [slice(a, min(a + size, part.stop)) for a in range(part.start, part.stop, size)]
 
 
-@dataclass(frozen=True)
-class Selection(Generic[CandidateT, ModelT]):
+class Selection(NamedTuple):
     """The chosen candidate, its model of every fold, and the mean held-out score of all candidates."""
 
-    chosen: CandidateT
-    models: list[ModelT]
+    chosen: Any
+    models: list[Any]
     scores: list[float]
 
 
 def select(
-    grid: Sequence[CandidateT],
-    folds: Sequence[tuple[SideT, SideT]],
-    fit: Callable[[CandidateT, SideT, ModelT | None], ModelT],
-    score: Callable[[ModelT, SideT], float],
-) -> Selection[CandidateT, ModelT]:
+    grid: Sequence[Any],
+    folds: Sequence[tuple[Any, Any]],
+    fit: Callable[[Any, Any, Any], Any],
+    score: Callable[[Any, Any], float],
+) -> Selection:
     """Choose the candidate of lowest mean held-out score; the first one on ties.
 
-    ``grid`` stands in an order in which neighbours have similar models: ``fit`` (candidate, side to fit on,
-    previous model or None) is handed the one before. ``score`` (model, side held out) is better where it is
-    lower. Sides are whatever the two take.
+    ``grid`` stands in an order in which neighbours have similar models: ``fit`` (candidate, rows to fit on,
+    previous model or None) is handed the one before. ``score`` (model, rows held out) is better where it is
+    lower.
 
-    >>> data, folds = np.arange(4.0), [(slice(0, 2), slice(2, 4)), (slice(2, 4), slice(0, 2))]
-    >>> select([0.0, 1.0], folds, lambda c, side, _: c * data[side].mean(),
-    ...        lambda m, side: float(((data[side] - m) ** 2).mean())).chosen
+    >>> data, folds = np.arange(4.0), [(np.array([0, 1]), np.array([2, 3])), (np.array([2, 3]), np.array([0, 1]))]
+    >>> select([0.0, 1.0], folds, lambda c, rows, _: c * data[rows].mean(),
+    ...        lambda m, rows: float(((data[rows] - m) ** 2).mean())).chosen
     0.0
     """
     scores = np.zeros(len(grid))
-    models: list[list[ModelT]] = []
-    for train, held_out in folds:
-        row: list[ModelT] = []
+    models: list[list[Any]] = []
+    for rows, held_out in folds:
+        models.append([])
         for i, candidate in enumerate(grid):
-            row.append(fit(candidate, train, row[-1] if row else None))
-            value = score(row[-1], held_out)
+            model = fit(candidate, rows, models[-1][-1] if i else None)
+            value = score(model, held_out)
             scores[i] += value if np.isfinite(value) else np.inf
-        models.append(row)
+            models[-1].append(model)
     best = int(np.argmin(scores))
-    return Selection(grid[best], [row[best] for row in models], [float(s) / len(folds) for s in scores])
+    return Selection(grid[best], [row[best] for row in models], (scores / len(folds)).tolist())
+
+
+def logistic(
+    design: Float64,
+    target: Float64,
+    weight: Float64 | None = None,
+    *,
+    penalty: Float64 | None = None,
+    start: Float64 | None = None,
+    offset: Float64 | float = 0.0,
+) -> Solution:
+    """Minimise Σ w [ln(1 + e^η) − t η] / Σ w + θᵀ penalty θ with η = design · θ + offset.
+
+    Shapes: design (N, P), target, weight, offset (N,), penalty (P, P), start (P,).
+
+    >>> solved = logistic(np.ones((4, 1)), np.array([1.0, 1.0, 1.0, 0.0]))
+    >>> round(float(expit(solved.theta[0])), 6)
+    0.75
+    """
+    share = unit_weight(weight, len(target))
+    extra = np.zeros((design.shape[1],) * 2) if penalty is None else penalty
+
+    def loss(theta: Float64) -> tuple[float, Float64]:
+        eta = design @ theta + offset
+        value = float(share @ (np.logaddexp(0, eta) - target * eta) + theta @ extra @ theta)
+        return value, design.T @ (share * (expit(eta) - target)) + 2 * extra @ theta
+
+    def hessian(theta: Float64) -> Float64:
+        q = expit(design @ theta + offset)
+        curved: Float64 = (design * (share * q * (1 - q))[:, None]).T @ design + 2 * extra
+        return curved
+
+    return newton(loss, hessian, np.zeros(design.shape[1]) if start is None else start)

@@ -21,14 +21,33 @@ _LEAST_STEP = 1e-10
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a solver stopped, and why; ``record`` is what a solver has to tell beyond that."""
+    """Where a solver stopped, and why."""
 
     theta: Float64
     value: float
     converged: bool
     message: str
     iterations: int
-    record: Any = None
+
+
+class Best:
+    """Remembers what had the lowest score, and tells when so many tries have been no better.
+
+    >>> best = Best(patience=2)
+    >>> [best.over(score, what) for what, score in enumerate([3.0, 1.0, 2.0, 1.5])], best.what
+    ([False, False, False, True], 1)
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.what: Any = None
+        self._patience, self._least, self._since = patience, np.inf, 0
+
+    def over(self, score: float, what: Any) -> bool:
+        """Take one more score, and return whether to stop."""
+        self._since += 1
+        if score < self._least:
+            self.what, self._least, self._since = what, score, 0
+        return self._since >= self._patience
 
 
 def lbfgs(
@@ -36,7 +55,7 @@ def lbfgs(
     start: Float64,
     *,
     scale: Float64 | None = None,
-    bounds: list[tuple[float | None, float | None]] | None = None,
+    bounds: tuple[Float64, Float64] | None = None,
     max_iterations: int = 1000,
     tolerance: float = 1e-7,
     gain: float = 1e-13,
@@ -47,13 +66,13 @@ def lbfgs(
     The solver works on θ/scale, about 1/√(second derivative), and so does not depend on units. It stops when
     the largest entry of the (projected) gradient there is at most ``tolerance``, when an iteration gains less
     than ``gain`` relative to max(|value|, 1), or when ``watch`` (called with θ) says so, which counts as
-    converged.
+    converged. ``bounds`` are the least and the greatest θ.
 
     >>> solved = lbfgs(lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3)), np.zeros(2))
     >>> solved.theta.round(5), solved.converged
     (array([3., 3.]), True)
     """
-    from scipy.optimize import minimize
+    from scipy.optimize import Bounds, minimize
 
     unit = np.ones_like(start) if scale is None else scale
 
@@ -61,31 +80,20 @@ def lbfgs(
         value, gradient = loss(unit * phi)
         return value, unit * gradient
 
-    box = None
-    if bounds is not None:
-        box = [
-            (a if a is None else a / s, b if b is None else b / s)
-            for (a, b), s in zip(bounds, unit, strict=True)
-        ]
-
     def after(intermediate_result: Any) -> None:
         if watch is not None and watch(unit * intermediate_result.x):
             raise StopIteration
 
+    options: Any = {"maxiter": max_iterations, "maxfun": 2 * max_iterations, "maxcor": 20}
+    options |= {"gtol": tolerance, "ftol": gain}
     found = minimize(
         scaled,
         start / unit,
         jac=True,
         method="L-BFGS-B",
-        bounds=box,
+        bounds=None if bounds is None else Bounds(bounds[0] / unit, bounds[1] / unit),
         callback=after,
-        options={
-            "maxiter": max_iterations,
-            "maxfun": 2 * max_iterations,
-            "maxcor": 20,
-            "gtol": tolerance,
-            "ftol": gain,
-        },
+        options=options,
     )
     theta = np.asarray(unit * found.x, dtype=np.float64)
     done = bool(found.success) or found.status == 99  # 99: ended by ``watch``
@@ -98,16 +106,14 @@ def newton(
     hessian: Callable[[Float64], Float64],
     start: Float64,
     *,
-    limit: Float64 | None = None,
     max_iterations: int = 100,
     tolerance: float = 1e-12,
 ) -> Solution:
     """Minimise a smooth function by Newton steps with backtracking.
 
     ``loss`` is θ ↦ (value, gradient), ``hessian`` θ ↦ (P, P), in which flat directions (the shift of all
-    intercepts) are allowed, and far from the optimum a curvature below 0. |θ| stays within ``limit`` (P,);
-    what the gradient holds there takes no part in a step. It stops when a full step is expected to gain less
-    than ``tolerance`` relative to 1 + |value|.
+    intercepts) are allowed, and far from the optimum a curvature below 0. It stops when a full step is expected
+    to gain less than ``tolerance`` relative to 1 + |value|.
 
     >>> square = lambda t: (float(((t - 3) ** 2).sum()), 2 * (t - 3))
     >>> newton(square, lambda t: 2 * np.eye(2), np.zeros(2)).theta.round(6)
@@ -115,34 +121,20 @@ def newton(
     """
     theta, (value, gradient) = start.copy(), loss(start)
     for iteration in range(max_iterations):
-        step = _step(hessian(theta), theta, gradient, limit)
-        gain = -float(gradient @ step)
+        step = _direction(hessian(theta), gradient)
+        gain, length = -float(gradient @ step), 1.0
         if gain <= tolerance * (1 + abs(value)):
             return Solution(theta, value, True, "", iteration)
-        length = 1.0
         while length > _LEAST_STEP:
-            trial = theta + length * step
-            if limit is not None:
-                trial = np.clip(trial, -limit, limit)
-            new_value, new_gradient = loss(trial)
-            if new_value <= value - _ARMIJO * float(gradient @ (theta - trial)):
+            new_value, new_gradient = loss(theta + length * step)
+            if new_value <= value - _ARMIJO * length * gain:
                 break
             length /= 2
         else:  # rounding, not the function, now decides: nothing is left to gain
             return Solution(theta, value, gain < 1e-6 * (1 + abs(value)), "no further descent", iteration)
-        theta, value, gradient = trial, new_value, new_gradient
+        theta, value, gradient = theta + length * step, new_value, new_gradient
     message = f"Newton stopped after {max_iterations} iterations before it converged"
     return Solution(theta, value, False, message, max_iterations)
-
-
-def _step(hessian: Float64, theta: Float64, gradient: Float64, limit: Float64 | None) -> Float64:
-    if limit is None:
-        return _direction(hessian, gradient)
-    held = (np.abs(theta) >= limit) & (gradient * theta < 0)
-    free = np.flatnonzero(~held)
-    step = np.zeros_like(theta)
-    step[free] = _direction(hessian[np.ix_(free, free)], gradient[free])
-    return step
 
 
 def _direction(hessian: Float64, gradient: Float64) -> Float64:

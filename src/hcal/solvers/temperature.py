@@ -53,70 +53,38 @@ def logit_scale(logits: FloatArray) -> float:
     return scale if scale > NOTHING else 0.0
 
 
-def _derivatives(
-    logits: FloatArray, y: IntArray, weight: Float64, unit: float
-) -> Callable[[float], tuple[float, float]]:
-    """Return β ↦ (first, second) derivative in β of the mean NLL of softmax(β z), z measured in ``unit``.
+def label_derivatives(logits: FloatArray, y: IntArray, beta: float, unit: float = 1.0) -> Float64:
+    """Return the NLL of every row under softmax(β z), and its first and second derivative in β: (3, N).
 
-    The first is the mean of E_p[z] − z_y and increases with β; the second is the mean of Var_p[z]. In a unit
-    of their own, squares of the scores cannot overflow. ``weight`` sums to 1.
+    z are the logits measured in ``unit``: in one of their own, squares of the scores cannot overflow.
+
+    >>> label_derivatives(np.array([[0.0, 1.0]]), np.array([1]), 0.0).round(4).tolist()
+    [[0.6931], [-0.5], [0.25]]
     """
-    blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
+    out = np.empty((3, len(y)))
 
-    def derivatives(beta: float) -> tuple[float, float]:
-        def of_block(rows: slice) -> tuple[float, float]:
-            d = _below_top(logits, rows)
-            d /= unit
-            e = np.exp(beta * d)
-            mass = e.sum(axis=1)
-            e *= d
-            mean = e.sum(axis=1) / mass
-            variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
-            gap = mean - d[np.arange(len(d)), y[rows]]
-            return float(weight[rows] @ gap), float(weight[rows] @ np.maximum(variance, 0))
-
-        slope, curvature = zip(*each(of_block, blocks, events=logits.size), strict=True)
-        return sum(slope), sum(curvature)
-
-    return derivatives
-
-
-def label_derivatives(logits: FloatArray, y: IntArray, beta: float) -> tuple[Float64, Float64]:
-    """Return the NLL (N,) of every row under softmax(β z), and its derivative in β.
-
-    >>> label_derivatives(np.array([[0.0, 1.0]]), np.array([1]), 0.0)[1]
-    array([-0.5])
-    """
-    loss, slope = np.empty(len(y)), np.empty(len(y))
-    for rows in row_blocks(logits.shape, _BLOCK_EVENTS):
+    def of_block(rows: slice) -> None:
         d = _below_top(logits, rows)
+        d /= unit
         e = np.exp(beta * d)
-        mass = e.sum(axis=1)
-        own = d[np.arange(len(d)), y[rows]]
-        loss[rows] = np.log(mass) - beta * own
-        slope[rows] = np.einsum("nk,nk->n", e, d) / mass - own
-    return loss, slope
+        mass, own = e.sum(axis=1), d[np.arange(len(d)), y[rows]]
+        e *= d
+        mean = e.sum(axis=1) / mass
+        variance = np.einsum("nk,nk->n", e, d) / mass - mean**2
+        out[:, rows] = np.log(mass) - beta * own, mean - own, np.maximum(variance, 0)
+
+    each(of_block, row_blocks(logits.shape, _BLOCK_EVENTS), events=logits.size)
+    return out
 
 
 def top_probability(logits: FloatArray, beta: float) -> Float64:
-    """Return the largest softmax(β z) of every row (N,).
+    """Return the largest softmax(β z) of every row (N,): its mean increases with β, from 1/K.
 
     >>> top_probability(np.array([[0.0, 4.0]]), 0.0)
     array([0.5])
     """
-    top = np.empty(len(logits))
-    for rows in row_blocks(logits.shape, _BLOCK_EVENTS):
-        top[rows] = 1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1)
-    return top
-
-
-def confidence_of_beta(logits: FloatArray, weight: Float64 | None) -> Callable[[float], float]:
-    """Return β ↦ mean over rows of the largest softmax(β z): increasing in β, from 1/K.
-
-    >>> confidence_of_beta(np.array([[0.0, 4.0]]), None)(0.0)
-    0.5
-    """
-    return lambda beta: float(np.average(top_probability(logits, beta), weights=weight))
+    blocks = row_blocks(logits.shape, _BLOCK_EVENTS)
+    return np.concatenate([1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1) for rows in blocks])
 
 
 def solve_increasing(
@@ -157,31 +125,31 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
     >>> round(2 * solved.beta, 6)  # log 3
     1.098612
     """
-    w = np.ones(len(y)) if weight is None else weight
-    scale, total = logit_scale(logits), float(w.sum())
+    scale, total = logit_scale(logits), float(len(y) if weight is None else weight.sum())
+    share = np.full(len(y), 1 / total) if weight is None else weight / total
     if scale == 0:
         return Temperature(1.0, True, "all rows are constant: every T gives the same probabilities")
-    derivatives = _derivatives(logits, y, w / total, scale)
+
+    def derivatives(beta: float) -> tuple[float, float]:
+        _, slope, curvature = label_derivatives(logits, y, beta, scale) @ share
+        return float(slope), float(curvature)
+
     if derivatives(0.0)[0] >= 0:
         message = (
             "the scores carry no information about the labels (or are reversed); T is at its upper bound"
         )
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
     top = logits[np.arange(len(y)), y] == logits.max(axis=1)
-    if not np.any(~top & (w > 0)):
-        return _succession(confidence_of_beta(logits, w), scale, total)
+    if not np.any(~top & (share > 0)):
+        target = (total + 1) / (total + 2)
+        sure = solve_increasing(lambda b: float(share @ top_probability(logits, b / scale)) - target)
+        message = (
+            "every label has the top score, so no finite T is best; "
+            "T is where the mean confidence is (N+1)/(N+2), or 1 if that is surer"
+        )
+        return Temperature(max(sure.beta / scale, 1.0), False, message)
     solved = _newton(derivatives)
     return replace(solved, beta=solved.beta / scale)
-
-
-def _succession(confidence: Callable[[float], float], scale: float, total: float) -> Temperature:
-    target = (total + 1) / (total + 2)
-    beta = solve_increasing(lambda b: confidence(b / scale) - target).beta / scale
-    message = (
-        "every label has the top score, so no finite T is best; "
-        "T is where the mean confidence is (N+1)/(N+2), or 1 if that is surer"
-    )
-    return Temperature(max(beta, 1.0), False, message)
 
 
 def _newton(derivatives: Callable[[float], tuple[float, float]], tolerance: float = 1e-11) -> Temperature:

@@ -140,7 +140,7 @@ def fit_table(
     """
     line, held, label, mass = fit_line(count(u, y, weight))
     if groups is not None:
-        fold, parts = deal_folds(np.stack([-0.5 * u, 0.5 * u], axis=1), y, FOLDS, groups), []
+        fold, parts = deal_folds(np.stack([-0.5 * u, 0.5 * u], axis=1), FOLDS, groups), []
         for number in range(int(fold.max()) + 1):
             out = fold == number
             other = fit_line(count(u[~out], y[~out], weight[~out]), line.grid)[0]

@@ -250,7 +250,7 @@ class Bends(NamedTuple):
 
 def held_by_groups(x: Float64, y: IntArray, weight: Float64, groups: IntArray, *, classes: bool) -> Held:
     """Return what members say of rows when their whole group has been left out: fitted again without each fold."""
-    fold = deal_folds(x, y, FOLDS, groups)
+    fold = deal_folds(x, FOLDS, groups)
     out = None
     for number in range(int(fold.max()) + 1):
         inside = fold != number

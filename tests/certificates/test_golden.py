@@ -1,0 +1,119 @@
+"""Certificates and monitors of fixed rows, number by number and word by word: ``expected.txt`` beside this file.
+
+The worlds of the other tests say that the numbers are valid. These say that they are the ones we had before. Write
+the file anew with ``python tests/certificates/test_golden.py`` after a change that is meant, and read its diff.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hcal
+from hcal import certificates
+from hcal.certificates import CertificateStream, certify_event
+from hcal.certificates.bets import FAMILIES
+from hcal.certificates.drift import drift, stability_index
+from hcal.certificates.event import Refutation
+from hcal.certificates.windows import Band, EventTable, Tails, Windows, risk_coverage, threshold_table
+from studies.worlds import WORLDS, draw_labels
+
+EXPECTED = Path(__file__).with_name("expected.txt")
+NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[-+]\d+)?".replace(",", ""))
+
+
+def _rows(world: str, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    f, q = WORLDS[world](n, k, rng)
+    return f, draw_labels(q, rng)
+
+
+def _numbers(event: certificates.EventCertificate) -> Iterator[str]:
+    for name, value in event.to_dict().items():
+        for part, inner in value.items() if isinstance(value, dict) else [("", value)]:
+            sample = (
+                [f"{x:.6g}" for x in inner[:: max(1, len(inner) // 9)]] if isinstance(inner, list) else inner
+            )
+            yield f"  {name} {part} {f'{inner:.6g}' if isinstance(inner, float) else sample}"
+    yield f"  rows needed {[event.rows_needed(bound) for bound in (0.1, 0.05, 0.02, 0.001)]}"
+    for tails in (threshold_table(event.table, 0.05), risk_coverage(event.table, 0.05)):
+        yield f"  {[f'{x:.5g}' for x in (*tails.at[:4], *tails.low[:4], *tails.high[:4], *tails.share[-3:])]}"
+
+
+def _lines() -> Iterator[str]:
+    f, y = _rows("T=2", 3000, 4)
+    names, groups = ["ant", "bee", "cat", "dog"], np.arange(3000) % 10 // 4
+    cooler = f**0.5 / (f**0.5).sum(axis=1, keepdims=True)
+    yield str(hcal.certify(f, y, classes=names, groups=groups, baseline=cooler))
+    for world, k, n in (("T=1", 2, 500), ("ties", 2, 3000), ("rare", 12, 3000), ("certain", 3, 300)):
+        found = hcal.certify(*_rows(world, n, k))
+        yield from (world, str(found), *_numbers(found.headline))
+        columns = {} if found.classes is None else found.classes.to_dict()
+        for name in ("frequency", "stated", "low", "high", "bound", "at_least"):
+            yield f"  {name} {np.round(columns.get(name, []), 6).tolist()}"
+    streamed = CertificateStream(4).update(f[:1700], y[:1700], groups[:1700])
+    found = streamed.merge(CertificateStream(4).update(f[1700:], y[1700:], groups[1700:])).result(level=0.9)
+    yield from ("blocks", str(found), *_numbers(found.headline), *(str(g.group_row()) for g in found.groups))
+    yield str(hcal.certify("ts", np.log(f), y, out_of_fold=True, n_folds=4))
+    for tolerance in (0.0, 0.02, "auto"):
+        monitor = hcal.Monitor(tolerance=tolerance, classes=names)
+        for day, (world, n) in enumerate((("T=1", 1500), ("T=2", 1200), ("T=1", 3300)), 1):
+            monitor.update(*_rows(world, n, 4, day), name=world, digest=str(day), date=f"2026-01-0{day}")
+            yield f"{monitor} {monitor.log_evidence:.6g} {monitor.strongest()}"
+        yield "\n".join(map(str, monitor.alarms)) + monitor.prometheus()
+        yield from (str(monitor.windows(since)) for since in (None, "2026-01-02"))
+    x = np.linspace(0.1, 1, 400)
+    yield f"{stability_index(x, x**1.2):.6f} {FAMILIES}"
+
+
+def test_everything_is_as_it_was() -> None:
+    expected = EXPECTED.read_text(encoding="utf-8").splitlines()
+    for now, before in zip("\n".join(_lines()).splitlines(), expected, strict=True):
+        words, numbers = (
+            [NUMBER.sub("#", line), [float(x) for x in NUMBER.findall(line)]] for line in (now, before)
+        )
+        assert words[0] == numbers[0]
+        assert words[1] == pytest.approx(numbers[1], rel=1e-4, abs=2e-6), before
+
+
+def test_drift_is_judged_by_either_number() -> None:
+    rng = np.random.default_rng(0)
+    few = rng.normal(size=(2, 60, 2)) * [4.0, 0.0]
+    moved = drift(few[0], few[1] + np.array([3.0, 0.0]))  # too few rows for the classifier
+    many = rng.normal(size=(2, 4000, 6))
+    wider = drift(many[0], 1.08 * many[1])  # the index sees confidences alone
+    assert (moved.changed, wider.changed) == (True, True)
+    assert moved.psi > 0.25 > wider.psi
+    assert moved.p_value > 0.01 > wider.p_value
+    assert (moved.rows, wider.rows) == ((60, 60), (4000, 4000))
+
+
+def test_results_cannot_be_changed() -> None:
+    public = [getattr(certificates, name) for name in certificates.__all__]
+    parts = [Refutation, Band, EventTable, Tails, Windows, certificates.certification.Gain]
+    found = [c for c in [*public, *parts] if dataclasses.is_dataclass(c)]
+    assert len(found) > 8
+    assert all(c.__dataclass_params__.frozen for c in found)  # type: ignore[attr-defined]
+
+
+def test_a_missing_group_is_named_by_its_row() -> None:
+    for missing in (None, np.nan):
+        with pytest.raises(ValueError, match="missing value at row 1"):
+            hcal.certify([0.2, 0.8], [0, 1], groups=np.array(["a", missing], dtype=object))
+
+
+def test_the_bound_of_an_event_alone() -> None:
+    """Half of the failure to the windows, half to the curve, whichever way it is asked for."""
+    f, y = _rows("T=1", 800, 2)
+    alone = certify_event("P(class 1)", f[:, 1], y == 1, failure=0.025)
+    assert certify_event("P(class 1)", f[:, 1], y == 1).failure == 0.05
+    assert hcal.certify(f, y).headline.bound == pytest.approx(alone.bound, rel=1e-12)
+
+
+if __name__ == "__main__":
+    EXPECTED.write_text("\n".join(_lines()) + "\n", encoding="utf-8")
