@@ -2,6 +2,7 @@
 
     python -m studies.pool boards       # networks and tables -> results/pool_boards.csv
     python -m studies.pool ablation     # every part left out -> results/pool_ablation.csv
+    python -m studies.pool selection    # constants chosen leave-one-data-set-out -> results/pool_selection.csv
     python -m studies.pool stability    # five perturbations -> results/pool_stability.csv
     python -m studies.pool few          # 30 to 5000 rows -> results/pool_few_rows.csv
     python -m studies.pool page         # the tables of docs/default.md from these files
@@ -197,7 +198,7 @@ def summary(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
         groups[r["kind"], r["method"]].append(r)
     out = {}
     for key, found in groups.items():
-        fields = [f for f in ("joint", *GROUPS, "ece", "wins_brier", "wins_nll") if found[0].get(f)]
+        fields = [f for f in ("joint", *GROUPS, "wins_brier", "wins_nll") if found[0].get(f)]
         out[key] = {f: float(np.mean([float(r[f]) for r in found])) for f in fields}
         for s in ("nll", "brier"):
             out[key][s] = float(np.exp(np.mean([np.log(float(r[s])) for r in found])))
@@ -237,7 +238,7 @@ def without_member(number: int) -> Callable[..., np.ndarray]:
     def weights(log_p: np.ndarray, y: Any, weight: Any, center: np.ndarray, ridge: float) -> np.ndarray:
         kept = [i for i in range(len(log_p)) if i != number]
         out = np.zeros(len(log_p))
-        out[kept] = weigh(log_p[kept], y, weight, center[kept] / center[kept].sum(), ridge)
+        out[kept] = weigh(log_p[kept], y, weight, center[kept] / max(float(center[kept].sum()), 1e-9), ridge)
         return out
 
     return weights
@@ -245,6 +246,13 @@ def without_member(number: int) -> Callable[..., np.ndarray]:
 
 def _flat(margin: np.ndarray) -> np.ndarray:
     return np.zeros((len(margin), 1))
+
+
+def _no_curve(*args: Any) -> maps.Curve:
+    return maps.Curve(low=np.array(0.0), high=np.array(0.0), knots=np.zeros(0), weights=np.zeros(2))
+
+
+_NO_SPREAD = {"members__log_mean_margin": _flat, "maps__log_mean_margin": _flat}
 
 
 def parts() -> dict[str, Row]:
@@ -258,36 +266,118 @@ def parts() -> dict[str, Row]:
             "binary__pool_weights": drop[1],
         },
         "without matrix / spline": {"members__pool_weights": drop[2], "binary__pool_weights": drop[2]},
-        "without the last curve": {"members___LAST_RIDGE": 1e12},
-        "one slope below the top": {"members___SLOPE_RIDGE": 1e12},
-        "no class terms in top-versus-rest": {"members___CLASS_RIDGE": 1e12},
-        "no curve of the runner-up": {"members__runner_up": _flat, "maps__runner_up": _flat},
-        "no leaning": {"members___LEAN": 0.0},
-        "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01, "members__FEW_ERRORS": 0.0}
-        | {"members__FEWEST_ERRORS": 1e-6},
+        "without the last curve": {"members__last_curve": _no_curve},
+        "one slope below the top": {"members__BENDS": (1e9,) * 6, "maps__BENDS": (1e9,) * 6, **_NO_SPREAD},
+        "no slope by spread": _NO_SPREAD,
+        "no class terms in top-versus-rest": {"members__CLASS_RIDGE": 1e12},
+        "no runner-up": {"members__runner_up": _flat, "maps__runner_up": _flat},
+        "no caution": {"members__CAUTION": 0.01, "binary__CAUTION": 0.01, "members__FEW_ERRORS": 1e-6},
     }
 
 
-def quick_rows(method: str) -> Iterator[Row]:
-    """Measure a method on six networks by proper scores and the top-label error alone, and on every third table."""
-    for task in NETWORKS[4:]:
-        cal, y, test, y_test = load(task)
-        probs = predict(method, cal, y, test, "logits")
-        found = {"ece": float(hcal.metrics.ece_em(probs, y_test)), **score(probs, y_test)}
-        yield {"kind": "network", "task": task, "method": method, **found}
-    yield from table_rows([method], list(tables())[::3])
-
-
 def ablation(args: argparse.Namespace) -> None:
+    sys.modules["hcal.calibrators.pool._compiled"] = None  # type: ignore[assignment]  # parts change in the formula alone
     rows: list[Row] = []
     for name, how in parts().items():
         with changed(**how):
-            rows += [{**r, "method": name} for r in quick_rows("pool")]
+            rows += [{**r, "method": name} for r in all_rows(["pool"])]
         print(name, file=sys.stderr, flush=True)
-    rows += [r for m in ("pool:accuracy", "pool:none") for r in quick_rows(m)]
+    rows += all_rows(["pool:accuracy", "pool:none"])
     write(RESULTS / "pool_ablation.csv", rows)
     for (kind, method), found in summary(rows).items():
         print(f"{kind:10s} {method:36s}", *(f"{k} {v:.4f}" for k, v in found.items()))
+
+
+# -- constants ----------------------------------------------------------------------------------------
+
+#: Every constant of the pool that data could choose, with half and twice its value beside it.
+CONSTANTS = {
+    "caution": ("members__CAUTION", "binary__CAUTION"),
+    "few errors": ("members__FEW_ERRORS",),
+    "ridge of coefficients": ("members__RIDGE", "binary__RIDGE"),
+    "ridge of constants": ("members__CONSTANT_RIDGE", "binary__CONSTANT_RIDGE"),
+    "ridge of class terms": ("members__CLASS_RIDGE",),
+    "ridge of the matrix": ("members__MATRIX_RIDGE",),
+    "tie": ("members__TIE",),
+    "knots of a curve": ("members__HINGES",),
+    "knots of two classes": ("binary__KNOTS",),
+}
+FACTORS = (0.5, 1.0, 2.0)
+
+
+def scaled(**factors: float) -> Row:
+    """Return the constants of the pool, some of them times a factor, as :func:`changed` takes them."""
+    modules = {"members": members, "binary": binary}
+    out = {}
+    for name, factor in factors.items():
+        for place in CONSTANTS[name]:
+            module, constant = place.split("__", 1)
+            old = getattr(modules[module], constant)
+            out[place] = type(old)(np.multiply(old, factor).tolist())
+    return out
+
+
+def losses(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
+    """Return (kind, data set) -> mean over its tasks of ln(joint error), or of ln(NLL) and ln(Brier) of tables."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for r in rows:
+        dataset = r.get("dataset") or r["task"].split("_")[0]
+        measured = ("joint",) if r["kind"] == "network" else ("nll", "brier")
+        found[r["kind"], dataset].append(float(np.mean([np.log(r[m]) for m in measured])))
+    return {key: float(np.mean(values)) for key, values in found.items()}
+
+
+def best_factor(by_factor: dict[float, dict[tuple[str, str], float]], without: str) -> float:
+    """Return the factor of the least loss on all data sets but one, each kind of task counting the same."""
+
+    def loss(factor: float) -> float:
+        kinds = defaultdict(list)
+        for (kind, dataset), value in by_factor[factor].items():
+            if dataset != without:
+                kinds[kind].append(value)
+        return float(np.mean([np.mean(values) for values in kinds.values()]))
+
+    return min(by_factor, key=loss)
+
+
+def all_rows(methods: Sequence[str], datasets: Sequence[str] | None = None) -> list[Row]:
+    """Measure methods on the networks and tables of some data sets."""
+    networks = [t for t in NETWORKS if datasets is None or t.split("_")[0] in datasets]
+    chosen = [t for t, v in tables().items() if datasets is None or v["dataset"] in datasets]
+    return [*network_rows(methods, networks), *table_rows(methods, chosen)]
+
+
+def selection(args: argparse.Namespace) -> None:
+    """Choose every constant for a data set by the others, and measure the data set with what they chose."""
+    default = all_rows(["pool"])
+    found: dict[str, dict[float, dict[tuple[str, str], float]]] = {}
+    rows: list[Row] = []
+    for name in CONSTANTS:
+        found[name] = {1.0: losses(default)}
+        for factor in FACTORS:
+            if factor != 1.0:
+                with changed(**scaled(**{name: factor})):
+                    found[name][factor] = losses(all_rows(["pool"]))
+            gaps = {key: v - found[name][1.0][key] for key, v in found[name][factor].items()}
+            for (kind, dataset), gap in gaps.items():
+                rows.append(
+                    {"constant": name, "factor": factor, "kind": kind, "dataset": dataset, "loss": gap}
+                )
+        print(
+            name, {d: best_factor(found[name], d) for _, d in found[name][1.0]}, file=sys.stderr, flush=True
+        )
+    choices: dict[tuple[float, ...], list[str]] = defaultdict(list)
+    for dataset in dict.fromkeys(d for _, d in losses(default)):
+        choices[tuple(best_factor(found[name], dataset) for name in CONSTANTS)].append(dataset)
+    chosen: list[Row] = []
+    for factors, datasets in choices.items():
+        with changed(**scaled(**dict(zip(CONSTANTS, factors, strict=True)))):
+            chosen += all_rows(["pool", "pool:none"], datasets)
+    for r in rows:
+        r["by_others"] = best_factor(found[r["constant"]], r["dataset"])
+    write(RESULTS / "pool_selection.csv", rows)
+    for (kind, method), means in summary(chosen).items():
+        print(f"{kind:10s} {method:18s}", *(f"{k} {v:.4f}" for k, v in means.items()))
 
 
 # -- stability ----------------------------------------------------------------------------------------
@@ -444,12 +534,12 @@ def part_table() -> list[str]:
     means = summary(read(RESULTS / "pool_ablation.csv"))
     names = list(dict.fromkeys(method for _, method in means))
     lines = [
-        "| variant | 6 networks: ECE, NLL | 10 tables of 3–26 classes: NLL, Brier | 22 of two classes: NLL, Brier |"
+        "| variant | 10 networks: joint error, NLL | 30 tables, K ≥ 3: NLL, Brier | 66 tables, K = 2: NLL, Brier |"
     ]
     lines.append("|---" * 4 + "|")
     for name in names:
         own, full = means["network", name], means["network", "full"]
-        cells = [name, f"{own['ece']:.4f}, {own['nll'] / full['nll']:.3f}"]
+        cells = [name, f"{own['joint'] / full['joint']:.3f}, {own['nll'] / full['nll']:.3f}"]
         for kind in ("multiclass", "binary"):
             ratio = [means[kind, name][s] / means[kind, "full"][s] for s in ("nll", "brier")]
             cells.append(f"{ratio[0]:.3f}, {ratio[1]:.3f}")
@@ -484,6 +574,7 @@ def main() -> None:
     commands = {
         "boards": boards,
         "ablation": ablation,
+        "selection": selection,
         "stability": stability,
         "few": few,
         "page": page,

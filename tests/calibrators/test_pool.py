@@ -62,7 +62,7 @@ def test_left_out_rows_are_as_in_refits() -> None:
     whole = logistic(np.arange(n))
     z, y = draw(n, 3)
     z /= 2.5
-    matrix = regression.fit_matrix(z, y, np.ones(n), np.arange(n))
+    matrix = regression.fit_matrix(z, y, np.ones(n), np.arange(n), 3.0)
     heat = regression.fit_temperature(z, y, np.ones(n), 2.0)
     basis, mass = np.stack([z.max(axis=1, keepdims=True) - z]), np.zeros((n, 3))
     shares = regression.fit_shares(basis, mass, y, np.ones(n), 1.0, 3.0)
@@ -74,7 +74,7 @@ def test_left_out_rows_are_as_in_refits() -> None:
             abs(whole.left_out[row] - eta)
             < 0.1 * abs(eta - _in_sample(whole, offset, design, group)[row]) + 1e-3
         )
-        refit = regression.fit_matrix(z[keep], y[keep], np.ones(n - 1), np.array([0]))
+        refit = regression.fit_matrix(z[keep], y[keep], np.ones(n - 1), np.array([0]), 3.0)
         said = refit.matrix @ z[row] + refit.bias
         np.testing.assert_allclose(softmax(matrix.left_out[row]), softmax(said), atol=5e-3)
         beta = regression.fit_temperature(z[keep], y[keep], np.ones(n - 1), 2.0).beta
@@ -93,7 +93,7 @@ def test_solutions_are_stationary() -> None:
     z, y = draw(200, 4)
     z /= 2.5
     w = np.random.default_rng(1).uniform(0.5, 2, 200)
-    found = regression.fit_matrix(z, y, w, np.array([0]))
+    found = regression.fit_matrix(z, y, w, np.array([0]), 4.0)
 
     def loss(matrix: np.ndarray, bias: np.ndarray) -> float:
         s = z @ matrix.T + bias

@@ -1,8 +1,4 @@
-"""The mixture of temperatures in float32, compiled by numba; rows lo..hi a call, GIL released.
-
-``exp`` is a polynomial on a reduced argument, written so that the compiler vectorises it: at most 2 ulp off,
-0 below e^−87, and a function of nothing but its argument.
-"""
+"""The mixture of temperatures in float32, compiled by numba; rows lo..hi a call, GIL released."""
 
 from __future__ import annotations
 
@@ -11,36 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.compiled import jit
+from hcal.compiled import exponential, jit
 
 Array = NDArray[Any]
 
 _jit = jit()
 
-_LOG2E = np.float32(1.4426950408889634)
-_LN2_HIGH = np.float32(0.693359375)
-_LN2_LOW = np.float32(-2.12194440e-4)
-_LEAST = np.float32(-87.0)
-
-
-@_jit
-def exp_row(x: Array, out: Array) -> None:
-    """exp of non-positive values, into another array."""
-    for k in range(len(x)):
-        v = max(x[k], _LEAST)
-        n = np.int32(v * _LOG2E - np.float32(0.5))
-        m = np.float32(n)
-        r = (v - m * _LN2_HIGH) - m * _LN2_LOW
-        y = np.float32(1.9875691500e-4)
-        y = y * r + np.float32(1.3981999507e-3)
-        y = y * r + np.float32(8.3334519073e-3)
-        y = y * r + np.float32(4.1665795894e-2)
-        y = y * r + np.float32(1.6666665459e-1)
-        y = y * r + np.float32(5.0000001201e-1)
-        power = np.int32((n + np.int32(127)) << np.int32(23)).view(np.float32)
-        out[k] = (y * r * r + r + np.float32(1.0)) * power if x[k] >= _LEAST else np.float32(0.0)
-
-
+_exp = exponential(np.float32)
 # Rows are handled in blocks of about this many events, which stay in cache.
 _EVENTS = 2048
 
@@ -81,7 +54,7 @@ def _member(a: Any, depth: Array, score: Array, out: Array, mass: Array) -> None
     flat = depth.reshape(-1)
     for k in range(len(flat)):
         score[k] = a * flat[k]
-    exp_row(score, out.reshape(-1))
+    _exp(score, out.reshape(-1))
     mass[:] = np.float32(0.0)
     for k in range(out.shape[0]):
         for r in range(len(mass)):

@@ -1,7 +1,8 @@
 """The default's prediction compiled by numba: a few rows at a time, all steps while they are in the cache.
 
-The formula is :class:`hcal.calibrators.pool.map.PoolMap`; a test compares the two. Rows whose top is shared by several
-classes are few and are left to it. Deleting this file makes prediction slower and changes nothing else.
+The formula is :class:`hcal.calibrators.pool.map.PoolMap`; a test compares the two. Scores of a block of rows lie
+class by class, (K, R): every loop runs over rows, which are many, and is vectorised. Rows whose top is shared by
+several classes are few and are left to the formula. Deleting this file makes prediction slower, nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.calibrators.pool.map import BENDS, FLOOR
-from hcal.compiled import jit
+from hcal.compiled import exponential, jit
 from hcal.numerics import row_blocks
 
 if TYPE_CHECKING:
@@ -21,27 +22,21 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 _jit = jit(error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp", "nnan"})
-#: Scores in a block of rows.
-_BLOCK = 4096
-_A, _B, _C, _D, _E, _F = (float(bend) for bend in BENDS)
+#: Scores, and least rows, of a block.
+_BLOCK, _ROWS = 8192, 64
 
 
 def predict(form: PoolMap, x: Array) -> Array:
     """Return probabilities (N, K) of finite logits (N, K), float32 or float64."""
     events, kind = form.events, x.dtype.type
     matrix = np.zeros((0, 0)) if form.matrix is None else form.matrix
-    numbers = np.array([form.beta, form.sharpness, form.cap, form.scale, form.weight], dtype=np.float64)
-    arrays = [
-        events.rest.bias.astype(kind),
-        form.bias.astype(kind),
-        np.ascontiguousarray(matrix.T, dtype=kind),
-    ]
-    row_arrays = [events.rest.slopes, events.rest.spread, events.bias]
+    narrow: list[Any] = [[form.beta, form.sharpness, form.cap, form.scale, form.weight, FLOOR], BENDS]
+    narrow += [events.rest.slopes, events.rest.bias, form.bias, matrix]
     curves = [_packed(curve) for curve in (events.by_odds, events.by_gap, form.last)]
-    x = np.ascontiguousarray(x)
-    out = np.empty_like(x)
-    shared = np.zeros(len(x), dtype=np.bool_)
-    _predict(x, numbers, *arrays, *row_arrays, *curves, form.keep, out, shared)
+    out, shared = np.empty(x.shape, kind), np.zeros(len(x), dtype=np.bool_)
+    kernel = _predict_wide if kind is np.float64 else _predict
+    arrays = [np.asarray(each, dtype=kind) for each in narrow]
+    kernel(np.ascontiguousarray(x), *arrays, events.rest.spread, events.bias, *curves, form.keep, out, shared)
     rows = np.flatnonzero(shared)
     for part in row_blocks((len(rows), x.shape[1]), 1_000_000):
         out[rows[part]] = np.exp(form(x[rows[part]]))
@@ -63,172 +58,44 @@ def _curve(packed: Array, value: float) -> Any:
 
 
 @_jit
-def _exp(v: Array, out: Array) -> None:
-    """Return e^v of values that are not above 0, at most 2 ulp of float32 off, in loops that can be vectorised."""
-    for i in range(len(v)):
-        u = max(v[i], np.float32(-87.0))
-        n = np.int32(u * np.float32(1.4426950408889634) - np.float32(0.5))
-        m = np.float32(n)
-        r = (u - m * np.float32(0.693359375)) - m * np.float32(-2.12194440e-4)
-        y = np.float32(1.9875691500e-4)
-        y = y * r + np.float32(1.3981999507e-3)
-        y = y * r + np.float32(8.3334519073e-3)
-        y = y * r + np.float32(4.1665795894e-2)
-        y = y * r + np.float32(1.6666665459e-1)
-        y = y * r + np.float32(5.0000001201e-1)
-        power = np.int32((n + np.int32(127)) << np.int32(23)).view(np.float32)
-        out[i] = (y * r * r + r + np.float32(1.0)) * power
+def _largest(s: Array, top: Array, second: Array, at: Array) -> None:
+    """Find the largest score of every row of s (K, R), the next one, and the class of the largest."""
+    for r in range(len(top)):
+        top[r], second[r], at[r] = s[0, r], -np.inf, 0
+    for j in range(1, len(s)):
+        for r in range(len(top)):
+            v, before = s[j, r], top[r]
+            second[r] = max(second[r], min(v, before))
+            at[r] = np.int32(j) if v > before else at[r]
+            top[r] = v if v > before else before
 
 
 @_jit
-def _exp_wide(v: Array, out: Array) -> None:
-    """The same in float64, by the series of e^r."""
-    for i in range(len(v)):
-        u = max(v[i], -708.0)
-        n = np.int32(u * 1.4426950408889634 - 0.5)
-        m = np.float64(n)
-        r = (u - m * 0.6931471803691238) - m * 1.9082149292705877e-10
-        y = 1 / 479001600
-        y = y * r + 1 / 39916800
-        y = y * r + 1 / 3628800
-        y = y * r + 1 / 362880
-        y = y * r + 1 / 40320
-        y = y * r + 1 / 5040
-        y = y * r + 1 / 720
-        y = y * r + 1 / 120
-        y = y * r + 1 / 24
-        y = y * r + 1 / 6
-        y = y * r + 0.5
-        power = np.int64((np.int64(n) + np.int64(1023)) << np.int64(52)).view(np.float64)
-        out[i] = (y * r * r + r + 1.0) * power
+def _put(s: Array, at: Array, values: Array) -> None:
+    for r in range(len(at)):
+        s[at[r], r] = values[r]
 
 
 @_jit
-def _exponentials(v: Array, out: Array) -> None:
-    if v.itemsize == 4:
-        _exp(v, out)
-    else:
-        _exp_wide(v, out)
+def _shift_below_zero(s: Array, most: Array) -> None:
+    """Subtract from s (K, R) the largest score of every row."""
+    for r in range(len(most)):
+        most[r] = s[0, r]
+    for j in range(1, len(s)):
+        for r in range(len(most)):
+            most[r] = max(most[r], s[j, r])
+    for j in range(len(s)):
+        for r in range(len(most)):
+            s[j, r] -= most[r]
 
 
 @_jit
-def _largest(row: Array) -> Any:
-    most = row[0]
-    for k in range(1, len(row)):
-        most = row[k] if row[k] > most else most  # a form that is vectorised
-    return most
-
-
-@_jit
-def _first(row: Array, value: Any) -> int:
-    """Return where a value is found first."""
-    k = 0
-    while row[k] != value:
-        k += 1
-    return k
-
-
-@_jit
-def _predict(
-    x: Array,
-    numbers: Array,
-    rest_bias: Array,
-    bias: Array,
-    matrix: Array,
-    slopes: Array,
-    spread: Array,
-    top_bias: Array,
-    by_odds: Array,
-    by_gap: Array,
-    last: Array,
-    keep: bool,
-    out: Array,
-    shared: Array,
-) -> None:
-    n, k = x.shape
-    beta, sharpness, cap, scale, weight = numbers
-    kind = x.dtype.type
-    a, b, c, d = kind(slopes[1]), kind(slopes[2]), kind(slopes[3]), kind(slopes[4])
-    f, g, none = kind(slopes[5]), kind(slopes[6]), kind(0)
-    rows = max(1, _BLOCK // k)
-    margin, score, e = (
-        np.empty((rows, k), x.dtype),
-        np.empty((rows, k), x.dtype),
-        np.empty((rows, k), x.dtype),
-    )
-    linear = np.zeros((rows, k), x.dtype)
-    top, highest, gap = np.empty(rows, np.int64), np.empty(rows), np.empty(rows)
-    for begin in range(0, n, rows):
-        count = min(rows, n - begin)
-        for i in range(count):
-            z, m, s = x[begin + i], margin[i], score[i]
-            own = _largest(z)
-            t = _first(z, own)
-            top[i] = t
-            total = none
-            for j in range(k):
-                m[j] = kind(beta) * (own - z[j])
-                total += m[j]
-            m[t] = np.inf
-            least = m[0]
-            for j in range(1, k):
-                least = m[j] if m[j] < least else least
-            m[t] = none
-            gap[i] = least
-            value = (math.log1p(total / k) - spread[0]) / spread[1]
-            slope = kind(slopes[0] + slopes[7] * min(max(value, spread[2]), spread[3]))
-            for j in range(k):
-                v = m[j]
-                bent = slope * v + a * max(v - kind(_A), none) + b * max(v - kind(_B), none)
-                bent += c * max(v - kind(_C), none) + d * max(v - kind(_D), none)
-                s[j] = rest_bias[j] - bent - f * max(v - kind(_E), none) - g * max(v - kind(_F), none)
-            s[t] = -np.inf
-            most = _largest(s)
-            highest[i] = most
-            s[t] = most
-            for j in range(k):
-                s[j] -= most
-                m[j] = -min(m[j], kind(cap))
-        _exponentials(score[:count].reshape(-1), e[:count].reshape(-1))
-        if len(matrix):
-            linear[:count] = np.dot(margin[:count], matrix)
-        for i in range(count):
-            m, s, t = margin[i], score[i], top[i]
-            log_mass = math.log(e[i].sum() - 1.0)
-            odds = -highest[i] - log_mass
-            odds += _curve(by_odds, odds) + _curve(by_gap, gap[i]) + top_bias[t]
-            beyond = math.log1p(math.exp(-abs(odds)))
-            won, lost = min(odds, 0.0) - beyond, kind(min(-odds, 0.0) - beyond - log_mass)
-            floor = kind(-FLOOR)
-            for j in range(k):
-                s[j] = linear[i, j] + kind(scale) * m[j] + bias[j] + kind(weight) * max(s[j] + lost, floor)
-            s[t] = linear[i, t] + bias[t] + kind(weight * max(won, -FLOOR))
-            if not keep:
-                t = _first(s, _largest(s))
-                top[i] = t
-            own = s[t]
-            s[t] = -np.inf
-            most = _largest(s)
-            gap[i] = sharpness * (gap[i] if keep else min(gap[i], own - most))
-            highest[i] = own - most
-            s[t] = most
-            for j in range(k):
-                s[j] -= most
-        _exponentials(score[:count].reshape(-1), e[:count].reshape(-1))
-        for i in range(count):
-            p, t, q = out[begin + i], top[i], e[i]
-            mass = q.sum() - 1.0
-            odds = highest[i] - math.log(mass)
-            odds += _curve(last, odds)
-            power = math.exp(-abs(odds))
-            less, more = power / (1.0 + power), 1.0 / (1.0 + power)
-            won, lost = (more, kind(less / mass)) if odds > 0 else (less, kind(more / mass))
-            for j in range(k):
-                p[j] = q[j] * lost
-            p[t] = won
-            shared[begin + i] = gap[i] < 1.0
-            if keep and lost > won:  # the likeliest of the others has e = 1
-                _lower(p, t)
+def _sum(e: Array, mass: Array) -> None:
+    for r in range(len(mass)):
+        mass[r] = e[0, r]
+    for j in range(1, len(e)):
+        for r in range(len(mass)):
+            mass[r] += e[j, r]
 
 
 @_jit
@@ -247,3 +114,117 @@ def _lower(p: Array, t: int) -> None:
             own += p[j] - level
             p[j] = level
     p[t] = own
+
+
+def _kernel(kind: Any) -> Any:
+    """Return the prediction in one float width."""
+    exp, zero = exponential(kind), kind(0)
+
+    @_jit
+    def predict_rows(
+        x: Array,
+        numbers: Array,
+        bends: Array,
+        slopes: Array,
+        rest_bias: Array,
+        bias: Array,
+        matrix: Array,
+        spread: Array,
+        top_bias: Array,
+        by_odds: Array,
+        by_gap: Array,
+        last: Array,
+        keep: bool,
+        out: Array,
+        shared: Array,
+    ) -> None:
+        n, k = x.shape
+        beta, sharpness, cap, scale, weight, floor = numbers
+        a, b, c, d, e, f = bends
+        slope_0, slope_a, slope_b, slope_c, slope_d, slope_e, slope_f, by_spread = slopes
+        rows = max(_ROWS, _BLOCK // k // 16 * 16)
+        z, s, powers = np.empty((k, rows), kind), np.empty((k, rows), kind), np.empty((k, rows), kind)
+        top, second, most, mass = (
+            np.empty(rows, kind),
+            np.empty(rows, kind),
+            np.empty(rows, kind),
+            np.empty(rows, kind),
+        )
+        slope, won, lost = np.empty(rows, kind), np.empty(rows, kind), np.empty(rows, kind)
+        at, none, gap = np.empty(rows, np.int32), np.full(rows, -np.inf, kind), np.empty(rows)
+        for begin in range(0, n, rows):
+            count = min(rows, n - begin)
+            for r in range(rows):
+                row = x[begin + min(r, count - 1)]
+                for j in range(k):
+                    z[j, r] = row[j]
+            _largest(z, top, second, at)
+            mass[:] = zero
+            for j in range(k):
+                for r in range(rows):
+                    z[j, r] = beta * (top[r] - z[j, r])
+                    mass[r] += z[j, r]
+            for r in range(rows):
+                gap[r] = beta * (top[r] - second[r])
+                value = (math.log1p(mass[r] / k) - spread[0]) / spread[1]
+                slope[r] = slope_0 + by_spread * kind(min(max(value, spread[2]), spread[3]))
+            for j in range(k):
+                base = rest_bias[j]
+                for r in range(rows):
+                    v = z[j, r]
+                    bent = slope[r] * v + slope_a * max(v - a, zero) + slope_b * max(v - b, zero)
+                    bent += slope_c * max(v - c, zero) + slope_d * max(v - d, zero)
+                    s[j, r] = base - bent - slope_e * max(v - e, zero) - slope_f * max(v - f, zero)
+                    z[j, r] = -min(v, cap)
+            _put(s, at, none)
+            _shift_below_zero(s, most)
+            exp(s.reshape(-1), powers.reshape(-1))
+            _sum(powers, mass)
+            for r in range(rows):
+                log_mass = math.log(mass[r])
+                odds = -most[r] - log_mass
+                odds += _curve(by_odds, odds) + _curve(by_gap, gap[r]) + top_bias[at[r]]
+                beyond = math.log1p(math.exp(-abs(odds)))
+                won[r] = bias[at[r]] + weight * max(kind(min(odds, 0.0) - beyond), -floor)
+                lost[r] = min(-odds, 0.0) - beyond - log_mass
+            for j in range(k):
+                base = bias[j]
+                for r in range(rows):
+                    s[j, r] = base + scale * z[j, r] + weight * max(s[j, r] + lost[r], -floor)
+            _put(s, at, won)
+            if len(matrix):
+                np.dot(matrix, z, powers)
+                for j in range(k):
+                    for r in range(rows):
+                        s[j, r] += powers[j, r]
+            if keep:
+                for r in range(rows):
+                    won[r] = s[at[r], r]
+            else:
+                _largest(s, won, second, at)
+                for r in range(rows):
+                    gap[r] = min(gap[r], won[r] - second[r])
+            _put(s, at, none)
+            _shift_below_zero(s, most)
+            exp(s.reshape(-1), powers.reshape(-1))
+            _sum(powers, mass)
+            for r in range(rows):
+                odds = won[r] - most[r] - math.log(mass[r])
+                odds += _curve(last, odds)
+                power = math.exp(-abs(odds))
+                less, more = power / (1.0 + power), 1.0 / (1.0 + power)
+                won[r] = more if odds > 0 else less
+                lost[r] = (less if odds > 0 else more) / mass[r]
+            for r in range(count):
+                p, t = out[begin + r], at[r]
+                for j in range(k):
+                    p[j] = powers[j, r] * lost[r]
+                p[t] = won[r]
+                shared[begin + r] = gap[r] * sharpness < 1.0
+                if keep and lost[r] > won[r]:  # the likeliest of the others has e⁰ = 1
+                    _lower(p, t)
+
+    return predict_rows
+
+
+_predict, _predict_wide = _kernel(np.float32), _kernel(np.float64)

@@ -13,7 +13,7 @@ from scipy.optimize import isotonic_regression
 
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.pool.map import FLOOR, BinaryPoolMap
-from hcal.calibrators.pool.members import CAUTION, FOLDS, few_rows
+from hcal.calibrators.pool.members import CAUTION, CONSTANT_RIDGE, FOLDS, RIDGE, hold
 from hcal.calibrators.pool.regression import fit_logistic, fit_temperature, pool_weights
 from hcal.numerics import Float64, IntArray
 
@@ -22,9 +22,7 @@ _PLACES = 4095
 #: Log-odds closer than this, in standard deviations, are one.
 _SAME = 1e-5
 #: Points of the table by mass, and evenly over the range; knots of the spline.
-_BY_MASS, _EVEN, _KNOTS = 192, 65, 12
-#: Standard deviations of what the regressions add: constant, slope, and curvature.
-_SIGMA = (3.0, 3.0, 1.0)
+_BY_MASS, _EVEN, KNOTS = 192, 65, 12
 #: The table rises at least so fast, in units of temperature scaling's slope or, where that is flatter, of a
 #: hundredth a standard deviation of the scores: nothing is tied.
 _LEAST_RISE, _FLATTEST = 1e-3, 1e-2
@@ -110,7 +108,7 @@ def fit_line(counts: Counts, grid: Float64 | None = None) -> tuple[Line, Float64
     t = beta * odds
     mean, deviation = _moments(t, weight)
     some = total > 0
-    at = np.interp(np.linspace(0.05, 0.95, _KNOTS), _middles(total[some]), beta * u[some])
+    at = np.interp(np.linspace(0.05, 0.95, KNOTS), _middles(total[some]), beta * u[some])
     knots = (at - mean) / deviation
 
     def quadratic(z: Float64) -> Float64:
@@ -123,9 +121,8 @@ def fit_line(counts: Counts, grid: Float64 | None = None) -> tuple[Line, Float64
     held, members = [t * (1 + temperature.left_out)], [beta * grid]
     for design in (quadratic, spline):
         columns = design((t - mean) / deviation)
-        sigma = np.full(columns.shape[1], _SIGMA[2])
-        sigma[:2] = _SIGMA[:2]
-        fit = fit_logistic(t, columns, label.astype(np.float64), weight, 0.5 / sigma**2)
+        ridge = np.concatenate([[CONSTANT_RIDGE], np.full(columns.shape[1] - 1, RIDGE)])
+        fit = fit_logistic(t, columns, label.astype(np.float64), weight, ridge)
         held.append(fit.left_out)
         members.append(beta * grid + design((beta * grid - mean) / deviation) @ fit.theta)
     center, width = _moments(odds, weight)
@@ -151,11 +148,9 @@ def fit_table(
                 (np.stack([np.interp(u[out], line.grid, m) for m in other.members]), y[out], weight[out])
             )
         held, label, mass = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
-    errors = float(weight @ (0.5 + np.sign(u) * (0.5 - y)))
     odds = np.clip(held, -FLOOR, FLOOR)
-    weights = pool_weights(
-        np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, *few_rows(3, float(weight.sum()), errors)
-    )
+    errors = float(weight @ (0.5 + np.sign(u) * (0.5 - y)))
+    weights = pool_weights(np.stack([-0.5 * odds, 0.5 * odds], axis=2), label, mass, *hold(3, errors))
     values = isotonic_regression(weights @ line.members).x + line.least * (line.grid - line.mean)
     knots, values = _with_ends(line.grid, values, line.beta)
     if crossing:

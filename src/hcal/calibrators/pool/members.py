@@ -31,26 +31,22 @@ from hcal.calibrators.pool.regression import (
 )
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 
-#: Shrinkage, in nats of log-likelihood: what a factor e in temperature has to gain, and what a weight of a member one
-#: away from where it starts has to gain.
+#: The shrinkage of few rows, in nats of log-likelihood: what a factor e in temperature has to gain, and what a member
+#: has to gain whose weight is one away from an equal part; and the errors below which the pool is temperature scaling.
 CAUTION = 5.0
-#: Rows from which on the pool trusts its last curve, and leans on the member that is made for a kept prediction.
-ENOUGH = 5000.0
-#: Errors below which the ridges of top-versus-rest grow, and below which the pool is temperature scaling.
-FEW_ERRORS, FEWEST_ERRORS = 30.0, 1.0
+#: Errors below which the ridges of top-versus-rest grow.
+FEW_ERRORS = 40.0
+#: Ridge of coefficients, each in standard deviations of what it multiplies, of constants, and, times K, of class terms
+#: and of matrix scaling.
+RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.5
 #: Up to so many classes matrix scaling is a member; its K² numbers need rows.
 MATRIX_CLASSES = 32
 #: Members are weighed on at most so many scores.
 _HELD_SCORES = 4_000_000
 FOLDS = 5
 _BLOCK = 400_000
-_HINGES = 8
-#: How much more than by caution weights are held where rows are enough and predictions stay.
-_LEAN = 5.0
-#: Ridge of the last curve where rows are enough.
-_LAST_RIDGE = 10.0
-#: Ridges of the top-versus-rest member: of its constant, its curves, and, times K, its class terms.
-_CONSTANT_RIDGE, _CURVE_RIDGE, _SLOPE_RIDGE, _CLASS_RIDGE = 0.01, 1.0, 1.0, 0.1
+#: Where a curve may bend: at so many quantiles.
+HINGES = 8
 #: In place of the sharpness of the top where the order of all classes is to stay: exact ties alone.
 _EXACT = 1e12
 
@@ -138,15 +134,15 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
     for b in blocks:
         margin = margins(b)
         odds[b] = -split_top(rest(margin), _normalised(top_shares(margin, sharpness)))[1][:, 0]
-    by_odds, by_gap = Bends.of(odds, weight), Bends.of(gap, weight)
+    by_odds, by_gap = Bends.of(odds, weight, HINGES), Bends.of(gap, weight, 0)
     design = np.concatenate([np.ones((n, 1)), by_odds.design(odds), by_gap.design(gap)], axis=1)
-    ridge = few * np.concatenate([[_CONSTANT_RIDGE], np.full(design.shape[1] - 1, _CURVE_RIDGE)])
-    terms = np.full(k, few * _CLASS_RIDGE * k) if classes else None
+    ridge = few * np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
+    terms = np.full(k, few * CLASS_RIDGE * k) if classes else None
     hit = (top == y[row]).astype(np.float64)
     fit = fit_logistic(
         odds[row], design[row], hit, weight[row] * part, ridge, top if classes else None, terms
     )
-    half = 1 + _HINGES + 1
+    half = 1 + HINGES + 1
     events = Events(
         rest=rest,
         by_odds=by_odds.curve(fit.theta[0], fit.theta[1:half]),
@@ -163,7 +159,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
     held.append(join_events(at_top, below - split_top(below, shares)[1], shares))
     matrix, bias = None, np.zeros(k)
     if classes and k <= MATRIX_CLASSES:
-        solved = fit_matrix(-np.minimum(margins(slice(n)), cap), y, weight, some)
+        solved = fit_matrix(-np.minimum(margins(slice(n)), cap), y, weight, some, MATRIX_RIDGE * k)
         matrix, bias = solved.matrix, solved.bias
         held.append(solved.left_out)
     return Members(beta, sharpness, cap, events, matrix, bias, errors), Held(np.stack(held), some)
@@ -204,8 +200,8 @@ def _fit_rest(
     if classes:
         basis += [np.maximum(margin - bend, 0.0) for bend in BENDS]
         basis.append(margin * np.clip(standard[lost], *spread[2:])[:, None])
-    ridge = few * _CLASS_RIDGE * k if classes else np.inf
-    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], few * _SLOPE_RIDGE, ridge)
+    ridge = few * CLASS_RIDGE * k if classes else np.inf
+    found = fit_shares(np.stack(basis), log_mass, y[lost], weight[lost], few * RIDGE, ridge)
     slopes = np.zeros(2 + len(BENDS))
     slopes[: len(found.slopes)] = found.slopes
     if not classes:
@@ -223,11 +219,11 @@ class Bends(NamedTuple):
     deviation: float
 
     @classmethod
-    def of(cls, values: Float64, weight: Float64) -> Bends:
+    def of(cls, values: Float64, weight: Float64, hinges: int) -> Bends:
         """Return knots at quantiles of values (N,), and the range."""
         order = np.argsort(values, kind="stable")
         before = np.cumsum(weight[order]) - 0.5 * weight[order]
-        at = np.concatenate([[0.001], np.linspace(0.03, 0.97, _HINGES), [0.999]]) * float(weight.sum())
+        at = np.concatenate([[0.001], np.linspace(0.03, 0.97, hinges), [0.999]]) * float(weight.sum())
         low, *knots, high = np.interp(at, before, values[order])
         mean = float(np.average(values, weights=weight))
         deviation = float(np.sqrt(np.average((values - mean) ** 2, weights=weight))) + 1e-6
@@ -265,15 +261,21 @@ def held_by_groups(x: Float64, y: IntArray, weight: Float64, groups: IntArray, *
     return Held(out, np.arange(len(y)))
 
 
-def few_rows(n_members: int, total: float, errors: float) -> tuple[Float64, float]:
-    """Return where the weights of members start, and the ridge that holds them there.
+def doubt_of(errors: float) -> float:
+    """Return how far the pool is held at temperature scaling, from 1 without errors to learn from to 0 with many.
 
-    With enough errors to learn from they start equal; with few the pool is temperature scaling.
+    >>> [round(doubt_of(errors), 2) for errors in (0, 5, 50)]
+    [1.0, 0.5, 0.01]
     """
-    doubt = 1.0 / (1.0 + (errors / FEWEST_ERRORS) ** 2)
+    return 1.0 / (1.0 + (errors / CAUTION) ** 2)
+
+
+def hold(n_members: int, errors: float) -> tuple[Float64, float]:
+    """Return where the weights of members start, and the ridge that holds them there."""
+    doubt = doubt_of(errors)
     center = np.full(n_members, (1.0 - doubt) / n_members)
     center[0] += doubt
-    return center, CAUTION + doubt * total
+    return center, CAUTION / (1.0 - doubt + 1e-9)
 
 
 class Pooled(NamedTuple):
@@ -292,30 +294,31 @@ def fit_pool(
 
     ``keep``: whether the predicted classes stay; None asks the test. Beside the pool: whether they do.
     """
-    total = float(weight.sum())
-    plenty = (total / ENOUGH) ** 2
     x, y, weight = x[held.rows], y[held.rows], weight[held.rows]
-    start, ridge = few_rows(len(held.scores), total, members.errors)
-    weights = pool_weights(held.scores, y, weight, start, ridge)
+    weights = pool_weights(held.scores, y, weight, *hold(len(held.scores), members.errors))
     scores = np.tensordot(weights, held.scores, 1)
     kept, free = x.argmax(axis=1) == y, scores.argmax(axis=1) == y
     # McNemar: were there no difference, rows that only one gets right would be a fair coin; three deviations of it.
     gain = float(weight @ free) - float(weight @ kept)
     proven = gain > 3.0 * np.sqrt(float(weight**2 @ (free != kept)) + 1.0)
     keep = not proven if keep is None else keep
-    if keep:
-        center = (start + plenty * (np.arange(len(start)) == 1)) / (1 + plenty)
-        weights = pool_weights(held.scores, y, weight, center, ridge + _LEAN * CAUTION * plenty)
-        scores = np.tensordot(weights, held.scores, 1)
     reference = members.beta * (x.max(axis=1, keepdims=True) - x)
     if not keep:
         reference = scores.max(axis=1, keepdims=True) - scores
     shares = _normalised(top_shares(reference, members.sharpness))
     top, rest = split_top(scores, shares)
     odds = (top - rest)[:, 0]
-    bends = Bends.of(odds, weight)
-    design = np.concatenate([np.ones((len(y), 1)), bends.design(odds)], axis=1)
-    penalty = _LAST_RIDGE / plenty * np.concatenate([[_CONSTANT_RIDGE], np.ones(1 + _HINGES)])
-    theta = fit_logistic(odds, design, shares[np.arange(len(y)), y], weight, penalty).theta
+    last = last_curve(odds, shares[np.arange(len(y)), y], weight, doubt_of(members.errors))
     rate = [float(np.average(hits, weights=weight)) for hits in (kept, free)]
-    return Pooled(weights, bends.curve(theta[0], theta[1:]), (rate[0], rate[1]), bool(proven)), keep
+    return Pooled(weights, last, (rate[0], rate[1]), bool(proven)), keep
+
+
+def last_curve(odds: Float64, hit: Float64, weight: Float64, doubt: float) -> Curve:
+    """Fit the curve of the pool's log-odds of the top (N,), times how much of it rows that it has not seen ask for."""
+    bends = Bends.of(odds, weight, HINGES)
+    design = np.concatenate([np.ones((len(odds), 1)), bends.design(odds)], axis=1)
+    ridge = np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
+    fit = fit_logistic(odds, design, hit, weight, ridge)
+    share = fit_logistic(odds, (fit.left_out - odds)[:, None], hit, weight, np.array([RIDGE])).theta[0]
+    theta = (1.0 - doubt) * max(share, 0.0) * fit.theta
+    return bends.curve(theta[0], theta[1:])

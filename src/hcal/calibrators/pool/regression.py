@@ -259,8 +259,8 @@ class Matrix(NamedTuple):
     left_out: Float64
 
 
-def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray) -> Matrix:
-    """Minimise Σ w·NLL(softmax(Wx + b)) + K·(|diag W − 1|² + |b|² + (K − 1)·|off-diagonal W|²).
+def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strength: float) -> Matrix:
+    """Minimise Σ w·NLL(softmax(Wx + b)) + strength·(|diag W − 1|² + |b|² + (K − 1)·|off-diagonal W|²).
 
     Quasi-Newton steps, preconditioned by the curvature at the start, end with one full Newton step.
     """
@@ -268,8 +268,8 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray) -> Matr
     size = k * (k + 1)
     wide = np.concatenate([x, np.ones((n, 1))], axis=1)
     start = np.eye(k, k + 1)
-    ridge = k * np.where(start > 0, 1.0, k - 1.0)
-    ridge[:, -1] = k
+    ridge = strength * np.where(start > 0, 1.0, k - 1.0)
+    ridge[:, -1] = strength
     blocks = row_blocks((n, size), 2_000_000)
 
     def probs(theta: Float64, at: Float64) -> Float64:
