@@ -51,6 +51,21 @@ def certificates(world: str, number: int) -> dict[str, bool]:
     return {name: bool(count) for name, count in false.items()}
 
 
+def monotone(world: str, number: int) -> dict[str, bool]:
+    """Return whether the monotone band of P(class 1) of two classes is false, where the truth rises with it."""
+    rng = np.random.default_rng([400 + list(WORLDS).index(world), number])
+    f, q = WORLDS[world](N, 2, rng)
+    known = truth_table(f[:, 1], q[:, 1])
+    rate = known.happened / known.count
+    truth = q[np.lexsort((q[:, 1], f[:, 1])), 1]
+    if (np.diff(rate) < -1e-12).any() or not np.allclose(np.repeat(rate, known.count.astype(int)), truth):
+        return {}
+    band = certify_event("class 1", f[:, 1], draw_labels(q, rng) == 1, failure=FAILURE).monotone
+    covered = (band.low <= rate + 1e-9) & (rate <= band.high + 1e-9)
+    error = float(np.abs(rate - known.low) @ known.count / known.n)
+    return {"monotone band": not covered.all() or band.error < error - 1e-9}
+
+
 def monitor(world: str, number: int) -> dict[str, bool]:
     """Return whether a calibrated stream raises the alarm."""
     rng = np.random.default_rng([100 + list(WORLDS).index(world), number])
@@ -112,7 +127,7 @@ def study(sets: int, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[dict[str, 
     for world in worlds:
         drawn, false = Counter[str](), Counter[str]()
         for number in range(sets):
-            found = certificates(world, number) | gain(world, number, truth)
+            found = certificates(world, number) | monotone(world, number) | gain(world, number, truth)
             if world in CALIBRATED:
                 found |= monitor(world, number)
             if world in ("T=1", "T=2", "saturated"):

@@ -58,11 +58,39 @@ def test_certain_labels_under_one_half_are_no_miscalibration() -> None:
     assert certificate.headline.overall[0] < 0 < certificate.headline.overall[1]
 
 
-def test_a_falling_curve_is_refuted() -> None:
+def test_a_falling_curve_is_refuted_and_contradicts_the_assumption() -> None:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.5, 1, 20_000)
     y = (rng.random(len(p)) < 1.4 - p).astype(int)
-    assert hcal.certify(p, y).at_least > 0.3
+    certificate = hcal.certify(p, y, assume="monotone")
+    assert certificate.at_least > 0.3
+    assert certificate.headline.monotone.contradicted
+    assert any("assumption" in s and "refuted" in s for s in certificate.sentences)
+    assert not any("assumption that" in s for s in hcal.certify(p, y).sentences)
+
+
+def test_the_monotone_band_covers_a_rising_truth() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.5, 1, 5000)
+    y = (rng.random(5000) < p**2).astype(int)
+    streamed = CertificateStream(2).update(np.stack([1 - p, p], axis=1), y).result(assume="monotone")
+    for certificate in (hcal.certify(p, y, assume="monotone"), streamed):
+        found = certificate.headline.monotone
+        table = certificate.headline.table
+        assert (found.low <= table.low**2 + 1e-9).all()
+        assert (table.high**2 <= found.high + 1e-9).all()
+        assert np.abs(p - p**2).mean() <= found.error < 0.4
+        assert not found.contradicted
+        assert certificate.to_dict()["monotone"]["ece_at_most"] == found.error
+        assert any("(an assumption), the ECE is at most" in s for s in certificate.sentences)
+
+
+def test_the_monotone_bound_does_not_look_into_bins() -> None:
+    """A truth that jumps inside a bin of a stream has a large ECE, though the mean of the bin is right."""
+    p, y = np.repeat([0.7001, 0.7002], [600, 1400]), np.repeat([0, 1], [600, 1400])
+    found = CertificateStream(2).update(np.stack([1 - p, p], axis=1), y).result().headline
+    assert len(found.table.count) == 1
+    assert found.monotone.error >= np.abs(p - y).mean()
 
 
 @pytest.mark.parametrize("temperature", [1.2, 2.0])
@@ -312,8 +340,9 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
         assert "without its fold (5 folds)" in found.sentences[0]
         assert "P(yes)" in str(found)
         json.dumps(found.to_dict())
-    with pytest.raises(ValueError, match="leave out groups"):
-        hcal.certify("hb", logits, y, out_of_fold=True, groups=y)
+    for extra in ({"groups": y}, {"assume": "monotone"}):
+        with pytest.raises(ValueError, match="leave out groups"):
+            hcal.certify("hb", logits, y, out_of_fold=True, **extra)
     with pytest.raises(ValueError, match="n_folds must lie"):
         hcal.certify("hb", logits, y, out_of_fold=True, n_folds=1)
     with pytest.raises(TypeError, match="the first of three is no calibrator"):
@@ -329,6 +358,7 @@ def test_out_of_fold_certificates_need_no_other_rows() -> None:
     ("options", "message"),
     [
         ({"level": 1.0}, "level must lie between"),
+        ({"assume": "smooth"}, "assume must be 'monotone'"),
         ({"tolerance": 0}, "tolerance must lie"),
         ({"baseline": [[0.2, 0.3, 0.5]] * 50}, "baseline has 3 classes"),
     ],
@@ -348,7 +378,7 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
 @pytest.mark.parametrize("k", [2, 3])
 def test_any_number_of_rows_prints_and_goes_to_json(n: int, k: int) -> None:
     logits, y = synthetic(n, k)
-    certificate = hcal.certify(hcal.softmax(logits), y, groups=y)
+    certificate = hcal.certify(hcal.softmax(logits), y, assume="monotone", groups=y)
     text = str(certificate)
     assert f"{n:,} rows, {k} classes." in text
     assert "smooth error at most" in text

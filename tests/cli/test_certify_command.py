@@ -37,8 +37,13 @@ def test_sentences_table_and_json(task: tuple[Path, Path]) -> None:
     assert "of the predictions is off by more than" in text
     assert "the Brier score improves by at least" in text
     assert "group north" in text
+    assert "(an assumption)" not in text
     found = json.loads(_run("certify", file, "--model", model, "--json", "--level", "0.9"))
     assert found["level"] == 0.9
+    assert found["monotone"] is None
+    for more in ((), ("--batch-rows", 500)):
+        said = _run("certify", file, "--model", model, "--assume", "monotone", *more)
+        assert "(an assumption), the ECE is at most" in " ".join(said.split())
     assert found["gain"]["at_least"] > 0
 
 

@@ -33,6 +33,7 @@ def certify(
     baseline: Any = None,
     groups: Any = None,
     classes: Any = None,
+    assume: str | None = None,
     input: inputs.InputKind = "probs",
     tolerance: float = TOLERANCE,
     positive: int | str = 1,
@@ -65,6 +66,8 @@ def certify(
         positive class where there are two classes.
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns; a calibrator brings its own.
+    assume : {"monotone"}, optional
+        Adds what follows for the first event if the truth does not fall as the claim rises.
     input : {"probs", "logits", "log_probs"}
         What probabilities and ``baseline`` hold.
     tolerance : float
@@ -96,8 +99,8 @@ def certify(
     P(sick): stated 50.3 % on average, observed 50.4 %; the true rate lies between 49.4 % and 51.4 %.
     """
     if out_of_fold:
-        if groups is not None or baseline is not None:
-            raise ValueError("out_of_fold=True certifies predictions alone: leave out groups and baseline")
+        if any(extra is not None for extra in (groups, baseline, assume)):
+            raise ValueError("with out_of_fold=True leave out groups, baseline and assume: it takes none")
         failure = check_level(level)
         return _out_of_fold(predictor, scores, y, failure, n_folds, random_state, classes, positive)
     found = None
@@ -122,7 +125,7 @@ def certify(
         return certify_gain(brier_rows(other), brier_rows(sample), failure, random_state)
 
     rows = Rows(sample, groups, _positive(positive, sample.k, names))
-    return certify_source(rows, found, level, tolerance, names, None if baseline is None else gain)
+    return certify_source(rows, found, level, tolerance, names, None if baseline is None else gain, assume)
 
 
 def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
@@ -187,6 +190,7 @@ def certify_batches(
     calibrator: Calibrator | None = None,
     *,
     level: float = 0.95,
+    assume: str | None = None,
     positive: int = 1,
     runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
@@ -199,7 +203,7 @@ def certify_batches(
         Of files, with labels.
     calibrator : Calibrator, optional
         Its own rows are refused.
-    level, positive
+    level, assume, positive
         As for :func:`hcal.certify`.
     runner, advance
         Who works on the pieces (this process by default), and who is told how many rows were done.
@@ -219,7 +223,7 @@ def certify_batches(
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
     function = partial(_certify_piece, empty, calibrator)
     whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance, size=len)
-    return whole.result(level, classes=source.classes)
+    return whole.result(level, classes=source.classes, assume=assume)
 
 
 def _certify_piece(

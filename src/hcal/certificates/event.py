@@ -10,7 +10,17 @@ import numpy as np
 from scipy.special import ndtr
 
 from hcal.certificates.bounds import bennett
-from hcal.certificates.windows import Band, EventTable, Windows, deepest_level, find_band, find_windows
+from hcal.certificates.windows import (
+    Band,
+    EventTable,
+    MonotoneBand,
+    Windows,
+    deepest_level,
+    find_band,
+    find_windows,
+    monotone_band,
+    thinned,
+)
 from hcal.numerics import Float64
 
 #: Nobody is told to collect more rows than this.
@@ -109,6 +119,11 @@ class EventCertificate:
     def band(self) -> Band:
         """The cumulative curve with its band."""
         return find_band(self.table, self.windows, self.failure / 2)
+
+    @cached_property
+    def monotone(self) -> MonotoneBand:
+        """What follows from the windows if the truth does not fall as the claim rises."""
+        return monotone_band(self.table, self.windows)
 
     @property
     def n(self) -> int:
@@ -270,7 +285,6 @@ class EventCertificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, ready for JSON; the curve thinned to at most 200 points."""
-        keep = np.unique(np.linspace(0, len(self.band.at) - 1, 200).astype(int))
         plain = ("failure", "stated", "observed", "overall", "estimate", "share_far", "at_least")
         columns = ("level", "rows", "stated", "observed", "low", "high")
         return {
@@ -283,7 +297,7 @@ class EventCertificate:
             "refuted": None if self.refutation is None else vars(self.refutation),
             "exactly_calibrated_refuted": self.exact_refuted,
             "discrete_ece_at_most": self.discrete_error,
-            "curve": {n: getattr(self.band, n)[keep].tolist() for n in ("at", "estimate", "low", "high")},
+            "curve": thinned(self.band, "at", "estimate", "low", "high"),
             "windows": {name: getattr(self.windows, name).tolist() for name in columns},
         }
 

@@ -93,6 +93,8 @@ class Certificate:
         Where the rows come from, as far as it is known, and what is assumed: the first sentence.
     refused : tuple of str
         What cannot be certified, and why.
+    assume : {"monotone"} or None
+        Adds what follows for the headline if the truth does not fall as the claim rises.
 
     Examples
     --------
@@ -115,6 +117,7 @@ class Certificate:
     tolerance: float
     basis: str
     refused: tuple[str, ...]
+    assume: str | None = None
 
     @property
     def limit(self) -> float:
@@ -160,6 +163,7 @@ class Certificate:
             "gain": None if self.gain is None else vars(self.gain),
             "groups": [g.group_row() for g in self.groups],
             "refused": list(self.refused),
+            "monotone": self.headline.monotone.to_dict() if self.assume else None,
         }
 
     def __str__(self) -> str:

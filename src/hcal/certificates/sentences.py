@@ -106,6 +106,8 @@ def all_sentences(certificate: Certificate) -> list[str]:
     c = certificate
     lines = [c.basis, _size(c.n, c.k, c.level)]
     lines += event_sentences(c.headline, c.limit)
+    if c.assume is not None:
+        lines.append(_assumed_sentence(c.headline))
     if c.classes is not None:
         lines += class_sentences(c.classes, c.tolerance)
     if c.gain is not None:
@@ -179,6 +181,14 @@ def _refutation_sentence(event: EventCertificate) -> str:
     if event.band.refutes:
         return "Proven not to be exactly calibrated, by the curve; no single window is proven to be off."
     return "No window of neighbouring predictions is proven to be off."
+
+
+def _assumed_sentence(event: EventCertificate) -> str:
+    """Return what follows from the assumption of a rising curve, the assumption in the sentence."""
+    title, rises = capital(event.name), "the true rate never falls as the probability rises"
+    if event.monotone.contradicted:
+        return f"{title}: the assumption that {rises} is refuted by these rows."
+    return f"{title}: if {rises} (an assumption), the ECE is at most {points(event.monotone.error)}."
 
 
 def _window(found: Refutation, top: bool = False) -> str:

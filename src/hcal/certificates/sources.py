@@ -152,7 +152,10 @@ class CertificateStream:
         """Return the table of every group."""
         return {name: EventTable.of_bins(*cells) for name, cells in self._groups.items()}
 
-    def result(self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None) -> Certificate:
+    def result(
+        self, level: float = 0.95, tolerance: float = TOLERANCE, classes: Any = None,
+        assume: str | None = None,
+    ) -> Certificate:  # fmt: skip
         """Return the certificate of everything seen so far.
 
         Parameters
@@ -160,6 +163,7 @@ class CertificateStream:
         level, tolerance : float
         classes : sequence of K str or int, optional
             Names of the classes: sentences and tables use them.
+        assume : {"monotone"}, optional
         """
         if self.n == 0:
             raise ValueError("nothing to certify: no part was added yet")
@@ -167,12 +171,12 @@ class CertificateStream:
         if self.fitted_on is not None and self._rows is not None:
             found = leakage.overlap(self.fitted_on, self._rows)
         names = None if classes is None else check_classes(classes, self.n_classes)
-        return certify_source(self, found, level, tolerance, names)
+        return certify_source(self, found, level, tolerance, names, assume=assume)
 
 
 def certify_source(
     source: Rows | CertificateStream, overlap: leakage.Overlap | None, level: float, tolerance: float,
-    names: Names, gain: Callable[[float], Gain] | None = None,
+    names: Names, gain: Callable[[float], Gain] | None = None, assume: str | None = None,
 ) -> Certificate:  # fmt: skip
     """Certify the headline, the classes, the groups and a gain, or refuse the rows of the fit.
 
@@ -182,14 +186,17 @@ def certify_source(
     failure, k = check_level(level), source.n_classes
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must lie between 0 and 1, got {tolerance!r}")
+    if assume not in (None, "monotone"):
+        raise ValueError(f"assume must be 'monotone' or None, got {assume!r}")
     basis, groups = _first_line(overlap), source.group_tables()
     share = failure / 2 / max((k > 2) + bool(groups) + (gain is not None), 1)
     refused = [_REFUSED] + [_NLL] * (gain is not None) + [_GAIN] * isinstance(source, CertificateStream)
     classes = _certify_classes(source, share, names) if k > 2 else None
     proven = headline(source, failure / 2, names), classes, None if gain is None else gain(share)
     return Certificate(
-        float(level), source.n, k, *proven, _certify_groups(groups, share), tolerance, basis, tuple(refused)
-    )
+        float(level), source.n, k, *proven, _certify_groups(groups, share), tolerance, basis, tuple(refused),
+        assume,
+    )  # fmt: skip
 
 
 def headline(source: Rows | CertificateStream, failure: float, names: Names) -> EventCertificate:

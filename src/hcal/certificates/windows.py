@@ -1,4 +1,4 @@
-"""What is proven about one event: its table, windows and the cumulative curve.
+"""What is proven about one event: its table, windows, the cumulative curve and a monotone band.
 
 *The table.* Rows with the same claimed probability belong together: no window and no point of the curve ever splits
 them, so no order of rows (a file sorted by label, say) can enter. The table holds the distinct probabilities, or fine
@@ -6,13 +6,17 @@ bins of them. Bins can be added up part by part and machine by machine; their ed
 certified from them is just as valid, at bin resolution.
 
 *Windows* of neighbours at every resolution, each with an interval of its true gap; all hold at once. *The
-curve* G(t) = (1/n) Σ_{p ≤ t} (p − q) with a band that holds at every t at once.
+curve* G(t) = (1/n) Σ_{p ≤ t} (p − q) with a band that holds at every t at once. *The band of q(p)* if the
+truth does not fall as the claim rises: q at or below a window's first claim is at most the window's mean, and q at or
+above its last claim at least that, so the windows' intervals become a band of q at no further cost (the idea of
+Dimitriadis et al., Biometrika 2023, with our windows).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -260,6 +264,51 @@ def _smooth(table: EventTable, low: Vector, high: Vector) -> float:
     middle = (table.low + table.high) / 2
     within = float(((table.high - table.low) / 2) @ table.count) / table.n
     return float(min(most[-1] + np.diff(middle) @ most[:-1] + within, 1.0))
+
+
+@dataclass(frozen=True)
+class MonotoneBand:
+    """A band of q(p) that holds if q never falls."""
+
+    at: Vector  # (G,): claims
+    low: Vector  # (G,)
+    high: Vector
+    error: float  # the ECE is at most this, if the assumption holds
+    contradicted: bool  # whether the data refute the assumption itself: the band crosses
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the band and the bound as plain lists and numbers."""
+        numbers = {"ece_at_most": self.error, "contradicted": self.contradicted}
+        return thinned(self, "at", "low", "high") | numbers
+
+
+def monotone_band(table: EventTable, windows: Windows) -> MonotoneBand:
+    """Return the band of a non-falling q(p), valid where the windows are.
+
+    >>> p = np.repeat([0.2, 0.8], 500)
+    >>> table = EventTable.of_rows(p, np.arange(1000) % 5 < np.where(p < 0.5, 1, 4))
+    >>> band = monotone_band(table, find_windows(table, 0.025))
+    >>> bool((band.low < [0.2, 0.8]).all() and (band.high > [0.2, 0.8]).all())
+    True
+    """
+    low, high = np.zeros(len(table.count)), np.ones(len(table.count))
+    np.maximum.at(low, windows.last - 1, windows.low)
+    np.minimum.at(high, windows.first, windows.high)
+    low, high = np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
+    contradicted = bool((low > high + 1e-12).any())
+    # This holds for the mean of a bin. Inside it q may rise, between what holds before and after the bin.
+    single = table.low == table.high
+    low = np.where(single, low, np.append(0.0, low[:-1]))
+    high = np.where(single, high, np.append(high[1:], 1.0))
+    far = np.clip(np.maximum(high - table.low, table.high - low), 0.0, 1.0)
+    error = float(far @ table.count / table.n)
+    return MonotoneBand((table.low + table.high) / 2, low, high, error, contradicted)
+
+
+def thinned(curve: Band | MonotoneBand, *names: str) -> dict[str, Any]:
+    """Return columns of a curve as plain lists, at 200 of its points at most."""
+    keep = np.unique(np.linspace(0, len(curve.at) - 1, 200).astype(int))
+    return {name: getattr(curve, name)[keep].tolist() for name in names}
 
 
 # -- rows at or above a threshold ------------------------------------------------------------------

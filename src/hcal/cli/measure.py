@@ -267,6 +267,9 @@ def certify(
     files: Annotated[Files, "weight"],
     model: Model = None,
     level: Annotated[float, Option(help="probability with which all of it holds")] = 0.95,
+    assume: Annotated[
+        str | None, Option(help="monotone: add what follows if the true rate never falls")
+    ] = None,
     positive: Positive = None,
     out_of_fold: Annotated[
         str | None, Option(help="a method: certify it on the rows it is fitted on, by folds")
@@ -282,7 +285,7 @@ def certify(
     from hcal.certificates.certification import certify_batches
 
     calibrator = load_model(model)
-    wanted: dict[str, Any] = {"level": level}
+    wanted: dict[str, Any] = {"level": level, "assume": assume}
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
         wanted["positive"] = class_number(positive, source.classes)

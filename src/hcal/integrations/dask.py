@@ -152,6 +152,7 @@ def certify(
     positive: int = 1,
     input: InputKind = "probs",
     classes: Any = None,
+    assume: str | None = None,
 ) -> Certificate:
     """Certify a predictor in one pass over blocks, from fine fixed bins of its claims.
 
@@ -161,7 +162,7 @@ def certify(
     y : dask Array or Series of shape (N,)
         Integer labels 0..K−1.
     groups : dask Array or Series of shape (N,), optional
-    level, tolerance, positive, input, classes
+    level, tolerance, positive, input, classes, assume
         As in :func:`hcal.certify`.
 
     Examples
@@ -173,7 +174,7 @@ def certify(
     whole, columns = _aligned(probs, y=y, groups=groups)
     empty: Any = partial(CertificateStream, _classes_of(whole), positive=positive)
     stream: CertificateStream = _reduced(empty, input, whole, columns)
-    return stream.result(level, tolerance, classes)
+    return stream.result(level, tolerance, classes, assume)
 
 
 def _reduced(empty: Callable[[], Partial], input: InputKind, scores: Any, columns: dict[str, Any]) -> Any:
