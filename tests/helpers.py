@@ -21,10 +21,6 @@ DATA = Path(os.environ.get("HCAL_DATA", SHARED / "data"))
 GOLDEN = SHARED / "golden"
 
 
-#: Tests of the finished 0.3; the mark goes when the last part is merged.
-PENDING = pytest.mark.xfail(reason="until every part of 0.3 is merged", strict=False)
-
-
 def load_task(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return calibration logits and labels, then test logits and labels, of a shared task."""
     path = DATA / f"{name}.npz"

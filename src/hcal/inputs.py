@@ -281,7 +281,8 @@ def check_scores(
     >>> check_scores([[0.5, 0.5]], input="probs")[0]
     array([[0.5, 0.5]])
     """
-    check_kind(input)
+    if input not in INPUT_KINDS:
+        check_kind(input)
     array, origin = to_numpy(logits, input)
     x = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
     if x.ndim == 1 and x.size:
@@ -333,6 +334,9 @@ def to_logits(scores: Array, kind: str) -> Array:
     """
     xp = namespace(scores)
     if kind == "logits":
+        with np.errstate(over="ignore"):
+            if isinstance(scores, np.ndarray) and np.vdot(scores, scores) < 1e30:
+                return scores  # one cheap pass decides for nearly every input
         limit = 1e98 if scores.itemsize == 8 else 1e15
         return xp.clip(scores, -limit, limit)
     least = xp.tiny(scores)

@@ -335,3 +335,17 @@ def test_large_problems_are_fitted_on_all_rows_and_weighed_on_some(monkeypatch: 
     monkeypatch.setattr(regression, "_MANY_SCORES", 1500)
     monkeypatch.setattr(regression, "_BLOCK", 700)
     assert np.abs(fit(z, y).predict_proba(z) - whole).mean() < 0.01
+
+
+def test_the_kernel_keeps_the_top_class_to_the_last_bit() -> None:
+    """Also where another class would overtake, where rounding ties the two, and in float32."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(3000, 4))
+    y = (z + np.array([0.0, 0.0, 0.0, 1.5]) + rng.gumbel(size=z.shape)).argmax(
+        axis=1
+    )  # class 3 is under-rated
+    cal = hcal.PooledCalibrator(preserve="accuracy").fit(z, y)
+    free = hcal.PooledCalibrator(preserve=None).fit(z, y)
+    assert (free.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).mean() > 0.1
+    for x in (z, z.astype(np.float32), np.round(z, 1), np.nextafter(np.round(z), np.inf)):
+        np.testing.assert_array_equal(cal.predict_proba(x).argmax(axis=1), x.argmax(axis=1))

@@ -101,6 +101,8 @@ class Map(ABC):
 
     #: Whether float32 scores may be computed in float32; otherwise they are widened to float64.
     float32_safe: ClassVar[bool] = False
+    #: Whether ``compiled`` keeps the argmax of its logits to the last bit, where the map is to keep it.
+    kernel_keeps_argmax: ClassVar[bool] = False
     #: How many numbers a score takes on its way: rows then come in smaller blocks. May be a property.
     expansion: ClassVar[int] = 1
 

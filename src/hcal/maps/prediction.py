@@ -61,11 +61,13 @@ class Prediction(Map):
         """Return probabilities (N, K) of finite logits (N, K), in their float width; ``scores`` are what they were."""
         inner = x if self.floor is None else raise_to_floor(x, self.floor)
         probs = self.map.compiled(inner) if kernel else None
+        kept = probs is not None and self.map.kernel_keeps_argmax and inner is scores
         if probs is None:
-            probs = namespace(x).astype(self.map.probabilities(inner), x)
+            probs = self.map.probabilities(inner)
+            probs = probs if probs.dtype == x.dtype else namespace(x).astype(probs, x)
         if self.prior is not None:
             probs = reweight(probs, self.prior)
-        return probs if self.preserves is None else keep_argmax(probs, scores)
+        return probs if kept or self.preserves is None else keep_argmax(probs, scores)
 
     def narrowed(self, probs: Array, x: Array) -> Array:
         """Return probabilities in the narrower floats of the logits x, with the promise kept there too."""

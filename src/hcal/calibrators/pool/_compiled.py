@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hcal.calibrators.pool.map import BENDS, FLOOR
 from hcal.compiled import exponential, jit
-from hcal.numerics import row_blocks
+from hcal.maps.prediction import keep_argmax
 
 if TYPE_CHECKING:
     from hcal.calibrators.pool.map import Curve, PoolMap
@@ -38,8 +38,9 @@ def predict(form: PoolMap, x: Array) -> Array:
     arrays = [np.asarray(each, dtype=kind) for each in narrow]
     kernel(np.ascontiguousarray(x), *arrays, events.rest.spread, events.bias, *curves, form.keep, out, shared)
     rows = np.flatnonzero(shared)
-    for part in row_blocks((len(rows), x.shape[1]), 1_000_000):
-        out[rows[part]] = np.exp(form(x[rows[part]]))
+    if len(rows):
+        probs = np.exp(form(x[rows]))
+        out[rows] = keep_argmax(probs, x[rows]) if form.keep else probs
     return out
 
 
@@ -99,8 +100,8 @@ def _sum(e: Array, mass: Array) -> None:
 
 
 @_jit
-def _lower(p: Array, t: int) -> None:
-    """Set what overtakes the top class equal to it."""
+def _lower(p: Array, t: int, over: Any) -> None:
+    """Set what overtakes the top class equal to it, which stays on top by a last bit."""
     own, level = float(p[t]), float(p[t])
     for _ in range(4):
         mass, many = own, 1
@@ -114,11 +115,14 @@ def _lower(p: Array, t: int) -> None:
             own += p[j] - level
             p[j] = level
     p[t] = own
+    for j in range(len(p)):
+        if j != t and p[j] >= p[t]:
+            p[t] = p[j] * over
 
 
 def _kernel(kind: Any) -> Any:
     """Return the prediction in one float width."""
-    exp, zero = exponential(kind), kind(0)
+    exp, zero, over = exponential(kind), kind(0), kind(1) + kind(np.finfo(kind).eps)
 
     @_jit
     def predict_rows(
@@ -221,8 +225,8 @@ def _kernel(kind: Any) -> Any:
                     p[j] = powers[j, r] * lost[r]
                 p[t] = won[r]
                 shared[begin + r] = gap[r] * sharpness < 1.0
-                if keep and lost[r] > won[r]:  # the likeliest of the others has e⁰ = 1
-                    _lower(p, t)
+                if keep and lost[r] >= won[r]:  # the likeliest of the others has e⁰ = 1
+                    _lower(p, t, over)
 
     return predict_rows
 

@@ -126,6 +126,7 @@ class PoolMap(Map):
     """The default of three and more classes."""
 
     float32_safe = True
+    kernel_keeps_argmax = True
     beta: Array = array("inverse temperature 1/T", low=0.0, high=STEEP)
     sharpness: Array = array("how fast the share of the top falls with the margin", low=0.0)
     cap: Array = array("margins count up to it in the linear members", low=0.0)
