@@ -31,12 +31,7 @@ LIMIT = 60
 PACKAGES = {
     "fit": ("hcal pool", "hcal ts", "scikit-learn temperature", "probmetrics svs", "netcal temperature"),
     "predict": ("hcal pool", "hcal ts", "scikit-learn temperature", "probmetrics svs", "netcal temperature"),
-    "evaluate": (
-        "hcal all metrics",
-        "scikit-learn log-loss, Brier",
-        "probmetrics ECE, log-loss, Brier",
-        "netcal ECE",
-    ),
+    "evaluate": ("hcal all metrics", "scikit-learn log-loss, Brier", "probmetrics ECE, log-loss, Brier", "netcal ECE"),
     "certify": ("hcal",),
 }
 
@@ -133,17 +128,12 @@ def measure(what: str, package: str, n: int, k: int) -> dict[str, float]:
 def run() -> list[dict[str, Any]]:
     """Measure everything, each in a process of its own."""
     rows = []
-    environment = os.environ | dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-    )
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     for what, packages in PACKAGES.items():
         for package in packages:
             for sizes in (ROWS, CLASSES):
                 for n, k in sizes:
-                    if any(
-                        (r["what"], r["package"], r["rows"], r["classes"]) == (what, package, n, k)
-                        for r in rows
-                    ):
+                    if any((r["what"], r["package"], r["rows"], r["classes"]) == (what, package, n, k) for r in rows):
                         continue
                     asked = json.dumps([what, package, n, k])
                     try:
@@ -159,8 +149,7 @@ def run() -> list[dict[str, Any]]:
                     found = json.loads(done.stdout.splitlines()[-1])
                     rows.append({"what": what, "package": package, "rows": n, "classes": k, **found})
                     print(
-                        f"{what:9} {package:34} {n:8} x {k:4} {found['cpu_s']:9.3f} s {found['mb']:7.0f} MB",
-                        flush=True,
+                        f"{what:9} {package:34} {n:8} x {k:4} {found['cpu_s']:9.3f} s {found['mb']:7.0f} MB", flush=True
                     )
                     if found["cpu_s"] > LIMIT:
                         break

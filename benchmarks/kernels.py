@@ -86,16 +86,10 @@ def main() -> None:
             print(f"{line:45} not here")
             continue
         found = [
-            float(
-                subprocess.run(
-                    [sys.executable, __file__, what, absent], capture_output=True, check=True
-                ).stdout
-            )
+            float(subprocess.run([sys.executable, __file__, what, absent], capture_output=True, check=True).stdout)
             for absent in ("", module)
         ]
-        print(
-            f"{line:45} {found[0]:8.4f} s, without {module}: {found[1]:8.4f} s, {found[1] / found[0]:5.1f} x"
-        )
+        print(f"{line:45} {found[0]:8.4f} s, without {module}: {found[1]:8.4f} s, {found[1] / found[0]:5.1f} x")
 
 
 if __name__ == "__main__":

@@ -100,15 +100,12 @@ def main() -> None:
         for workers in asked.workers:
             with scheduler(workers) as address:
                 run([*evaluate, "--scheduler", address])  # workers import and compile once
-                lines.append(
-                    {"what": f"evaluate, {workers} Dask", **run([*evaluate, "--scheduler", address])}
-                )
+                lines.append({"what": f"evaluate, {workers} Dask", **run([*evaluate, "--scheduler", address])})
             print(json.dumps(lines[-1]), flush=True)
     if asked.output:
         whole = [{"rows": asked.rows, "classes": asked.classes, **line} for line in lines]
         text = "\n".join(
-            json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in one.items()})
-            for one in whole
+            json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in one.items()}) for one in whole
         )
         asked.output.write_text(text + "\n", encoding="utf-8")
 

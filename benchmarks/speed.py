@@ -79,12 +79,7 @@ def of_size(size: str) -> list[Row]:
         p = torch.from_numpy(hcal.softmax(scores)).requires_grad_()
         labels, loss = torch.from_numpy(y), hcal.HCalibrationLoss()
         sort = cpu(lambda: torch.sort(p.detach().reshape(-1)), repeats)
-        add(
-            "h loss and gradient",
-            cpu(lambda: loss(p, labels).backward(), repeats),
-            "torch's sort of the events",
-            sort,
-        )
+        add("h loss and gradient", cpu(lambda: loss(p, labels).backward(), repeats), "torch's sort of the events", sort)
     return rows
 
 
@@ -96,9 +91,7 @@ def of_the_rest() -> list[Row]:
     for line in ("import hcal", "import hcal.cli.app"):
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", line], check=True)
-        rows.append(
-            {"size": "", "what": f"python -c '{line}'", "cpu_s": f"{time.perf_counter() - start:.3g}"}
-        )
+        rows.append({"size": "", "what": f"python -c '{line}'", "cpu_s": f"{time.perf_counter() - start:.3g}"})
     return rows
 
 
@@ -116,9 +109,7 @@ def write(rows: list[Row]) -> None:
     page = root / "docs" / "performance.md"
     head, rest = page.read_text(encoding="utf-8").split("<!-- speed -->\n")
     table = "\n".join(lines)
-    page.write_text(
-        f"{head}<!-- speed -->\n{table}\n<!-- end -->{rest.split('<!-- end -->')[1]}", encoding="utf-8"
-    )
+    page.write_text(f"{head}<!-- speed -->\n{table}\n<!-- end -->{rest.split('<!-- end -->')[1]}", encoding="utf-8")
 
 
 def main() -> None:

@@ -34,10 +34,7 @@ class ForCalArena:
         return probs[:, 1] if np.ndim(p_test) == 1 else probs
 
 
-CALIBRATORS = {
-    "hcal-pool": lambda: ForCalArena("pool"),
-    "hcal-h": lambda: ForCalArena("h"),
-}
+CALIBRATORS = {"hcal-pool": lambda: ForCalArena("pool"), "hcal-h": lambda: ForCalArena("h")}
 
 
 def main() -> dict[str, float]:

@@ -32,8 +32,7 @@ def write_samples(path: Path, n: int, options: int, seed: int) -> None:
                 "doc_id": number,
                 "target": str(answer),
                 "arguments": {
-                    f"gen_args_{i}": {"arg_0": "Question: … Answer:", "arg_1": f" option {i}"}
-                    for i in range(options)
+                    f"gen_args_{i}": {"arg_0": "Question: … Answer:", "arg_1": f" option {i}"} for i in range(options)
                 },
                 "filtered_resps": [[str(v), str(v == log_likelihoods.max())] for v in log_likelihoods],
                 "filter": "none",

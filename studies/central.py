@@ -87,13 +87,7 @@ def new_objective(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     from hcal.objective.loss import HCalibrationLoss
     from hcal.solvers.training import torch_nll
 
-    rivals = {
-        "nll": torch_nll,
-        "brier": brier,
-        "focal": focal,
-        "smoothing": smoothed_nll,
-        "h": HCalibrationLoss(),
-    }
+    rivals = {"nll": torch_nll, "brier": brier, "focal": focal, "smoothing": smoothed_nll, "h": HCalibrationLoss()}
     if name in rivals:
         return rivals[name]  # type: ignore[return-value]
     constant, _, value = name.removeprefix("h:").partition("=")
@@ -117,9 +111,7 @@ def run(data: Path, out: Path, tasks: Sequence[str], starts: Sequence[str], seed
                             file.flush()
 
 
-def measure(
-    data: Path, name: str, objective: str, start: str, seed: int, epochs: int
-) -> list[dict[str, Any]]:
+def measure(data: Path, name: str, objective: str, start: str, seed: int, epochs: int) -> list[dict[str, Any]]:
     """Return the rows of one task, objective, start and seed: one a selector."""
     import hcal
     from hcal.calibrators.h import train_candidates
@@ -131,9 +123,7 @@ def measure(
     fixed["n_classes"] = task.logits_cal.shape[1]
 
     def scores(probs: Float64) -> dict[str, float]:
-        found = {
-            m: float(getattr(metrics, m)(probs, task.y_test)) for m in MEASURED if m != "mean_confidence"
-        }
+        found = {m: float(getattr(metrics, m)(probs, task.y_test)) for m in MEASURED if m != "mean_confidence"}
         return {**found, "mean_confidence": float(probs.max(axis=1).mean())}
 
     if objective == "uncal":
@@ -144,12 +134,7 @@ def measure(
     )  # fmt: skip
     return [
         fixed
-        | {
-            "schedule": "early-stop",
-            "selector": _SELECTOR[select],
-            "map": f.info["map"],
-            "epoch": f.info["epoch"],
-        }
+        | {"schedule": "early-stop", "selector": _SELECTOR[select], "map": f.info["map"], "epoch": f.info["epoch"]}
         | scores(np.exp(f.map(task.logits_test)))
         for select, f in fitted.items()
     ]
@@ -165,8 +150,7 @@ class Experiment:
 
     def __init__(self, rows: Iterable[Mapping[str, str]]) -> None:
         last = {
-            tuple(r[key] for key in ("task", "objective", "schedule", "start", "seed", "selector")): r
-            for r in rows
+            tuple(r[key] for key in ("task", "objective", "schedule", "start", "seed", "selector")): r for r in rows
         }
         self.before = {r["task"]: r for r in last.values() if r["objective"] == "uncal"}
         self.tasks = sorted(self.before)
@@ -270,9 +254,7 @@ def draw(experiment: Experiment, path: Path = FIGURE) -> Path:
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "central-new.csv")

@@ -84,9 +84,7 @@ def gain(world: str, number: int, truth: dict[str, float]) -> dict[str, bool]:
 
     if world not in truth:  # expected over labels, from many rows
         f, g, q = scores(200_000, np.random.default_rng(1))
-        truth[world] = float(
-            (((f**2).sum(1) - 2 * (f * q).sum(1)) - ((g**2).sum(1) - 2 * (g * q).sum(1))).mean()
-        )
+        truth[world] = float((((f**2).sum(1) - 2 * (f * q).sum(1)) - ((g**2).sum(1) - 2 * (g * q).sum(1))).mean())
     rng = np.random.default_rng([200 + list(WORLDS).index(world), number])
     f, g, q = scores(N, rng)
     onehot = np.eye(K)[draw_labels(q, rng)]
@@ -144,9 +142,7 @@ def study(sets: int, worlds: tuple[str, ...] = tuple(WORLDS)) -> list[dict[str, 
 
 def main() -> None:
     """Run the study and write its table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=500)
     rows = study(parser.parse_args().sets)
     with RESULTS.open("w", newline="") as f:

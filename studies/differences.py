@@ -89,13 +89,7 @@ def measure(data: Path, name: str, variant: str) -> list[dict[str, Any]]:
     adam = {key: change.pop(key) for key in ("plateau", "epochs", "batch_size") if key in change}
     start = time.process_time()
     found = train_candidates(
-        task.logits_cal,
-        task.y_cal,
-        MAPS,
-        select=SELECT,
-        settings=AdamSettings(**adam),
-        objective=objective,
-        **change,
+        task.logits_cal, task.y_cal, MAPS, select=SELECT, settings=AdamSettings(**adam), objective=objective, **change
     )
     seconds = time.process_time() - start
     rows = []
@@ -130,17 +124,12 @@ COLUMNS: Final = (("top_label", "ece_s1"), ("class_wise", "tcwece"), ("score", "
 def table(rows: list[dict[str, str]]) -> list[str]:
     """Return the rows of a Markdown table: geometric means over tasks of the ratio to hcal, and the range."""
     value = {(r["variant"], r["task"], r["select"], m): float(r[m]) for r in rows for m in MEASURED}
-    out = [
-        "| variant | ECE^s, top-label | tCWECE, class-wise | NLL, score | tasks |",
-        "|---|---|---|---|---|",
-    ]
+    out = ["| variant | ECE^s, top-label | tCWECE, class-wise | NLL, score | tasks |", "|---|---|---|---|---|"]
     for variant in dict.fromkeys(r["variant"] for r in rows):
         tasks = [t for t in TASKS if (variant, t, "score", "nll") in value]
         cells = []
         for select, metric in COLUMNS:
-            ratio = np.array(
-                [value[variant, t, select, metric] / value["hcal", t, select, metric] for t in tasks]
-            )
+            ratio = np.array([value[variant, t, select, metric] / value["hcal", t, select, metric] for t in tasks])
             cells.append(f"× {np.exp(np.log(ratio).mean()):.3f} ({ratio.min():.2f} to {ratio.max():.2f})")
         out.append(f"| {variant} | {' | '.join(cells)} | {len(tasks)} |")
     return out
@@ -148,9 +137,7 @@ def table(rows: list[dict[str, str]]) -> list[str]:
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     given = parser.parse_args()

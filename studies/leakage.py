@@ -107,9 +107,7 @@ def methods(names: list[str]) -> list[dict[str, Any]]:
             for case, judged in cases.items():
                 labels = np.arange(len(judged)) % k
                 for when, cal in (("", calibrator), (", after save and load", loaded)):
-                    found.append(
-                        _row("methods", name, k, 400, case + when, 1, _is_refused(cal, judged, labels))
-                    )
+                    found.append(_row("methods", name, k, 400, case + when, 1, _is_refused(cal, judged, labels)))
     return found
 
 
@@ -130,9 +128,7 @@ def _row(part: str, method: str, k: int, n: int, case: str, sets: int, refused: 
 
 def main() -> None:
     """Run the study and write its table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=200)
     found = rows(parser.parse_args().sets) + methods(hcal.list_calibrators())
     with RESULTS.open("w", newline="") as f:
@@ -144,9 +140,7 @@ def main() -> None:
             some = [r for r in found if r["part"] == part and r["case"].startswith(case) and r["case"] in
                     (case, f"{case}, after save and load")]  # fmt: skip
             if some:
-                print(
-                    f"{part:8s} {case:30s} {sum(r['refused'] for r in some)} of {sum(r['sets'] for r in some)}"
-                )
+                print(f"{part:8s} {case:30s} {sum(r['refused'] for r in some)} of {sum(r['sets'] for r in some)}")
 
 
 if __name__ == "__main__":

@@ -59,9 +59,7 @@ def no_link() -> Demonstration:
     found = {}
     for name in ("focal", "smoothing", "nll", "h"):
         objective = new_objective(name)
-        found[name] = float(
-            scales[int(np.argmin([float(objective(torch.softmax(s * x, 1), y)) for s in scales]))]
-        )
+        found[name] = float(scales[int(np.argmin([float(objective(torch.softmax(s * x, 1), y)) for s in scales]))])
     error = ece_ew(hcal.softmax(found["focal"] * task.logits_test), task.y_test)
     return Demonstration(
         1,
@@ -130,10 +128,7 @@ def ideal_only() -> Demonstration:
     rng = np.random.default_rng(0)
     p = rng.uniform(0.55, 0.95, 20_000)
     shown = []
-    for words, sign in (
-        ("one direction", np.ones_like(p)),
-        ("alternating", np.sign(np.sin(2 * np.pi * p / 0.1))),
-    ):
+    for words, sign in (("one direction", np.ones_like(p)), ("alternating", np.sign(np.sin(2 * np.pi * p / 0.1)))):
         y = (rng.random(len(p)) < p - 0.05 * sign).astype(np.int64)
         both = np.stack([1 - p, p], axis=1)
         values = (mmce(both, y), ks(both, y), hce(both, y, events="top-label"))
@@ -160,9 +155,7 @@ def level_errors(world: World) -> dict[str, float]:
     columns = [[c] for c in range(predicted.shape[1])]
     return {
         "top-label": conditional_error(world, p, mu, p),
-        "class-wise": max(
-            conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]) for c in columns
-        ),
+        "class-wise": max(conditional_error(world, predicted[:, c], true[:, c], predicted[:, c]) for c in columns),
         "canonical": conditional_error(world, predicted, true, predicted),
     }
 
@@ -194,8 +187,7 @@ def dimension() -> Demonstration:
     return Demonstration(
         5,
         "estimates in K dimensions need rows without end",
-        f"2000 rows of a network that is too sure, DKDE-CE for the squared error that it estimates: "
-        f"{', '.join(shown)}",
+        f"2000 rows of a network that is too sure, DKDE-CE for the squared error that it estimates: {', '.join(shown)}",
         "its windows are one-dimensional; the price is #4",
     )
 

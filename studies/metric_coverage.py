@@ -151,9 +151,7 @@ def shard(temperature: float, sets: int, *, seed: int, n_resamples: int = 200) -
     return {name: np.array(values, dtype=np.float64) for name, values in rows.items()}
 
 
-def summary(
-    temperature: float, shards: list[dict[str, np.ndarray]], others: dict[str, np.ndarray]
-) -> dict[str, Any]:
+def summary(temperature: float, shards: list[dict[str, np.ndarray]], others: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return the figures of all shards together with those of the cheap part."""
     rows = {name: np.concatenate([part[name] for part in shards]) for name in shards[0]} | others
     squared, true_squared, above = rows["hce_squared"].T
@@ -169,9 +167,7 @@ def summary(
         "truth": {n: truth[n] for n in names},
         "mean": {n: float(rows[n][:, 0].mean()) for n in names},
         "sd": {n: float(rows[n][:, 0].std()) for n in names},
-        "coverage": {
-            n: float(((rows[n][:, 1] <= truth[n]) & (truth[n] <= rows[n][:, 2])).mean()) for n in names
-        },
+        "coverage": {n: float(((rows[n][:, 1] <= truth[n]) & (truth[n] <= rows[n][:, 2])).mean()) for n in names},
         "width": {n: float((rows[n][:, 2] - rows[n][:, 1]).mean()) for n in names},
         "hce_squared": {
             "mean": float(squared.mean()),
@@ -237,8 +233,7 @@ def run_shards(kind: str, run: Shard, temperature: float, sets: int, raw: Path, 
     paths = [raw / f"{kind}-{temperature:g}-{seed}.npz" for seed in range(-(-sets // SHARD))]
     todo = [(seed, path) for seed, path in enumerate(paths) if not path.exists()]
     Parallel(n_jobs=jobs, verbose=1)(
-        delayed(_run_shard)(run, temperature, min(SHARD, sets - SHARD * seed), seed, path)
-        for seed, path in todo
+        delayed(_run_shard)(run, temperature, min(SHARD, sets - SHARD * seed), seed, path) for seed, path in todo
     )
 
 
@@ -297,8 +292,7 @@ def tables() -> str:
         lines += [f"| bias-aware interval of | {head} |", "|---" * (1 + len(plug_by_t)) + "|"]
         for n in (name for name in PLUG_IN if all(name in r["coverage"] for r in plug_by_t)):
             cells = " | ".join(
-                f"{r['coverage'][n]:.1%} (truth {r['truth'][n]:.3g}, mean {r['mean'][n]:.3g})"
-                for r in plug_by_t
+                f"{r['coverage'][n]:.1%} (truth {r['truth'][n]:.3g}, mean {r['mean'][n]:.3g})" for r in plug_by_t
             )
             lines.append(f"| {n} | {cells} |")
     return "\n".join(lines)

@@ -71,9 +71,7 @@ def run(data: Path, file: Path = FILE) -> None:
                     continue
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    found = hcal.compare(
-                        *parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1
-                    )
+                    found = hcal.compare(*parts, methods={method: method}, metrics=names, resamples=0, n_jobs=1)
                 if method in found.errors:
                     print(f"{name} {method}: {found.errors[method]}")
                     continue
@@ -188,12 +186,7 @@ def _apart(own: Numbers, paper: Numbers, task: str, method: str, metric: str) ->
 
 def _shown(key: tuple[str, str, str], task: str, group: tuple[str, ...], paper: Numbers) -> bool:
     name, method, metric = key
-    return (
-        name == task
-        and metric.startswith(group)
-        and method.partition(":")[0] != "h"
-        and paper.get(key, 0) > 0
-    )
+    return name == task and metric.startswith(group) and method.partition(":")[0] != "h" and paper.get(key, 0) > 0
 
 
 def draw(own: Numbers, paper: Numbers) -> Path:
@@ -238,9 +231,7 @@ def draw_reliability(data: Path) -> Path:
                 mean = np.bincount(bins, confidence, 15)[shown] / count[shown]
                 at = (np.arange(15)[shown] + 0.5) / 15
                 axis.bar(at, rate, 1 / 15, color=PALETTE[0], edgecolor="white", label="accuracy")
-                axis.bar(
-                    at, mean - rate, 1 / 15, rate, color=SUBJECT, alpha=0.5, edgecolor="white", label="gap"
-                )
+                axis.bar(at, mean - rate, 1 / 15, rate, color=SUBJECT, alpha=0.5, edgecolor="white", label="gap")
                 axis.plot([0, 1], [0, 1], color="black", linewidth=0.8)
                 error = hcal.metrics.ece_ew(p, task.y_test)
                 axis.set_title(f"{title.partition(', ')[2]}, {method}: ECE {error:.4f}")
@@ -252,9 +243,7 @@ def draw_reliability(data: Path) -> Path:
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     given: Any = parser.parse_args()

@@ -261,10 +261,7 @@ def parts() -> dict[str, Row]:
     return {
         "full": {},
         "without temperature": {"members__pool_weights": drop[0], "binary__pool_weights": drop[0]},
-        "without top-versus-rest / quadratic": {
-            "members__pool_weights": drop[1],
-            "binary__pool_weights": drop[1],
-        },
+        "without top-versus-rest / quadratic": {"members__pool_weights": drop[1], "binary__pool_weights": drop[1]},
         "without matrix / spline": {"members__pool_weights": drop[2], "binary__pool_weights": drop[2]},
         "without the last curve": {"members__last_curve": _no_curve},
         "one slope below the top": {"members__BENDS": (1e9,) * 6, "maps__BENDS": (1e9,) * 6, **_NO_SPREAD},
@@ -360,12 +357,8 @@ def selection(args: argparse.Namespace) -> None:
                     found[name][factor] = losses(all_rows(["pool"]))
             gaps = {key: v - found[name][1.0][key] for key, v in found[name][factor].items()}
             for (kind, dataset), gap in gaps.items():
-                rows.append(
-                    {"constant": name, "factor": factor, "kind": kind, "dataset": dataset, "loss": gap}
-                )
-        print(
-            name, {d: best_factor(found[name], d) for _, d in found[name][1.0]}, file=sys.stderr, flush=True
-        )
+                rows.append({"constant": name, "factor": factor, "kind": kind, "dataset": dataset, "loss": gap})
+        print(name, {d: best_factor(found[name], d) for _, d in found[name][1.0]}, file=sys.stderr, flush=True)
     choices: dict[tuple[float, ...], list[str]] = defaultdict(list)
     for dataset in dict.fromkeys(d for _, d in losses(default)):
         choices[tuple(best_factor(found[name], dataset) for name in CONSTANTS)].append(dataset)
@@ -405,9 +398,7 @@ def perturbed(method: str, task: str) -> Iterator[Row]:
         "noise": predict(method, noisy, y, test, kind),
         "dropped": predict(method, cal[dropped], y[dropped], test, kind),
         "float32": predict(method, cal.astype(narrow), y, test.astype(narrow), kind),
-        "permuted": predict(method, cal[:, order], np.argsort(order)[y], test[:, order], kind)[
-            :, np.argsort(order)
-        ],
+        "permuted": predict(method, cal[:, order], np.argsort(order)[y], test[:, order], kind)[:, np.argsort(order)],
     }
     for name, probs in moved.items():
         yield {"task": task, "method": method, "perturbation": name, **moves(base, probs, y_test)}
@@ -427,27 +418,14 @@ def threads(methods: Sequence[str], tasks: Sequence[str]) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "p.npz"
             names = {"OMP_NUM_THREADS": number, "OPENBLAS_NUM_THREADS": number, "MKL_NUM_THREADS": number}
-            command = [
-                sys.executable,
-                "-m",
-                "studies.pool",
-                "_fit",
-                ",".join(methods),
-                ",".join(tasks),
-                str(out),
-            ]
+            command = [sys.executable, "-m", "studies.pool", "_fit", ",".join(methods), ",".join(tasks), str(out)]
             subprocess.run(command, check=True, env={**os.environ, **names}, cwd=ROOT)
             with np.load(out) as f:
                 found.append({key: f[key] for key in f})
     for key in found[0]:
         method, task = key.split("|")
         y = any_task(task)[0][3]
-        yield {
-            "task": task,
-            "method": method,
-            "perturbation": "threads",
-            **moves(found[0][key], found[1][key], y),
-        }
+        yield {"task": task, "method": method, "perturbation": "threads", **moves(found[0][key], found[1][key], y)}
 
 
 def stability(args: argparse.Namespace) -> None:
@@ -479,8 +457,7 @@ def few(args: argparse.Namespace) -> None:
             for draw in range(3 if size < len(y) else 0):
                 part = np.random.default_rng([draw, size]).permutation(len(y))[:size]
                 nll = {
-                    m: score(predict(m, cal[part], y[part], test, kind), y_test)["nll"]
-                    for m in ("uncal", "ts", "pool")
+                    m: score(predict(m, cal[part], y[part], test, kind), y_test)["nll"] for m in ("uncal", "ts", "pool")
                 }
                 rows.append({"task": task, "rows": size, "draw": draw, **nll})
     write(RESULTS / "pool_few_rows.csv", rows)
@@ -489,10 +466,7 @@ def few(args: argparse.Namespace) -> None:
 
 def few_table(rows: Sequence[Row]) -> list[str]:
     """Return median and worst ratios by number of rows, as Markdown."""
-    lines = [
-        "| rows | tasks | pool: median | above 1.01 | worst | temperature scaling: worst |",
-        "|---" * 6 + "|",
-    ]
+    lines = ["| rows | tasks | pool: median | above 1.01 | worst | temperature scaling: worst |", "|---" * 6 + "|"]
     for size in SIZES:
         by_task: dict[str, list[Row]] = defaultdict(list)
         for r in rows:
@@ -568,9 +542,7 @@ def _fit(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = {
         "boards": boards,
         "ablation": ablation,

@@ -123,9 +123,7 @@ def parse_synthetic(text: str) -> SyntheticTask:
     try:
         numbers = {keys[o[0]]: int(o[1:]) for o in options}
     except (KeyError, ValueError, IndexError):
-        raise ValueError(
-            f"cannot read synthetic task {text!r}; write for example temperature-k10-n3000-s0"
-        ) from None
+        raise ValueError(f"cannot read synthetic task {text!r}; write for example temperature-k10-n3000-s0") from None
     if "n_cal" in numbers:
         numbers["n_test"] = numbers["n_cal"]
     return make_synthetic(kind, **numbers)  # type: ignore[arg-type]

@@ -84,9 +84,7 @@ def random_world(rng: np.random.Generator, atoms: int = 12, n_classes: int = 4, 
     group = rng.integers(0, groups, size=atoms)
     centre = rng.dirichlet(np.ones(n_classes), size=groups)
     closeness = rng.uniform()
-    means = np.array(
-        [true[group == g].mean(axis=0) if (group == g).any() else centre[g] for g in range(groups)]
-    )
+    means = np.array([true[group == g].mean(axis=0) if (group == g).any() else centre[g] for g in range(groups)])
     predicted = closeness * means + (1 - closeness) * centre
     return World(rng.dirichlet(np.ones(atoms)), true, predicted[group])
 

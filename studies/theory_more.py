@@ -97,13 +97,10 @@ def check_theorem_3(n_classes: int = 4, rows_n: int = 60, seed: int = 0) -> Chec
         own = float(np.abs(mu - pc).max())
         bounds = [smallest_epsilon(mu[None], pc[None], d) for d in (0.1, 0.01)]
         rows.append((name, own, *bounds, float(h_all)))
-    holds = all(
-        r[2 + i] <= r[1] + 1e-12 <= r[2 + i] + 2 * d + 2e-12 for r in rows for i, d in enumerate((0.1, 0.01))
-    )
+    holds = all(r[2 + i] <= r[1] + 1e-12 <= r[2 + i] + 2 * d + 2e-12 for r in rows for i, d in enumerate((0.1, 0.01)))
     return Check(
         "Theorem 3",
-        "h-𝒜 calibration is equivalent to δ-ε-𝒜 boundedness; both are necessary for h-calibration and not "
-        "sufficient",
+        "h-𝒜 calibration is equivalent to δ-ε-𝒜 boundedness; both are necessary for h-calibration and not sufficient",
         holds and rows[2][1] < 1e-12 < 0.05 < rows[2][4],
         ("events 𝒜", "h of 𝒜", "ε*(0.1)", "ε*(0.01)", "h of all events"),
         rows,
@@ -234,22 +231,16 @@ def check_pooled_is_blind(n: int = 20_000, draws: int = 5, seed: int = 0) -> Che
         for labels in (y, calibrated):
             loss = objective(p, labels, scale=1.0)
             pooled, by_class = h_error(p, labels, events="pooled"), h_error(p, labels)
-            found.append(
-                (loss, cwece_a(p, labels), pooled.value, pooled.noise, by_class.value, by_class.noise)
-            )
+            found.append((loss, cwece_a(p, labels), pooled.value, pooled.noise, by_class.value, by_class.noise))
     table = np.array(found).reshape(draws, 2, -1).mean(axis=0)
     rows: list[tuple[Any, ...]] = [
-        (name, *map(float, row))
-        for name, row in zip(("the two classes wrong", "calibrated"), table, strict=True)
+        (name, *map(float, row)) for name, row in zip(("the two classes wrong", "calibrated"), table, strict=True)
     ]
     wrong, right = rows
     return Check(
         "What pooling hides",
         "a predictor can be wrong in its classes while the pooled objective is at the noise",
-        wrong[1] < 1.03 * right[1]
-        and wrong[2] > 2 * right[2]
-        and wrong[3] < 2 * wrong[4]
-        and wrong[5] > 3 * wrong[6],
+        wrong[1] < 1.03 * right[1] and wrong[2] > 2 * right[2] and wrong[3] < 2 * wrong[4] and wrong[5] > 3 * wrong[6],
         ("truth", "pooled loss / r", "CWECE_a", "HCE pooled", "its noise", "HCE class-wise", "its noise"),
         rows,
         f"Symmetric Dirichlet predictions, K = 4, μ₀ = p₀ + 0.9·p₀p₁, μ₁ = p₁ − 0.9·p₀p₁; {n} rows, mean of "

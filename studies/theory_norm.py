@@ -47,14 +47,7 @@ class Draws:
 
 
 def draw_worlds(
-    kind: Distortion,
-    omega: Omega,
-    *,
-    n: int = 1000,
-    k: int = 5,
-    window: int = 200,
-    draws: int = 100,
-    seed: int = 0,
+    kind: Distortion, omega: Omega, *, n: int = 1000, k: int = 5, window: int = 200, draws: int = 100, seed: int = 0
 ) -> Draws:
     """Fit h, NLL and Brier to repeated label draws of one world.
 
@@ -84,9 +77,7 @@ def draw_worlds(
     if omega == "fixed":
         norms = [norms[0]] * len(probs)
     rng = np.random.default_rng([seed, 7])
-    out = np.array(
-        [_one_draw(task.true_test, true, probs, norms, rng.random((n, 1))) for _ in range(draws)]
-    ).T
+    out = np.array([_one_draw(task.true_test, true, probs, norms, rng.random((n, 1))) for _ in range(draws)]).T
     return Draws(kind, omega, window, *out)
 
 

@@ -71,9 +71,7 @@ def exact_statistics(
         raise ValueError("the subset must be a non-empty set of events inside the interval")
     q, o = value[chosen], mark[chosen]
     times = np.where((q == low) | (q == high), 1.0, 2.0)
-    return WindowStatistics(
-        float((times * (1 - q))[o].sum()), float((times * q)[~o].sum()), float(times.sum())
-    )
+    return WindowStatistics(float((times * (1 - q))[o].sum()), float((times * q)[~o].sum()), float(times.sum()))
 
 
 def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:

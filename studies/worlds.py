@@ -123,9 +123,7 @@ def draw_labels(q: Vector, rng: np.random.Generator) -> IntArray:
     array([1])
     """
     cumulated = q.cumsum(axis=1)
-    return np.asarray(
-        (cumulated > rng.random((len(q), 1)) * cumulated[:, -1:]).argmax(axis=1), dtype=np.int64
-    )
+    return np.asarray((cumulated > rng.random((len(q), 1)) * cumulated[:, -1:]).argmax(axis=1), dtype=np.int64)
 
 
 def truth_table(p: Vector, q: Vector) -> EventTable:

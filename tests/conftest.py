@@ -16,17 +16,7 @@ from helpers import GOLDEN, fit_quietly, quick, synthetic
 
 #: What `make test` may lack: extras, and packages that only `make test-all` installs.
 OPTIONAL = {
-    *(
-        "torch",
-        "matplotlib",
-        "pandas",
-        "pyarrow",
-        "onnx",
-        "onnxscript",
-        "onnxruntime",
-        "numba",
-        "torchmetrics",
-    ),
+    *("torch", "matplotlib", "pandas", "pyarrow", "onnx", "onnxscript", "onnxruntime", "numba", "torchmetrics"),
     *("evaluate", "datasets", "mlflow", "dask", "distributed", "polars", "faiss", "lightgbm", "xgboost"),
     *("ignite", "selenium", "triton", "transformers", "lightning", "catboost"),
 }

@@ -31,17 +31,10 @@ def load_task(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray
         if "logits_cal" in f:
             return f["logits_cal"], y_cal, f["logits_test"], y_test
         tiny = np.finfo(f["probs_cal"].dtype).smallest_subnormal
-        return (
-            np.log(np.maximum(f["probs_cal"], tiny)),
-            y_cal,
-            np.log(np.maximum(f["probs_test"], tiny)),
-            y_test,
-        )
+        return (np.log(np.maximum(f["probs_cal"], tiny)), y_cal, np.log(np.maximum(f["probs_test"], tiny)), y_test)
 
 
-def synthetic(
-    n: int = 400, k: int = 4, *, scale: float = 2.5, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
+def synthetic(n: int = 400, k: int = 4, *, scale: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Over-confident logits: labels are drawn from softmax(z), the logits shown are scale·z."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, k)) * 1.5

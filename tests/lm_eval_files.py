@@ -66,8 +66,7 @@ def write_samples(
                     "doc": {"question": "Question?", "choices": choices, "label": gold},
                     "target": str(gold) if target == "index" else choices[gold],
                     "arguments": {
-                        f"gen_args_{i}": {"arg_0": context, "arg_1": text}
-                        for i, (context, text) in enumerate(requests)
+                        f"gen_args_{i}": {"arg_0": context, "arg_1": text} for i, (context, text) in enumerate(requests)
                     },
                     "resps": [[[str(a), str(b)]] for a, b in responses],
                     "filtered_resps": [[str(a), str(b)] for a, b in responses] if as_strings else responses,

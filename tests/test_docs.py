@@ -88,9 +88,7 @@ def run_bash(block: Block, folder: Path) -> str:
             assert re.search(rf"^{target[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
         elif re.match(r"(python3? -m )?pip |git |\s*(#|$)", line):
             continue
-        elif line.startswith("hcal ") and not re.search(
-            r"[|<>&$;]|(?<!['\w])\*", re.sub(r"'[^']*'", "", line)
-        ):
+        elif line.startswith("hcal ") and not re.search(r"[|<>&$;]|(?<!['\w])\*", re.sub(r"'[^']*'", "", line)):
             done = CliRunner().invoke(app, shlex.split(line, comments=True)[1:], env=env)
             assert done.exit_code == 0, f"line {block.line}: {line}: exit {done.exit_code}\n{done.output}"
             printed += done.stdout
@@ -103,9 +101,7 @@ def run_bash(block: Block, folder: Path) -> str:
                 capture_output=True,
                 text=True,
             )
-            assert shell.returncode == 0, (
-                f"line {block.line}: {line}: exit {shell.returncode}\n{shell.stderr}"
-            )
+            assert shell.returncode == 0, f"line {block.line}: {line}: exit {shell.returncode}\n{shell.stderr}"
             printed += shell.stdout
     return printed
 
@@ -127,9 +123,7 @@ def is_same(printed: str, expected: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_code_runs_and_prints_what_the_page_says(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_runs_and_prints_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     for seed, name in enumerate(("cal", "test")):

@@ -68,10 +68,7 @@ def test_another_number_of_classes_is_refused() -> None:
 
 
 BAD_PROBS: dict[str, tuple[Any, str]] = {
-    "sum": (
-        _with(PROBS, (7, 0), 3.0),
-        "must sum to 1 in every row .*; row 7 sums to .*say input=",
-    ),
+    "sum": (_with(PROBS, (7, 0), 3.0), "must sum to 1 in every row .*; row 7 sums to .*say input="),
     "negative": (_with(PROBS, (2, 1), -0.5), "negative value -0.5, first at row 2, column 1"),
     "nan": (_with(PROBS, (3, 1), np.nan), "probs contains NaN, first at row 3, column 1"),
     "inf": (_with(PROBS, (3, 1), np.inf), "probs contains an infinite value, first at row 3, column 1"),
@@ -112,9 +109,7 @@ def test_probabilities_become_the_same_logits_alone_in_a_batch_and_by_blocks(dty
     assert (whole[5, 3:] == np.log(np.finfo(dtype).tiny)).all()
     probs[10:20] = 1 / 300  # top classes whose logarithm is that of an earlier class
     probs[10:20, 1] = np.nextafter(probs[10:20, 0], dtype(1))
-    cal = hcal.make_calibrator("ts", input="probs").fit(
-        probs, probs.argmax(axis=1) * (np.arange(700) % 3 > 0)
-    )
+    cal = hcal.make_calibrator("ts", input="probs").fit(probs, probs.argmax(axis=1) * (np.arange(700) % 3 > 0))
     assert np.array_equal(cal.predict_proba(probs).argmax(axis=1), probs.argmax(axis=1))
 
 
@@ -257,9 +252,7 @@ def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
     assert list(got.columns) == names
     assert list(got.index) == list(frame.index)
     np.testing.assert_array_equal(got.to_numpy(), expected)
-    np.testing.assert_array_equal(
-        calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names)).to_numpy(), expected
-    )
+    np.testing.assert_array_equal(calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names)).to_numpy(), expected)
     tensor = calibrator.predict_proba(torch.from_numpy(LOGITS).bfloat16())
     assert tensor.dtype == torch.bfloat16
 

@@ -43,14 +43,8 @@ ORDER = (
 FACADE_USERS = {"cli"}
 #: Imports upward, inside a function, and why.
 UPWARD = {
-    (
-        "calibrators/base.py",
-        "hcal.integrations.torch.predict_on_device",
-    ): "tensors are predicted where they are",
-    (
-        "evaluation/comparison.py",
-        "hcal.integrations.dask.Runner",
-    ): "who runs the cells is the caller's choice",
+    ("calibrators/base.py", "hcal.integrations.torch.predict_on_device"): "tensors are predicted where they are",
+    ("evaluation/comparison.py", "hcal.integrations.dask.Runner"): "who runs the cells is the caller's choice",
 }
 #: Lines of a file, and the few that may have more.
 LONGEST = 500
@@ -198,9 +192,7 @@ def writes(function: ast.AST) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             yield ast.unparse(node.value)
-        elif (
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
-        ):
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
             yield ast.unparse(node.func.value)
         elif isinstance(node, ast.Global):
             yield from node.names
@@ -210,17 +202,7 @@ def is_cache_of_data(function: ast.FunctionDef) -> bool:
     """Say whether a function remembers its results for anything but names, numbers and types."""
     cached = any("cache" in ast.unparse(d).split("(")[0].split(".")[-1] for d in function.decorator_list)
     cached &= not any("cached_property" in ast.unparse(d) for d in function.decorator_list)
-    plain = {
-        "str",
-        "int",
-        "bool",
-        "float",
-        "type",
-        "str | None",
-        "int | None",
-        "tuple[int, ...]",
-        "tuple[str, ...]",
-    }
+    plain = {"str", "int", "bool", "float", "type", "str | None", "int | None", "tuple[int, ...]", "tuple[str, ...]"}
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     return cached and any(a.annotation is None or ast.unparse(a.annotation) not in plain for a in arguments)
 
@@ -278,7 +260,4 @@ def test_what_decides_a_draw_is_called_random_state() -> None:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                assert "seed" not in {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}, (
-                    path,
-                    node.name,
-                )
+                assert "seed" not in {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}, (path, node.name)

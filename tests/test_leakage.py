@@ -95,9 +95,7 @@ def test_many_rows_are_sampled_and_the_share_is_still_estimated(monkeypatch: pyt
     assert len(kept["projections"]) <= 2000
     assert 0 < kept["kept_below"] < 1
     assert overlap(kept, x[:300]).share > 0.9
-    assert overlap(kept, np.concatenate([x[:3000], logits(rng, 7000, 3)])).share == pytest.approx(
-        0.3, abs=0.06
-    )
+    assert overlap(kept, np.concatenate([x[:3000], logits(rng, 7000, 3)])).share == pytest.approx(0.3, abs=0.06)
     assert overlap(kept, logits(rng, 10_000, 3)).share == 0
     parts = merge_fingerprints(fingerprint(x[:7000]), fingerprint(x[7000:]))
     assert np.array_equal(np.sort(parts["projections"], axis=0), np.sort(kept["projections"], axis=0))

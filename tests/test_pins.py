@@ -25,9 +25,7 @@ def test_every_pin_has_hashes_of_the_version_that_is_pinned() -> None:
 def test_pins_cover_what_the_project_asks_for() -> None:
     asked = [*PROJECT["dependencies"], *(w for e in PROJECT["optional-dependencies"].values() for w in e)]
     names = {re.split(r"[\[<>=!; ]", want)[0].lower().replace("_", "-") for want in asked}
-    assert names - {"hcal"} <= set(PINNED), (
-        f"not in constraints.txt: {sorted(names - {'hcal'} - set(PINNED))}"
-    )
+    assert names - {"hcal"} <= set(PINNED), f"not in constraints.txt: {sorted(names - {'hcal'} - set(PINNED))}"
 
 
 def test_hcal_alone_needs_eight_packages() -> None:

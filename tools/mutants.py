@@ -100,18 +100,7 @@ def copied(place: Path) -> Path:
 def run(tree: Path, *words: str) -> bool:
     """Run pytest in a copy until the first failure; return whether all passed."""
     paths = os.pathsep.join(str(tree / name) for name in ("src", "tests", "."))
-    command = [
-        sys.executable,
-        *words[:-1],
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow",
-    ]
+    command = [sys.executable, *words[:-1], "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
     done = subprocess.run(
         [*command, *words[-1].split()],
         cwd=tree,
@@ -125,14 +114,7 @@ def run(tree: Path, *words: str) -> bool:
 def tests_of_lines(tree: Path, part: str) -> dict[str, dict[int, list[str]]]:
     """Return which tests run each line, by file; the tests of the part must pass."""
     (tree / "coverage.ini").write_text("[run]\ndynamic_context = test_function\n", encoding="utf-8")
-    measured = [
-        "-m",
-        "coverage",
-        "run",
-        "--rcfile=coverage.ini",
-        f"--source=src/hcal/{part}",
-        " ".join(PARTS[part]),
-    ]
+    measured = ["-m", "coverage", "run", "--rcfile=coverage.ini", f"--source=src/hcal/{part}", " ".join(PARTS[part])]
     if not run(tree, *measured):
         sys.exit(f"the tests of {part} fail without any mutant")
     data = Coverage(data_file=str(tree / ".coverage"))
@@ -184,14 +166,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trees = [copied(Path(folder) / str(i)) for i in range(options.workers)]
         for part in parts:
-            lines = {
-                f.replace(str(trees[0]), "", 1): found for f, found in tests_of_lines(trees[0], part).items()
-            }
+            lines = {f.replace(str(trees[0]), "", 1): found for f, found in tests_of_lines(trees[0], part).items()}
             chosen = sample(part, options.count // len(parts), options.seed)
 
-            def work(
-                tree: Path, part: str = part, lines: Any = lines, chosen: Any = chosen
-            ) -> list[tuple[bool, str]]:
+            def work(tree: Path, part: str = part, lines: Any = lines, chosen: Any = chosen) -> list[tuple[bool, str]]:
                 mine = chosen[trees.index(tree) :: len(trees)]
                 found = []
                 for file, place in mine:

@@ -65,9 +65,7 @@ def board(path: Path) -> str:
     methods = sorted({m for m, _, _ in cells}, key=lambda m: list(TITLES).index(m) if m in TITLES else 99)
     for method in methods:
         joint = cells.get((method, "network", "joint"))
-        line = (
-            f"| {TITLES.get(method, f'`{method}`')} | {fmean(joint):.3f} |" if joint else f"| `{method}` | |"
-        )
+        line = f"| {TITLES.get(method, f'`{method}`')} | {fmean(joint):.3f} |" if joint else f"| `{method}` | |"
         for kind in ("binary", "multiclass"):
             wins = [cells.get((method, kind, column)) for column in ("wins_brier", "wins_nll")]
             line += " " + " / ".join(f"{fmean(w):.3f}" for w in wins if w) + " |"
@@ -78,9 +76,7 @@ def board(path: Path) -> str:
 def with_board(text: str) -> str:
     """Return the README with the board of the kept results."""
     table = board(ROOT / "results" / "pool_boards.csv")
-    return re.sub(
-        r"(<!-- board -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{table}\n{m[2]}", text, flags=re.DOTALL
-    )
+    return re.sub(r"(<!-- board -->\n).*?(<!-- end -->)", lambda m: f"{m[1]}{table}\n{m[2]}", text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

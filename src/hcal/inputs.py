@@ -12,15 +12,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import (
-    FloatArray,
-    IntArray,
-    is_ragged,
-    log_softmax_options,
-    pad_options,
-    row_blocks,
-    softmax,
-)
+from hcal.numerics import FloatArray, IntArray, is_ragged, log_softmax_options, pad_options, row_blocks, softmax
 from hcal.xp import Array, namespace
 
 InputKind = Literal["logits", "probs", "log_probs"]
@@ -166,13 +158,9 @@ def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
         outside = (x < 0) | (x > 1)
         if outside.any():
             percent = x.min() >= 0 and x.max() <= 100
-            hint = (
-                "if they are per cent, divide by 100" if percent else 'if they are logits, say input="logits"'
-            )
+            hint = "if they are per cent, divide by 100" if percent else 'if they are logits, say input="logits"'
             row = int(outside.argmax())
-            raise ValueError(
-                f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: {hint}"
-            )
+            raise ValueError(f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: {hint}")
         return np.stack([1 - x, x], axis=1)
     return np.stack([np.log(-np.expm1(np.minimum(x, 0))), x], axis=1)
 
@@ -307,13 +295,10 @@ def check_scores(
         given = x if array.ndim == 2 else x[:, 1]
         if array.ndim == 2 and abs(float(x[0].sum()) - 100) <= 1 and looks_like_probs(x / 100):
             raise ValueError(
-                "logits look like per cent (all in [0, 100], rows sum to 100): divide by 100 and say "
-                'input="probs"'
+                'logits look like per cent (all in [0, 100], rows sum to 100): divide by 100 and say input="probs"'
             )
         if looks_like_probs(given):
-            insist = (
-                "add 1 to all: softmax stays" if array.ndim == 2 else "pass two columns, zeros and the score"
-            )
+            insist = "add 1 to all: softmax stays" if array.ndim == 2 else "pass two columns, zeros and the score"
             what = "rows sum to 1" if array.ndim == 2 else "one score a row"
             raise ValueError(
                 f'logits look like probabilities (all in [0, 1], {what}): say input="probs". If they are logits '

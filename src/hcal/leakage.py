@@ -205,9 +205,7 @@ def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
     own = getattr(calibrator, "rows", None)  # questions with different numbers of options have their own
     if own is not None:
         return overlap(fitted, np.asarray(own(scores)))
-    return overlap(
-        fitted, inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0]
-    )
+    return overlap(fitted, inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0])
 
 
 def coincidence(fitted: Fingerprint | NDArray[Any], judged: NDArray[Any] | Fingerprint) -> str:

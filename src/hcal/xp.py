@@ -29,11 +29,7 @@ row_max, row_min = partial(np.max, axis=-1, keepdims=True), partial(np.min, axis
 #: Where each row is largest, (N, 1); of ties the first.
 argmax = partial(np.argmax, axis=-1, keepdims=True)
 #: Running sums along rows; arrays of one shape (…) as (…, M); arrays side by side along the last axis.
-cumsum, stack, concat = (
-    partial(np.cumsum, axis=-1),
-    partial(np.stack, axis=-1),
-    partial(np.concatenate, axis=-1),
-)
+cumsum, stack, concat = (partial(np.cumsum, axis=-1), partial(np.stack, axis=-1), partial(np.concatenate, axis=-1))
 #: From each row the values at its indices: x (N, K), index (N, J) → (N, J).
 take_along = partial(np.take_along_axis, axis=-1)
 

@@ -13,11 +13,7 @@ abs, isnan, where = torch.abs, torch.isnan, torch.where
 row_sum = partial(torch.sum, dim=-1, keepdim=True)
 row_max, row_min = partial(torch.amax, dim=-1, keepdim=True), partial(torch.amin, dim=-1, keepdim=True)
 argmax = partial(torch.argmax, dim=-1, keepdim=True)
-cumsum, stack, concat = (
-    partial(torch.cumsum, dim=-1),
-    partial(torch.stack, dim=-1),
-    partial(torch.cat, dim=-1),
-)
+cumsum, stack, concat = (partial(torch.cumsum, dim=-1), partial(torch.stack, dim=-1), partial(torch.cat, dim=-1))
 log_softmax, softmax = partial(torch.log_softmax, dim=-1), partial(torch.softmax, dim=-1)
 
 
@@ -32,11 +28,7 @@ def take(table: Tensor, index: Tensor) -> Tensor:
 
 
 def _tensor(value: Any, like: Tensor) -> Tensor:
-    return (
-        value
-        if isinstance(value, Tensor)
-        else torch.full((), float(value), dtype=like.dtype, device=like.device)
-    )
+    return value if isinstance(value, Tensor) else torch.full((), float(value), dtype=like.dtype, device=like.device)
 
 
 def maximum(x: Tensor, y: Any) -> Tensor:

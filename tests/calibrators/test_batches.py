@@ -20,9 +20,7 @@ from helpers import synthetic
 
 def cut(x: np.ndarray, y: np.ndarray, step: int = 330, **columns: np.ndarray) -> list[Batch]:
     return [
-        Batch(
-            x[a : a + step], "logits", y[a : a + step], a, **{k: v[a : a + step] for k, v in columns.items()}
-        )
+        Batch(x[a : a + step], "logits", y[a : a + step], a, **{k: v[a : a + step] for k, v in columns.items()})
         for a in range(0, len(x), step)
     ]
 
@@ -40,9 +38,7 @@ def test_a_sample_that_holds_all_rows_is_the_fit_in_memory() -> None:
         ("platt", {"weight": np.arange(500.0) % 3}),
         ("lece", {"groups": np.arange(500) // 5}),
     ):
-        whole = hcal.make_calibrator(name).fit(
-            x, y, columns.get("weight"), groups=columns.get("groups"), classes=None
-        )
+        whole = hcal.make_calibrator(name).fit(x, y, columns.get("weight"), groups=columns.get("groups"), classes=None)
         found = fit_batches(hcal.make_calibrator(name), iter(cut(x, y, **columns)))
         np.testing.assert_allclose(found.predict_proba(x), whole.predict_proba(x), rtol=0, atol=1e-12)
         assert found.info_["batches"] == {"rows": 500, "rows_used": 500, "words": "fitted on all 500 rows"}

@@ -47,8 +47,7 @@ def test_iso_is_that_of_scikit_learn(task: tuple[np.ndarray, ...]) -> None:
     z, y, z_new = task
     p, q = hcal.softmax(z), hcal.softmax(z_new)
     raw = np.stack(
-        [IsotonicRegression(out_of_bounds="clip").fit(p[:, k], y == k).predict(q[:, k]) for k in range(4)],
-        axis=1,
+        [IsotonicRegression(out_of_bounds="clip").fit(p[:, k], y == k).predict(q[:, k]) for k in range(4)], axis=1
     )
     raw /= raw.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(fit("iso", z, y, floor=0).predict_proba(z_new), raw, atol=1e-12)
@@ -75,9 +74,7 @@ def test_bbq_is_the_average_of_its_histograms(task: tuple[np.ndarray, ...]) -> N
             edges = np.linspace(0, 1, b + 1)
             values = np.array(
                 [
-                    (y[inside] == k).mean()
-                    if (inside := (p[:, k] >= lo) & (p[:, k] < hi)).any()
-                    else (lo + hi) / 2
+                    (y[inside] == k).mean() if (inside := (p[:, k] >= lo) & (p[:, k] < hi)).any() else (lo + hi) / 2
                     for lo, hi in pairwise(edges)
                 ]
             )

@@ -60,10 +60,7 @@ GOOD: dict[str, Any] = {
         ({"edges": np.array([0.1])}, r"'values' has shape \(3,\), declared is \(B\) with B = 2"),
         ({"values": np.array([0.0, 0.5, 1.5])}, r"'values' holds 1.5, declared are values in \[0, 1\]"),
         ({"matrix": np.zeros((3, 4))}, r"'matrix' has shape \(3, 4\)"),
-        (
-            {"matrix": np.zeros((3, 3), np.float32)},
-            "'matrix' has type float32, declared is an array of float64",
-        ),
+        ({"matrix": np.zeros((3, 3), np.float32)}, "'matrix' has type float32, declared is an array of float64"),
         ({"classes": np.array([0.0, 2.0])}, "'classes' has type float64"),
         ({"shape": "curve"}, "'shape' is 'curve', declared is one of"),
         ({"classes": None}, "'classes' is missing"),
@@ -164,9 +161,7 @@ def test_parameters_pass_through_json_and_are_checked() -> None:
         with pytest.raises(ValueError, match=f"parameter '{param}' of '{name}' cannot be"):
             check_params(get_calibrator(name), {param: value})
     fit_quietly(
-        hcal.make_calibrator("diag", hidden=(2,), max_iterations=np.int64(5), random_state=np.int64(3)),
-        LOGITS,
-        CODES,
+        hcal.make_calibrator("diag", hidden=(2,), max_iterations=np.int64(5), random_state=np.int64(3)), LOGITS, CODES
     )
 
 

@@ -65,9 +65,7 @@ def test_same_seed_same_result():
     logits, y = synthetic()
     for batch_size in (None, 64):
         one, two, other = (
-            quick(logits, y, maps=("monotonic-5",), batch_size=batch_size, random_state=s)[
-                "top_label"
-            ].map.table
+            quick(logits, y, maps=("monotonic-5",), batch_size=batch_size, random_state=s)["top_label"].map.table
             for s in (0, 0, 1)
         )
         np.testing.assert_array_equal(one, two)
@@ -103,9 +101,7 @@ def test_the_whole_object(tmp_path):
         warnings.simplefilter("ignore", CalibrationWarning)  # 30 epochs do not converge
         cal = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(logits, y, weight)
         copies = np.repeat(np.arange(300), weight.astype(int))
-        same = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(
-            logits[copies], y[copies]
-        )
+        same = hcal.HCalibrator(maps=FEW, epochs=30, select="score", random_state=3).fit(logits[copies], y[copies])
     np.testing.assert_allclose(cal.predict_proba(logits), same.predict_proba(logits), atol=1e-6)
     assert cal.preserves == "order"
     assert not cal.converged_
@@ -146,9 +142,9 @@ def test_both_references_of_the_piecewise_map():
     """Less the largest logit (the paper) and log-softmax (the published code) are different functions."""
     logits, y = synthetic()
     found = {
-        reference: train_candidates(
-            logits, y, ["piecewise-10"], settings=AdamSettings(epochs=20), reference=reference
-        )["top_label"]
+        reference: train_candidates(logits, y, ["piecewise-10"], settings=AdamSettings(epochs=20), reference=reference)[
+            "top_label"
+        ]
         for reference in ("largest", "log_softmax")
     }
     for reference, fitted in found.items():
@@ -204,9 +200,7 @@ def test_cifar10_resnet110_reproduces():
     cal, y_cal, test, y_test = load_task("cifar10_resnet110")
     values = {"top_label": [], "class_wise": []}
     for seed in range(5):
-        found = train_candidates(
-            cal.astype(np.float64), y_cal, PAPER_MAPS, select=tuple(values), random_state=seed
-        )
+        found = train_candidates(cal.astype(np.float64), y_cal, PAPER_MAPS, select=tuple(values), random_state=seed)
         for select, result in found.items():
             probs = np.exp(result.map(test.astype(np.float64)))
             assert metrics.accuracy(probs, y_test) == 0.9356

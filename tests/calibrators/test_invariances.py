@@ -152,9 +152,7 @@ def test_a_weight_of_k_is_k_copies(name: str) -> None:
         weighted = fit(name, logits, y, count)
         # Trained in float32; a search that is cut short; a scalar search that ends where rounding begins.
         tolerance = {"h": 1e-4, "gp": 1e-5, "ets": 1e-7, "softbin": 1e-7}.get(name, 1e-9)
-        np.testing.assert_allclose(
-            weighted.predict_proba(new), copies.predict_proba(new), rtol=0, atol=tolerance
-        )
+        np.testing.assert_allclose(weighted.predict_proba(new), copies.predict_proba(new), rtol=0, atol=tolerance)
 
 
 def test_weights_that_are_no_counts() -> None:
@@ -204,9 +202,7 @@ def test_groups_stay_in_one_fold() -> None:
     for name in ("ms", "dir", "lece", "diag", "dec"):
         params = {"hidden": (2,), "max_iterations": 30} if name == "diag" else {}
         alone, grouped = (
-            fit_quietly(
-                hcal.make_calibrator(name, **params), np.repeat(z, 3, axis=0), np.repeat(y, 3), groups=g
-            )
+            fit_quietly(hcal.make_calibrator(name, **params), np.repeat(z, 3, axis=0), np.repeat(y, 3), groups=g)
             for g in (None, groups)
         )
         assert np.isfinite(grouped.predict_proba(z)).all()

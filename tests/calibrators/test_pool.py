@@ -70,10 +70,7 @@ def test_left_out_rows_are_as_in_refits() -> None:
         keep = np.delete(np.arange(n), row)
         other = logistic(keep)
         eta = offset[row] + design[row] @ other.theta + other.terms[group[row]]
-        assert (
-            abs(whole.left_out[row] - eta)
-            < 0.1 * abs(eta - _in_sample(whole, offset, design, group)[row]) + 1e-3
-        )
+        assert abs(whole.left_out[row] - eta) < 0.1 * abs(eta - _in_sample(whole, offset, design, group)[row]) + 1e-3
         refit = regression.fit_matrix(z[keep], y[keep], np.ones(n - 1), np.array([0]), 3.0)
         said = refit.matrix @ z[row] + refit.bias
         np.testing.assert_allclose(softmax(matrix.left_out[row]), softmax(said), atol=5e-3)
@@ -100,9 +97,7 @@ def test_solutions_are_stationary() -> None:
         s = s - s.max(axis=1, keepdims=True)
         nll = np.log(np.exp(s).sum(axis=1)) - s[np.arange(200), y]
         off = matrix - np.diag(matrix.diagonal())
-        return float(
-            w @ nll + 4 * (((matrix.diagonal() - 1) ** 2).sum() + 3 * (off**2).sum() + (bias**2).sum())
-        )
+        return float(w @ nll + 4 * (((matrix.diagonal() - 1) ** 2).sum() + 3 * (off**2).sum() + (bias**2).sum()))
 
     rng = np.random.default_rng(2)
     at = loss(found.matrix, found.bias)
@@ -265,26 +260,16 @@ def test_few_rows_and_odd_ones() -> None:
     for k in (2, 3, 12):
         for n in (1, 2, 5, 30):
             z, y = draw(n, k, seed=n)
-            for data in (
-                (z, y),
-                (z, np.zeros(n, dtype=int)),
-                (np.zeros((n, k)), y),
-                (1e4 * z, y),
-                (1e-9 * z, y),
-            ):
+            for data in ((z, y), (z, np.zeros(n, dtype=int)), (np.zeros((n, k)), y), (1e4 * z, y), (1e-9 * z, y)):
                 p = fit(*data).predict_proba(data[0])
                 assert np.isfinite(p).all()
                 assert (p > 0).all()
                 np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-9)
     fresh, labels = draw(4000, 5, seed=9)
     before = -np.log(softmax(fresh)[np.arange(4000), labels]).mean()
-    for n, limit in (
-        (30, 1.15),
-        (100, 1.02),
-    ):  # the scores are good as they are: few rows must not spoil them
+    for n, limit in ((30, 1.15), (100, 1.02)):  # the scores are good as they are: few rows must not spoil them
         after = [
-            -np.log(fit(*draw(n, 5, seed=s)).predict_proba(fresh)[np.arange(4000), labels]).mean()
-            for s in range(5)
+            -np.log(fit(*draw(n, 5, seed=s)).predict_proba(fresh)[np.arange(4000), labels]).mean() for s in range(5)
         ]
         assert np.median(after) < limit * before
 
@@ -314,9 +299,7 @@ def test_rounding_moves_nothing() -> None:
             "noise": (fit(noisy, y, input=kind).predict_proba(z), 1e-3),
             "float32": (fit(z.astype(np.float32), y, input=kind).predict_proba(z.astype(np.float32)), 1e-3),
             "classes": (
-                fit(z[:, order], np.argsort(order)[y], input=kind).predict_proba(z[:, order])[
-                    :, np.argsort(order)
-                ],
+                fit(z[:, order], np.argsort(order)[y], input=kind).predict_proba(z[:, order])[:, np.argsort(order)],
                 1e-6,
             ),
             "rows": (fit(z[::-1], y[::-1], input=kind).predict_proba(z), 1e-9),
@@ -341,9 +324,7 @@ def test_the_kernel_keeps_the_top_class_to_the_last_bit() -> None:
     """Also where another class would overtake, where rounding ties the two, and in float32."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(3000, 4))
-    y = (z + np.array([0.0, 0.0, 0.0, 1.5]) + rng.gumbel(size=z.shape)).argmax(
-        axis=1
-    )  # class 3 is under-rated
+    y = (z + np.array([0.0, 0.0, 0.0, 1.5]) + rng.gumbel(size=z.shape)).argmax(axis=1)  # class 3 is under-rated
     cal = hcal.PooledCalibrator(preserve="accuracy").fit(z, y)
     free = hcal.PooledCalibrator(preserve=None).fit(z, y)
     assert (free.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).mean() > 0.1

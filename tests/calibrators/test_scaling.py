@@ -167,8 +167,7 @@ def test_diag_beats_temperature_scaling_where_the_truth_is_not_linear() -> None:
     held_y = (held_u + rng.gumbel(size=held_u.shape)).argmax(axis=1)
     held_z = np.sign(held_u) * np.abs(held_u) ** 2.5
     assert (
-        hcal.metrics.nll(diag.predict_proba(held_z), held_y)
-        < hcal.metrics.nll(ts.predict_proba(held_z), held_y) - 0.02
+        hcal.metrics.nll(diag.predict_proba(held_z), held_y) < hcal.metrics.nll(ts.predict_proba(held_z), held_y) - 0.02
     )
 
 
@@ -214,8 +213,7 @@ def test_lece_chooses_the_lowest_mean_held_out_nll() -> None:
     for fraction in lece.FRACTIONS:
         for threshold in lece.THRESHOLDS:
             held_out = [
-                hcal.metrics.nll(shift(p[held], p[rows], y[rows], fraction, threshold), y[held])
-                for rows, held in sides
+                hcal.metrics.nll(shift(p[held], p[rows], y[rows], fraction, threshold), y[held]) for rows, held in sides
             ]
             if np.mean(held_out) < best - 1e-12:
                 best, choice = float(np.mean(held_out)), (fraction, threshold)

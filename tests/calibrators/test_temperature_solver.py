@@ -86,9 +86,7 @@ def test_integer_weights_equal_repetition() -> None:
     z, y = synthetic(100)
     w = np.arange(100) % 4
     once = solve_temperature(z, y, w.astype(np.float64))
-    assert once.beta == pytest.approx(
-        solve_temperature(np.repeat(z, w, axis=0), np.repeat(y, w)).beta, rel=1e-10
-    )
+    assert once.beta == pytest.approx(solve_temperature(np.repeat(z, w, axis=0), np.repeat(y, w)).beta, rel=1e-10)
 
 
 def test_a_function_without_a_root_is_reported() -> None:

@@ -260,9 +260,7 @@ def test_nobody_is_told_to_collect_millions_of_rows() -> None:
     told = sentences.event_sentences(found, 0.0005)
     assert any("More rows than is practical would tell" in line for line in told)
     four = hcal.certify(np.full((40, 4), 0.25), np.arange(40) % 4)
-    assert any(
-        s.startswith("None of the 4 classes could be certified: too few rows.") for s in four.sentences
-    )
+    assert any(s.startswith("None of the 4 classes could be certified: too few rows.") for s in four.sentences)
 
 
 # -- rows of the fit ----------------------------------------------------------------------------------

@@ -36,9 +36,7 @@ def _rows(world: str, n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.nda
 def _numbers(event: certificates.EventCertificate) -> Iterator[str]:
     for name, value in event.to_dict().items():
         for part, inner in value.items() if isinstance(value, dict) else [("", value)]:
-            sample = (
-                [f"{x:.6g}" for x in inner[:: max(1, len(inner) // 9)]] if isinstance(inner, list) else inner
-            )
+            sample = [f"{x:.6g}" for x in inner[:: max(1, len(inner) // 9)]] if isinstance(inner, list) else inner
             yield f"  {name} {part} {f'{inner:.6g}' if isinstance(inner, float) else sample}"
     yield f"  rows needed {[event.rows_needed(bound) for bound in (0.1, 0.05, 0.02, 0.001)]}"
     for tails in (threshold_table(event.table, 0.05), risk_coverage(event.table, 0.05)):
@@ -74,9 +72,7 @@ def _lines() -> Iterator[str]:
 def test_everything_is_as_it_was() -> None:
     expected = EXPECTED.read_text(encoding="utf-8").splitlines()
     for now, before in zip("\n".join(_lines()).splitlines(), expected, strict=True):
-        words, numbers = (
-            [NUMBER.sub("#", line), [float(x) for x in NUMBER.findall(line)]] for line in (now, before)
-        )
+        words, numbers = ([NUMBER.sub("#", line), [float(x) for x in NUMBER.findall(line)]] for line in (now, before))
         assert words[0] == numbers[0]
         assert words[1] == pytest.approx(numbers[1], rel=1e-4, abs=2e-6), before
 

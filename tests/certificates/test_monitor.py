@@ -25,9 +25,7 @@ def _stream(n: int, k: int, world: str, seed: int = 0) -> tuple[np.ndarray, np.n
 @pytest.mark.parametrize("family", ["top-label", "class-wise"])
 def test_every_bet_is_fair_or_worse_within_the_tolerance(family: str, tolerance: float) -> None:
     p = np.concatenate([np.linspace(0, 1, 101), [1e-9, 1 - 1e-9]])
-    won, lost = (
-        np.exp(log_payoffs(p, np.full(len(p), c), FAMILIES[family], tolerance)) for c in (True, False)
-    )
+    won, lost = (np.exp(log_payoffs(p, np.full(len(p), c), FAMILIES[family], tolerance)) for c in (True, False))
     for off in (-tolerance, 0.0, tolerance):
         q = np.clip(p + off, 0, 1)[:, None]
         assert (q * won + (1 - q) * lost <= 1 + 1e-9).all()

@@ -86,12 +86,8 @@ def test_the_watch_names_the_class_whatever_the_order_of_columns(tmp_path: Path)
     names = np.array(["ant", "bee", "cat"])
     for name, columns, rows in (("mon", "ant,bee,cat", slice(600)), ("tue", "cat,ant,bee", slice(600, None))):
         order = [names.tolist().index(c) for c in columns.split(",")]
-        lines = [
-            f"{','.join(map(str, row[order]))},{names[k]}" for row, k in zip(p[rows], y[rows], strict=True)
-        ]
-        (tmp_path / f"{name}.csv").write_text(
-            "\n".join([f"probs_{columns.replace(',', ',probs_')},label", *lines])
-        )
+        lines = [f"{','.join(map(str, row[order]))},{names[k]}" for row, k in zip(p[rows], y[rows], strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"probs_{columns.replace(',', ',probs_')},label", *lines]))
     files = (tmp_path / "mon.csv", tmp_path / "tue.csv")
     found = json.loads(
         _run("watch", *files, "--input", "probs", "--label", "label", "--tolerance", "0", "--json", code=3)
@@ -109,13 +105,9 @@ def test_how_many_rows_would_tell_is_one_number_everywhere(k: int, tmp_path: Pat
     file, model = tmp_path / "test.npz", tmp_path / "m.hcal"
     hcal.save(hcal.make_calibrator("ts").fit(logits_cal, y_cal), model)
     np.savez(file, logits=logits, y=y, site=np.arange(400) % 3)
-    said = [
-        _run("certify", file, "--model", model, *more) for more in ((), ("--group", "site"))
-    ]  # and a gain
+    said = [_run("certify", file, "--model", model, *more) for more in ((), ("--group", "site"))]  # and a gain
     report = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
     said += ["\n".join([*report["sentences"], *report["chips"].values()]), (tmp_path / "r.html").read_text()]
-    found = [
-        set(re.findall(r"[Aa]bout ([\d,]+) (?:labelled )?rows", " ".join(text.split()))) for text in said
-    ]
+    found = [set(re.findall(r"[Aa]bout ([\d,]+) (?:labelled )?rows", " ".join(text.split()))) for text in said]
     assert len(found[0]) == 1
     assert all(each == found[0] for each in found), found

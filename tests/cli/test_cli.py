@@ -61,28 +61,9 @@ def test_fit_reads_the_calibration_part_and_says_what_it_did(task: Path) -> None
 def test_a_fit_loads_nothing_that_it_does_not_use(task: Path) -> None:
     """A missing attribute of a fitted calibrator once imported scikit-learn, pandas and scipy.stats: 1 s."""
     code = "import sys; sys.argv[0] = 'hcal'\nfrom hcal.cli.app import app\ntry: app()\nexcept SystemExit: pass\n"
-    command = [
-        sys.executable,
-        "-c",
-        f"{code}print(*sys.modules)",
-        "fit",
-        task,
-        "-o",
-        task.with_name("m.hcal"),
-        "-q",
-    ]
+    command = [sys.executable, "-c", f"{code}print(*sys.modules)", "fit", task, "-o", task.with_name("m.hcal"), "-q"]
     loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-    heavy = {
-        "sklearn",
-        "pandas",
-        "pyarrow",
-        "torch",
-        "matplotlib",
-        "numba",
-        "scipy.stats",
-        "joblib",
-        "jinja2",
-    }
+    heavy = {"sklearn", "pandas", "pyarrow", "torch", "matplotlib", "numba", "scipy.stats", "joblib", "jinja2"}
     assert loaded & heavy == set()
 
 
@@ -206,11 +187,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
     "no such file": (("fit", "none.npz", "-o", "m.hcal"), 1, "error: no such file: none.npz"),
     "no such folder": (("fit", "task.npz", "-o", "no/m.hcal"), 1, "error: no such directory: no"),
     "unknown method": (("fit", "task.npz", "-o", "m", "--method", "x"), 1, "unknown calibrator 'x'; valid"),
-    "unknown type": (
-        ("fit", "a.docx", "-o", "m"),
-        1,
-        "error: cannot read a.docx: the types are .csv, .feather",
-    ),
+    "unknown type": (("fit", "a.docx", "-o", "m"), 1, "error: cannot read a.docx: the types are .csv, .feather"),
     "unknown metric": (("evaluate", "task.npz", "--metrics", "x"), 1, "unknown metric 'x'"),
     "unknown output": (("apply", "model.hcal", "task.npz", "-o", "p.doc"), 1, "cannot write p.doc"),
     "not a model": (("apply", "task.npz", "task.npz", "-o", "p.npz"), 1, "is not an hcal model file"),
@@ -225,9 +202,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int, str]] = {
 }
 
 
-def test_errors_are_one_sentence_with_an_exit_code(
-    task: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_one_sentence_with_an_exit_code(task: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(task.parent)
     np.savez("bare.npz", logits=np.zeros((2, 4)))
     np.savez("nan.npz", logits=np.array([[0, 1], [np.nan, 1]]), y=[0, 1])
@@ -299,18 +274,7 @@ def test_quiet_is_quiet(command: str, task: Path, model: Path) -> None:
 
 def test_help_explains_each_command_in_a_line() -> None:
     text = run("--help").output
-    for command in (
-        "fit",
-        "apply",
-        "info",
-        "export",
-        "evaluate",
-        "report",
-        "certify",
-        "compare",
-        "watch",
-        "demo",
-    ):
+    for command in ("fit", "apply", "info", "export", "evaluate", "report", "certify", "compare", "watch", "demo"):
         assert f"│ {command} " in text
 
 
@@ -337,9 +301,7 @@ def test_the_installed_command_runs_and_completes() -> None:
 
 @pytest.mark.slow
 def test_python_dash_m_is_the_same_command() -> None:
-    got = subprocess.run(
-        [sys.executable, "-m", "hcal", "--version"], capture_output=True, text=True, check=True
-    )
+    got = subprocess.run([sys.executable, "-m", "hcal", "--version"], capture_output=True, text=True, check=True)
     assert got.stdout == f"hcal {hcal.__version__}\n"
 
 

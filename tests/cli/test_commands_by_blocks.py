@@ -67,15 +67,9 @@ def test_evaluate_certify_fit_and_report_by_blocks(folder: Path, tmp_path: Path)
     assert blocks["argmax_changed"] == whole["argmax_changed"]
     told = json.loads(run("certify", folder / "whole.npz", "--batch-rows", 300, "--json"))
     assert told["n"] == N
-    for name, options in (
-        ("whole", ()),
-        ("blocks", ("--batch-rows", 777)),
-        ("sample", ("--sample-rows", 1500)),
-    ):
+    for name, options in (("whole", ()), ("blocks", ("--batch-rows", 777)), ("sample", ("--sample-rows", 1500))):
         found = json.loads(
-            run(
-                "fit", folder / "parts", "--method", "ts", "-o", tmp_path / f"{name}.hcal", *options, "--json"
-            )
+            run("fit", folder / "parts", "--method", "ts", "-o", tmp_path / f"{name}.hcal", *options, "--json")
         )
         assert found["rows"] == N
     one, two = (hcal.load(tmp_path / f"{name}.hcal").info_["temperature"] for name in ("whole", "blocks"))

@@ -34,9 +34,7 @@ def test_demo_writes_files_that_the_other_commands_read(tmp_path: Path) -> None:
     assert sorted(p.name for p in out.iterdir()) == sorted(found["files"])
     assert {"digits.npz", "model.hcal", "reliability.png"} <= set(found["files"])
     assert (out / "reliability.png").read_bytes().startswith(b"\x89PNG")
-    again = CliRunner().invoke(
-        app, ["evaluate", str(out / "digits.npz"), "--model", str(out / "model.hcal"), "--json"]
-    )
+    again = CliRunner().invoke(app, ["evaluate", str(out / "digits.npz"), "--model", str(out / "model.hcal"), "--json"])
     measured = json.loads(again.stdout)
     assert measured["metrics"]["ece_ew"] == pytest.approx(found["after"]["ece_ew"])
 

@@ -73,18 +73,13 @@ def test_a_signal_while_writing_leaves_the_old_output(
         assert not [p.name for p in folder.iterdir() if p.name.startswith(f".{output.name}")]
 
 
-@pytest.mark.parametrize(
-    "output",
-    ["m.hcal", "p.csv", *map(slow, ["p.npz", "p.npy", "p.parquet", "r.html"])],
-)
+@pytest.mark.parametrize("output", ["m.hcal", "p.csv", *map(slow, ["p.npz", "p.npy", "p.parquet", "r.html"])])
 def test_a_full_disk_is_one_line_and_leaves_the_old_output(folder: Path, output: str) -> None:
     """No file may grow beyond 256 bytes: what a full disk is, without one."""
     command = {"m.hcal": "fit", "r.html": "report"}.get(output, "apply")
     (folder / output).write_text("old")
     code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256))"
-    process = start(
-        folder, *command_of(command, output), "-q", code=code, env={**os.environ, "NUMBA_CACHE_DIR": ""}
-    )
+    process = start(folder, *command_of(command, output), "-q", code=code, env={**os.environ, "NUMBA_CACHE_DIR": ""})
     _, err = process.communicate()
     assert process.returncode == 1
     assert "bug in hcal" not in err
@@ -152,9 +147,7 @@ def test_a_closed_pipe_keeps_the_output(folder: Path, command: str, options: tup
 
 
 def test_json_without_standard_output(folder: Path) -> None:
-    process = start(
-        folder, "evaluate", "task.npz", "--metrics", "nll", "--json", code="import sys; sys.stdout = None"
-    )
+    process = start(folder, "evaluate", "task.npz", "--metrics", "nll", "--json", code="import sys; sys.stdout = None")
     _, err = process.communicate()
     assert process.returncode == 1
     assert_one_line(err, "error: standard output is closed")

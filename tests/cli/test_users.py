@@ -162,18 +162,7 @@ def test_compare_many_tasks_resumes_and_prints_tables(tmp_path: Path) -> None:
         (a, ya), (b, yb) = synthetic(150, seed=i), synthetic(150, seed=i + 5)
         np.savez(tasks / f"t{i}.npz", logits_cal=a, y_cal=ya, logits_test=b, y_test=yb)
     results = tmp_path / "r.csv"
-    asked = (
-        "compare",
-        tasks,
-        "--methods",
-        "ts,platt",
-        "--metrics",
-        "nll,brier",
-        "--jobs",
-        1,
-        "--out",
-        results,
-    )
+    asked = ("compare", tasks, "--methods", "ts,platt", "--metrics", "nll,brier", "--jobs", 1, "--out", results)
     first = run(*asked).stdout
     assert "platt" in first
     lines = results.read_text().count("\n")
@@ -272,9 +261,7 @@ def test_export_from_the_command_line(tmp_path: Path) -> None:
     scope: dict = {}
     run("export", model, "-o", tmp_path / "m.py")
     exec((tmp_path / "m.py").read_text(), scope)
-    np.testing.assert_allclose(
-        scope["predict_proba"](logits), hcal.load(model).predict_proba(logits), atol=1e-12
-    )
+    np.testing.assert_allclose(scope["predict_proba"](logits), hcal.load(model).predict_proba(logits), atol=1e-12)
 
 
 def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
@@ -289,10 +276,7 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
     y = (rng.random(400) < 1 / (1 + np.exp(-z))).astype(int)
     p = 1 / (1 + np.exp(-2 * z))
     two, names = np.stack([1 - p, p], axis=1), np.array(["well", "sick"])[y]
-    of_probs, three = (
-        hcal.make_calibrator("ts", input="probs"),
-        hcal.make_calibrator("ts").fit(*synthetic(90, 3)),
-    )
+    of_probs, three = (hcal.make_calibrator("ts", input="probs"), hcal.make_calibrator("ts").fit(*synthetic(90, 3)))
     wrapper = CalibratedClassifier(GaussianNB(), method="ts")
     frame, labels = pd.DataFrame({"a": z}), pd.Series(names, name="target", dtype=object)
     missing = labels.where(np.arange(400) > 1)
@@ -300,39 +284,18 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", probs=100 * two, y=y)
     assert "--unit percent" in run("evaluate", tmp_path / "a.npz", code=1).stderr
     cases: list[tuple[Any, str]] = [
-        (
-            lambda: of_probs.fit(100 * two, y),
-            "probs sum to 100 in every row, so they are per cent: divide by 100",
-        ),
-        (
-            lambda: of_probs.fit(100 * p, y),
-            "is P\\(class 1\\), from 0 to 1, and row .* per cent, divide by 100",
-        ),
+        (lambda: of_probs.fit(100 * two, y), "probs sum to 100 in every row, so they are per cent: divide by 100"),
+        (lambda: of_probs.fit(100 * p, y), "is P\\(class 1\\), from 0 to 1, and row .* per cent, divide by 100"),
         (lambda: hcal.make_calibrator("ts").fit(100 * two, y), "logits look like per cent .* divide by 100"),
         (lambda: hcal.evaluate(z, y), 'P\\(class 1\\), from 0 to 1, .* logits, say input="logits"'),
-        (
-            lambda: of_probs.fit(pd.Series(p), labels),
-            "classes=\\[…\\].* of one score a row, the second is its class",
-        ),
-        (
-            lambda: three.predict_proba(z[:3]),
-            "one number a row, shape \\(3,\\), .* for a single row \\(1, 3\\)",
-        ),
+        (lambda: of_probs.fit(pd.Series(p), labels), "classes=\\[…\\].* of one score a row, the second is its class"),
+        (lambda: three.predict_proba(z[:3]), "one number a row, shape \\(3,\\), .* for a single row \\(1, 3\\)"),
         (lambda: hcal.save(wrapped, tmp_path / "m.hcal"), "CalibratedClassifier: save its calibrator_"),
-        (
-            lambda: hcal.reliability(two, y, binning="corp")[1],
-            "one curve, of the class 1: take \\[0\\]; level='class",
-        ),
-        (
-            lambda: of_probs.fit(p, y + 0.5),
-            "5, which is no class; hcal does no regression, .* MAPIE or crepes",
-        ),
+        (lambda: hcal.reliability(two, y, binning="corp")[1], "one curve, of the class 1: take \\[0\\]; level='class"),
+        (lambda: of_probs.fit(p, y + 0.5), "5, which is no class; hcal does no regression, .* MAPIE or crepes"),
         (lambda: wrapper.fit(frame, z), "y holds fractions, .* hcal does no regression, .* MAPIE or crepes"),
         (lambda: wrapper.fit(frame, missing), "the column 'target' of labels has no label in 2 of 400 rows"),
-        (
-            lambda: wrapper.fit(frame, missing.to_frame()),
-            "the column 'target' of labels has no label in 2 of 400",
-        ),
+        (lambda: wrapper.fit(frame, missing.to_frame()), "the column 'target' of labels has no label in 2 of 400"),
     ]
     for call, words in cases:
         with pytest.raises((ValueError, TypeError, IndexError), match=words):
@@ -343,11 +306,7 @@ def test_messages_say_what_is_true_and_what_to_do(tmp_path: Path) -> None:
 
 
 def test_swapped_class_names_are_noticed(tmp_path: Path) -> None:
-    cal, new, model = (
-        two_classes(tmp_path / "a.csv", 0),
-        two_classes(tmp_path / "b.csv", 1),
-        tmp_path / "m.hcal",
-    )
+    cal, new, model = (two_classes(tmp_path / "a.csv", 0), two_classes(tmp_path / "b.csv", 1), tmp_path / "m.hcal")
     run("fit", cal, "--scores", "p_*", "--label", "y", "--method", "platt", "-o", model, "-q")
     new.write_text(new.read_text().replace("p_well,p_sick", "p_sick,p_well"))  # the names, not the numbers
     found = json.loads(run("evaluate", new, "--model", model, "--metrics", "accuracy", "--json").stdout)

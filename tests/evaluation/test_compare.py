@@ -110,10 +110,7 @@ def test_folds_do_not_favour_flexible_methods() -> None:
     """Folds dealt along labels repeat their noise: isotonic regression then beat the temperature that was true."""
     for seed in range(2):
         z, y = synthetic(800, 3, scale=2.0, seed=seed)
-        assert (
-            hcal.compare(z, y, folds=5, methods=["ts", "iso"], metrics=["nll"], resamples=0).best("nll")
-            == "ts"
-        )
+        assert hcal.compare(z, y, folds=5, methods=["ts", "iso"], metrics=["nll"], resamples=0).best("nll") == "ts"
 
 
 def test_folds_predict_every_row_unseen(task: tuple[np.ndarray, ...]) -> None:
@@ -176,9 +173,7 @@ def test_differences_are_paired_and_corrected_by_holm(task: tuple[np.ndarray, ..
     z, y, z_test, y_test = task
     p = hcal.make_calibrator("ts").fit(z, y).predict_proba(z_test)
     rows = np.log(p[np.arange(500), y_test]) - np.log(hcal.softmax(z_test)[np.arange(500), y_test])
-    assert found["uncal"].high - found["uncal"].change == pytest.approx(
-        1.96 * rows.std() / np.sqrt(500), rel=0.35
-    )
+    assert found["uncal"].high - found["uncal"].change == pytest.approx(1.96 * rows.std() / np.sqrt(500), rel=0.35)
     assert table["a"]["phi"] == pytest.approx(rows.mean())
     assert holm({"a": 0.5, "b": 0.001, "c": 0.02}) == {"b": 0.003, "c": 0.04, "a": 0.5}
 
@@ -233,9 +228,7 @@ def test_cells_can_be_run_and_brought_together_by_hand(task: tuple[np.ndarray, .
     assert Comparison(cells, ["ks"])["ts"] == hcal.compare(*task, methods=["ts"], metrics=["ks"])["ts"]
 
 
-def test_progress_bar_goes_to_standard_error(
-    task: tuple[np.ndarray, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_bar_goes_to_standard_error(task: tuple[np.ndarray, ...], capsys: pytest.CaptureFixture[str]) -> None:
     hcal.compare(*task, methods=["ts"], progress=True)
     assert capsys.readouterr().out == ""
 
@@ -252,11 +245,7 @@ def test_bad_calls_say_why(task: tuple[np.ndarray, ...]) -> None:
         ((z, y), {}, "give a test part"),
         ((z, y, z_test), {}, "belong together"),
         ((z, y, z_test[:, :2], np.zeros(len(z_test), dtype=int)), {}, "has 2 classes"),
-        (
-            (z, y),
-            {"folds": 3, "groups": np.zeros(len(y))},
-            "folds must lie in 2..1, the number of rows or groups",
-        ),
+        ((z, y), {"folds": 3, "groups": np.zeros(len(y))}, "folds must lie in 2..1, the number of rows or groups"),
     ):
         with pytest.raises(ValueError, match=message):
             hcal.compare(*arguments, **options)

@@ -101,9 +101,7 @@ def test_bad_options_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             hcal.reliability(P, Y, **options)
-    with pytest.raises(
-        IndexError, match=r"one curve, of the class 1: take \[0\]; level='class-wise' has one"
-    ):
+    with pytest.raises(IndexError, match=r"one curve, of the class 1: take \[0\]; level='class-wise' has one"):
         hcal.reliability([0.2, 0.8], [0, 1], binning="corp")[1]
 
 

@@ -140,9 +140,7 @@ def draw_case(number: int, seed: int = 0) -> Case:
         return list(table)[rng.integers(len(table))]
 
     method = one_of(methods)
-    weighted = (
-        hcal.calibrators.get_calibrator(method).weighted and method != "h"
-    )  # h takes whole weights alone
+    weighted = hcal.calibrators.get_calibrator(method).weighted and method != "h"  # h takes whole weights alone
     return Case(
         method,
         int(one_of([1, 2, 3, 5, 10, 40])),
@@ -165,9 +163,7 @@ def _scores(case: Case, rng: np.random.Generator, n: int) -> tuple[np.ndarray, A
         p = hcal.softmax(np.clip(z, -1e300, 1e300))  # saturates: exact zeros and ones
         given = p if case.kind == "probs" else np.log(p)
     # Narrow floats and integers cannot hold rows that sum to 1: other strides only.
-    form = (
-        case.form if case.form in ("plain", "column-major", "reversed twice", "every other row") else "plain"
-    )
+    form = case.form if case.form in ("plain", "column-major", "reversed twice", "every other row") else "plain"
     return z, FORMS[form](given)
 
 

@@ -35,37 +35,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "gp": {"inducing": 4, "samples": 10, "max_iterations": 5},
 }  # fmt: skip
 NUMBERS = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1.0, 1e-320, 1e-30, 1e15, 1e100, 1e290, 1e300, -1e300, 1.7e308]
-VALUES: list[Any] = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2,
-    3,
-    2**40,
-    10**30,
-    0.5,
-    1e300,
-    float("nan"),
-    float("inf"),
-    "",
-    "x",
-]
-VALUES += [
-    [],
-    [1],
-    {},
-    {"a": 1},
-    ["x"],
-    [[[[1]]]],
-    "order",
-    "probs",
-    "logits",
-    [0.1, 2.0],
-    "\x1b[31m",
-    "y" * 20_000,
-]
+VALUES: list[Any] = [None, True, -1, 0, 1, 2, 3, 2**40, 10**30, 0.5, 1e300, float("nan"), float("inf"), "", "x"]
+VALUES += [[], [1], {}, {"a": 1}, ["x"], [[[[1]]]], "order", "probs", "logits", [0.1, 2.0], "\x1b[31m", "y" * 20_000]
 
 
 def originals() -> list[bytes]:
@@ -98,9 +69,7 @@ def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
     length = int.from_bytes(content[:8], "little")
     header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["hcal"])
     arrays = dict(to_arrays(content))
-    part = str(
-        rng.choice(["header", "info", "params", "scores", "request", "map", "array", "array", "array"])
-    )
+    part = str(rng.choice(["header", "info", "params", "scores", "request", "map", "array", "array", "array"]))
     if part == "array":
         _array(arrays, rng)
     elif part == "header":
@@ -139,9 +108,7 @@ def _array(arrays: dict[str, Any], rng: Rng) -> None:
     elif kind == 1:
         arrays[str(rng.choice(["extra", "", "map.beta", "é" * 50]))] = np.zeros(3)
     elif kind == 2:
-        arrays[name] = np.resize(
-            a if a.size else np.zeros(1), int(rng.choice([0, 1, 7, a.size + 1, 100_000]))
-        )
+        arrays[name] = np.resize(a if a.size else np.zeros(1), int(rng.choice([0, 1, 7, a.size + 1, 100_000])))
     elif kind == 3:
         arrays[name] = a.astype(str(rng.choice(["float32", "int64", "uint8", "bool"])))
     elif kind == 4:
@@ -248,9 +215,7 @@ def run(count: int, seed: int) -> tuple[Counter[str], list[str]]:
             known = verdict in ("predicts", "refused")
             happened[f"{kind} {verdict if known else 'FAILED'}"] += 1
             if not known:
-                failures.append(
-                    f"case {number} ({kind}, {hcal.list_calibrators()[number % len(whole)]}): {verdict}"
-                )
+                failures.append(f"case {number} ({kind}, {hcal.list_calibrators()[number % len(whole)]}): {verdict}")
     worker.stop()
     return happened, failures
 

@@ -190,9 +190,7 @@ def check_evaluate(case: Case, rng: np.random.Generator) -> None:
     ci = float(rng.choice([0.5, 0.95])) if rng.random() < 0.3 else None
     baseline = case.probs[::-1].copy() if rng.random() < 0.3 else None
     names = [m for m in METRICS if takes(m, case)]
-    result = hcal.evaluate(
-        case.probs, case.y, names, ci, sample_weight=case.weight, baseline=baseline, n_resamples=20
-    )
+    result = hcal.evaluate(case.probs, case.y, names, ci, sample_weight=case.weight, baseline=baseline, n_resamples=20)
     assert list(result.to_dict()) == names
     for name in names:
         plain = METRICS[name].function(case.probs, case.y, sample_weight=case.weight)

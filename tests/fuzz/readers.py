@@ -107,11 +107,7 @@ SEEDS: dict[str, list[Maker]] = {
         lambda: _csv("logits_0,logits_1,logits_2,logits_3,logits_4,y"),
         lambda: _csv("logits_a,logits_b,logits_c,logits_d,logits_e,y"),
     ],
-    ".parquet": [
-        lambda: _parquet("snappy", False),
-        lambda: _parquet("zstd", True),
-        lambda: _parquet("none", True),
-    ],
+    ".parquet": [lambda: _parquet("snappy", False), lambda: _parquet("zstd", True), lambda: _parquet("none", True)],
     ".feather": [lambda: _feather("uncompressed"), lambda: _feather("zstd")],
     ".jsonl": [lambda: _jsonl(True), lambda: _jsonl(False)],
     ".p": [
@@ -121,15 +117,7 @@ SEEDS: dict[str, list[Maker]] = {
         lambda: lzma.compress(_pickled(4)),
     ],
 }
-_INTERESTING = [
-    0,
-    1,
-    2,
-    7,
-    8,
-    *(2**k for k in (7, 15, 31, 40, 62, 63)),
-    *(2**k - 1 for k in (16, 31, 32, 64)),
-]
+_INTERESTING = [0, 1, 2, 7, 8, *(2**k for k in (7, 15, 31, 40, 62, 63)), *(2**k - 1 for k in (16, 31, 32, 64))]
 
 
 def mutate(data: bytes, rng: np.random.Generator) -> bytes:
@@ -206,9 +194,7 @@ def judge(path: Path) -> str:
         verdict = "read"
     except (ValueError, OSError) as error:
         text = str(error)
-        problem = (
-            "" if "\n" not in text and len(text) < 600 and path.name in text else f"message {text[:300]!r}"
-        )
+        problem = "" if "\n" not in text and len(text) < 600 and path.name in text else f"message {text[:300]!r}"
         verdict = "refused"
     except Exception as error:
         problem, verdict = f"{type(error).__name__}: {str(error)[:200]}", "failed"
@@ -272,9 +258,7 @@ class Worker:
         self.here.close()
 
 
-def run(
-    count: int, seed: int, keep: Path, formats: list[str] | None = None
-) -> tuple[Counter[str], list[str]]:
+def run(count: int, seed: int, keep: Path, formats: list[str] | None = None) -> tuple[Counter[str], list[str]]:
     """Read ``count`` mutated files; return what happened, and the failures, whose files lie in ``keep``."""
     rng = np.random.default_rng(seed)
     suffixes = list(SEEDS)
@@ -301,9 +285,7 @@ def run(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="where failing files go")

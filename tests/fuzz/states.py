@@ -19,25 +19,7 @@ import numpy as np
 
 import hcal
 
-VALUES = (
-    None,
-    True,
-    -1,
-    0,
-    3,
-    2.5,
-    -0.5,
-    1e308,
-    1e-320,
-    2**70,
-    "",
-    "x",
-    "\x1b[31m",
-    [],
-    {},
-    [[1]],
-    {"row": 1},
-)
+VALUES = (None, True, -1, 0, 3, 2.5, -0.5, 1e308, 1e-320, 2**70, "", "x", "\x1b[31m", [], {}, [[1]], {"row": 1})
 
 
 def tamper(state: dict[str, Any], rng: np.random.Generator) -> str:
@@ -89,9 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rng, found = np.random.default_rng(0), 0
     p = rng.dirichlet([1, 1, 1], size=300)
     y = (p.cumsum(1) > rng.random((300, 1))).argmax(1)
-    state = (
-        hcal.Monitor().update(p, y, name="a.csv", digest="1", date="2026-01-01").update(p, (y + 1) % 3).state
-    )
+    state = hcal.Monitor().update(p, y, name="a.csv", digest="1", date="2026-01-01").update(p, (y + 1) % 3).state
     path = Path(tempfile.mkdtemp()) / "state.json"
     for number in range(given.count):
         path.write_text(tamper(state, np.random.default_rng([given.seed, number])))

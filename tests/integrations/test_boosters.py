@@ -19,13 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import hcal
-from hcal.integrations.sklearn import (
-    CalibratedClassifier,
-    CalibrationDisplay,
-    Scorer,
-    raw_margins,
-    score_function,
-)
+from hcal.integrations.sklearn import CalibratedClassifier, CalibrationDisplay, Scorer, raw_margins, score_function
 
 mpl.use("Agg")
 X, CODES = make_classification(900, 8, n_informative=5, n_classes=3, random_state=0)
@@ -105,9 +99,7 @@ def test_catboost_and_others_are_asked_in_their_own_words(monkeypatch) -> None:
             raise AssertionError("the margins are there")
 
     CatBoostClassifier.__module__ = "catboost"
-    np.testing.assert_array_equal(
-        raw_margins(CatBoostClassifier(), X), np.stack([0 * X[:, 0], X[:, 0]], axis=1)
-    )
+    np.testing.assert_array_equal(raw_margins(CatBoostClassifier(), X), np.stack([0 * X[:, 0], X[:, 0]], axis=1))
     svm = SVC().fit(X, CODES)
     np.testing.assert_array_equal(raw_margins(svm, X), svm.decision_function(X))
     with pytest.raises(ValueError, match="object has no raw scores"):
@@ -134,9 +126,7 @@ def test_scorers_work_where_scikit_learn_takes_one() -> None:
     for y in (NAMES, BINARY):
         theirs = cross_val_score(LogisticRegression(), X, y, cv=3, scoring="neg_log_loss")
         np.testing.assert_allclose(cross_val_score(LogisticRegression(), X, y, cv=3, scoring=scorer), theirs)
-        np.testing.assert_allclose(
-            cross_val_score(LogisticRegression(), X, y, cv=3, scoring=Scorer("nll")), theirs
-        )
+        np.testing.assert_allclose(cross_val_score(LogisticRegression(), X, y, cv=3, scoring=Scorer("nll")), theirs)
 
 
 def test_scorers_name_what_is_wrong() -> None:
@@ -175,9 +165,7 @@ def test_the_display_of_more_classes_shows_the_predicted_one(strategy: str) -> N
     axes = plt.subplots()[1]
     display = CalibrationDisplay.from_estimator(model, X, NAMES, strategy=strategy, ax=axes)
     assert display.ax_ is axes
-    assert display.curve.binning == {"uniform": "equal-width", "quantile": "equal-mass"}.get(
-        strategy, strategy
-    )
+    assert display.curve.binning == {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
     with pytest.raises(ValueError, match="pos_label is for two classes"):
         CalibrationDisplay.from_estimator(model, X, NAMES, pos_label="cat")
     plt.close("all")

@@ -174,10 +174,7 @@ def test_commands_on_a_cluster_say_what_they_say_here(
     ],
 )
 def test_errors_are_one_line(call: Any, said: str) -> None:
-    with (
-        dask.config.set(scheduler="synchronous"),
-        pytest.raises((ValueError, TypeError, OSError), match=said),
-    ):
+    with dask.config.set(scheduler="synchronous"), pytest.raises((ValueError, TypeError, OSError), match=said):
         call(*_arrays())
 
 

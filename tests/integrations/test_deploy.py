@@ -80,9 +80,7 @@ def run_onnx(path, x: np.ndarray) -> np.ndarray:
     return session.run(None, {session.get_inputs()[0].name: x})[0]
 
 
-@pytest.mark.parametrize(
-    "name", ["ts", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pool", "iso", "platt"))]
-)
+@pytest.mark.parametrize("name", ["ts", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pool", "iso", "platt"))])
 def test_onnx_is_what_predict_proba_gives(name, fitted, tmp_path) -> None:
     z = synthetic(500, 4, seed=5)[0].astype(np.float32)
     cal, path = fitted[name, 4], tmp_path / f"{name}.onnx"
@@ -132,9 +130,7 @@ def test_numpy_and_torch_are_one_formula(fitted) -> None:
     for (name, k), cal in fitted.items():
         z = synthetic(200, k, seed=7)[0]
         module = MapModule(cal.prediction_, torch.float64)
-        np.testing.assert_allclose(
-            module(torch.from_numpy(z)).numpy(), cal.predict_proba(z), atol=1e-11, err_msg=name
-        )
+        np.testing.assert_allclose(module(torch.from_numpy(z)).numpy(), cal.predict_proba(z), atol=1e-11, err_msg=name)
 
 
 def test_the_python_file_and_the_json_predict_the_same(fitted, tmp_path) -> None:
@@ -169,9 +165,7 @@ def test_ten_lines_that_read_the_json(fitted, tmp_path) -> None:
 def test_the_python_file_needs_numpy_alone(fitted, tmp_path) -> None:
     hcal.export(fitted["pool", 4], tmp_path / "model.py")
     code = "import sys, model; print(model.predict_proba([[0, 1, 2, 3]]).shape, 'hcal' in sys.modules)"
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "(1, 4) False"
 
 

@@ -167,9 +167,7 @@ def test_ragged_lists_are_measured_as_they_are(tmp_path) -> None:
     assert hcal.evaluate(scores, y, ["nll"], input="logits")["nll"] == pytest.approx(
         hcal.metrics.nll(cal.uncalibrated(scores), y)
     )
-    np.testing.assert_array_equal(
-        hcal.reliability(ragged, y)[0].observed, hcal.reliability(array, y)[0].observed
-    )
+    np.testing.assert_array_equal(hcal.reliability(ragged, y)[0].observed, hcal.reliability(array, y)[0].observed)
     assert hcal.metrics.ece_ew(ragged, y) == hcal.metrics.ece_ew(array, y)
     page = hcal.reporting.build_report(scores, y, cal)
     assert "Multiple choice" in page

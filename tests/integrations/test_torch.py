@@ -47,9 +47,7 @@ def test_dtype_goes_through_and_the_argmax_stays(ts, default) -> None:
                     np.testing.assert_allclose(wide, cal.predict_proba(x.double().numpy()), atol=atol)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::FutureWarning"
-)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::FutureWarning")
 def test_every_way_that_torch_runs_a_module(default) -> None:
     module = CalibratedModule(nn.Linear(3, 4), default).eval()
     x, other = torch.randn(7, 3), torch.randn(11, 3)

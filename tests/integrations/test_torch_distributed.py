@@ -81,11 +81,7 @@ def test_one_process_needs_no_group_and_training_cannot_touch_the_sums() -> None
     before = module.half().compute()
     again = DistributedMetrics(3, ["nll"], input="logits")
     again.load_state_dict(module.state_dict())
-    assert (
-        again.compute()
-        == before
-        == StreamingMetrics(3, ["nll"]).update(hcal.softmax(logits.numpy()), y).result()
-    )
+    assert again.compute() == before == StreamingMetrics(3, ["nll"]).update(hcal.softmax(logits.numpy()), y).result()
     module.reset()
     with pytest.raises(ValueError, match="no part was added"):
         module.compute()

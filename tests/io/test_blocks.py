@@ -66,12 +66,7 @@ def test_blocks_are_the_rows_in_every_format(tmp_path: Path, monkeypatch: pytest
             whole = read(folder, request)
             source = batches(folder, request, rows=rows)
             found = list(source)
-            assert (source.n_rows, source.n_classes, source.kind, source.classes) == (
-                n,
-                K,
-                "logits",
-                whole.classes,
-            )
+            assert (source.n_rows, source.n_classes, source.kind, source.classes) == (n, K, "logits", whole.classes)
             assert max(map(len, found)) <= rows
             assert [b.start for b in found] == np.cumsum([0, *map(len, found)])[:-1].tolist()
             np.testing.assert_array_equal(np.concatenate([b.scores for b in found]), whole.values)
@@ -173,9 +168,7 @@ def test_dense_files_are_read_pixel_by_pixel(tmp_path: Path) -> None:
             assert source.n_rows == len(labels)
     for bad in (masks[:, :, :4], masks.reshape(7, 20)):
         np.savez(tmp_path / "a.npz", logits=logits, y=bad)
-        with pytest.raises(
-            ValueError, match=r"a.npz has dense scores, which need labels of shape \(N, 4, 5\)"
-        ):
+        with pytest.raises(ValueError, match=r"a.npz has dense scores, which need labels of shape \(N, 4, 5\)"):
             read(tmp_path / "a.npz")
 
 

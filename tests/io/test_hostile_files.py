@@ -175,9 +175,7 @@ def test_pickles_that_would_take_for_ever(tmp_path: Path) -> None:
 # -- what is no file, or is cut ---------------------------------------------------------------------
 
 
-def test_pipes_devices_and_folders_are_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for suffix in (".npz", ".csv", ".parquet", ".jsonl", ".p"):
         pipe, zero, folder = (tmp_path / f"{n}{suffix}" for n in ("pipe", "zero", "folder"))
         os.mkfifo(pipe)

@@ -100,11 +100,7 @@ def test_bad_samples_are_named(tmp_path: Path) -> None:
 
 def test_other_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    for text, message in (
-        ("", "is empty"),
-        ("{", "line 1: not JSON"),
-        ("3", "line 1 is no JSON object"),
-    ):
+    for text, message in (("", "is empty"), ("{", "line 1: not JSON"), ("3", "line 1 is no JSON object")):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             read(path)
@@ -199,11 +195,7 @@ def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     data = read(path)
-    assert (data.questions, data.y.tolist(), data.ids.tolist()) == (
-        True,
-        [1, 1, 1, 1],
-        ["q1", "q2", "q3", "q4"],
-    )
+    assert (data.questions, data.y.tolist(), data.ids.tolist()) == (True, [1, 1, 1, 1], ["q1", "q2", "q3", "q4"])
     both = np.exp(-0.5) + np.exp(-3.0)
     expected = np.array([np.exp(-1.5), both, np.exp(-4.0)])
     np.testing.assert_allclose(np.exp(data.values), np.tile(expected / expected.sum(), (4, 1)))
@@ -243,9 +235,7 @@ def test_stated_confidences() -> None:
     row = {"confidence": "70-80 %", "correct": "yes"}
     assert read_stated([row], ranges="middle").confidence.tolist() == [pytest.approx(0.75)]
     assert read_stated([row, {"confidence": 0.5, "correct": "No"}]).unread == [0]
-    assert read_stated(
-        [{"confidence": "surely", "correct": 1}], words={"surely": 0.8}
-    ).confidence.tolist() == [0.8]
+    assert read_stated([{"confidence": "surely", "correct": 1}], words={"surely": 0.8}).confidence.tolist() == [0.8]
     answers = [
         {"answer": "Paris.", "target": "paris", "confidence": 1},
         {"answer": "x", "target": "y", "confidence": 0},
@@ -255,10 +245,7 @@ def test_stated_confidences() -> None:
 
 def test_bad_statements_are_named_counted_and_quoted(tmp_path: Path) -> None:
     for record, message in (
-        (
-            {"confidence": 85, "correct": True},
-            "record 0: the confidence 85 is not between 0 and 1; unit='percent'",
-        ),
+        ({"confidence": 85, "correct": True}, "record 0: the confidence 85 is not between 0 and 1; unit='percent'"),
         ({"confidence": 0.5, "correct": "maybe"}, "record 0: 'correct' must be true or false"),
         ({"confidence": 0.5}, "neither 'correct' nor"),
         ({"confidence": "none", "correct": True}, "1 of 1 confidences cannot be read, such as 'none'"),
@@ -277,9 +264,7 @@ def test_bad_statements_are_named_counted_and_quoted(tmp_path: Path) -> None:
 
 def test_stated_confidences_are_a_binary_problem_for_the_commands(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    rows = [
-        {"confidence": f"{c:.0f}%", "correct": bool(rng.random() < c / 200)} for c in rng.uniform(0, 100, 300)
-    ]
+    rows = [{"confidence": f"{c:.0f}%", "correct": bool(rng.random() < c / 200)} for c in rng.uniform(0, 100, 300)]
     path = tmp_path / "judge.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     model = tmp_path / "m.hcal"

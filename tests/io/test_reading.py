@@ -105,12 +105,7 @@ def test_task_files_have_two_parts_and_kinds_are_said(tmp_path: Path) -> None:
     assert test.labels().shape == (2,)
     np.testing.assert_array_equal(read_arrays(path)["y_cal"], Y)
     np.savez(path, logits_test=PROBS, y_test=Y)
-    refused(
-        path,
-        "task.npz has no logits, probs or log_probs, nor a part .* with _cal",
-        Request(),
-        part="cal",
-    )
+    refused(path, "task.npz has no logits, probs or log_probs, nor a part .* with _cal", Request(), part="cal")
     np.savez(path, logits=np.log(PROBS), probs=PROBS, y=Y)
     refused(path, "holds logits and probs: choose one", Request())
     assert read(path, Request(input="probs")).kind == "probs"
@@ -231,10 +226,7 @@ def test_broken_tables_are_one_sentence(tmp_path: Path) -> None:
     for table, message in (
         ({"probs_0": [0.5, None], "probs_1": [0.5, 0.5]}, "'probs_0' has 1 missing"),
         ({"probs": [[0.5, 0.5], [1.0]]}, "lists of column 'probs' differ in length"),
-        (
-            {"probs_0": ["0.5", "0.25"], "probs_1": [0.5, 0.75]},
-            "column 'probs_0' holds string, not numbers",
-        ),
+        ({"probs_0": ["0.5", "0.25"], "probs_1": [0.5, 0.75]}, "column 'probs_0' holds string, not numbers"),
     ):
         parquet.write_table(pa.table(table), path)
         refused(path, message)
@@ -249,9 +241,7 @@ def test_rows_without_a_label_are_an_error_that_names_the_option_or_are_dropped(
     table = TABLE | {"target": ["dog", None, "eel"]}
     for suffix in TABLES:
         path = write_table(tmp_path / f"t{suffix}", table)
-        with pytest.raises(
-            UnlabelledError, match=r"1 row has no label in 'target', first row 1: .*--unlabelled drop"
-        ):
+        with pytest.raises(UnlabelledError, match=r"1 row has no label in 'target', first row 1: .*--unlabelled drop"):
             read(path, REQUEST)
         data = read(path, Request(**{**vars(REQUEST), "unlabelled": "drop"}))
         np.testing.assert_array_equal(data.values, LOGITS[[0, 2]])
@@ -273,9 +263,7 @@ def test_unlabelled_rows_in_python() -> None:
     assert (y.tolist(), weight) == ([0, 2], [1, 3])
     frame, labels = hcal.drop_unlabelled(pd.DataFrame(LOGITS), pd.Series(["cat", None, "dog"]))
     assert (frame.index.tolist(), labels.tolist()) == ([0, 2], ["cat", "dog"])
-    with pytest.raises(
-        UnlabelledError, match=r"y has no label in 1 of 3 rows, first row 1: hcal\.drop_unlabelled"
-    ):
+    with pytest.raises(UnlabelledError, match=r"y has no label in 1 of 3 rows, first row 1: hcal\.drop_unlabelled"):
         hcal.make_calibrator("ts").fit(LOGITS, ["cat", None, "dog"], classes=NAMES)
     with pytest.raises(ValueError, match=r"row 2 is 3.7, which is no class; hcal does no regression"):
         hcal.make_calibrator("ts").fit(LOGITS, [0.0, 1.0, 3.7])
@@ -305,9 +293,7 @@ def test_one_score_of_two_classes_and_swapped_names(tmp_path: Path) -> None:
     data = read(path, Request("score", "churn", "id", input="logits", classes=("no", "yes")))
     assert data.values.shape == (2,)
     np.testing.assert_array_equal(data.labels(), [0, 1])
-    with pytest.raises(
-        ValueError, match="one score a row is that of class 'yes' here and of class 'no' in the model"
-    ):
+    with pytest.raises(ValueError, match="one score a row is that of class 'yes' here and of class 'no' in the model"):
         data.in_order_of(["yes", "no"])
     data = read(write_table(tmp_path / "t.jsonl", TABLE), REQUEST)
     turned = data.in_order_of(["eel", "cat", "dog"])
@@ -385,9 +371,7 @@ def test_csv_and_jsonl_need_no_extra(tmp_path: Path) -> None:
         "try: read('t.parquet')\n"
         "except ImportError as e: print(e)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first == "[1, 0, 2] [1, 0, 2]"
     assert "reading .parquet needs pyarrow: pip install" in second

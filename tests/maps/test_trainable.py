@@ -171,9 +171,7 @@ def test_cell_sums_are_the_gradient_of_the_table():
     np.testing.assert_allclose(-found, values.grad, atol=1e-10)
 
 
-hostile = st.one_of(
-    st.sampled_from([0.0, 1e4, -1e4, 1.0, 1e-30, -0.0]), st.floats(-1e4, 1e4), st.floats(-5, 5)
-)
+hostile = st.one_of(st.sampled_from([0.0, 1e4, -1e4, 1.0, 1e-30, -0.0]), st.floats(-1e4, 1e4), st.floats(-5, 5))
 
 
 @settings(max_examples=60, deadline=None)
@@ -201,10 +199,7 @@ def test_neighbouring_floats_across_a_knot():
     for dtype in (np.float32, np.float64):
         knots = (-np.arange(1, 501) * new.step).astype(dtype)
         x = np.sort(np.concatenate([np.nextafter(knots, dtype(-1e9)), knots, np.nextafter(knots, dtype(0))]))
-        for g in (
-            table_scores(x, table.numpy(), new.step),
-            table_scores(torch.from_numpy(x), table, new.step),
-        ):
+        for g in (table_scores(x, table.numpy(), new.step), table_scores(torch.from_numpy(x), table, new.step)):
             assert (np.diff(np.asarray(g)) >= 0).all()
 
 

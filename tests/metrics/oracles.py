@@ -93,8 +93,7 @@ def dece(p, y):
             corrections.append(abs(mu))
         else:
             corrections.append(
-                s * math.sqrt(2 / math.pi) * math.exp(-(mu**2) / (2 * s**2))
-                + mu * (1 - 2 * norm.cdf(-mu / s))
+                s * math.sqrt(2 / math.pi) * math.exp(-(mu**2) / (2 * s**2)) + mu * (1 - 2 * norm.cdf(-mu / s))
             )
     return 2 * plug - float(np.mean(corrections))
 
@@ -333,9 +332,7 @@ def nll(p, y):
 
 
 def brier(p, y):
-    return float(
-        np.mean([sum((p[i, c] - (c == t)) ** 2 for c in range(p.shape[1])) for i, t in enumerate(y)])
-    )
+    return float(np.mean([sum((p[i, c] - (c == t)) ** 2 for c in range(p.shape[1])) for i, t in enumerate(y)]))
 
 
 def accuracy(p, y):

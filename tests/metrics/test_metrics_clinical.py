@@ -58,9 +58,7 @@ def test_numbers_that_have_formulas() -> None:
     found = hcal.clinical(p, y, ci=0.9, thresholds=[0.1, 0.25])
     assert found.observed_expected.value == pytest.approx(y.sum() / p.sum())
     reach = 1.644854 * np.sqrt((1 - y.mean()) / y.sum())
-    assert np.log(found.observed_expected.high / found.observed_expected.value) == pytest.approx(
-        reach, rel=1e-5
-    )
+    assert np.log(found.observed_expected.high / found.observed_expected.value) == pytest.approx(reach, rel=1e-5)
     assert found.brier.value == pytest.approx(brier_score_loss(y, p))
     assert found.scaled_brier.value == pytest.approx(1 - found.brier.value / (y.mean() * (1 - y.mean())))
     # The area and its variance by all pairs: a pair counts 1, or 1/2 where it ties.
@@ -131,9 +129,9 @@ def test_cases_without_an_answer_say_so() -> None:
     edges = hcal.clinical(np.where(np.arange(200) < 5, [0.0, 1.0] * 100, p), y)
     assert np.isfinite(edges.slope.value)
     certain = hcal.clinical(np.round(p), y)  # 0 and 1: log-odds of ±18, where a full Newton step overflows
-    assert (
-        1 / (1 + np.exp(-(np.where(p > 0.5, 1, -1) * 18.420680744 + certain.in_the_large.value)))
-    ).sum() == (pytest.approx(y.sum(), rel=1e-6))
+    assert (1 / (1 + np.exp(-(np.where(p > 0.5, 1, -1) * 18.420680744 + certain.in_the_large.value)))).sum() == (
+        pytest.approx(y.sum(), rel=1e-6)
+    )
     for arguments, options, message in (
         ((p, np.zeros(200, int)), {}, "needs rows with and without class 1; 0 of 200"),
         ((p, y), {"positive": 2}, r"positive must be a class 0\.\.1, got 2"),

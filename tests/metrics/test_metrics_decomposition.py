@@ -23,9 +23,6 @@ def test_parts_are_those_of_the_truth() -> None:
         assert abs(metrics.decompose(p, y, score=score).calibration) < 1e-3
     weighted = metrics.decompose(q, y, sample_weight=np.full(6000, 3))
     assert weighted.calibration == pytest.approx(metrics.decompose(q, y).calibration)
-    for options, message in (
-        ({"score": "accuracy"}, "score must be"),
-        ({"folds": 1}, "folds must be an integer"),
-    ):
+    for options, message in (({"score": "accuracy"}, "score must be"), ({"folds": 1}, "folds must be an integer")):
         with pytest.raises(ValueError, match=message):
             metrics.decompose(q, y, **options)

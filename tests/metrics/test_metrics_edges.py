@@ -206,9 +206,7 @@ def test_kde_ece_of_scores_that_are_all_alike_is_their_gap() -> None:
 def test_counts_too_large_to_write_out_are_refused_in_one_line() -> None:
     p, y = [[0.2, 0.8], [0.6, 0.4]], [1, 0]
     for name in ("ece_s1", "ece_s2", "hce", "hce_pooled"):
-        with pytest.raises(
-            ValueError, match=rf"^{name} looks at every repetition: sample_weight sums to 2e\+12"
-        ):
+        with pytest.raises(ValueError, match=rf"^{name} looks at every repetition: sample_weight sums to 2e\+12"):
             getattr(metrics, name)(p, y, sample_weight=[1e12, 1e12])
 
 

@@ -120,9 +120,7 @@ def test_bias_aware_intervals_hold_zero_where_the_predictions_are_calibrated() -
     assert min(kept.values()) >= 7
 
 
-@pytest.mark.parametrize(
-    ("method", "statistic"), [("resampling", "ks"), ("resampling", "dece"), ("skce", "")]
-)
+@pytest.mark.parametrize(("method", "statistic"), [("resampling", "ks"), ("resampling", "dece"), ("skce", "")])
 def test_calibration_test_tells_calibrated_from_not(method: str, statistic: str) -> None:
     options = {"statistic": statistic} if statistic else {}
     p = [
@@ -166,9 +164,7 @@ def test_bad_options_of_the_test_are_named() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_standard_errors_of_pair_statistics(temperature: float) -> None:
     samples = [Sample(*calibrated(600, 3, seed, temperature)) for seed in range(50)]
-    found = {
-        events: [metrics.h_error(s, events=events) for s in samples] for events in ("class-wise", "pooled")
-    }
+    found = {events: [metrics.h_error(s, events=events) for s in samples] for events in ("class-wise", "pooled")}
     pairs = {events: [(h.squared, h.se) for h in errors] for events, errors in found.items()}
     pairs["skce"] = [skce_jackknife(s) for s in samples]
     for name in ("skce", "dkde_ce"):

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 import hcal
 from hcal.numerics import softmax
 from hcal.objective import definition, engines, loss_and_grad
-from hcal.objective.definition import (
-    ObjectiveSettings,
-    kmeans_ranges,
-    one_family,
-    sliding_means,
-    window_weights,
-)
+from hcal.objective.definition import ObjectiveSettings, kmeans_ranges, one_family, sliding_means, window_weights
 from hcal.objective.engines import evaluate_loss
 from hcal.objective.events import Events, Family, family_of, row_index
 from hcal.objective.loss import check_tensors, families_loss
@@ -62,9 +56,7 @@ def lloyd_by_hand(x, clusters, iterations):
     centres = np.quantile(x, (np.arange(clusters) + 0.5) / clusters)
     for _ in range(iterations):
         nearest = np.abs(x[:, None] - centres).argmin(1)
-        centres = np.array(
-            [x[nearest == c].mean() if (nearest == c).any() else centres[c] for c in range(clusters)]
-        )
+        centres = np.array([x[nearest == c].mean() if (nearest == c).any() else centres[c] for c in range(clusters)])
     return centres, np.abs(x[:, None] - centres).argmin(1)
 
 
@@ -75,9 +67,7 @@ def test_kmeans_is_lloyd_from_quantiles():
         by_hand, nearest = lloyd_by_hand(x, 15, iterations)
         assert centres == pytest.approx(by_hand)
         assert np.diff(edges).tolist() == np.bincount(nearest, minlength=15).tolist()
-    assert (
-        kmeans_ranges(x, 15, 10**6)[1].tolist() == kmeans_ranges(x, 15, 400)[1].tolist()
-    )  # it ends by itself
+    assert kmeans_ranges(x, 15, 10**6)[1].tolist() == kmeans_ranges(x, 15, 400)[1].tolist()  # it ends by itself
 
 
 def test_an_empty_cluster_counts_zero():
@@ -161,12 +151,7 @@ def test_every_engine_is_the_definition(name):
         engine = by_tensors(families_loss)
     widths = ("float32",) if name == "triton" else ("float32", "float64")
     for kind in ("none", "3 digits", "1 digit", "copies", "zeros", "all equal"):
-        for n, weighting, norm in (
-            (700, "kmeans", 1),
-            (60, "uniform", 2),
-            (5, "kmeans", 1),
-            (1, "kmeans", 2),
-        ):
+        for n, weighting, norm in ((700, "kmeans", 1), (60, "uniform", 2), (5, "kmeans", 1), (1, "kmeans", 2)):
             for width in widths:
                 p, marks = tied(kind, n, width)
                 # few iterations: the interpreter takes a tenth of a second for each
@@ -176,9 +161,7 @@ def test_every_engine_is_the_definition(name):
                 # float64 inside, summed in another order
                 assert loss == pytest.approx(want_loss, rel=1e-9, abs=1e-12 * s.scale)
                 rounding = 3e-7 if width == "float32" else 1e-9
-                np.testing.assert_allclose(
-                    grad, want, rtol=rounding, atol=rounding * np.abs(want).max() + 1e-9
-                )
+                np.testing.assert_allclose(grad, want, rtol=rounding, atol=rounding * np.abs(want).max() + 1e-9)
                 moved = np.random.default_rng(0).permutation(len(p))
                 moved_loss, moved_grad = engine(p[moved], marks[moved], s)
                 assert moved_loss == loss
@@ -213,9 +196,7 @@ def test_every_family_with_and_without_the_kernels(monkeypatch):
                 for inputs in ((p, y), (torch.from_numpy(p), torch.from_numpy(y))):
                     loss, grad = evaluate_loss(*inputs, s, family, need_grad=True)
                     assert float(loss) == pytest.approx(want, rel=1e-6 if dtype == np.float32 else 1e-9)
-                    np.testing.assert_allclose(
-                        grad, want_grad, rtol=1e-5, atol=1e-6 * np.abs(want_grad).max()
-                    )
+                    np.testing.assert_allclose(grad, want_grad, rtol=1e-5, atol=1e-6 * np.abs(want_grad).max())
                     assert evaluate_loss(*inputs, s, family, need_grad=False)[1] is None
 
 
@@ -262,13 +243,9 @@ def test_rows_and_classes_may_be_permuted(n, k, window, seed, events):
     loss, grad = loss_and_grad(p, y, window=window, events=events)
     if events == "top-label" and (np.sort(p, 1)[:, -1] == np.sort(p, 1)[:, -2]).any():
         classes = np.arange(k)  # the argmax of a tie depends on the order of classes
-    moved, moved_grad = loss_and_grad(
-        p[rows][:, classes], np.argsort(classes)[y[rows]], window=window, events=events
-    )
+    moved, moved_grad = loss_and_grad(p[rows][:, classes], np.argsort(classes)[y[rows]], window=window, events=events)
     assert moved == pytest.approx(loss, rel=1e-9, abs=1e-6)
-    np.testing.assert_allclose(
-        moved_grad, grad[rows][:, classes], rtol=1e-7, atol=1e-9 * (1 + np.abs(grad).max())
-    )
+    np.testing.assert_allclose(moved_grad, grad[rows][:, classes], rtol=1e-7, atol=1e-9 * (1 + np.abs(grad).max()))
 
 
 def test_degenerate_sizes():
@@ -347,10 +324,7 @@ def test_bad_input_is_refused_by_every_engine(case, monkeypatch):
     for there in (True, False):
         monkeypatch.setattr(engines, "has_kernel", lambda name, there=there: there and kernel(name))
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            tensors = (
-                torch.tensor(np.asarray(probs), dtype=dtype, device=DEVICE),
-                torch.tensor(y, device=DEVICE),
-            )
+            tensors = (torch.tensor(np.asarray(probs), dtype=dtype, device=DEVICE), torch.tensor(y, device=DEVICE))
             for loss in (hcal.HCalibrationLoss(window=2), PublishedLoss(window=2)):
                 with pytest.raises(ValueError, match=message):
                     loss(*tensors)

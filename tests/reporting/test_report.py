@@ -177,9 +177,7 @@ def binary() -> Content:
     y = (rng.random((2, 6000)) < 1 / (1 + np.exp(-score))).astype(int)
     calibrator = hcal.make_calibrator("platt").fit(score[0] + 1, y[0])
     options: dict[str, Any] = {"threshold": 0.3, "cost": {"fn": 10, "fp": 1}, "class_names": ["well", "sick"]}
-    return measure_report(
-        score[1] + 1, y[1], calibrator, source=Source("t.npz", "", "logits", "ab"), **options
-    )
+    return measure_report(score[1] + 1, y[1], calibrator, source=Source("t.npz", "", "logits", "ab"), **options)
 
 
 def test_two_classes_are_told_by_the_name_of_the_positive_one() -> None:
@@ -316,9 +314,7 @@ def test_judging_on_the_calibration_rows_is_told(tmp_path: Path) -> None:
     _run("fit", file, "-o", model, "--method", "ts", "-q")
     found = json.loads(_run("report", file, "--model", model, "-o", tmp_path / "r.html", "--json"))
     assert any("used to fit the calibrator" in alarm for alarm in found["alarms"])
-    result = CliRunner().invoke(
-        app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"]
-    )
+    result = CliRunner().invoke(app, ["report", str(file), "--model", str(model), "-o", str(tmp_path / "r.html"), "-q"])
     assert result.stderr.startswith("warning: About 100 % of the 400 rows were used to fit")
     result = CliRunner().invoke(app, ["evaluate", str(file), "--model", str(model)])
     assert "were used to fit the calibrator: evaluate it on others" in result.output.replace("\n", " ")

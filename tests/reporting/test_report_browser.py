@@ -20,9 +20,7 @@ DRIVER = shutil.which("chromedriver")
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make test-browser"
-    ),
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver: make test-browser"),
 ]
 
 

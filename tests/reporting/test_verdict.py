@@ -84,9 +84,7 @@ def test_a_class_weighted_regression_is_not_safe() -> None:
     content = measure_report(p, y, input="probs")
     verdict = verdict_of(content)
     assert verdict.grade == "bad"
-    assert any(
-        re.search(r"refuted for [\d.]+ % of the rows. [\d,]+ rows state", s) for s in verdict.sentences
-    )
+    assert any(re.search(r"refuted for [\d.]+ % of the rows. [\d,]+ rows state", s) for s in verdict.sentences)
     assert "truly class 1" in render(content)
     found = content.final.evaluation.assessment
     assert found is not None

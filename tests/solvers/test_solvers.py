@@ -24,9 +24,7 @@ def problem(family, n=60, seed=0):
 
 
 def differences(function, theta, h=1e-6):
-    return np.array(
-        [(function(theta + h * e) - function(theta - h * e)) / (2 * h) for e in np.eye(len(theta))]
-    )
+    return np.array([(function(theta + h * e) - function(theta - h * e)) / (2 * h) for e in np.eye(len(theta))])
 
 
 def test_gradients_and_curvatures_are_derivatives():
@@ -123,9 +121,7 @@ def test_optimisers_on_a_bowl():
     ):
         assert found.converged
         assert found.theta == pytest.approx([1, -2], abs=1e-5)
-    held = lbfgs(
-        quadratic, np.zeros(2), scale=np.array([3.0, 0.1]), bounds=(np.full(2, -1.5), np.full(2, 5.0))
-    )
+    held = lbfgs(quadratic, np.zeros(2), scale=np.array([3.0, 0.1]), bounds=(np.full(2, -1.5), np.full(2, 5.0)))
     assert held.theta == pytest.approx([1, -1.5])
     assert lbfgs(quadratic, np.zeros(2), watch=lambda theta: True).converged
     stuck = lbfgs(lambda t: quadratic(t**3), np.full(2, 0.5), max_iterations=1)

@@ -99,11 +99,7 @@ def test_atomic_events_do_not_bound_all_events_at_equal_epsilon() -> None:
 def test_top_label_and_class_wise_calibration_do_not_imply_each_other() -> None:
     """Exact: all orders of the classes of (predicted, error) triples; errors cancel in every class."""
     e = 0.05
-    kinds = [
-        ((0.4, 0.3, 0.3), (e, -e / 2, -e / 2)),
-        ((0.6, 0.4, 0.0), (e, -e, 0.0)),
-        ((0.6, 0.3, 0.1), (-e, e, 0.0)),
-    ]
+    kinds = [((0.4, 0.3, 0.3), (e, -e / 2, -e / 2)), ((0.6, 0.4, 0.0), (e, -e, 0.0)), ((0.6, 0.3, 0.1), (-e, e, 0.0))]
     orders = [list(o) for o in permutations(range(3))]
     predicted = np.array([np.array(p)[o] for p, _ in kinds for o in orders])
     true = predicted + np.array([np.array(d)[o] for _, d in kinds for o in orders])

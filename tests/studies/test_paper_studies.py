@@ -46,12 +46,8 @@ def test_the_rivals_are_losses():
     import torch
 
     probs, y = torch.tensor([[0.5, 0.5]]), torch.tensor([0])
-    values = {
-        name: float(central.new_objective(name)(probs, y)) for name in ("nll", "brier", "focal", "smoothing")
-    }
-    assert values == pytest.approx(
-        {"nll": 0.6931, "brier": 0.5, "focal": 0.0866, "smoothing": 0.6931}, abs=1e-4
-    )
+    values = {name: float(central.new_objective(name)(probs, y)) for name in ("nll", "brier", "focal", "smoothing")}
+    assert values == pytest.approx({"nll": 0.6931, "brier": 0.5, "focal": 0.0866, "smoothing": 0.6931}, abs=1e-4)
 
 
 def test_a_ratio_of_equal_errors_is_one():

@@ -46,8 +46,7 @@ def test_theorem_1_bound_is_reached_and_can_be_missed() -> None:
 def test_h_is_the_largest_error_of_any_event() -> None:
     world = theory.random_world(np.random.default_rng(3), n_classes=5)
     by_events = max(
-        np.abs(world.true[:, a].sum(axis=1) - world.predicted[:, a].sum(axis=1)).max()
-        for a in theory.events_of(5)
+        np.abs(world.true[:, a].sum(axis=1) - world.predicted[:, a].sum(axis=1)).max() for a in theory.events_of(5)
     )
     assert world.h == pytest.approx(by_events)
 
@@ -97,15 +96,7 @@ def test_page_has_every_claim_and_its_numbers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     written = theory_page.write_theory_page(tmp_path / "theory.md", draws=3)
     text = written[0].read_text()
-    for label in (
-        "Theorem 1",
-        "Theorem 2",
-        "Theorem 4",
-        "Theorem 5",
-        "Theorem 6",
-        "Theorem 7",
-        "Proposition",
-    ):
+    for label in ("Theorem 1", "Theorem 2", "Theorem 4", "Theorem 5", "Theorem 6", "Theorem 7", "Proposition"):
         assert f"## {label}" in text
     assert all(path.stat().st_size > 5000 for path in written[1:])
     for path in written[1:]:
@@ -114,13 +105,7 @@ def test_page_has_every_claim_and_its_numbers(tmp_path: Path) -> None:
 
 def test_plots_draw_the_numbers_of_the_table(runs: list[theory_norm.Draws]) -> None:
     plt = pytest.importorskip("matplotlib.pyplot")
-    checks = {
-        c.label: c
-        for c in (
-            theory_windows.check_theorem_6(),
-            theory_norm.compare_with_scores(runs),
-        )
-    }
+    checks = {c.label: c for c in (theory_windows.check_theorem_6(), theory_norm.compare_with_scores(runs))}
     figure = theory_page.plot_theorem_6(checks)
     drawn = figure.axes[0].lines[0].get_ydata()
     np.testing.assert_array_equal(drawn, checks["Theorem 6"].column("exact probability"))

@@ -41,9 +41,7 @@ class OneTemperature(Calibrator):
 
     def _found(self, beta: float, converged: bool, message: str, /, **facts: float) -> Fitted:
         """Return what the fit learned: β = 1/T, and what else there is to tell."""
-        return Fitted(
-            Temperature(beta=np.array(beta)), converged, message, {"temperature": 1 / beta, **facts}
-        )
+        return Fitted(Temperature(beta=np.array(beta)), converged, message, {"temperature": 1 / beta, **facts})
 
 
 def clipped_log_probs(x: Array) -> Array:

@@ -120,9 +120,7 @@ class Calibrator(TakesScores, ABC):
 
     # -- public -----------------------------------------------------------------------------------
 
-    def fit(
-        self, logits: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, classes: Any = None
-    ) -> Self:
+    def fit(self, logits: Any, y: Any, sample_weight: Any = None, *, groups: Any = None, classes: Any = None) -> Self:
         """Learn from the outputs of a trained classifier on held-out rows.
 
         Parameters
@@ -154,15 +152,10 @@ class Calibrator(TakesScores, ABC):
         floor = learn_floor(x, weight) if self.floored and self.input != "logits" else None
         inner = x.astype(np.float64, copy=False)
         fitted = self._fit(
-            inner if floor is None else raise_to_floor(inner, floor),
-            labels,
-            weight,
-            members if self.grouped else None,
+            inner if floor is None else raise_to_floor(inner, floor), labels, weight, members if self.grouped else None
         )
         mass = np.bincount(labels, weights=weight, minlength=x.shape[1])
-        fitted = named(
-            replace(fitted, info=fitted.info | {"class_frequencies": (mass / mass.sum()).tolist()}), names
-        )
+        fitted = named(replace(fitted, info=fitted.info | {"class_frequencies": (mass / mass.sum()).tolist()}), names)
         self._remember(fitted, x.shape[1], names, floor=floor)
         self.fitted_on_ = fitted_on
         try:
@@ -170,10 +163,7 @@ class Calibrator(TakesScores, ABC):
                 softmax(x),
                 self.prediction_.in_blocks(to_kind(x, self.input), kernel=x.size > _MANY_SCORES),
             )
-            self.scores_ = {
-                "before": score_probs(before, labels, weight),
-                "after": score_probs(after, labels, weight),
-            }
+            self.scores_ = {"before": score_probs(before, labels, weight), "after": score_probs(after, labels, weight)}
         except BaseException:
             self._forget()
             raise
@@ -326,9 +316,7 @@ class Calibrator(TakesScores, ABC):
         other = self.clone()
         info = {key: told for key, told in self.info_.items() if key not in _OF_PREDICTIONS}
         fitted = Fitted(self.map_, self.converged_, "", info | {"prior": new.tolist()}, self.preserves)
-        other._remember(
-            fitted, self.n_classes_, self.class_names_, floor=self.prediction_.floor, log_prior=log_ratio
-        )
+        other._remember(fitted, self.n_classes_, self.class_names_, floor=self.prediction_.floor, log_prior=log_ratio)
         other.scores_, other.fitted_on_ = self.scores_, self.fitted_on_
         return other
 
@@ -340,9 +328,7 @@ class Calibrator(TakesScores, ABC):
 
     def _warn(self, fitted: Fitted) -> None:
         if not fitted.converged:
-            warnings.warn(
-                f"{self.name}: {fitted.message or 'did not converge'}", CalibrationWarning, stacklevel=3
-            )
+            warnings.warn(f"{self.name}: {fitted.message or 'did not converge'}", CalibrationWarning, stacklevel=3)
         before, after = self.scores_["before"]["nll"], self.scores_["after"]["nll"]
         if after > before * (1 + 1e-6) + 1e-12:
             warnings.warn(
@@ -355,9 +341,7 @@ class Calibrator(TakesScores, ABC):
 
 def named(fitted: Fitted, names: tuple[ClassName, ...] | None) -> Fitted:
     """Return the same, with the user's names of the classes in every sentence."""
-    told = {
-        key: [with_names(words, names) for words in fitted.info[key]] for key in {"notes"} & set(fitted.info)
-    }
+    told = {key: [with_names(words, names) for words in fitted.info[key]] for key in {"notes"} & set(fitted.info)}
     return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)
 
 

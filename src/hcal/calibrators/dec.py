@@ -111,16 +111,10 @@ class DecisionCalibration(Calibrator):
         found = CriticSteps(
             beta=np.array(solved.beta), critics=vectors[:, ranks], shifts=shifts[:, :, ranks], floor=floor
         )
-        info = {
-            "temperature": 1 / solved.beta,
-            "critics": count,
-            "chosen_on_held_out_rows": self.critics is None,
-        }
+        info = {"temperature": 1 / solved.beta, "critics": count, "chosen_on_held_out_rows": self.critics is None}
         return Fitted(found, solved.converged, solved.message, info)
 
-    def _choose(
-        self, x: Float64, y: IntArray, share: Float64, held: NDArray[np.bool_], floor: Float64
-    ) -> int:
+    def _choose(self, x: Float64, y: IntArray, share: Float64, held: NDArray[np.bool_], floor: Float64) -> int:
         """Return the number of critics of least Brier score on the held-out rows."""
         if len(x) < 10 or self.max_critics < 1 or held.all():
             return 0
@@ -141,9 +135,7 @@ class DecisionCalibration(Calibrator):
         return int(best.what)
 
 
-def critic_steps(
-    x: Float64, y: IntArray, weight: Float64, random_state: int
-) -> Iterator[tuple[Float64, Float64]]:
+def critic_steps(x: Float64, y: IntArray, weight: Float64, random_state: int) -> Iterator[tuple[Float64, Float64]]:
     """Yield critics (K,) and their shifts (2, K), each trained on what the ones before made of the predictions x."""
     rng = np.random.RandomState(random_state)
     k = x.shape[1]
@@ -203,15 +195,11 @@ def critic_gain(x: Float64, residual: Float64, weight: Float64) -> Callable[[Flo
     return loss
 
 
-def train_critic(
-    x: Float64, residual: Float64, weight: Float64, start: Float64, max_iterations: int = 200
-) -> Float64:
+def train_critic(x: Float64, residual: Float64, weight: Float64, start: Float64, max_iterations: int = 200) -> Float64:
     """Return the v that finds the largest violation, searched from ``start`` (K,)."""
     loss = critic_gain(x, residual, weight)
     reach = np.full(x.shape[1], _REACH)
-    return lbfgs(
-        loss, start, bounds=(-reach, reach), max_iterations=max_iterations, tolerance=1e-9, gain=1e-12
-    ).theta
+    return lbfgs(loss, start, bounds=(-reach, reach), max_iterations=max_iterations, tolerance=1e-9, gain=1e-12).theta
 
 
 def adjustment(x: Float64, residual: Float64, weight: Float64, critic: Float64) -> Float64:

@@ -139,9 +139,7 @@ class DiagonalOrderPreserving(Calibrator):
                 solved = replace(solved, theta=best.what, converged=True, message="")
             return solved, net.table(solved.theta)
 
-        found = select(
-            self.hidden, [(sides, sides) for sides in folds], fit, lambda m, sides: held_out(m[1], sides)
-        )
+        found = select(self.hidden, [(sides, sides) for sides in folds], fit, lambda m, sides: held_out(m[1], sides))
         models = [solved for solved, _ in found.models]
         info: dict[str, Any] = {
             "hidden": found.chosen,

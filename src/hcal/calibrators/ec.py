@@ -48,10 +48,7 @@ class ExpectationConsistency(OneTemperature):
         low, high = low * min(1.0, scale), high * max(1.0, scale)
         accuracy = float(share @ top_hits(x, y))
         solved = solve_increasing(
-            lambda beta: float(share @ top_probability(x, beta)) - accuracy,
-            (-float(np.log(high)), -float(np.log(low))),
+            lambda beta: float(share @ top_probability(x, beta)) - accuracy, (-float(np.log(high)), -float(np.log(low)))
         )
-        message = (
-            f"no temperature gives a mean confidence equal to the accuracy {accuracy:.4g}: {solved.message}"
-        )
+        message = f"no temperature gives a mean confidence equal to the accuracy {accuracy:.4g}: {solved.message}"
         return self._found(solved.beta, solved.converged, message, accuracy=accuracy)

@@ -51,11 +51,7 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
         header, arrays = describe(calibrator)
     else:
         inner = getattr(calibrator, "calibrator_", None)
-        hint = (
-            ": save its calibrator_, and the classifier itself with joblib or skops"
-            if inner is not None
-            else ""
-        )
+        hint = ": save its calibrator_, and the classifier itself with joblib or skops" if inner is not None else ""
         raise TypeError(f"hcal.save takes a fitted calibrator, got {type(calibrator).__name__}{hint}")
     header["request"] = getattr(calibrator, "request_", None)  # how a command read the rows of the fit
     write_model(path, header, arrays)
@@ -122,8 +118,7 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     if not chosen and header["preserves"] not in (None, method.preserves):
         raise ValueError(f"'preserves' is {header['preserves']!r}, which {name!r} does not promise")
     parts = {
-        start: {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
-        for start in (_MAP, _ROWS)
+        start: {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)} for start in (_MAP, _ROWS)
     }
     known = {_FLOOR, _PRIOR, *(f"{start}{n}" for start, part in parts.items() for n in part)}
     if unknown := sorted(set(arrays) - known):
@@ -132,9 +127,7 @@ def rebuild(header: dict[str, Any], arrays: dict[str, Any]) -> Calibrator:
     fitted_map.check_fields({"K": header["n_classes"]})
     names = None if header["classes"] is None else check_classes(header["classes"], header["n_classes"])
     fitted = Fitted(fitted_map, header["converged"], "", header["info"], header["preserves"])
-    calibrator._remember(
-        fitted, header["n_classes"], names, floor=arrays.get(_FLOOR), log_prior=arrays.get(_PRIOR)
-    )
+    calibrator._remember(fitted, header["n_classes"], names, floor=arrays.get(_FLOOR), log_prior=arrays.get(_PRIOR))
     calibrator.prediction_.check_fields({"K": header["n_classes"]})
     leakage.check_fingerprint(parts[_ROWS])
     calibrator.fitted_on_ = parts[_ROWS]
@@ -150,12 +143,7 @@ def _describe_members(calibrator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         headers[key], own = describe(member)
         arrays |= {f"{key}/{name}": array for name, array in own.items()}
     params = calibrator.get_params(deep=False)
-    return {
-        "name": calibrator.name,
-        "params": params,
-        "members": headers,
-        "facts": calibrator.facts(),
-    }, arrays
+    return {"name": calibrator.name, "params": params, "members": headers, "facts": calibrator.facts()}, arrays
 
 
 def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
@@ -171,9 +159,7 @@ def _rebuild_members(header: dict[str, Any], arrays: dict[str, Any]) -> Any:
     for key, each in header["members"].items():
         if type(each) is not dict:
             raise ValueError(f"the member {key[:40]!r} is no calibrator")
-        members[key] = rebuild(
-            each, {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{key}/")}
-        )
+        members[key] = rebuild(each, {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{key}/")})
     stray = [n for n in arrays if n.partition("/")[0] not in members]
     if stray:
         raise ValueError(f"{stray[0][:80]!r} is not an array of a member")
@@ -196,9 +182,7 @@ def _check_header(header: dict[str, Any]) -> None:
         if type(header[name]) not in kind:
             raise ValueError(f"{name!r} is {type(header[name]).__name__}, declared is {kind[0].__name__}")
     if header["preserves"] not in ("order", "accuracy", None):
-        raise ValueError(
-            f"'preserves' is {header['preserves'][:40]!r}, declared is 'order', 'accuracy' or null"
-        )
+        raise ValueError(f"'preserves' is {header['preserves'][:40]!r}, declared is 'order', 'accuracy' or null")
     if not 2 <= header["n_classes"] <= MOST_CLASSES:
         raise ValueError(f"'n_classes' is {header['n_classes']}, declared is 2 to {MOST_CLASSES}")
     check_info(header["info"], header["n_classes"])

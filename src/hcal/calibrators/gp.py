@@ -41,9 +41,7 @@ class LatentProcess(ProbabilityMap):
     whitening: Array = array("L⁻¹, where LLᵀ is the kernel of Z", "M", "M", low=-1e30, high=1e30)
     mean: Array = array("of the whitened process", "M", low=-1e30, high=1e30)
     known: Array = array("how much of its variance the rows took away", "M", low=-1e30, high=1)
-    draws: Array = array(
-        "standard normals of each draw by rank; each is also taken with the other sign", "S", "K"
-    )
+    draws: Array = array("standard normals of each draw by rank; each is also taken with the other sign", "S", "K")
 
     def probabilities(self, x: Array) -> Array:
         """Return probabilities (N, K) of logits (N, K)."""
@@ -112,8 +110,7 @@ class GaussianProcessCalibration(Calibrator):
         least, most = self.limits["samples"]
         if self.inducing < 1 or not least <= self.samples <= most:
             raise ValueError(
-                f"inducing must be at least 1 and samples in [{least}, {most}], "
-                f"got {self.inducing}, {self.samples}"
+                f"inducing must be at least 1 and samples in [{least}, {most}], got {self.inducing}, {self.samples}"
             )
         # Thinned rows still stand for all of them: the prior must not gain weight.
         total = float(len(y)) if weight is None else float(weight.sum())
@@ -216,9 +213,7 @@ def _cholesky_back(lower: Float64, d_lower: Float64) -> Float64:
     return symmetric
 
 
-def event_terms(
-    mean: Float64, variance: Float64, y: IntArray, weight: Float64
-) -> tuple[float, Float64, Float64]:
+def event_terms(mean: Float64, variance: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64, Float64]:
     """Return Σ ω [log π_y + ½ Σ_k v_k(π_k² − π_k)], π = softmax(μ), and its gradients in μ and v.
 
     The second-order Taylor expansion of the expected log-likelihood.

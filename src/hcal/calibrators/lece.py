@@ -45,9 +45,7 @@ class NeighbourErrors(ProbabilityMap):
         distance = distances(queries, self.probs)
         error = self.probs - xp.one_hot(self.labels, x.shape[-1], self.probs)
         moved = subtract_error(
-            queries,
-            mean_errors(distance, xp.kth_smallest(distance, self.count), self.count, error),
-            self.threshold,
+            queries, mean_errors(distance, xp.kth_smallest(distance, self.count), self.count, error), self.threshold
         )
         return moved / xp.row_sum(moved)
 
@@ -170,9 +168,7 @@ class LocallyEqualErrors(Calibrator):
         folds = fold_sides(deal_folds(x, self.folds, groups))
         best, loss = -1, None  # of one row or group nothing can be chosen, so nothing moves unless told
         if len(folds) > 1 and len(fractions) * len(thresholds) > 1:
-            losses = np.mean(
-                [held_out_nll(softmax(x), y, *sides, fractions, thresholds) for sides in folds], axis=0
-            )
+            losses = np.mean([held_out_nll(softmax(x), y, *sides, fractions, thresholds) for sides in folds], axis=0)
             best = int(losses.argmin())
             loss = float(losses.flat[best])
         fraction, threshold = list(product(fractions, thresholds))[best]

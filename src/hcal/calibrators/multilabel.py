@@ -129,11 +129,7 @@ class MultilabelCalibrator(Estimator):
         if not all(isinstance(w, float | int) and 0 <= w <= 1 for w in weight):
             raise ValueError("'own_weight' must lie in [0, 1]")
         known = {"common", *map(str, range(len(names)))}
-        if (
-            "common" not in members
-            or not set(members) <= known
-            or any(m.n_classes_ != 2 for m in members.values())
-        ):
+        if "common" not in members or not set(members) <= known or any(m.n_classes_ != 2 for m in members.values()):
             raise ValueError("the members must be 'common' and binary calibrators of the labels")
         self.members_, self.label_names_ = members, tuple(names)
         self.own_weight_ = np.array(weight, dtype=np.float64)
@@ -166,9 +162,7 @@ def check_indicators(y: Any, shape: tuple[int, ...]) -> IntArray:
     """
     array, _ = inputs.to_numpy(y, "y")
     if array.shape != shape:
-        raise ValueError(
-            f"y has shape {array.shape}, scores has {shape}: one column of 0 and 1 for each label"
-        )
+        raise ValueError(f"y has shape {array.shape}, scores has {shape}: one column of 0 and 1 for each label")
     if not np.isin(array, (0, 1)).all():
         raise ValueError("y must hold 0 and 1: whether each label is present")
     return array.astype(np.int64)

@@ -180,8 +180,7 @@ class MultipleChoiceCalibrator(Estimator):
         """The one formula of ``method="ts"``: what is deployed and exported."""
         if self.by_count_:
             raise ValueError(
-                f"multiple choice with {self.method!r} has one map a number of options: "
-                'only method="ts" is one graph'
+                f'multiple choice with {self.method!r} has one map a number of options: only method="ts" is one graph'
             )
         return self.members_[_COMMON].prediction_
 

@@ -66,9 +66,7 @@ class Estimator:
         valid = self.get_params()
         for name, value in params.items():
             if name not in valid:
-                raise ValueError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(valid)}"
-                )
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(valid)}")
             setattr(self, name, value)
         return self
 

@@ -20,17 +20,7 @@ _Method = TypeVar("_Method", bound=type[Calibrator])
 #: A name goes into command lines, CSV files and tables.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: Files of this folder that hold no method.
-_NO_METHOD = {
-    "base",
-    "batches",
-    "files",
-    "folds",
-    "multilabel",
-    "multiple_choice",
-    "parameters",
-    "prior",
-    "registry",
-}
+_NO_METHOD = {"base", "batches", "files", "folds", "multilabel", "multiple_choice", "parameters", "prior", "registry"}
 _registered: dict[str, type[Calibrator]] = {}
 
 
@@ -73,9 +63,7 @@ def register(cls: _Method) -> _Method:
     >>> unregister("mine")
     """
     if not _is_method(cls):
-        raise TypeError(
-            f"register takes a concrete subclass of Calibrator with a name of its own, got {cls!r}"
-        )
+        raise TypeError(f"register takes a concrete subclass of Calibrator with a name of its own, got {cls!r}")
     if not isinstance(cls.name, str) or not _NAME.fullmatch(cls.name):
         raise ValueError(f"the name of a method is lower-case letters, digits and _, got {cls.name!r}")
     if cls.name in _shipped():
@@ -155,7 +143,6 @@ def make_calibrator(name: str, **params: Any) -> Calibrator:
     unknown = [p for p in params if p not in valid]
     if unknown:
         raise ValueError(
-            f"{name!r} has no parameter {', '.join(map(repr, unknown))}; "
-            f"valid parameters: {', '.join(valid) or 'none'}"
+            f"{name!r} has no parameter {', '.join(map(repr, unknown))}; valid parameters: {', '.join(valid) or 'none'}"
         )
     return cls(**params)

@@ -77,10 +77,7 @@ class SplineCalibration(Calibrator):
         first, ties = _ranks_of_label(probs, y)
         probs.sort(axis=1)
         spline = _CumulativeSpline(len(y), knots)
-        curves = [
-            spline.recalibrate(s, ((first <= r) & (r < first + ties)) / ties)
-            for r, s in columns(probs[:, ::-1])
-        ]
+        curves = [spline.recalibrate(s, ((first <= r) & (r < first + ties)) / ties) for r, s in columns(probs[:, ::-1])]
         floor = default_floor(self.floor, *x.shape)
         return Fitted(RankCurves(shape="line", floor=floor, **end_to_end(curves)))
 

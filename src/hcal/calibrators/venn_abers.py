@@ -30,9 +30,7 @@ class VennAbersSteps(OddsMap):
 
     knots: Array = array("where the curves end their steps, curve after curve", "P")
     values: Array = array("of the curves up to there", "P", low=1e-200, high=1)
-    offsets: Array = array(
-        "which points are whose: sides, folds, events", 2, "F", "E+1", low=0, dtype="int64"
-    )
+    offsets: Array = array("which points are whose: sides, folds, events", 2, "F", "E+1", low=0, dtype="int64")
 
     def curved(self, odds: Array) -> Array:
         """Return calibrated log-odds of log-odds, (N, E) → (N, E)."""

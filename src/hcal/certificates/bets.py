@@ -28,9 +28,7 @@ class Bet(NamedTuple):
     threshold: float = 0.0  # only claims at or above it are bet on
 
 
-def _family(
-    sizes: Sequence[float], high: float, shifts: tuple[str, str], slopes: tuple[str, str]
-) -> list[Bet]:
+def _family(sizes: Sequence[float], high: float, shifts: tuple[str, str], slopes: tuple[str, str]) -> list[Bet]:
     """Bets that claims are too high or too low, everywhere or from ``high`` on, and too extreme or too little."""
     bets = []
     for threshold, where in ((0.0, ""), (high, f" at or above {high:g}")):

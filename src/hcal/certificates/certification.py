@@ -131,9 +131,7 @@ def certify(
 def _sample(probs: Any, y: Any, input: inputs.InputKind) -> Sample:
     if isinstance(probs, Sample):
         if probs.weight is not None:
-            raise ValueError(
-                "a certificate counts rows as independent observations: it takes no sample_weight"
-            )
+            raise ValueError("a certificate counts rows as independent observations: it takes no sample_weight")
         return probs
     if y is None:
         raise ValueError("y is missing: pass integer labels of shape (N,)")

@@ -72,9 +72,7 @@ def drift(reference: Any, scores: Any, *, input: inputs.InputKind = "logits", ra
     >>> drift(old, same).changed, drift(old, new).changed
     (False, True)
     """
-    sides = [
-        log_softmax(inputs.check_logits(s, input=input)[0]).astype(np.float64) for s in (reference, scores)
-    ]
+    sides = [log_softmax(inputs.check_logits(s, input=input)[0]).astype(np.float64) for s in (reference, scores)]
     old, new = sides
     if old.shape[1] != new.shape[1]:
         raise ValueError(f"reference has {old.shape[1]} classes, scores has {new.shape[1]}")

@@ -159,9 +159,7 @@ class Monitor:
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def update(
-        self, probs: Any, y: Any, *, name: str | None = None, digest: str = "", date: str = ""
-    ) -> Self:
+    def update(self, probs: Any, y: Any, *, name: str | None = None, digest: str = "", date: str = "") -> Self:
         """Add rows in the order in which they came.
 
         Parameters
@@ -172,9 +170,7 @@ class Monitor:
             Of the file that the rows come from: it is remembered, and refused a second time.
         """
         if digest and (seen := next((f for f in self.files if f["digest"] == digest), None)):
-            raise ValueError(
-                f"{printable(name)} was added before, as {printable(seen['name'])} ({seen['date']})"
-            )
+            raise ValueError(f"{printable(name)} was added before, as {printable(seen['name'])} ({seen['date']})")
         p = inputs.check_probs(probs)[0].astype(np.float64, copy=False)
         labels = inputs.check_labels(encode(y, self.classes), *p.shape)
         if self.classes is not None:
@@ -280,9 +276,7 @@ class Monitor:
 
     def strongest(self) -> Alarm:
         """Return the alarm that lasts, or what holds most of the evidence as one would name it; not before a row."""
-        return self.alarm or self._describe(
-            self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0)
-        )
+        return self.alarm or self._describe(self.n, self._capitals(), self.log_evidence, np.sum(self._recent, axis=0))
 
     def _capitals(self) -> Float64:
         return np.array([log_average(g.capital) for g in self._gamblers.values()])
@@ -371,9 +365,7 @@ class Monitor:
         """
         schema = state.get("schema") if isinstance(state, dict) else None
         if schema != _SCHEMA:
-            raise ValueError(
-                f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one"
-            )
+            raise ValueError(f"the state has schema {schema!r:.40}; this hcal reads {_SCHEMA}: start a new one")
         made = cls(state["level"], state["tolerance"], positive=state["positive"], classes=state["classes"])
         if _checked(state["n_classes"], 0, "n_classes") > _MOST_CLASSES:
             raise ValueError(f"n_classes must be at most {_MOST_CLASSES:,}")
@@ -413,9 +405,7 @@ class Monitor:
         shown = printable(path)
         about = os.stat(path)
         if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST_FILE:
-            raise ValueError(
-                f"{shown} is not the state of a monitor: not a regular file of a reasonable size"
-            )
+            raise ValueError(f"{shown} is not the state of a monitor: not a regular file of a reasonable size")
         try:
             return cls.from_state(json.loads(Path(path).read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

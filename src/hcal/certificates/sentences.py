@@ -251,6 +251,4 @@ def table_lines(certificate: Certificate) -> list[str]:
         numbers = (g.proven_gap, max(map(abs, g.overall)), g.bound)
         rows.append([f"group {printable(g.name)}", f"{g.n:,}", *(f"{x:.4f}" for x in numbers)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    ]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]

@@ -26,9 +26,7 @@ Names = Sequence[ClassName] | None
 _BLOCK = 1 << 22  # probabilities that are put into bins at a time
 
 #: First line of a certificate of probabilities, which do not tell where they come from.
-_ASSUMED = (
-    "Assumed: none of these rows was used to fit the predictor, and rows are independent of each other."
-)
+_ASSUMED = "Assumed: none of these rows was used to fit the predictor, and rows are independent of each other."
 _REFUSED = (
     "the ECE of a continuous predictor, the error at a single prediction and the error of the whole vector: "
     "each prediction is seen once, so no number of rows bounds them without assumptions (Gupta, Podkopaev "
@@ -80,9 +78,7 @@ class CertificateStream:
     False
     """
 
-    def __init__(
-        self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None
-    ) -> None:
+    def __init__(self, n_classes: int, *, positive: int = 1, fitted_on: leakage.Fingerprint | None = None) -> None:
         if not isinstance(n_classes, int | np.integer) or n_classes < 2:
             raise ValueError(f"n_classes must be an integer of at least 2, got {n_classes!r}")
         self.n_classes, self.positive, self.n = int(n_classes), int(positive), 0

@@ -342,9 +342,7 @@ def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLD
     low, high = kl_interval(observed, np.log(2 * len(first) / failure) / some)
     empty = rows < 0.5
     nothing = np.where(empty, np.nan, observed)
-    return Tails(
-        np.asarray(at), rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high)
-    )
+    return Tails(np.asarray(at), rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high))
 
 
 def risk_coverage(table: EventTable, failure: float) -> Tails:

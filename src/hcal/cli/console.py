@@ -93,9 +93,7 @@ def friendly() -> Iterator[None]:
 def _explain(error: Exception) -> None:
     """Print what went wrong, and throw away what standard output could not take."""
     text, known = str(error), type(error).__module__.startswith(("safetensors", "pyarrow"))
-    torch_says = isinstance(error, RuntimeError) and re.search(
-        "out of memory|can't allocate memory", text, re.I
-    )
+    torch_says = isinstance(error, RuntimeError) and re.search("out of memory|can't allocate memory", text, re.I)
     if torch_says or isinstance(error, MemoryError):
         say("error", "red", f"not enough memory: {text}".removesuffix(": "))
     elif isinstance(error, OSError) and error.strerror:

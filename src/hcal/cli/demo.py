@@ -46,13 +46,7 @@ def train_digits(random_state: int = 0) -> dict[str, Any]:
         return part + rng.normal(0, _NOISE, part.shape)
 
     x = np.concatenate([noisy(pixels[_TRAIN:]) for _ in range(_COPIES)])
-    options = {
-        "alpha": 0.0,
-        "batch_size": _TRAIN,
-        "max_iter": _EPOCHS,
-        "tol": 0.0,
-        "n_iter_no_change": _EPOCHS,
-    }
+    options = {"alpha": 0.0, "batch_size": _TRAIN, "max_iter": _EPOCHS, "tol": 0.0, "n_iter_no_change": _EPOCHS}
     net = MLPClassifier((_WIDTH, _WIDTH), random_state=random_state, **options)
     with threadpool_limits(1), warnings.catch_warnings():  # for a network this small, threads only wait
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is meant to be trained for too long

@@ -118,10 +118,7 @@ def evaluate(
     if getattr(calibrator, "name", "") == "multilabel":
         data = files.read(calibrator)
         scores = calibrator.evaluate(data.values, data.y)
-        lines = [
-            f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items())
-            for label, each in scores.items()
-        ]
+        lines = [f"{label}: " + ", ".join(f"{k} {v:.4f}" for k, v in each.items()) for label, each in scores.items()]
         shown.show({"file": str(data.path), "labels": scores}, lambda: console.show_lines("\n".join(lines)))
         return
     if blocks.asked(files):
@@ -267,9 +264,7 @@ def certify(
     files: Annotated[Files, "weight"],
     model: Model = None,
     level: Annotated[float, Option(help="probability with which all of it holds")] = 0.95,
-    assume: Annotated[
-        str | None, Option(help="monotone: add what follows if the true rate never falls")
-    ] = None,
+    assume: Annotated[str | None, Option(help="monotone: add what follows if the true rate never falls")] = None,
     positive: Positive = None,
     out_of_fold: Annotated[
         str | None, Option(help="a method: certify it on the rows it is fitted on, by folds")
@@ -312,9 +307,7 @@ def certify(
     shown.show(found.to_dict, lambda: console.show_lines(str(found)))
 
 
-@command(
-    "hcal compare task.npz --methods ts,iso,pool", "hcal compare tasks/ --methods pool,h --out results.jsonl"
-)
+@command("hcal compare task.npz --methods ts,iso,pool", "hcal compare tasks/ --methods pool,h --out results.jsonl")
 def compare(
     *,
     files: Annotated[Files, "weight"],
@@ -323,9 +316,7 @@ def compare(
     metrics: Annotated[str | None, Option(help="names with commas between them")] = None,
     sort: Annotated[str | None, Option(help="a metric: the best method first")] = None,
     folds: Annotated[int, Option(help="of a file without a test part")] = 5,
-    out: Annotated[
-        Path | None, Option(help="a file of finished cells: a run that ended goes on there")
-    ] = None,
+    out: Annotated[Path | None, Option(help="a file of finished cells: a run that ended goes on there")] = None,
     latex: Annotated[bool, Option("--latex", help="print a LaTeX table")] = False,
     markdown: Annotated[bool, Option("--markdown", help="print a markdown table")] = False,
     jobs: Annotated[int | None, Option(help="processes; -1 for all cores")] = None,

@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from hcal.cli import console
-from hcal.cli.options import (
-    Blocks,
-    Files,
-    Method,
-    ModelFile,
-    Output,
-    Shown,
-    check_output,
-    command,
-    load_model,
-)
+from hcal.cli.options import Blocks, Files, Method, ModelFile, Output, Shown, check_output, command, load_model
 
 if TYPE_CHECKING:
     from hcal.io import DataFile
@@ -37,13 +27,9 @@ def fit(
     files: Files,
     output: Output,
     method: Method = None,
-    preserve: Annotated[
-        str | None, Option(help="what must not change: auto, accuracy, order or none")
-    ] = None,
+    preserve: Annotated[str | None, Option(help="what must not change: auto, accuracy, order or none")] = None,
     param: Annotated[list[str], Option(help="a parameter of the method, name=value; repeatable")] = [],  # noqa: B006
-    multilabel: Annotated[
-        bool, Option("--multilabel", help="several labels a row: y is a matrix of 0 and 1")
-    ] = False,
+    multilabel: Annotated[bool, Option("--multilabel", help="several labels a row: y is a matrix of 0 and 1")] = False,
     sample_rows: Annotated[int | None, Option(help="learn from a random sample of so many rows")] = None,
     blocks: Blocks,
     shown: Shown,
@@ -112,9 +98,7 @@ def parse_params(pairs: list[str]) -> dict[str, Any]:
     return params
 
 
-def _new_calibrator(
-    method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool = False
-) -> Any:
+def _new_calibrator(method: str | None, data: DataFile, params: dict[str, Any], *, multilabel: bool = False) -> Any:
     """Return the method that was asked for, for the kind of rows that a file holds."""
     if multilabel:
         from hcal.calibrators.multilabel import MultilabelCalibrator
@@ -195,9 +179,7 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
     if calibrator.name == "multilabel":
         out.print(f"calibrated {len(calibrator.label_names_)} labels on {what}\nwrote [bold]{model}[/]")
         return
-    title = (
-        f"{console.name(calibrator.title)} on {what} [dim](the rows it learned from; test it on others)[/]"
-    )
+    title = f"{console.name(calibrator.title)} on {what} [dim](the rows it learned from; test it on others)[/]"
     out.print(console.before_after(calibrator.scores_, title))
     info = calibrator.info_
     for note in [*info.get("notes", []), *([info["batches"]["words"]] if "batches" in info else [])]:
@@ -210,18 +192,14 @@ def _show_fit(calibrator: Any, what: str, output: Path, first: Path) -> None:
         out.print(f"next:  [cyan]hcal apply {model} NEW{first.suffix} -o probs{suffix}[/]")
 
 
-@command(
-    "hcal apply model.hcal new.csv -o probs.csv", "hcal apply model.hcal 'days/*.parquet' -o calibrated/"
-)
+@command("hcal apply model.hcal new.csv -o probs.csv", "hcal apply model.hcal 'days/*.parquet' -o calibrated/")
 def apply(
     *,
     model: ModelFile,
     files: Annotated[Files, "group", "weight"],
     output: Output,
     keep: Annotated[bool, Option("--keep", help="carry all other columns along")] = False,
-    prior: Annotated[
-        str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")
-    ] = None,
+    prior: Annotated[str | None, Option(help="class frequencies of the new rows, with commas; or 'estimate'")] = None,
     blocks: Blocks,
     shown: Shown,
 ) -> None:

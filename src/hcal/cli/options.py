@@ -42,9 +42,7 @@ class Files:
     """Files, and what the options say of them; all but the first are fields of :class:`hcal.io.Request`."""
 
     file: Annotated[list[Path], Argument(help=_FILES, metavar="FILE")]
-    input: Annotated[str | None, Option(help="logits, probs or log_probs, where the file does not say")] = (
-        None
-    )
+    input: Annotated[str | None, Option(help="logits, probs or log_probs, where the file does not say")] = None
     labels: Annotated[Path | None, Option(help="a second file with the labels y")] = None
     scores: Annotated[str | None, Option(help="columns: a pattern 'logit_*', or names with commas")] = None
     label: Annotated[str | None, Option(help="the column of labels, numbers or names")] = None
@@ -53,8 +51,7 @@ class Files:
     weight: Annotated[str | None, Option(help="a column of weights: 2 is the row twice")] = None
     classes: Annotated[str | None, Option(help="names with commas, in the order of the columns")] = None
     option_score: Annotated[
-        str | None,
-        Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information"),
+        str | None, Option("--score", help="of an option, in .jsonl samples: sum, length or mutual-information")
     ] = None
     unit: Annotated[str | None, Option(help="percent, where probabilities go up to 100")] = None
     unlabelled: Annotated[str, Option(help="drop: leave out rows without a label")] = "error"
@@ -115,9 +112,7 @@ class Blocks:
 
     batch_rows: Annotated[int | None, Option(min=1, help="read so many rows at a time, beyond memory")] = None
     workers: Annotated[int | None, Option(min=1, help="processes that share the work; same answer")] = None
-    scheduler: Annotated[
-        str | None, Option(help="address of a Dask scheduler: its workers share the work")
-    ] = None
+    scheduler: Annotated[str | None, Option(help="address of a Dask scheduler: its workers share the work")] = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.scheduler is not None:
@@ -249,9 +244,7 @@ def load_model(path: Path | None, *, multilabel: bool = False) -> Any:
 
     calibrator = None if path is None else load(path)
     if not multilabel and getattr(calibrator, "name", "") == "multilabel":
-        raise ValueError(
-            f"{path} has several labels a row: apply, evaluate and info read it, other commands do not"
-        )
+        raise ValueError(f"{path} has several labels a row: apply, evaluate and info read it, other commands do not")
     return calibrator
 
 

@@ -15,15 +15,7 @@ from scipy.special import ndtri
 
 from hcal.certificates import Certificate, EventCertificate
 from hcal.certificates.event import class_tolerance
-from hcal.certificates.sentences import (
-    capital,
-    error_words,
-    estimate_words,
-    points,
-    rows_words,
-    share,
-    window_words,
-)
+from hcal.certificates.sentences import capital, error_words, estimate_words, points, rows_words, share, window_words
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import nll_rows
 from hcal.metrics.testing import CalibrationTest, calibration_test

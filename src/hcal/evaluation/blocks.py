@@ -142,9 +142,7 @@ def sample_numbers(n_rows: int, n_classes: int) -> NDArray[np.int64]:
     return np.sort(rng.choice(n_rows, size, replace=False, shuffle=False)).astype(np.int64)
 
 
-def _measure(
-    empty: Callable[[], _Part], calibrator: Calibrator | None, rows: NDArray[np.int64], piece: Piece
-) -> _Part:
+def _measure(empty: Callable[[], _Part], calibrator: Calibrator | None, rows: NDArray[np.int64], piece: Piece) -> _Part:
     part = empty()
     for batch in read_piece(piece):
         with rows_from(batch.start):

@@ -303,9 +303,7 @@ def run_cell(work: Work) -> Cell:
 # -- all cells ------------------------------------------------------------------------------------
 
 
-def _run(
-    work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None
-) -> list[Cell]:
+def _run(work: list[Work], path: Any, n_jobs: int | None, scheduler: Any, progress: bool | None) -> list[Cell]:
     known = {} if path is None else read_cells(Path(path))
     keys = {(w.name, w.label): w.key for w in work}
     done = {at: replace(known[key], task=at[0], label=at[1]) for at, key in keys.items() if key in known}
@@ -353,9 +351,7 @@ def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cel
     # Every process gets its share of the cores; without this, each would start a thread on all of them.
     with parallel_config("loky", inner_max_num_threads=max(1, cpu_count() // jobs)):
         try:
-            yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
-                delayed(run_cell)(w) for w in work
-            )
+            yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(run_cell)(w) for w in work)
         except TerminatedWorkerError:
             return  # what has no result is reported as died
 

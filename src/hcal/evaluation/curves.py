@@ -176,9 +176,7 @@ def smooth_curve(
     width = max(error, 1 / POINTS)
     mass = _points(spectrum(p, weight), width)
     near = mass > 1e-3 * weight.sum() / POINTS  # elsewhere a ratio of two small numbers says nothing
-    drawn = np.stack(
-        [_points(spectrum(p, weight * (rng.random(len(p)) < p)), width) for _ in range(resamples)]
-    )
+    drawn = np.stack([_points(spectrum(p, weight * (rng.random(len(p)) < p)), width) for _ in range(resamples)])
     low, high = np.quantile(_ratio(drawn, mass, near), [(1 - level) / 2, (1 + level) / 2], axis=0)
     observed = _ratio(_points(spectrum(p, weight * event), width), mass, near)
     edges = np.linspace(0, 1, POINTS + 1)

@@ -154,9 +154,7 @@ def evaluate(
     )
 
 
-def _tests(
-    s: Sample, certificate: Certificate, positive: int, rate: PositiveRate | None, seed: int
-) -> dict[str, Any]:
+def _tests(s: Sample, certificate: Certificate, positive: int, rate: PositiveRate | None, seed: int) -> dict[str, Any]:
     """The tests, what they add up to with the certificate, and the clinical panel of two classes."""
     top, vector = calibration_test(s, random_state=seed), vector_test(s, seed)
     found: dict[str, Any] = {"test": top, "vector_test": vector}

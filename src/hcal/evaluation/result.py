@@ -148,9 +148,7 @@ class Evaluation(Printed):
     @property
     def warnings(self) -> list[str]:
         """What a reader must know before using the numbers, in plain words."""
-        collapsed = [
-            f"COLLAPSED PREDICTOR: {r}. Low class-wise errors mean nothing here." for r in self.collapse
-        ]
+        collapsed = [f"COLLAPSED PREDICTOR: {r}. Low class-wise errors mean nothing here." for r in self.collapse]
         return collapsed + list(self.notes)
 
     @property
@@ -186,12 +184,7 @@ class Evaluation(Printed):
                 i = r.interval or Interval(nan, nan, "")
                 rows[-1] |= {"low": i.low, "high": i.high, "interval": i.kind, "chance": i.chance}
             if d := self.differences.get(name):
-                rows[-1] |= {
-                    "baseline": d.before,
-                    "change": d.change,
-                    "change_low": d.low,
-                    "change_high": d.high,
-                }
+                rows[-1] |= {"baseline": d.before, "change": d.change, "change_low": d.low, "change_high": d.high}
         return rows
 
     def to_frame(self) -> pd.DataFrame:
@@ -207,9 +200,7 @@ class Evaluation(Printed):
             "vector_test", "assessment", "clinical", "positive",
         )  # fmt: skip
         found = {name: getattr(self, name) for name in names}
-        plain = {
-            n: x.to_dict() if hasattr(x, "to_dict") else getattr(x, "__dict__", x) for n, x in found.items()
-        }
+        plain = {n: x.to_dict() if hasattr(x, "to_dict") else getattr(x, "__dict__", x) for n, x in found.items()}
         content = plain | {
             "groups": [g.group_row() for g in self.groups],
             "metrics": {row.pop("metric"): row for row in self.to_records()},
@@ -221,8 +212,7 @@ class Evaluation(Printed):
     def _headline(self) -> str:
         stated = self.positive.words if self.positive else f"mean confidence {self.mean_confidence:.4f}"
         return (
-            f"{self.n:,} rows, {self.k} classes: {stated}, accuracy {self.accuracy:.4f}, "
-            f"sharpness {self.sharpness:.4f}"
+            f"{self.n:,} rows, {self.k} classes: {stated}, accuracy {self.accuracy:.4f}, sharpness {self.sharpness:.4f}"
         )
 
     def _columns(self) -> dict[str, Callable[[str], str]]:
@@ -270,9 +260,7 @@ class Evaluation(Printed):
         columns = self._columns()
         for head in columns:
             words = head == "what it says"
-            table.add_column(
-                head, justify="left" if words or head == "metric" else "right", no_wrap=not words
-            )
+            table.add_column(head, justify="left" if words or head == "metric" else "right", no_wrap=not words)
         for title, names in self.by_level():
             table.add_section()
             table.add_row(Text(title.split(":")[0], style="italic"))

@@ -124,9 +124,7 @@ class CalibrationDisplay:
         return np.asarray(self.curve.predicted[self.curve.weight > 0])
 
     @classmethod
-    def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, **options: Any
-    ) -> Self:
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, **options: Any) -> Self:
         """Measure a fitted classifier and draw its diagram.
 
         Parameters
@@ -179,12 +177,7 @@ class CalibrationDisplay:
         known = np.unique(y_true) if labels is None else np.asarray(labels)
         codes, p = encode(y_true, known), np.asarray(y_prob, dtype=np.float64)
         binning: Any = {"uniform": "equal-width", "quantile": "equal-mass"}.get(strategy, strategy)
-        options: dict[str, Any] = {
-            "bins": n_bins,
-            "binning": binning,
-            "ci": ci,
-            "sample_weight": sample_weight,
-        }
+        options: dict[str, Any] = {"bins": n_bins, "binning": binning, "ci": ci, "sample_weight": sample_weight}
         if p.ndim == 2 and p.shape[1] > 2:
             if pos_label is not None:
                 raise ValueError("pos_label is for two classes; with more, the predicted class is shown")

@@ -104,12 +104,7 @@ def _frame_block(calibrator: Calibrator, meta: Any, block: Any, partition_info: 
 
 
 def evaluate(
-    probs: Any,
-    y: Any,
-    metrics: Iterable[str] | None = None,
-    *,
-    sample_weight: Any = None,
-    input: InputKind = "probs",
+    probs: Any, y: Any, metrics: Iterable[str] | None = None, *, sample_weight: Any = None, input: InputKind = "probs"
 ) -> StreamingMetrics:
     """Evaluate a predictor in one pass over blocks.
 
@@ -356,8 +351,6 @@ def _answer(future: Any) -> Any:
     try:
         return future.result()
     except distributed.KilledWorker as error:
-        raise WorkerDiedError(
-            f"workers died one after the other on a piece: too little memory? {error}"
-        ) from None
+        raise WorkerDiedError(f"workers died one after the other on a piece: too little memory? {error}") from None
     except CancelledError:
         raise OSError("the scheduler has gone, and the work with it") from None

@@ -44,9 +44,7 @@ def rows(
         y = y[:, 0]
     expected = (logits.shape[0], *logits.shape[2:])
     if tuple(y.shape) != expected:
-        raise ValueError(
-            f"scores of shape {tuple(logits.shape)} need labels of shape {expected}, got {tuple(y.shape)}"
-        )
+        raise ValueError(f"scores of shape {tuple(logits.shape)} need labels of shape {expected}, got {tuple(y.shape)}")
     flat = logits if logits.ndim == 1 else _last(logits).reshape(-1, logits.shape[1])
     labels = y.reshape(-1)
     if ignore_index is None and pixels is None:

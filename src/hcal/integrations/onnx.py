@@ -109,14 +109,10 @@ def _append(onnx: Any, network: Any, head: Any) -> Any:
 
     if len(network.graph.output) != 1:
         names = [o.name for o in network.graph.output]
-        raise ValueError(
-            f"the network must have one output, the scores; it has {len(names)}: {', '.join(names)}"
-        )
+        raise ValueError(f"the network must have one output, the scores; it has {len(names)}: {', '.join(names)}")
     output = network.graph.output[0]
     if head.graph.input[0].type.tensor_type.elem_type != output.type.tensor_type.elem_type:
-        raise ValueError(
-            "the network's output has another float width than the graph: say width=... to match"
-        )
+        raise ValueError("the network's output has another float width than the graph: say width=... to match")
     opset = max(o.version for o in network.opset_import if o.domain in ("", "ai.onnx"))
     if opset < OPSET:
         network = version_converter.convert_version(network, OPSET)

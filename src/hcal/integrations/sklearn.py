@@ -127,13 +127,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             self.classes_ = np.unique(y)
             labels = encode(y, self.classes_)
             if len(self.classes_) < 2:
-                raise ValueError(
-                    f"calibration needs at least two classes; y has one class, {self.classes_[0]!r}"
-                )
+                raise ValueError(f"calibration needs at least two classes; y has one class, {self.classes_[0]!r}")
             if weight is not None and len(np.unique(y[weight > 0])) < 2:
-                raise ValueError(
-                    "sample_weight leaves one class only; calibration needs at least two classes"
-                )
+                raise ValueError("sample_weight leaves one class only; calibration needs at least two classes")
             splits = self._splits(X, y, members, routed.splitter.split)
             held_out = [test for _, test in splits]
             to_fit = routed.estimator.fit
@@ -248,8 +244,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             to_fit["sample_weight"] = weight
         elif weight is not None and not self._is_prefit(estimator):
             warnings.warn(
-                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map only",
-                stacklevel=3,
+                f"{type(estimator).__name__} takes no sample_weight: the weights act on the map only", stacklevel=3
             )
         return Bunch(estimator=Bunch(fit=to_fit), splitter=Bunch(split={}))
 
@@ -270,9 +265,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _logits(self, estimator: Any, X: Any) -> FloatArray:
         """Return scores of shape (N, K) in the order of ``classes_``, as logits or log-probabilities."""
         name = self._response(estimator)
-        scores = (
-            raw_margins(estimator, X) if name == "margins" else as_logits(getattr(estimator, name)(X), name)
-        )
+        scores = raw_margins(estimator, X) if name == "margins" else as_logits(getattr(estimator, name)(X), name)
         absent = _ZERO if name == "predict_proba" else _FLOOR
         return align_columns(scores, np.asarray(estimator.classes_), self.classes_, absent)
 
@@ -283,9 +276,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         order = ("decision_function", "predict_proba") if self.response == "auto" else (self.response,)
         name = next((n for n in order if hasattr(estimator, n)), None)
         if name is None:
-            raise ValueError(
-                f"{type(estimator).__name__} has no {' or '.join(order)}: there is nothing to calibrate"
-            )
+            raise ValueError(f"{type(estimator).__name__} has no {' or '.join(order)}: there is nothing to calibrate")
         return name
 
     def _new_calibrator(self, response: str) -> Calibrator:
@@ -293,9 +284,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         if calibrator.input != "logits":
             raise ValueError(f'the calibrator must have input="logits", got input={calibrator.input!r}')
         # Of log-probabilities a zero is a small number, not minus infinity.
-        found: Calibrator = (
-            calibrator.set_params(input="log_probs") if response == "predict_proba" else calibrator
-        )
+        found: Calibrator = calibrator.set_params(input="log_probs") if response == "predict_proba" else calibrator
         return found
 
 
@@ -381,9 +370,7 @@ def as_logits(response: Any, name: str) -> FloatArray:
     return scores
 
 
-def align_columns(
-    logits: FloatArray, have: NDArray[Any], want: NDArray[Any], absent: float = _FLOOR
-) -> FloatArray:
+def align_columns(logits: FloatArray, have: NDArray[Any], want: NDArray[Any], absent: float = _FLOOR) -> FloatArray:
     """Put columns in the order of ``want``; a class that a fold never saw gets a probability near zero.
 
     ``absent`` is that probability, as a share of the largest.

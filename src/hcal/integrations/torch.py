@@ -59,9 +59,7 @@ class MapModule(nn.Module):
             if isinstance(value, Map):
                 self.add_module(each.name, MapModule(value, dtype))
             elif "array" in each.metadata:
-                self.register_buffer(
-                    each.name, None if value is None else _tensor(value, dtype), persistent=False
-                )
+                self.register_buffer(each.name, None if value is None else _tensor(value, dtype), persistent=False)
             else:
                 setattr(self, each.name, value)
 
@@ -139,9 +137,7 @@ class CalibrationHead(nn.Module):
     def forward(self, scores: Tensor) -> Tensor:
         """Return calibrated probabilities (or their logarithms) of scores (N, K, ...), classes on axis 1."""
         if self.calibrator is None:
-            raise ValueError(
-                "this head has no calibrator yet: give it one, or load a state dict that holds one"
-            )
+            raise ValueError("this head has no calibrator yet: give it one, or load a state dict that holds one")
         dtype = scores.dtype if scores.is_floating_point() else torch.float64
         rows = self._rows(scores)
         module, wide = self.float64, torch.float64
@@ -226,9 +222,7 @@ class CalibratedModule(nn.Module):
     torch.Size([5, 2])
     """
 
-    def __init__(
-        self, model: nn.Module, calibrator: Calibrator | None = None, output: Output = "probs"
-    ) -> None:
+    def __init__(self, model: nn.Module, calibrator: Calibrator | None = None, output: Output = "probs") -> None:
         super().__init__()
         self.model = model
         self.head = CalibrationHead(calibrator, output)
@@ -253,9 +247,7 @@ def scores_of(output: Any) -> Tensor:
     if found is None and isinstance(output, tuple | list) and output:
         found = output[0]
     if not isinstance(found, Tensor):
-        raise ValueError(
-            f"the model must return a tensor or something with .logits, got {type(output).__name__}"
-        )
+        raise ValueError(f"the model must return a tensor or something with .logits, got {type(output).__name__}")
     return found
 
 

@@ -76,12 +76,7 @@ class DistributedMetrics(_Accumulator):
     """
 
     def __init__(
-        self,
-        n_classes: int,
-        metrics: Iterable[str] | None = None,
-        *,
-        input: InputKind = "probs",
-        group: Any = None,
+        self, n_classes: int, metrics: Iterable[str] | None = None, *, input: InputKind = "probs", group: Any = None
     ) -> None:
         super().__init__(StreamingMetrics(n_classes, metrics), input, group)
 
@@ -127,9 +122,7 @@ class DistributedMonitor(_Accumulator):
     'stated too high'
     """
 
-    def __init__(
-        self, monitor: Monitor | None = None, *, input: InputKind = "probs", group: Any = None
-    ) -> None:
+    def __init__(self, monitor: Monitor | None = None, *, input: InputKind = "probs", group: Any = None) -> None:
         super().__init__(Monitor() if monitor is None else monitor, input, group)
         self.alarm: Alarm | None = None
         self.log_evidence = 0.0

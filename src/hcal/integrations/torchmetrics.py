@@ -92,9 +92,7 @@ class CalibrationMetrics(Metric):
         dict of tensors
         """
         sums = {name: getattr(self, f"hcal_{name}").double().cpu().numpy() for name in self._names}
-        stream = StreamingMetrics.from_state(
-            {"n_classes": self.num_classes, "metrics": self.metrics, "sums": sums}
-        )
+        stream = StreamingMetrics.from_state({"n_classes": self.num_classes, "metrics": self.metrics, "sums": sums})
         values = stream.compute() if stream.n else dict.fromkeys(self.metrics, float("nan"))
         return {name: torch.tensor(v, dtype=torch.float64, device=self.device) for name, v in values.items()}
 

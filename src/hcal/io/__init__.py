@@ -43,14 +43,7 @@ from hcal.io.atomic import atomic_path, ended_by_sigterm
 from hcal.io.blocks import Batch, Batches, batches, read_piece, rows_from
 from hcal.io.class_names import UnlabelledError, UnnamedClassesError, drop_unlabelled
 from hcal.io.files import NeedsBlocksError, checksum
-from hcal.io.reading import (
-    DataFile,
-    MissingLabelsError,
-    Piece,
-    read,
-    read_arrays,
-    read_blocks,
-)
+from hcal.io.reading import DataFile, MissingLabelsError, Piece, read, read_arrays, read_blocks
 from hcal.io.request import Part, Request, UnknownKindError, UnnamedScoresError
 from hcal.io.writing import can_write, write_blocks, write_probs
 

@@ -202,9 +202,7 @@ class ArrayRows:
         pixels = math.prod(self.spatial)
         return [(row, 0) for row in range(0, self.count(columns), -(-step // pixels) * pixels)]
 
-    def blocks(
-        self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
-    ) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
         """Yield rows from ``cut`` to ``stop`` − 1, at most ``size`` at once, but whole images."""
         for name in columns:
             if name not in texts and self.array(name).dtype.kind == "U":

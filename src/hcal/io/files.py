@@ -125,8 +125,7 @@ def check_memory(name: str, needed: float) -> None:
     there = _available_memory()
     if needed > there:
         raise NeedsBlocksError(
-            f"{name} needs about {needed / 1e9:.1f} GB of memory and there are {there / 1e9:.1f}: "
-            "read it by blocks"
+            f"{name} needs about {needed / 1e9:.1f} GB of memory and there are {there / 1e9:.1f}: read it by blocks"
         )
 
 

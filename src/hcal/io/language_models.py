@@ -181,9 +181,7 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
         answers += _answers(found)
         samples += found
     scores = [_scored(sample, score) for sample in samples]
-    return Questions(
-        scores, np.array(answers, dtype=np.int64), _known([s.row.get("doc_id") for s in samples])
-    )
+    return Questions(scores, np.array(answers, dtype=np.int64), _known([s.row.get("doc_id") for s in samples]))
 
 
 def _samples(path: Path) -> Iterator[_Sample]:
@@ -271,12 +269,7 @@ def _readings(sample: _Sample) -> list[int | None]:
     """Return the right option by the target as an index, as a text, and by the harness's own results."""
     row, target = sample.row, str(sample.row.get("target", "")).strip()
     texts = [text.strip() for text in sample.options]
-    best, n, accuracy, brier = (
-        int(np.argmax(sample.conditional)),
-        len(sample.conditional),
-        row.get("acc"),
-        None,
-    )
+    best, n, accuracy, brier = (int(np.argmax(sample.conditional)), len(sample.conditional), row.get("acc"), None)
     by_index = int(target) if target.isdecimal() and len(target) < 8 else None
     by_text = texts.index(target) if texts.count(target) == 1 else None
     if isinstance(row.get("brier_score"), list):
@@ -390,9 +383,7 @@ def option_scores(response: Any, options: Sequence[str]) -> Float64:
             rest = 1 - float(np.exp(np.array(values)).sum())
             floor = min(min(values), np.log(rest) if rest > 0 else min(values))
             return np.array([np.logaddexp.reduce(own) if own else floor for own in found])
-    raise ValueError(
-        f"no option of {list(options)} is among the reported tokens{f': {seen[:5]}' if seen else ''}"
-    )
+    raise ValueError(f"no option of {list(options)} is among the reported tokens{f': {seen[:5]}' if seen else ''}")
 
 
 def _positions(response: Any) -> Iterator[list[tuple[str, float]]]:
@@ -523,9 +514,7 @@ def _confidence(said: Any, whole: float, where: str, ranges: str, words: Mapping
         return None
     if not 0 <= share <= 1:
         hint = "; unit='percent' (--unit percent) if numbers go up to 100" if whole == 1 else ""
-        raise ValueError(
-            f"{where}: the confidence {one_line(repr(said), 40)} is not between 0 and {whole:g}{hint}"
-        )
+        raise ValueError(f"{where}: the confidence {one_line(repr(said), 40)} is not between 0 and {whole:g}{hint}")
     return share
 
 

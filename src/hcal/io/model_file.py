@@ -123,9 +123,7 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Arrays]:
     except (KeyError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(f"{path} is not an hcal model file ({reason(error)})") from None
     if schema > SCHEMA:
-        raise ValueError(
-            f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade"
-        )
+        raise ValueError(f"{path} has schema {schema}; this hcal {__version__} reads up to {SCHEMA}: please upgrade")
     if schema < 3:
         raise ValueError(f"{path} was written by hcal 0.2 or before: fit again")
     if metadata.get(_CHECKSUM) != digest(metadata[_CONTAINER], arrays):

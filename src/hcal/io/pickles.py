@@ -60,12 +60,8 @@ def _named(held: Any) -> dict[str, NDArray[Any]]:
         names, parts = ["logits_cal", "y_cal", "logits_test", "y_test"], [*parts[0], *parts[1]]
     else:
         names = ["logits", "y"]
-    given = (
-        held if isinstance(held, dict) else dict(zip(names, parts, strict=True)) if parts else {BARE: held}
-    )
-    arrays = {
-        name: a.value if isinstance(a, _Array) else a for name, a in given.items() if isinstance(name, str)
-    }
+    given = held if isinstance(held, dict) else dict(zip(names, parts, strict=True)) if parts else {BARE: held}
+    arrays = {name: a.value if isinstance(a, _Array) else a for name, a in given.items() if isinstance(name, str)}
     found = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     if not found or len(found) < len(parts):
         _refuse("expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays")

@@ -223,9 +223,7 @@ def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
         yield rows, plan
 
 
-def pieces_of(
-    paths: Sequence[Path], reading: Reading, size: int | None = None, peak: float = 1
-) -> Iterator[Piece]:
+def pieces_of(paths: Sequence[Path], reading: Reading, size: int | None = None, peak: float = 1) -> Iterator[Piece]:
     """Yield the pieces of files; without a size a file is one piece, once memory is known to hold all.
 
     ``peak`` is what the caller will need for each byte of the rows.
@@ -315,9 +313,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
             raise ValueError("it ends early: the file was cut short")
 
 
-def _data(
-    plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Sequence[str] | None
-) -> DataFile:
+def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Sequence[str] | None) -> DataFile:
     """Return the columns of a block by the parts they play."""
     reading = piece.reading
     values = _scores(plan, reading, [np.asarray(block[name]) for name in plan.scores])
@@ -351,8 +347,7 @@ def _scores(plan: Plan, reading: Reading, columns: list[NDArray[Any]]) -> NDArra
             values = values / 100
         elif values.size and 1.5 < values.max() <= 100 and values.min() >= 0:
             raise ValueError(
-                f"its probs go up to {values.max():.4g}: if they are per cent, say unit='percent' "
-                "(--unit percent)"
+                f"its probs go up to {values.max():.4g}: if they are per cent, say unit='percent' (--unit percent)"
             )
     return values
 

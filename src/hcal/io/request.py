@@ -146,9 +146,7 @@ class Request:
             default = {"unit": "fraction", "option_score": "sum"}.get(name)
             if ours is not None and ours != (theirs or default or ours):
                 what = name.replace("_", " ")
-                raise ValueError(
-                    f"the model was fitted with {what} {theirs or default}, so {ours} cannot be right"
-                )
+                raise ValueError(f"the model was fitted with {what} {theirs or default}, so {ours} cannot be right")
         filled = {n: getattr(model, n) for n in _REMEMBERED if getattr(self, n) is None}
         lacking = {role for role in ROLES if getattr(self, role) is None and getattr(model, role) is not None}
         return replace(self, **filled, optional=self.optional | lacking)
@@ -237,9 +235,7 @@ def _listed(names: Iterable[str]) -> str:
     return one_line(", ".join(n for n in names if n != BARE), 120) or "nothing"
 
 
-def _find_scores(
-    names: Sequence[str], request: Request, suffixes: Sequence[str]
-) -> tuple[list[str], InputKind, str]:
+def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]) -> tuple[list[str], InputKind, str]:
     """Return the columns, or the array, of the scores, what they are, and the suffix of their part."""
     wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
     for suffix in suffixes:
@@ -352,10 +348,4 @@ def kind_by_name(column: str) -> InputKind | None:
     if match is None:
         return None
     start = match[1].lower()
-    return (
-        "log_probs"
-        if start.startswith(("log_", "log ", "logp"))
-        else "logits"
-        if start[0] == "l"
-        else "probs"
-    )
+    return "log_probs" if start.startswith(("log_", "log ", "logp")) else "logits" if start[0] == "l" else "probs"

@@ -109,9 +109,7 @@ class TextRows(TableRows, ABC):
         """About what columns take: a number has some eight characters."""
         return size_of(self.file)
 
-    def blocks(
-        self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
-    ) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
         """Yield rows from ``cut`` to ``stop`` − 1, at most ``size`` at once."""
         row, place = cut
         self.file.seek(place)
@@ -201,9 +199,7 @@ class JsonRows(TextRows):
         rows = [_object(line, number) for number, line in enumerate(lines, first + 1)]
         for number, row in enumerate(rows, first + 1):
             if odd := row.keys() ^ set(self.names):
-                raise ValueError(
-                    f"line {number} has other keys than the first, such as {one_line(repr(min(odd)), 60)}"
-                )
+                raise ValueError(f"line {number} has other keys than the first, such as {one_line(repr(min(odd)), 60)}")
         return {name: [row[name] for row in rows] for name in self.names}
 
 
@@ -250,9 +246,7 @@ class ArrowRows(TableRows):
         """About what columns take."""
         return max(8 * self.n_rows * len(columns), size_of(self.file))
 
-    def blocks(
-        self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int
-    ) -> Iterator[Block]:
+    def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
         """Yield rows from the group of ``cut`` to ``stop`` − 1, at most ``size`` at once."""
         import pyarrow as pa
 
@@ -262,9 +256,7 @@ class ArrowRows(TableRows):
         else:
             batches = (self.source.get_batch(g).select(list(columns)) for g in groups)
         one = stop - cut[0] <= size
-        tables = (
-            [pa.Table.from_batches(list(batches))] if one else (pa.Table.from_batches([b]) for b in batches)
-        )
+        tables = [pa.Table.from_batches(list(batches))] if one else (pa.Table.from_batches([b]) for b in batches)
         for table in tables:
             for a in range(0, table.num_rows, size):
                 part = table.slice(a, size)

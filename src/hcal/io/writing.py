@@ -199,9 +199,7 @@ def write_blocks(
     suffix, called, written = Path(path).suffix.lower(), {"id": "id", "label": "y", **(names or {})}, 0
     with atomic_path(path) as temporary, _WRITERS[suffix](temporary, n_rows, model) as add:
 
-        def write(
-            probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None
-        ) -> None:
+        def write(probs: NDArray[Any], y: Any = None, ids: Any = None, kept: Mapping[str, Any] | None = None) -> None:
             nonlocal written
             arrays: Arrays = {} if ids is None else {called["id"]: np.asarray(ids)}
             arrays |= {n: np.asarray(a) for n, a in (kept or {}).items()}

@@ -70,9 +70,7 @@ def _mixture_forward(x, slopes, shares, probs, n, k, members, WIDTH: tl.constexp
 
 
 @triton.jit
-def _mixture_backward(
-    x, slopes, grad, partial, n, k, members, programs, WIDTH: tl.constexpr, ROWS: tl.constexpr
-):
+def _mixture_backward(x, slopes, grad, partial, n, k, members, programs, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     at, inside = _offsets(n, k, WIDTH, ROWS)
     depth = _depth(x, at, inside)
     g = tl.load(grad + at, mask=inside, other=0.0)

@@ -176,9 +176,7 @@ class ProbabilityMap(Map):
         return xp.log(xp.maximum(self.probabilities(x), xp.tiny(x)))
 
 
-def build_map(
-    types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-) -> Map:
+def build_map(types: tuple[type[Map], ...], options: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Map:
     """Return the map that :meth:`Map.options` and :meth:`Map.arrays` describe, checked; ``types`` may occur."""
     known = {each.__name__: each for each in types}
     name = options.get("type")

@@ -23,9 +23,7 @@ class TableMap(Map):
     Knot c lies at x = −c·step and has the value −table[c]; below the last knot the last slope continues.
     """
 
-    table: Array = array(
-        "minus the map at the knots, from x = 0 downwards", "G+1", low=0.0, order="not falling"
-    )
+    table: Array = array("minus the map at the knots, from x = 0 downwards", "G+1", low=0.0, order="not falling")
     step: Array = array("distance of the knots", low=SMALL)
     reference: Reference = option("what x is made of logits", ("log_softmax", "largest"), "log_softmax")
 

@@ -267,9 +267,7 @@ def build_trainable(name: str, x: Tensor, *, init: Init = "identity", random_sta
         raise ValueError(f"init must be 'identity' or 'published', got {init!r}")
     family, _, size = name.partition("-")
     if family not in ("piecewise", "monotonic", "ensemble") or not size.isdigit() or int(size) < 1:
-        raise ValueError(
-            f"unknown map {name!r}: use {', '.join(PAPER_MAPS)}, or another size of these families"
-        )
+        raise ValueError(f"unknown map {name!r}: use {', '.join(PAPER_MAPS)}, or another size of these families")
     if family == "piecewise":
         return PiecewiseLinear(int(size))
     if family == "ensemble":
@@ -291,9 +289,7 @@ def kernels_for(x: Tensor) -> Any:
     if x.dtype != torch.float32:
         return None
     name, package = ("_triton", "triton") if x.is_cuda else ("_numba", "numba")
-    fits = (
-        x.shape[1] <= _TRITON_CLASSES and x.numel() < 2**31 - 2**16 if x.is_cuda else x.device.type == "cpu"
-    )
+    fits = x.shape[1] <= _TRITON_CLASSES and x.numel() < 2**31 - 2**16 if x.is_cuda else x.device.type == "cpu"
     if not fits or find_spec(package) is None or find_spec(f"hcal.maps.{name}") is None:
         return None
     import importlib

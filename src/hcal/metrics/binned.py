@@ -81,9 +81,7 @@ def clipped_equal_width(s: Sample, bins: int) -> Bins:
 
 @metric("top-label", "ECE, equal width", "mean gap between confidence and accuracy, 15 equal-width bins",
         label="ECE^ew", of_hits=True)  # fmt: skip
-def ece_ew(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
-) -> float:
+def ece_ew(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1) -> float:
     """Return the expected calibration error over equal-width bins (lo, hi]; empty bins count nothing.
 
     Parameters
@@ -103,9 +101,7 @@ def ece_ew(
 
 @metric("top-label", "ECE, equal mass", "the same with 15 bins of equal size",
         label="ECE^em", weights="counts", of_hits=True)  # fmt: skip
-def ece_em(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
-) -> float:
+def ece_em(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1) -> float:
     """Return the calibration error over equal-mass bins (lo, hi] between interpolated quantiles.
 
     As published, the smallest confidence falls in no bin, and bins that ties leave empty are skipped.

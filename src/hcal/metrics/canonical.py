@@ -121,9 +121,7 @@ def skce_blocks(s: Sample, bandwidth: float) -> Iterator[tuple[slice, slice, Flo
 # -- the Dirichlet-kernel error ---------------------------------------------------------------------
 
 
-def _dkde(
-    s: Sample, bandwidth: float, floor: float
-) -> Iterator[tuple[IntArray, Float64, Float64, Float64, Any]]:
+def _dkde(s: Sample, bandwidth: float, floor: float) -> Iterator[tuple[IntArray, Float64, Float64, Float64, Any]]:
     """Yield (rows, π − p, π, the normalised kernel to all rows by class, the order of these) in blocks."""
     by_class = np.argsort(s.y, kind="stable")  # a class is a run of columns: its mass is one reduceat
     present, starts = np.unique(s.y[by_class], return_index=True)

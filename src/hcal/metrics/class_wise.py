@@ -83,12 +83,8 @@ def _threshold(s: Sample, threshold: float | None) -> float:
     return float(s.data.probs.dtype.type(value))
 
 
-@metric(
-    "class-wise", "CWECE, mean", "ECE of every class's probability, averaged over classes", label="CWECE_a"
-)
-def cwece_a(
-    probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1
-) -> float:
+@metric("class-wise", "CWECE, mean", "ECE of every class's probability, averaged over classes", label="CWECE_a")
+def cwece_a(probs: Any, y: Any = None, *, sample_weight: Any = None, bins: int = 15, order: float = 1) -> float:
     """Return the class-wise calibration error: the mean over classes of equal-width (lo, hi] errors.
 
     Examples
@@ -150,9 +146,7 @@ def tcwece(
     return float(thresholded_cells(s, bins, threshold).kept_errors().mean())
 
 
-@metric(
-    "class-wise", "tCWECE, k-means", "the same with bins from k-means", label="tCWECE^k", weights="counts"
-)
+@metric("class-wise", "tCWECE, k-means", "the same with bins from k-means", label="tCWECE^k", weights="counts")
 def tcwece_k(
     probs: Any,
     y: Any = None,

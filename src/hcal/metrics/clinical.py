@@ -205,15 +205,11 @@ def clinical(
     if not isinstance(positive, int | np.integer) or not 0 <= positive < s.k:
         raise ValueError(f"positive must be a class 0..{s.k - 1}, got {positive!r}")
     if s.weight is not None:
-        raise ValueError(
-            "the clinical panel takes rows as independent observations: it takes no sample_weight"
-        )
+        raise ValueError("the clinical panel takes rows as independent observations: it takes no sample_weight")
     p, event = s.data.column(int(positive)), (s.y == positive).astype(np.float64)
     events = int(event.sum())
     if not 0 < events < s.n:
-        raise ValueError(
-            f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it"
-        )
+        raise ValueError(f"clinical needs rows with and without class {positive}; {events} of {s.n} rows have it")
     z = float(ndtri((1 + ci) / 2))
     x = logit(np.clip(p, _CLIP, 1 - _CLIP))
     large, variance = logistic(np.ones((s.n, 1)), event, offset=x)
@@ -305,9 +301,7 @@ def _calibration_curve(p: Vector, x: Vector, event: Vector, z: float) -> tuple[C
     drawn, null = (_distances(np.abs(expit(at[:, None] + moves) - p[some, None])) for at in (eta, x[some]))
     reach = z * np.maximum(drawn.std(axis=1, ddof=1), null.std(axis=1, ddof=1))
     low = np.maximum(found - null.mean(axis=1) - reach, 0)
-    estimates = [
-        Estimate(*map(float, row)) for row in np.stack([found, low, np.minimum(found + reach, 1)], axis=1)
-    ]
+    estimates = [Estimate(*map(float, row)) for row in np.stack([found, low, np.minimum(found + reach, 1)], axis=1)]
     return Curve(p[some], expit(eta), expit(eta - z * spread), expit(eta + z * spread)), estimates
 
 
@@ -330,10 +324,7 @@ def _brier(p: Vector, event: Vector, z: float) -> dict[str, Estimate]:
     # To first order the null score moves by (1 − 2·rate)(event − rate) with every row.
     scaled = rows - rows.mean() * (null + (1 - 2 * rate) * (event - rate)) / null
     variance = rows.var(ddof=1) / len(p), scaled.var(ddof=1) / len(p) / null**2
-    return {
-        "brier": _wald(rows.mean(), variance[0], z),
-        "scaled_brier": _wald(1 - rows.mean() / null, variance[1], z),
-    }
+    return {"brier": _wald(rows.mean(), variance[0], z), "scaled_brier": _wald(1 - rows.mean() / null, variance[1], z)}
 
 
 def _midranks(x: Vector) -> Vector:

@@ -77,9 +77,7 @@ def bootstrap_weights(s: Sample, n_resamples: int, rng: np.random.Generator) -> 
     return out if s.weight is None else out * s.weight
 
 
-def replicates(
-    s: Sample, names: Iterable[str], weights: Float64, *, first_order: bool = False
-) -> dict[str, Vector]:
+def replicates(s: Sample, names: Iterable[str], weights: Float64, *, first_order: bool = False) -> dict[str, Vector]:
     """Return every metric under every row of weights (B, N), each of shape (B,).
 
     ``first_order``: a metric that costs a pass over all pairs may be resampled by its rows' shares, computed

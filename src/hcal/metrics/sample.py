@@ -157,9 +157,7 @@ class Data:
         for name in ("hit", "chosen", "hit_sorted"):
             other.__dict__.pop(name, None)
         other.y, other.pair_sums = y, {}
-        other._entries = {
-            t: Entries(e.row, e.column, e.value, y[e.row] == e.column) for t, e in self._entries.items()
-        }
+        other._entries = {t: Entries(e.row, e.column, e.value, y[e.row] == e.column) for t, e in self._entries.items()}
         return other
 
     def drawn(self, n_draws: int, rng: np.random.Generator) -> IntArray:

@@ -128,9 +128,7 @@ def mmce(probs: Any, y: Any = None, *, sample_weight: Any = None, bandwidth: flo
     if not bandwidth > 0:
         raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
     r = as_sample(probs, y, sample_weight).ranked
-    return float(
-        np.sqrt(max(exponential_sum(r.conf, r.weight * (r.hit - r.conf), 1 / bandwidth), 0)) / r.total
-    )
+    return float(np.sqrt(max(exponential_sum(r.conf, r.weight * (r.hit - r.conf), 1 / bandwidth), 0)) / r.total)
 
 
 def exponential_sum(x: Vector, a: Vector, rate: float) -> float:

@@ -94,9 +94,7 @@ def calibration_test(
     if bandwidth is not None and not bandwidth > 0:
         raise ValueError(f"bandwidth must be positive, got {bandwidth!r}")
     if s.weight is not None:
-        raise ValueError(
-            "a calibration test takes rows as independent observations: it takes no sample_weight"
-        )
+        raise ValueError("a calibration test takes rows as independent observations: it takes no sample_weight")
     if s.n < 2:
         raise ValueError("a calibration test needs at least 2 rows")
     rng = np.random.default_rng(random_state)

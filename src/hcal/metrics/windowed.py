@@ -120,12 +120,7 @@ def _ends(s: Sample, z: float, events: EventFamily) -> tuple[float, float]:
         label="HCE", kind="debiased", weights="copies",
         ends=lambda s, _, z: _ends(s, z, "class-wise"))  # fmt: skip
 def hce(
-    probs: Any,
-    y: Any = None,
-    *,
-    sample_weight: Any = None,
-    events: EventFamily = "class-wise",
-    window: int = 200,
+    probs: Any, y: Any = None, *, sample_weight: Any = None, events: EventFamily = "class-wise", window: int = 200
 ) -> float:
     """Return the h-calibration error: the root-mean-square gap of windows of sorted events.
 

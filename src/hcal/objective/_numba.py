@@ -32,9 +32,7 @@ _jit = jit()
 _fast = jit(fastmath={"reassoc", "contract", "nsz"})
 
 
-def families_loss(
-    q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool
-) -> tuple[float, Array | None]:
+def families_loss(q: Array, marks: Array, s: ObjectiveSettings, need_grad: bool) -> tuple[float, Array | None]:
     """Return the mean loss over the rows of events q (F, n), and its gradient (F, n)."""
     grad = np.empty(q.shape if need_grad else (len(q), 0), q.dtype)
     losses = [

@@ -24,9 +24,7 @@ _PROBES = 256
 _PART = 256
 
 
-def families_loss(
-    q: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
-) -> tuple[Tensor, Tensor | None]:
+def families_loss(q: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool) -> tuple[Tensor, Tensor | None]:
     """Return the loss (float64 scalar) of ONE row of events q (1, n) with marks, and its gradient (1, n)."""
     p, o = q.reshape(-1).contiguous(), marks.reshape(-1).contiguous()
     key = torch.empty(len(p), dtype=torch.int32, device=p.device)
@@ -260,9 +258,7 @@ def _windows(
     """
     start = tl.program_id(0).to(tl.int64) * BLOCK
     j = start + tl.arange(0, BLOCK)
-    excess, entering = _slopes(
-        mass, hits, edges, weights, start, window, m, epsilon, CLUSTERS, LANES, SQUARED, BLOCK
-    )
+    excess, entering = _slopes(mass, hits, edges, weights, start, window, m, epsilon, CLUSTERS, LANES, SQUARED, BLOCK)
     tl.store(partial + tl.program_id(0), tl.sum(excess, axis=0))
     if GRAD:
         _other, leaving = _slopes(

@@ -147,9 +147,7 @@ def window_weights(centroids: ArrayLike, clusters: int = 15, iterations: int = 2
     return np.repeat(1 / (clusters * np.maximum(counts, 1)), counts)
 
 
-def kmeans_ranges(
-    values: ArrayLike, clusters: int = 15, iterations: int = 25
-) -> tuple[Float64, NDArray[np.int64]]:
+def kmeans_ranges(values: ArrayLike, clusters: int = 15, iterations: int = 25) -> tuple[Float64, NDArray[np.int64]]:
     """Cluster ascending values (m,): so many Lloyd steps from the quantiles (i + ½)/clusters.
 
     On sorted values a cluster is a contiguous range, so a step costs a few binary searches and differences of

@@ -58,9 +58,7 @@ def loss_and_grad(
     return float(loss), np.ascontiguousarray(grad)
 
 
-def evaluate_loss(
-    probs: Any, y: Any, settings: ObjectiveSettings, family: Family, need_grad: bool
-) -> tuple[Any, Any]:
+def evaluate_loss(probs: Any, y: Any, settings: ObjectiveSettings, family: Family, need_grad: bool) -> tuple[Any, Any]:
     """Return the loss and its gradient (N, K), or None; of input that has been checked.
 
     ``probs`` (N, K), float32 or float64, and ``y`` (N,), int64, are arrays or tensors; so is the gradient.

@@ -61,9 +61,7 @@ def family_of(events: EventsArgument) -> Family:
     if isinstance(events, str):
         if events not in _FAMILIES:
             names = ", ".join(repr(name) for name in _FAMILIES if name != "atomic")
-            raise ValueError(
-                f"events must be {names}, a class index or a list of subsets of classes, got {events!r}"
-            )
+            raise ValueError(f"events must be {names}, a class index or a list of subsets of classes, got {events!r}")
         return _FAMILIES[events]()
     if isinstance(events, Integral):
         return Subsets(((int(events),),))

@@ -157,9 +157,7 @@ def _check_values(probs: Any, y: Any) -> None:
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
-def families_loss(
-    p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool
-) -> tuple[Tensor, Tensor | None]:
+def families_loss(p: Tensor, marks: Tensor, s: ObjectiveSettings, need_grad: bool) -> tuple[Tensor, Tensor | None]:
     """Return the mean loss (float64 scalar) over families and its gradient (F, n) in ``p``."""
     key, order = _sort(p, marks)
     q, o = (key >> 1).view(p.dtype), key & 1

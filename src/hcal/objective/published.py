@@ -50,12 +50,7 @@ class PublishedLoss(torch.nn.Module):
     """
 
     def __init__(
-        self,
-        window: int = 200,
-        *,
-        leave_one_out: bool = True,
-        kmeans: KMeans | None = None,
-        **constants: Any,
+        self, window: int = 200, *, leave_one_out: bool = True, kmeans: KMeans | None = None, **constants: Any
     ) -> None:
         super().__init__()
         if window % 2:
@@ -134,9 +129,7 @@ _SPLIT_SEED = 1234
 _NUDGE = 1 / 1024
 
 
-def sampled_kmeans(
-    values: ArrayLike, clusters: int = 15, iterations: int = 25, random_state: int = 1234
-) -> Float64:
+def sampled_kmeans(values: ArrayLike, clusters: int = 15, iterations: int = 25, random_state: int = 1234) -> Float64:
     """Return the ascending centres (clusters,) of the published k-means.
 
     ``values`` (n,) ascend: another order of the same values is another sub-sample.

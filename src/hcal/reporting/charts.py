@@ -92,9 +92,7 @@ class Chart:
         """Return the drawing's y of data values."""
         return np.round(10 + self.height * (1 - self.upward.place(values)), 1)
 
-    def draw(
-        self, class_: str, x: ArrayLike, y: ArrayLike, *, closed: bool = False, dots: bool = False
-    ) -> None:
+    def draw(self, class_: str, x: ArrayLike, y: ArrayLike, *, closed: bool = False, dots: bool = False) -> None:
         """Add a line through points, the area that it encloses, or the points as small dots."""
         points = [f"{a:g} {b:g}" for a, b in zip(self.x(x), self.y(y), strict=True)]
         if dots:  # a zero-length stroke with round ends each
@@ -171,11 +169,7 @@ def reliability_chart(curve: ReliabilityCurve, side: str, axis: Axis, labels: tu
             found |= {"top": top, "band": max(chart.y(low) - top, 1.5), "diagonal": chart.y(said)}
         if below:
             left, right = chart.x(curve.edges[b : b + 2])
-            found |= {
-                "left": left + 0.5,
-                "width": max(right - left - 1, 1.0),
-                "bar": max(bars[b].round(1), 0.8),
-            }
+            found |= {"left": left + 0.5, "width": max(right - left - 1, 1.0), "bar": max(bars[b].round(1), 0.8)}
         chart.bins.append(found)
     return chart
 
@@ -202,9 +196,7 @@ def probability_map(before: Float64, after: Float64, event: str) -> Chart:
 def risk_coverage_chart(tails: Tails, side: str) -> Chart:
     """Draw how often the most confident rows are wrong, against their share, with its certified band."""
     order = np.argsort(tails.share)
-    share, risk, low, high = (
-        v[order] for v in (tails.share, 1 - tails.observed, 1 - tails.high, 1 - tails.low)
-    )
+    share, risk, low, high = (v[order] for v in (tails.share, 1 - tails.observed, 1 - tails.high, 1 - tails.low))
     top = max(float(np.ceil(20 * min(high[-1] * 1.5, 1.0)) / 20), 0.05)
     words = f"Of all rows {percent(float(risk[-1]))} are wrong."
     labels = ("share of rows kept, most confident first", "wrong among them")

@@ -256,7 +256,5 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
 def _over_all(side: ReportSide, found: Evaluation) -> ReportSide:
     """Put what all rows have told in the place of what the sample did."""
     facts = ("n", "accuracy", "mean_confidence", "nll", "collapse", "differences")
-    told = {name: getattr(found, name) for name in facts} | {
-        "results": side.evaluation.results | found.results
-    }
+    told = {name: getattr(found, name) for name in facts} | {"results": side.evaluation.results | found.results}
     return replace(side, evaluation=replace(side.evaluation, **told))

@@ -111,9 +111,7 @@ def report(
             calibrator, input = crossed.calibrator, kind
         if isinstance(calibrator, str):
             raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
-        content = measure_report(
-            scores, labels, calibrator, input=input, groups=groups, crossed=crossed, **options
-        )
+        content = measure_report(scores, labels, calibrator, input=input, groups=groups, crossed=crossed, **options)
     write_page(path, content)
     return verdict_of(content)
 
@@ -151,9 +149,7 @@ def render(content: Content) -> str:
     env = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     env.filters |= {"percent": percent, "number": sections.number, "digest": _digest}
     verdict, views = verdict_of(content), sections.reliability(content)
-    zoomed = (
-        views["equal-width"]["before"].across != Axis()
-    )  # bins of equal width would leave most of it empty
+    zoomed = views["equal-width"]["before"].across != Axis()  # bins of equal width would leave most of it empty
     return env.from_string(page).render(
         content=content,
         verdict=verdict,

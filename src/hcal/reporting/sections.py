@@ -88,9 +88,7 @@ def decisions(content: Content) -> tuple[Table, Chart | None] | None:
     tails = threshold_table(table, failure)
     rows = [
         [f"{at:g}", percent(share), f"{percent(low)} – {percent(high)}"]
-        for at, share, low, high, n in zip(
-            tails.at, tails.share, tails.low, tails.high, tails.rows, strict=True
-        )
+        for at, share, low, high, n in zip(tails.at, tails.share, tails.low, tails.high, tails.rows, strict=True)
         if n > 0
     ]
     curve = charts.risk_coverage_chart(risk_coverage(table, failure), side)

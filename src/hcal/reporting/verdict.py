@@ -45,9 +45,7 @@ class ReportVerdict:
 def verdict_of(content: Content) -> ReportVerdict:
     """Return the verdict on the final probabilities of a report."""
     evaluation, found = content.final.evaluation, content.final.evaluation.assessment
-    sentences = [
-        _state(content.before.evaluation, "As it stands, the model" if content.after else "The model")
-    ]
+    sentences = [_state(content.before.evaluation, "As it stands, the model" if content.after else "The model")]
     if content.after is not None:
         sentences.append(_change(content, content.after))
     if content.crossed is not None:
@@ -112,11 +110,7 @@ def _action(content: Content, found: Assessment, grade: Grade) -> str:
     if content.seen:
         return "evaluate on rows that the calibrator has not seen"
     if grade == "few":
-        return (
-            f"collect {rows}"
-            if (rows := _rows_to_collect(content))
-            else "no practical number of rows would tell"
-        )
+        return f"collect {rows}" if (rows := _rows_to_collect(content)) else "no practical number of rows would tell"
     if grade == "bad" and content.shift:
         return "correct for the class frequencies of these rows"
     if grade == "bad":

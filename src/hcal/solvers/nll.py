@@ -138,9 +138,7 @@ def _softmax(scores: Float64) -> tuple[Float64, Float64]:
     return scores, (np.log(mass) + top)[:, 0]
 
 
-def _loss_sums(
-    family: Family, theta: Float64, x: Float64, y: IntArray, weight: Float64
-) -> tuple[float, Float64]:
+def _loss_sums(family: Family, theta: Float64, x: Float64, y: IntArray, weight: Float64) -> tuple[float, Float64]:
     """Return the sums over rows of the NLL and of its gradient in θ."""
 
     def over(part: slice) -> tuple[float, Float64]:

@@ -87,9 +87,7 @@ def top_probability(logits: FloatArray, beta: float) -> Float64:
     return np.concatenate([1 / np.exp(beta * _below_top(logits, rows)).sum(axis=1) for rows in blocks])
 
 
-def solve_increasing(
-    slope: Callable[[float], float], bounds: tuple[float, float] = LOG_BETA_BOUNDS
-) -> Temperature:
+def solve_increasing(slope: Callable[[float], float], bounds: tuple[float, float] = LOG_BETA_BOUNDS) -> Temperature:
     """Find the root of an increasing function of β by bracketed search in log β (``bounds``).
 
     Never fails silently: when the function has one sign in the whole bracket, the better end comes back with
@@ -105,9 +103,7 @@ def solve_increasing(
         return Temperature(float(np.exp(low)), False, "no root in the bracket: T is at its upper bound")
     if slope(float(np.exp(high))) <= 0:
         return Temperature(float(np.exp(high)), False, "no root in the bracket: T is at its lower bound")
-    root, report = brentq(
-        lambda t: slope(float(np.exp(t))), low, high, xtol=1e-10, rtol=1e-12, full_output=True
-    )
+    root, report = brentq(lambda t: slope(float(np.exp(t))), low, high, xtol=1e-10, rtol=1e-12, full_output=True)
     return Temperature(float(np.exp(root)), True, "", report.function_calls + 2)
 
 
@@ -135,9 +131,7 @@ def solve_temperature(logits: FloatArray, y: IntArray, weight: Float64 | None = 
         return float(slope), float(curvature)
 
     if derivatives(0.0)[0] >= 0:
-        message = (
-            "the scores carry no information about the labels (or are reversed); T is at its upper bound"
-        )
+        message = "the scores carry no information about the labels (or are reversed); T is at its upper bound"
         return Temperature(float(np.exp(LOG_BETA_BOUNDS[0])) / scale, False, message, 1)
     top = logits[np.arange(len(y)), y] == logits.max(axis=1)
     if not np.any(~top & (share > 0)):

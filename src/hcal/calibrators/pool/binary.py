@@ -63,9 +63,7 @@ def count(u: Float64, y: IntArray, weight: Float64) -> Counts:
         # Equal masses a place, cut symmetrically: by the middle of each value's own mass.
         group = np.minimum((_middles(mass) * _PLACES).astype(np.int64), _PLACES - 1)
         at, place = _merged(at, place, np.unique(group, return_inverse=True)[1], weight)
-    return Counts(
-        at, np.stack([np.bincount(place, weights=weight * (y == c), minlength=len(at)) for c in (0, 1)])
-    )
+    return Counts(at, np.stack([np.bincount(place, weights=weight * (y == c), minlength=len(at)) for c in (0, 1)]))
 
 
 def _merged(at: Float64, place: IntArray, group: IntArray, weight: Float64) -> tuple[Float64, IntArray]:
@@ -144,9 +142,7 @@ def fit_table(
         for number in range(int(fold.max()) + 1):
             out = fold == number
             other = fit_line(count(u[~out], y[~out], weight[~out]), line.grid)[0]
-            parts.append(
-                (np.stack([np.interp(u[out], line.grid, m) for m in other.members]), y[out], weight[out])
-            )
+            parts.append((np.stack([np.interp(u[out], line.grid, m) for m in other.members]), y[out], weight[out]))
         held, label, mass = (np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))
     odds = np.clip(held, -FLOOR, FLOOR)
     errors = float(weight @ (0.5 + np.sign(u) * (0.5 - y)))

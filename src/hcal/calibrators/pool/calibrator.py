@@ -79,9 +79,7 @@ class PooledCalibrator(Calibrator):
         changed = float(weight @ ((table(x)[:, 1] > table(x)[:, 0]) != (u > 0)))
         threshold = float(expit(np.interp(0.0, table.values, table.knots)))
         told = _sides(changed, float(weight.sum()), threshold)
-        info = _info(("temperature", "quadratic", "spline"), weights, [told], changed) | {
-            "threshold": threshold
-        }
+        info = _info(("temperature", "quadratic", "spline"), weights, [told], changed) | {"threshold": threshold}
         return Fitted(table, info=info, preserves=promised)
 
     def _fit_many(self, x: Float64, y: IntArray, weight: Float64, groups: IntArray | None) -> Fitted:
@@ -92,12 +90,8 @@ class PooledCalibrator(Calibrator):
         asked = {"auto": None, None: False}.get(self.preserve, True)
         pooled, keep = fit_pool(members, held, x, y, weight, asked)
         fitted = members.pool(pooled.weights, pooled.last, keep=keep)
-        changed = (
-            0.0 if keep else float(weight @ (fitted.probabilities(x).argmax(axis=1) != x.argmax(axis=1)))
-        )
-        notes = (
-            _changes(keep, pooled.proven, pooled.accuracy, changed, float(weight.sum())) if classes else []
-        )
+        changed = 0.0 if keep else float(weight @ (fitted.probabilities(x).argmax(axis=1) != x.argmax(axis=1)))
+        notes = _changes(keep, pooled.proven, pooled.accuracy, changed, float(weight.sum())) if classes else []
         info = _info(("temperature", "events", "matrix"), pooled.weights, notes, changed)
         before, after = pooled.accuracy
         info["held_out_accuracy"] = {"before": before, "after": before if keep else after}
@@ -134,9 +128,7 @@ def _sides(changed: float, total: float, threshold: float) -> str:
     )
 
 
-def _changes(
-    keep: bool, proven: bool, accuracy: tuple[float, float], changed: float, total: float
-) -> list[str]:
+def _changes(keep: bool, proven: bool, accuracy: tuple[float, float], changed: float, total: float) -> list[str]:
     """Return sentences on what happens to predicted classes, and what that is worth."""
     before, after = (f"{100 * rate:.1f} %" for rate in accuracy)
     if keep:

@@ -78,9 +78,7 @@ class Curve(Map):
 class Rest(Map):
     """Scores of the classes below the top: a bias less a bent slope times the margin, flatter in some rows."""
 
-    slopes: Array = array(
-        "slope, its change at each bend, and its change with the spread of the row", len(BENDS) + 2
-    )
+    slopes: Array = array("slope, its change at each bend, and its change with the spread of the row", len(BENDS) + 2)
     spread: Array = array("mean, deviation, low and high of ln(1 + mean margin)", 4)
     bias: Array = array("of every class", "K")
 

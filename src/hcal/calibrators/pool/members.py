@@ -22,13 +22,7 @@ from hcal.calibrators.pool.map import (
     split_top,
     top_shares,
 )
-from hcal.calibrators.pool.regression import (
-    fit_logistic,
-    fit_matrix,
-    fit_shares,
-    fit_temperature,
-    pool_weights,
-)
+from hcal.calibrators.pool.regression import fit_logistic, fit_matrix, fit_shares, fit_temperature, pool_weights
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 
 #: The shrinkage of few rows, in nats of log-likelihood: what a factor e in temperature has to gain, and what a member
@@ -127,9 +121,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
     row, top, part = (np.concatenate(column) for column in zip(*pairs, strict=True))
     errors = float(weight @ (1 - own))
     few = 1.0 + (FEW_ERRORS / (1.0 + errors)) ** 2
-    rest, left_out, lost = _fit_rest(
-        margins, y, weight * (1 - own), log_mean, sharpness, few, classes=classes
-    )
+    rest, left_out, lost = _fit_rest(margins, y, weight * (1 - own), log_mean, sharpness, few, classes=classes)
     odds = np.empty(n)
     for b in blocks:
         margin = margins(b)
@@ -139,9 +131,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
     ridge = few * np.concatenate([[CONSTANT_RIDGE], np.full(design.shape[1] - 1, RIDGE)])
     terms = np.full(k, few * CLASS_RIDGE * k) if classes else None
     hit = (top == y[row]).astype(np.float64)
-    fit = fit_logistic(
-        odds[row], design[row], hit, weight[row] * part, ridge, top if classes else None, terms
-    )
+    fit = fit_logistic(odds[row], design[row], hit, weight[row] * part, ridge, top if classes else None, terms)
     half = 1 + HINGES + 1
     events = Events(
         rest=rest,
@@ -182,17 +172,11 @@ def _fit_rest(
     spread = np.array([mean, deviation, *np.quantile(standard, [0.001, 0.999])])
     lost = np.flatnonzero(weight > 0)
     k = margins(lost[:0]).shape[1]
-    every = (
-        -(-len(lost) * k // _HELD_SCORES) or 1
-    )  # rows stand in the order of what they say: a systematic sample
+    every = -(-len(lost) * k // _HELD_SCORES) or 1  # rows stand in the order of what they say: a systematic sample
     lost, weight = lost[::every], weight * every
     margin = margins(lost)
     if len(lost) == 0:
-        return (
-            Rest(slopes=np.eye(1, 2 + len(BENDS))[0], spread=spread, bias=np.zeros(k)),
-            np.zeros((0, k)),
-            lost,
-        )
+        return (Rest(slopes=np.eye(1, 2 + len(BENDS))[0], spread=spread, bias=np.zeros(k)), np.zeros((0, k)), lost)
     share = _normalised(top_shares(margin, sharpness))
     with np.errstate(divide="ignore"):
         log_mass = np.log(1 - share)
@@ -232,10 +216,7 @@ class Bends(NamedTuple):
     def design(self, values: Float64) -> Float64:
         """Return the columns (N, 1 + H) that the curve is linear in, in standard deviations."""
         inside = np.clip(values, self.low, self.high)[:, None]
-        return (
-            np.concatenate([inside - self.mean, np.maximum(inside - self.knots, 0.0)], axis=1)
-            / self.deviation
-        )
+        return np.concatenate([inside - self.mean, np.maximum(inside - self.knots, 0.0)], axis=1) / self.deviation
 
     def curve(self, constant: float, weights: Float64) -> Curve:
         """Return the curve of fitted weights (1 + H,)."""

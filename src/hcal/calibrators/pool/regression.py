@@ -40,9 +40,7 @@ def fit_temperature(logits: FloatArray, y: IntArray, weight: Float64, price: flo
     1.098612
     """
     blocks = row_blocks(logits.shape, _BLOCK)
-    depth = [
-        float(weight[b] @ (logits[b].max(axis=1) - logits[b].mean(axis=1, dtype=np.float64))) for b in blocks
-    ]
+    depth = [float(weight[b] @ (logits[b].max(axis=1) - logits[b].mean(axis=1, dtype=np.float64))) for b in blocks]
     size = sum(depth) / float(weight.sum())
     none = np.zeros(len(y))
     if not size > 1e-250:
@@ -159,9 +157,7 @@ def fit_logistic(
     return Logistic(theta[:p], theta[p:], eta + share * (q - hit) / np.maximum(1 - share * q * (1 - q), 1e-3))
 
 
-def _walk(
-    loss: Callable[[Float64], float], theta: Float64, step: Float64, expected: float
-) -> tuple[Float64, bool]:
+def _walk(loss: Callable[[Float64], float], theta: Float64, step: Float64, expected: float) -> tuple[Float64, bool]:
     """Take a damped Newton step; near the end, where the loss cannot show a gain, the full one."""
     value, length = loss(theta), 1.0
     if expected > 1e-9 * (1 + abs(value)):
@@ -321,9 +317,7 @@ def fit_matrix(x: Float64, y: IntArray, weight: Float64, some: IntArray, strengt
         p = probs(theta, at)
         lever = np.empty((len(at), k, k))
         for c in range(k):
-            lever[:, c] = np.einsum(
-                "nbv,nv->nb", (at @ inverse[c].reshape(k + 1, -1)).reshape(-1, k, k + 1), at
-            )
+            lever[:, c] = np.einsum("nbv,nv->nb", (at @ inverse[c].reshape(k + 1, -1)).reshape(-1, k, k + 1), at)
         lever *= w[:, None, None]
         curved = p[:, :, None] * np.eye(k) - p[:, :, None] * p[:, None, :]
         p[np.arange(len(at)), label] -= 1.0
