@@ -12,13 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from hcal.integrations import dense  # noqa: E402
-from hcal.integrations.torch import (  # noqa: E402
-    CalibratedModule,
-    CalibrationHead,
-    collect_logits,
-    predict_on_device,
-    scores_of,
-)
+from hcal.integrations.torch import CalibratedModule, CalibrationHead, collect_logits, predict_on_device, scores_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")
