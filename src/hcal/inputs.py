@@ -293,7 +293,8 @@ def check_scores(
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
     if input == "logits" and (array.ndim == 2 or n_classes is None):
         given = x if array.ndim == 2 else x[:, 1]
-        if array.ndim == 2 and abs(float(x[0].sum()) - 100) <= 1 and looks_like_probs(x / 100):
+        near = array.ndim == 2 and np.abs(x[0]).max() <= 101 and abs(float(x[0].sum()) - 100) <= 1
+        if near and looks_like_probs(x / 100):
             raise ValueError(
                 'logits look like per cent (all in [0, 100], rows sum to 100): divide by 100 and say input="probs"'
             )

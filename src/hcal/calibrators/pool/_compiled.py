@@ -39,7 +39,7 @@ def predict(form: PoolMap, x: Array) -> Array:
     kernel(np.ascontiguousarray(x), *arrays, events.rest.spread, events.bias, *curves, form.keep, out, shared)
     rows = np.flatnonzero(shared)
     if len(rows):
-        probs = np.exp(form(x[rows]))
+        probs = np.exp(form(x[rows])).astype(kind)
         out[rows] = keep_argmax(probs, x[rows]) if form.keep else probs
     return out
 
