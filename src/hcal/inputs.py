@@ -320,9 +320,10 @@ def to_logits(scores: Array, kind: str) -> Array:
     """
     xp = namespace(scores)
     if kind == "logits":
-        with np.errstate(over="ignore"):
-            if isinstance(scores, np.ndarray) and np.vdot(scores, scores) < 1e30:
-                return scores  # one cheap pass decides for nearly every input
+        if isinstance(scores, np.ndarray):
+            with np.errstate(over="ignore"):
+                if np.vdot(scores, scores) < 1e30:  # one cheap pass decides for nearly every input
+                    return scores
         limit = 1e98 if scores.itemsize == 8 else 1e15
         return xp.clip(scores, -limit, limit)
     least = xp.tiny(scores)
