@@ -155,7 +155,7 @@ def test_json_without_standard_output(folder: Path) -> None:
 
 @pytest.mark.parametrize("command", [slow("fit"), "apply", slow("report")])
 def test_too_little_memory_is_one_line(folder: Path, command: str) -> None:
-    """The process may take what it has once the libraries are loaded and 64 MB more; the data need more."""
+    """The process may take what it has once the libraries are loaded and 16 MB more; the data need more."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(150_000, 40)).astype(np.float32)
     y = z.argmax(axis=1)
@@ -163,7 +163,7 @@ def test_too_little_memory_is_one_line(folder: Path, command: str) -> None:
     model = hcal.make_calibrator("ts").fit(*synthetic(200, 40))
     hcal.save(model, folder / "model.hcal")
     code = (
-        _LOADED + "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 2**26\n"
+        _LOADED + "size = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + 2**24\n"
         "resource.setrlimit(resource.RLIMIT_AS, (size, size))"
     )
     process = start(folder, *command_of(command), "-q", code=code)
