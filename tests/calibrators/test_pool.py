@@ -330,3 +330,9 @@ def test_the_kernel_keeps_the_top_class_to_the_last_bit() -> None:
     assert (free.predict_proba(z).argmax(axis=1) != z.argmax(axis=1)).mean() > 0.1
     for x in (z, z.astype(np.float32), np.round(z, 1), np.nextafter(np.round(z), np.inf)):
         np.testing.assert_array_equal(cal.predict_proba(x).argmax(axis=1), x.argmax(axis=1))
+
+
+def test_the_kernel_can_be_kept_on_disk() -> None:
+    """numba knows a kernel again by what it holds: a closure over another kernel is new in every process."""
+    kernel = pytest.importorskip("hcal.calibrators.pool._compiled")._predict
+    assert kernel.py_func.__closure__ is None

@@ -30,13 +30,15 @@ def predict(form: PoolMap, x: Array) -> Array:
     """Return probabilities (N, K) of finite logits (N, K), float32 or float64."""
     events, kind = form.events, x.dtype.type
     matrix = np.zeros((0, 0)) if form.matrix is None else form.matrix
-    narrow: list[Any] = [[form.beta, form.sharpness, form.cap, form.scale, form.weight, FLOOR], BENDS]
+    narrow: list[Any] = [
+        [form.beta, form.sharpness, form.cap, form.scale, form.weight, FLOOR, 1 + np.finfo(kind).eps],
+        BENDS,
+    ]
     narrow += [events.rest.slopes, events.rest.bias, form.bias, matrix]
     curves = [_packed(curve) for curve in (events.by_odds, events.by_gap, form.last)]
     out, shared = np.empty(x.shape, kind), np.zeros(len(x), dtype=np.bool_)
-    kernel = _predict_wide if kind is np.float64 else _predict
     arrays = [np.asarray(each, dtype=kind) for each in narrow]
-    kernel(np.ascontiguousarray(x), *arrays, events.rest.spread, events.bias, *curves, form.keep, out, shared)
+    _predict(np.ascontiguousarray(x), *arrays, events.rest.spread, events.bias, *curves, form.keep, out, shared)
     rows = np.flatnonzero(shared)
     if len(rows):
         probs = np.exp(form(x[rows])).astype(kind)
@@ -120,115 +122,120 @@ def _lower(p: Array, t: int, over: Any) -> None:
             p[t] = p[j] * over
 
 
-def _kernel(kind: Any) -> Any:
-    """Return the prediction in one float width."""
-    exp, zero, over = exponential(kind), kind(0), kind(1) + kind(np.finfo(kind).eps)
+# Globals and not closures: numba keeps a kernel on disk only if what it holds is the same in every process.
+_exp_32, _exp_64 = exponential(np.float32), exponential(np.float64)
 
-    @_jit
-    def predict_rows(
-        x: Array,
-        numbers: Array,
-        bends: Array,
-        slopes: Array,
-        rest_bias: Array,
-        bias: Array,
-        matrix: Array,
-        spread: Array,
-        top_bias: Array,
-        by_odds: Array,
-        by_gap: Array,
-        last: Array,
-        keep: bool,
-        out: Array,
-        shared: Array,
-    ) -> None:
-        n, k = x.shape
-        beta, sharpness, cap, scale, weight, floor = numbers
-        a, b, c, d, e, f = bends
-        slope_0, slope_a, slope_b, slope_c, slope_d, slope_e, slope_f, by_spread = slopes
-        rows = max(_ROWS, _BLOCK // k // 16 * 16)
-        z, s, powers = np.empty((k, rows), kind), np.empty((k, rows), kind), np.empty((k, rows), kind)
-        top, second, most, mass = (
-            np.empty(rows, kind),
-            np.empty(rows, kind),
-            np.empty(rows, kind),
-            np.empty(rows, kind),
-        )
-        slope, won, lost = np.empty(rows, kind), np.empty(rows, kind), np.empty(rows, kind)
-        at, none, gap = np.empty(rows, np.int32), np.full(rows, -np.inf, kind), np.empty(rows)
-        for begin in range(0, n, rows):
-            count = min(rows, n - begin)
+
+@_jit
+def _exp(v: Array, out: Array) -> None:
+    if v.itemsize == 4:
+        _exp_32(v, out)
+    else:
+        _exp_64(v, out)
+
+
+@_jit
+def _predict(
+    x: Array,
+    numbers: Array,
+    bends: Array,
+    slopes: Array,
+    rest_bias: Array,
+    bias: Array,
+    matrix: Array,
+    spread: Array,
+    top_bias: Array,
+    by_odds: Array,
+    by_gap: Array,
+    last: Array,
+    keep: bool,
+    out: Array,
+    shared: Array,
+) -> None:
+    n, k = x.shape
+    kind = x.dtype.type
+    zero = kind(0)
+    beta, sharpness, cap, scale, weight, floor, over = numbers
+    a, b, c, d, e, f = bends
+    slope_0, slope_a, slope_b, slope_c, slope_d, slope_e, slope_f, by_spread = slopes
+    rows = max(_ROWS, _BLOCK // k // 16 * 16)
+    z, s, powers = np.empty((k, rows), x.dtype), np.empty((k, rows), x.dtype), np.empty((k, rows), x.dtype)
+    top, second, most, mass = (
+        np.empty(rows, x.dtype),
+        np.empty(rows, x.dtype),
+        np.empty(rows, x.dtype),
+        np.empty(rows, x.dtype),
+    )
+    slope, won, lost = np.empty(rows, x.dtype), np.empty(rows, x.dtype), np.empty(rows, x.dtype)
+    at, none, gap = np.empty(rows, np.int32), np.full(rows, -np.inf, x.dtype), np.empty(rows)
+    for begin in range(0, n, rows):
+        count = min(rows, n - begin)
+        for r in range(rows):
+            row = x[begin + min(r, count - 1)]
+            for j in range(k):
+                z[j, r] = row[j]
+        _largest(z, top, second, at)
+        mass[:] = zero
+        for j in range(k):
             for r in range(rows):
-                row = x[begin + min(r, count - 1)]
-                for j in range(k):
-                    z[j, r] = row[j]
-            _largest(z, top, second, at)
-            mass[:] = zero
+                z[j, r] = beta * (top[r] - z[j, r])
+                mass[r] += z[j, r]
+        for r in range(rows):
+            gap[r] = beta * (top[r] - second[r])
+            value = (math.log1p(mass[r] / k) - spread[0]) / spread[1]
+            slope[r] = slope_0 + by_spread * kind(min(max(value, spread[2]), spread[3]))
+        for j in range(k):
+            base = rest_bias[j]
+            for r in range(rows):
+                v = z[j, r]
+                bent = slope[r] * v + slope_a * max(v - a, zero) + slope_b * max(v - b, zero)
+                bent += slope_c * max(v - c, zero) + slope_d * max(v - d, zero)
+                s[j, r] = base - bent - slope_e * max(v - e, zero) - slope_f * max(v - f, zero)
+                z[j, r] = -min(v, cap)
+        _put(s, at, none)
+        _shift_below_zero(s, most)
+        _exp(s.reshape(-1), powers.reshape(-1))
+        _sum(powers, mass)
+        for r in range(rows):
+            log_mass = math.log(mass[r])
+            odds = -most[r] - log_mass
+            odds += _curve(by_odds, odds) + _curve(by_gap, gap[r]) + top_bias[at[r]]
+            beyond = math.log1p(math.exp(-abs(odds)))
+            won[r] = bias[at[r]] + weight * max(kind(min(odds, 0.0) - beyond), -floor)
+            lost[r] = min(-odds, 0.0) - beyond - log_mass
+        for j in range(k):
+            base = bias[j]
+            for r in range(rows):
+                s[j, r] = base + scale * z[j, r] + weight * max(s[j, r] + lost[r], -floor)
+        _put(s, at, won)
+        if len(matrix):
+            np.dot(matrix, z, powers)
             for j in range(k):
                 for r in range(rows):
-                    z[j, r] = beta * (top[r] - z[j, r])
-                    mass[r] += z[j, r]
+                    s[j, r] += powers[j, r]
+        if keep:
             for r in range(rows):
-                gap[r] = beta * (top[r] - second[r])
-                value = (math.log1p(mass[r] / k) - spread[0]) / spread[1]
-                slope[r] = slope_0 + by_spread * kind(min(max(value, spread[2]), spread[3]))
+                won[r] = s[at[r], r]
+        else:
+            _largest(s, won, second, at)
+            for r in range(rows):
+                gap[r] = min(gap[r], won[r] - second[r])
+        _put(s, at, none)
+        _shift_below_zero(s, most)
+        _exp(s.reshape(-1), powers.reshape(-1))
+        _sum(powers, mass)
+        for r in range(rows):
+            odds = won[r] - most[r] - math.log(mass[r])
+            odds += _curve(last, odds)
+            power = math.exp(-abs(odds))
+            less, more = power / (1.0 + power), 1.0 / (1.0 + power)
+            won[r] = more if odds > 0 else less
+            lost[r] = (less if odds > 0 else more) / mass[r]
+        for r in range(count):
+            p, t = out[begin + r], at[r]
             for j in range(k):
-                base = rest_bias[j]
-                for r in range(rows):
-                    v = z[j, r]
-                    bent = slope[r] * v + slope_a * max(v - a, zero) + slope_b * max(v - b, zero)
-                    bent += slope_c * max(v - c, zero) + slope_d * max(v - d, zero)
-                    s[j, r] = base - bent - slope_e * max(v - e, zero) - slope_f * max(v - f, zero)
-                    z[j, r] = -min(v, cap)
-            _put(s, at, none)
-            _shift_below_zero(s, most)
-            exp(s.reshape(-1), powers.reshape(-1))
-            _sum(powers, mass)
-            for r in range(rows):
-                log_mass = math.log(mass[r])
-                odds = -most[r] - log_mass
-                odds += _curve(by_odds, odds) + _curve(by_gap, gap[r]) + top_bias[at[r]]
-                beyond = math.log1p(math.exp(-abs(odds)))
-                won[r] = bias[at[r]] + weight * max(kind(min(odds, 0.0) - beyond), -floor)
-                lost[r] = min(-odds, 0.0) - beyond - log_mass
-            for j in range(k):
-                base = bias[j]
-                for r in range(rows):
-                    s[j, r] = base + scale * z[j, r] + weight * max(s[j, r] + lost[r], -floor)
-            _put(s, at, won)
-            if len(matrix):
-                np.dot(matrix, z, powers)
-                for j in range(k):
-                    for r in range(rows):
-                        s[j, r] += powers[j, r]
-            if keep:
-                for r in range(rows):
-                    won[r] = s[at[r], r]
-            else:
-                _largest(s, won, second, at)
-                for r in range(rows):
-                    gap[r] = min(gap[r], won[r] - second[r])
-            _put(s, at, none)
-            _shift_below_zero(s, most)
-            exp(s.reshape(-1), powers.reshape(-1))
-            _sum(powers, mass)
-            for r in range(rows):
-                odds = won[r] - most[r] - math.log(mass[r])
-                odds += _curve(last, odds)
-                power = math.exp(-abs(odds))
-                less, more = power / (1.0 + power), 1.0 / (1.0 + power)
-                won[r] = more if odds > 0 else less
-                lost[r] = (less if odds > 0 else more) / mass[r]
-            for r in range(count):
-                p, t = out[begin + r], at[r]
-                for j in range(k):
-                    p[j] = powers[j, r] * lost[r]
-                p[t] = won[r]
-                shared[begin + r] = gap[r] * sharpness < 1.0
-                if keep and lost[r] >= won[r]:  # the likeliest of the others has e⁰ = 1
-                    _lower(p, t, over)
-
-    return predict_rows
-
-
-_predict, _predict_wide = _kernel(np.float32), _kernel(np.float64)
+                p[j] = powers[j, r] * lost[r]
+            p[t] = won[r]
+            shared[begin + r] = gap[r] * sharpness < 1.0
+            if keep and lost[r] >= won[r]:  # the likeliest of the others has e⁰ = 1
+                _lower(p, t, over)
