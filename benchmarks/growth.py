@@ -176,9 +176,11 @@ def draw(rows: list[dict[str, Any]]) -> None:
                 for package in PACKAGES[what]:
                     own = [r for r in rows if r["what"] == what and r["package"] == package]
                     points = [r for r in own if (int(r["rows"]), int(r["classes"])) in sizes]
+                    points.sort(key=lambda r: int(r[axis]))
                     colour = colours[package.split()[0]][package == "hcal ts"]
-                    place.plot([int(r[axis]) for r in points], [max(float(r[quantity]), 1e-3) for r in points],
-                               "o-", color=colour, markersize=3, linewidth=1, label=package)  # fmt: skip
+                    least = 1e-3 if quantity == "cpu_s" else 1.0
+                    across, up = zip(*((int(r[axis]), max(float(r[quantity]), least)) for r in points), strict=True)
+                    place.plot(across, up, "o-", color=colour, markersize=3, linewidth=1, label=package)
                 place.set(xscale="log", yscale="log", xlabel=axis)
                 place.grid(alpha=0.3)
                 if column == 0:
