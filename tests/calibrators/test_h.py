@@ -86,7 +86,7 @@ def test_early_stop_and_schedule():
     settings = AdamSettings(learning_rate=0.1, epochs=500, plateau=3, patience=15)
     ticks = []
     done = train(
-        PiecewiseLinear(1), x, labels, torch_nll, monitor=torch_nll, select={"nll": torch_nll},
+        PiecewiseLinear(1), x, labels, torch_nll, select={"nll": torch_nll},
         settings=settings, tick=lambda: ticks.append(1),
     )  # fmt: skip
     assert done.stopped

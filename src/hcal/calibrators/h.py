@@ -165,7 +165,7 @@ def train_candidates(
         Logits.
     y : array of shape (N,)
     names : sequence of str
-        Of :data:`hcal.maps.PAPER_MAPS`, or other sizes.
+        Of :data:`hcal.maps.trainable.PAPER_MAPS`, or other sizes.
     select : sequence of {"top_label", "class_wise", "score"}
     settings : AdamSettings, optional
     objective : callable, optional
