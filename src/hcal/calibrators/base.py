@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hcal import inputs, leakage
 from hcal.calibrators import prior
-from hcal.calibrators.parameters import TakesScores, refuse_types
+from hcal.calibrators.parameters import TakesScores, check_params
 from hcal.io.class_names import ClassName, encode, names_of_fit, with_names
 from hcal.maps.base import Map
 from hcal.maps.prediction import Prediction, learn_floor, raise_to_floor
@@ -100,8 +100,6 @@ class Calibrator(TakesScores, ABC):
     grouped: ClassVar[bool] = False
     #: Whether probabilities below all that the calibration set shows are raised to a floor.
     floored: ClassVar[bool] = True
-    #: Ranges of the numeric parameters that a model file may hold.
-    limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     map_: Map
     prediction_: Prediction
@@ -139,7 +137,7 @@ class Calibrator(TakesScores, ABC):
             whose columns are named as the labels needs none.
         """
         self._forget()
-        refuse_types(self)
+        check_params(type(self), self.get_params())
         x, origin = inputs.check_logits(logits, input=self.input)
         names = names_of_fit(classes, y, origin.columns, x.shape[1])
         labels = inputs.check_labels(encode(y, names), *x.shape)

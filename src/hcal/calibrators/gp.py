@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from hcal.calibrators._scaling import thinned_ranks, without_mean
 from hcal.calibrators.base import Calibrator, Fitted
-from hcal.calibrators.parameters import parameters
+from hcal.calibrators.parameters import Between, Count, Seed, parameters
 from hcal.calibrators.spline import mean_of_ties
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
 from hcal.numerics import Float64, IntArray, prefix_sums, row_blocks, softmax
@@ -98,20 +98,14 @@ class GaussianProcessCalibration(Calibrator):
     name = "gp"
     title = "Gaussian-process calibration"
     weighted = True
-    limits: ClassVar[Mapping[str, tuple[float, float]]] = {"samples": (0, 10_000)}
     map_types = (LatentProcess,)
 
-    inducing: int = 10
-    samples: int = 100
-    random_state: int = 0
-    max_iterations: int = 2000
+    inducing: Count = 10
+    samples: Annotated[int, Between(0, 10_000)] = 100
+    random_state: Seed = 0
+    max_iterations: Count = 2000
 
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
-        least, most = self.limits["samples"]
-        if self.inducing < 1 or not least <= self.samples <= most:
-            raise ValueError(
-                f"inducing must be at least 1 and samples in [{least}, {most}], got {self.inducing}, {self.samples}"
-            )
         # Thinned rows still stand for all of them: the prior must not gain weight.
         total = float(len(y)) if weight is None else float(weight.sum())
         ranked, own, kept, unit = thinned_ranks(x, y, weight, _MOST_EVENTS, usual=10)  # ℓ starts at 10

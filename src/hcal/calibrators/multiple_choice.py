@@ -8,7 +8,7 @@ of options; where enough questions have the same number, any method of hcal can 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -69,7 +69,6 @@ class MultipleChoiceCalibrator(Estimator):
     title: ClassVar[str] = "Multiple choice"
     #: Options that are not there are −inf, so that no other kind is needed.
     input: ClassVar[InputKind] = "logits"
-    limits: ClassVar[Mapping[str, tuple[float, float]]] = {"min_questions": (0, 2**53)}
 
     members_: dict[str, Calibrator]
     scores_: dict[str, Scores]
