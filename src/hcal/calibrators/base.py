@@ -157,11 +157,10 @@ class Calibrator(TakesScores, ABC):
         self._remember(fitted, x.shape[1], names, floor=floor)
         self.fitted_on_ = fitted_on
         try:
-            before, after = (
-                softmax(x),
-                self.prediction_.in_blocks(to_kind(x, self.input), kernel=x.size > _MANY_SCORES),
-            )
-            self.scores_ = {"before": score_probs(before, labels, weight), "after": score_probs(after, labels, weight)}
+            given = np.exp(x) if self.input == "probs" else x  # what becomes x again
+            after = self.prediction_.in_blocks(given, kernel=x.size > _MANY_SCORES)
+            both = {"before": softmax(x), "after": after}
+            self.scores_ = {when: score_probs(probs, labels, weight) for when, probs in both.items()}
         except BaseException:
             self._forget()
             raise
@@ -343,11 +342,6 @@ def named(fitted: Fitted, names: tuple[ClassName, ...] | None) -> Fitted:
     return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)
 
 
-def to_kind(logits: FloatArray, kind: str) -> FloatArray:
-    """Return logits (N, K) as scores of a kind that :func:`hcal.inputs.to_logits` takes back."""
-    return np.exp(logits) if kind == "probs" else logits
-
-
 def by_content(
     x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None
 ) -> tuple[FloatArray, IntArray, Float64 | None, IntArray | None]:
@@ -361,9 +355,7 @@ def by_content(
     (array([0, 1, 0]), array([0, 1, 0]))
     """
     if weight is not None and not weight.all():
-        kept = weight > 0
-        x, y, weight = x[kept], y[kept], weight[kept]
-        groups = None if groups is None else groups[kept]
+        x, y, weight, groups = _taken(weight > 0, x, y, weight, groups)
     top = x.max(axis=1)
     gaps = (top - x[np.arange(len(y)), y], top - x.min(axis=1), top - x.mean(axis=1))
     unit = float(np.median(gaps[1])) * 2.0**-30 or 1.0  # rounding moves a gap by far less than this grid
@@ -376,8 +368,11 @@ def by_content(
         rows = order[tied]
         scores = np.rint((top[rows, None] - x[rows][:, np.argsort(rank)]) / unit)
         order[tied] = rows[np.lexsort((*scores.T, rank[y[rows]], *(key[rows] for key in keys)))]
-    weight, groups = None if weight is None else weight[order], None if groups is None else groups[order]
-    return x[order], y[order], weight, groups
+    return _taken(order, x, y, weight, groups)
+
+
+def _taken(index: NDArray[Any], *columns: Any) -> Any:
+    return tuple(None if column is None else column[index] for column in columns)
 
 
 def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
@@ -405,5 +400,4 @@ def as_copies(
     """
     if weight.sum() > _MOST_COPIES or (weight != np.rint(weight)).any():
         return x, y, weight, groups
-    count = weight.astype(np.int64)
-    return x.repeat(count, axis=0), y.repeat(count), None, None if groups is None else groups.repeat(count)
+    return _taken(np.repeat(np.arange(len(y)), weight.astype(np.int64)), x, y, None, groups)
