@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +24,9 @@ from hcal import inputs
 from hcal.certificates.bets import FAMILIES, Gamblers, log_average
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
+from hcal.io.atomic import atomic_path
 from hcal.io.class_names import ClassName, check_classes, class_title, encode
+from hcal.io.files import open_regular
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
 
@@ -388,23 +389,19 @@ class Monitor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a JSON file, atomically."""
-        from hcal.io.atomic import atomic_path
-
         with atomic_path(path) as temporary:
             temporary.write_text(json.dumps(self.state, allow_nan=False), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Monitor:
         """Return the monitor that :meth:`save` wrote; anything else is refused in one line."""
-        shown = printable(path)
-        about = os.stat(path)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _LARGEST_FILE:
-            raise ValueError(f"{shown} is not the state of a monitor: not a regular file of a reasonable size")
+        with open_regular(Path(path)) as file:
+            text = file.read(_LARGEST_FILE)  # a longer file ends too early to be JSON
         try:
-            return cls.from_state(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_state(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             reason = printable(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            raise ValueError(f"{shown} is not the state of a monitor: {reason}") from None
+            raise ValueError(f"{printable(path)} is not the state of a monitor: {reason}") from None
 
 
 def _checked(value: Any, form: Any, name: str) -> Any:
