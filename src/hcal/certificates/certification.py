@@ -274,7 +274,8 @@ def _certify_classes(events: _Events, failure: float, names: Names) -> ClassCert
         rows.append((e.observed, e.stated, *e.overall, e.bound, e.at_least, e.exact_refuted))
         if e.refutation is not None:
             refutations[k] = e.refutation
-    return ClassCertificates(*np.array(rows, dtype=np.float64).T, refutations, names)
+    rate, stated, low, high, bound, least, exact = np.array(rows, dtype=np.float64).T
+    return ClassCertificates(rate, stated, low, high, bound, least, exact, refutations, names)
 
 
 def _each_group(groups: Any, n: int) -> list[tuple[str, Any]]:

@@ -53,7 +53,7 @@ class Data:
     @cached_property
     def pred(self) -> IntArray:
         """Predicted class, the first on ties, shape (N,)."""
-        return self.probs.argmax(axis=1)
+        return np.asarray(self.probs.argmax(axis=1), dtype=np.int64)
 
     @cached_property
     def conf(self) -> Vector:

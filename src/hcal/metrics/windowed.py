@@ -84,9 +84,10 @@ def h_error(
     if not isinstance(window, int | np.integer) or window < 2:
         raise ValueError(f"window must be an integer of at least 2, got {window!r}")
     s = as_sample(probs, y, sample_weight).repeated("hce_pooled" if events == "pooled" else "hce")
-    if (events, window) not in s.data.h_errors:
-        s.data.h_errors[events, window] = _combine(list(_members(s, events, window)), s.n)
-    return s.data.h_errors[events, window]
+    found: HError | None = s.data.h_errors.get((events, window))
+    if found is None:
+        found = s.data.h_errors[events, window] = _combine(list(_members(s, events, window)), s.n)
+    return found
 
 
 def _members(s: Sample, events: EventFamily, window: int) -> Iterator[WindowSums]:
