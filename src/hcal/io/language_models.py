@@ -107,7 +107,7 @@ def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
     kind, lines = _kind_of(paths[0]), (line for path in paths for line in json_lines(path))
     if kind == "stated":
         places, records = zip(*lines, strict=True)
-        asked = {"unit": request.unit or "fraction", "ranges": request.ranges, "unreadable": request.unreadable}
+        asked: Any = {"unit": request.unit or "fraction", "ranges": request.ranges, "unreadable": request.unreadable}
         stated = read_stated(records, **asked, places=places)
         lost = len(stated.unread)
         notes = (f"{lost:,} answers whose confidence cannot be read were dropped",) if lost else ()

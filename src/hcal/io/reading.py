@@ -116,7 +116,7 @@ class DataFile:
                 "labels a row: use hcal.MultilabelCalibrator, or give one label a row"
             )
         y = np.asarray(class_names.encode(self.y, self.classes))
-        outside = np.unique(y[(y < 0) | (y >= self.n_classes)]) if y.dtype.kind in "iuf" else ()
+        outside = np.unique(y[(y < 0) | (y >= self.n_classes)]) if y.dtype.kind in "iuf" else y[:0]
         if len(outside) == 1 and (outside[0] < 0 or outside[0] == 255):
             value, row = f"{outside[0]:.0f}", int(np.argmax(y == outside))
             raise ValueError(
