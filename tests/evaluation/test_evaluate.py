@@ -244,7 +244,8 @@ def test_groups_are_certified_worst_first() -> None:
     y = np.where(rng.random(6000) < np.where(group == "bad", 0.75, 0.9), 0, 1)
     found = hcal.evaluate(p, y, ["ece_ew"], groups=group)
     assert [(g.name, g.proven) for g in found.groups] == [("bad", "over"), ("good", "")]
-    assert "Group bad (1,500 rows) is over-confident by at least" in " ".join(str(found).split())
+    text = " ".join(str(found).split())
+    assert "Group bad (1,500 rows): its probabilities are too high on average by at least" in text
     assert json.loads(found.to_json())["groups"][0]["group"] == "bad"
     with pytest.raises(ValueError, match="leave the weights out"):
         hcal.evaluate(p, y, ["ece_ew"], groups=group, sample_weight=np.ones(6000))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 
 _SHOWN = 8
+_HIGH_OR_LOW = {"over": "high", "under": "low"}
 
 
 # -- words that reports and evaluations use too -----------------------------------------------------
@@ -89,8 +90,8 @@ def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
     if not wrong:
         return [f"Groups: none of the {len(groups)} is proven to be off as a whole."]
     lines = [
-        f"Group {printable(g.name)} ({g.n:,} rows) is {g.proven}-confident by at least {points(g.proven_gap)}: "
-        f"it states {share(g.stated)} and {share(g.observed)} happened."
+        f"Group {printable(g.name)} ({g.n:,} rows): its probabilities are too {_HIGH_OR_LOW[g.proven]} on average by "
+        f"at least {points(g.proven_gap)}; it states {share(g.stated)} and {share(g.observed)} happened."
         for g in wrong[:_SHOWN]
     ]
     more = len(wrong) - _SHOWN
@@ -199,7 +200,7 @@ def _window(found: Refutation, top: bool = False) -> str:
 
 
 def _direction(found: Refutation, top: bool = False) -> str:
-    words = f"stated too {'high' if found.direction == 'over' else 'low'}"
+    words = f"stated too {_HIGH_OR_LOW[found.direction]}"
     return f"{f'{found.direction}-confident' if top else words} by at least {points(found.at_least)}"
 
 
