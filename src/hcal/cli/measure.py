@@ -166,6 +166,7 @@ def _measure_blocks(
     import numpy as np
 
     from hcal.evaluation.blocks import evaluate_batches
+    from hcal.evaluation.evaluator import overlap_note
 
     source = files.batches(blocks.batch_rows, calibrator)
     number = class_number(positive, source.classes)
@@ -176,10 +177,8 @@ def _measure_blocks(
     if calibrator is not None:
         found.sides = {"before": found.sides[""], "after": np.asarray(calibrator.predict_proba(data.values))}
     found.changed, found.sentences = done.argmax_changed, done.sentences
-    found.more = {"how": done.how, "sample_rows": done.sample_rows}
-    if done.learned_from:
-        share = f"about {done.learned_from:.0%} of these rows"
-        found.notes = [f"{share} are among those that the calibrator learned from: test it on others"]
+    found.more = {"how": done.how, "sample_rows": len(done.sample)}
+    found.notes = overlap_note(done.overlap)
     return found
 
 

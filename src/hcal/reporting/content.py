@@ -84,7 +84,7 @@ class Content:
     notes: tuple[str, ...]
     ci: float
     positive: int = 1
-    seen: float = 0.0
+    seen: bool = False  # whether these are rows of the calibrator's fit
     crossed: CrossFit | None = None
     threshold: tuple[float, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
@@ -170,13 +170,13 @@ def measure_report(
     names = None if class_names is None else tuple(map(str, class_names))
     if cost and (set(cost) != {"fn", "fp"} or min(cost.values()) <= 0):
         raise ValueError(f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}")
-    probs, told, seen, shift = None, [], 0.0, 0.0
+    probs, told, seen, shift = None, [], False, 0.0
     if crossed is not None:
         probs = crossed.probs
     elif calibrator is not None:
         probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
         overlap = leakage.fit_overlap(calibrator, scores)
-        seen = 0.0 if overlap is None or not overlap.refused else overlap.share
+        seen = overlap is not None and overlap.refused
         told += overlap_note(overlap)
         shift = frequency_shift(calibrator, probs)
     wanted = list_metrics()
@@ -233,7 +233,7 @@ def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> 
     return ReportSide(s.data.probs, replace(headline, results=results, notes=others.notes), curves)
 
 
-def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options: Any) -> Content:
+def measure_blocks(source: Any, calibrator: Calibrator | str | None = None, **options: Any) -> Content:
     """Measure rows that come block by block: numbers of all rows, pictures of a seeded sample of them.
 
     Parameters
@@ -258,4 +258,5 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
     if whole:
         return content
     note = f"everything but the headline numbers comes from a {found.sampled}"
-    return replace(content, seen=max(content.seen, found.learned_from), notes=(*content.notes, note))
+    seen = content.seen or (found.overlap is not None and found.overlap.refused)
+    return replace(content, seen=seen, notes=(*content.notes, note))

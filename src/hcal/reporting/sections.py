@@ -153,14 +153,11 @@ def classes(content: Content) -> list[dict[str, Any]]:
     rows = []
     for k in np.lexsort((-np.abs(heat), -found.at_least)).tolist():
         r = found.refutations.get(k)
+        cells = [f"{n * found.frequency[k]:,.0f}", percent(found.stated[k], 2), percent(found.frequency[k], 2)]
         rows.append(
             {
                 "name": content.names[k],
-                "cells": [
-                    f"{n * found.frequency[k]:,.0f}",
-                    percent(found.stated[k], 2),
-                    percent(found.frequency[k], 2),
-                ],
+                "cells": cells,
                 "tone": f"{'over' if gap[k] > 0 else 'under'}{min(int(abs(heat[k]) * 2), 4)}",
                 "gap": f"{100 * gap[k]:+.2f}",
                 "proven": f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows" if r else "",
