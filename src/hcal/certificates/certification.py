@@ -220,7 +220,7 @@ def certify_batches(
     fitted_on = getattr(calibrator, "fitted_on_", None)
     empty = partial(CertificateStream, source.n_classes, positive=positive, fitted_on=fitted_on)
     function = partial(_certify_piece, empty, calibrator)
-    whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance, size=len)
+    whole = add_up(function, source.pieces(), empty, runner=runner, advance=advance)
     return whole.result(level, classes=source.classes, assume=assume)
 
 

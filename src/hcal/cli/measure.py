@@ -332,7 +332,7 @@ def compare(
         "scheduler": scheduler, "progress": False if shown.silent else None,
     }  # fmt: skip
     if files.several:
-        table = hcal.compare(tasks=[str(path) for path in files_of(files.file) or []], **options)
+        table = hcal.compare(tasks=[str(path) for path in files_of(files.file)], **options)
     else:
         learn = files.read(part="cal")
         rows: dict[str, Any] = {"folds": folds, "groups": learn.groups}

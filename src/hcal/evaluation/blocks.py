@@ -183,7 +183,7 @@ def evaluate_batches(
     rows = sample_numbers(sum(map(len, pieces)), source.n_classes)
     empty = partial(_Part, source.n_classes, [n for n in NAMES if n in wanted], positive, grouped)
     function = partial(_measure, empty, calibrator, rows)
-    whole = add_up(function, pieces, empty, runner=runner, advance=advance, size=len)
+    whole = add_up(function, pieces, empty, runner=runner, advance=advance)
 
     drawn: dict[str, Any] = {name: np.concatenate(parts) for name, parts in whole.sample.items()}
     sample = Batch(kind=source.kind, start=0, **drawn)
