@@ -13,7 +13,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hcal.numerics import one_hot, softmax
+from hcal.numerics import softmax
 from hcal.objective.definition import window_weights
 from studies.synthetic import Distortion, make_synthetic
 from studies.theory import Check
@@ -107,7 +107,7 @@ def _run_means(x: Array, window: int) -> Array:
 
 def _one_draw(true_rows: Array, true: Array, probs: Array, norms: list[_Norm], u: Array) -> list[float]:
     y = (true_rows.cumsum(axis=1) > u).argmax(axis=1)
-    marks = one_hot(y, true_rows.shape[1]).ravel()
+    marks = np.eye(true_rows.shape[1])[y].ravel()
     losses = [norm(p - marks) for norm, p in zip(norms, probs, strict=True)]
     best = int(np.argmin(losses))
     nll = int(np.argmin([-np.log(np.maximum(p[marks > 0], 1e-300)).mean() for p in probs]))

@@ -8,7 +8,6 @@ from itertools import chain, combinations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcal.numerics import one_hot
 from hcal.objective.definition import sliding_means
 from studies.synthetic import make_synthetic
 from studies.theory import Check
@@ -90,7 +89,7 @@ def check_theorem_5(draws: int = 40, seed: int = 0) -> Check:
     squares: dict[int, list[Array]] = {m: [] for m in sizes}
     for _ in range(draws):
         y = (true.cumsum(axis=1) > rng.random((len(true), 1))).argmax(axis=1)
-        noise = (one_hot(y, 10) - true).ravel()[order]
+        noise = (np.eye(10)[y] - true).ravel()[order]
         for m in sizes:
             squares[m].append(sliding_means(noise, m)[::m] ** 2)
     rows = []

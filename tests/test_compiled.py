@@ -35,7 +35,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A process that has said nothing yet, and a folder of its own for kernels."""
     import numba
 
-    monkeypatch.setattr(compiled, "_said", threading.Event())
+    compiled._say_once.cache_clear()
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kernels"))
     return tmp_path / "kernels"
 

@@ -255,6 +255,9 @@ def test_the_answer_comes_back_in_the_library_of_the_question() -> None:
     np.testing.assert_array_equal(calibrator.predict_proba(pl.DataFrame(LOGITS, schema=names)).to_numpy(), expected)
     tensor = calibrator.predict_proba(torch.from_numpy(LOGITS).bfloat16())
     assert tensor.dtype == torch.bfloat16
+    two = hcal.make_calibrator("ts").fit(LOGITS[:, 0], Y == 0, classes=["other", "cat"])
+    assert list(two.predict_proba(frame["a"]).columns) == ["other", "cat"]
+    assert two.predict_proba(pl.Series(LOGITS[:, 0])).columns == ["other", "cat"]
 
 
 def test_a_tensor_without_values_is_refused_by_name() -> None:

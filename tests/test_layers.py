@@ -16,13 +16,12 @@ PACKAGE = ROOT / "src" / "hcal"
 #: Lowest first: what stands here may import what stands before it, inside functions too.
 ORDER = (
     "_version",
-    "numerics",
     "extras",
     "text",
     "xp_torch",
     "xp",
+    "numerics",
     "compiled",
-    "partial",
     "passes",
     "progress",
     "inputs",

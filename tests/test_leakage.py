@@ -79,7 +79,6 @@ def test_votes_of_a_forest_are_judged_against_chance() -> None:
     kept = fingerprint(x[:1000])
     assert not overlap(kept, x[1000:]).refused
     assert overlap(kept, x[:1000][::-1]).share == 1.0  # the whole set is the whole set
-    assert overlap(kept, x[:1000]).expected > 0.9
 
 
 def test_copied_fit_rows_do_not_hide_the_overlap() -> None:

@@ -83,13 +83,8 @@ def _forgive_full_disks(kernel: Any) -> None:
     kernel._cache.save_overload = save_overload
 
 
-_said = threading.Event()
-
-
+@cache
 def _say_once(why: str) -> None:
-    if _said.is_set():
-        return
-    _said.set()
     warnings.warn(
         f"compiled kernels are not kept on disk ({why}): every process spends some seconds on "
         "compiling them. Set NUMBA_CACHE_DIR to a folder of your own.",

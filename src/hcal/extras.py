@@ -20,29 +20,17 @@ def missing(what: str, package: str, extra: str) -> ImportError:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra from where this hcal was installed."""
+    """Return the command that installs an extra from where this hcal was installed: a file of pip says that."""
     try:
         told = json.loads(distribution("hcal").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError, OSError):
         told = {}
-    return f"pip install {_target(told if isinstance(told, dict) else {}, extra)}"
-
-
-def _target(told: dict[str, object], extra: str) -> str:
-    """Return what pip is to be told: a folder or file with the extra, a repository, or the name alone."""
-    url = told.get("url")
-    if not isinstance(url, str) or not url:
-        return f"'hcal[{extra}]'"
-    vcs, folder = told.get("vcs_info"), told.get("dir_info")
-    if isinstance(vcs, dict):
-        revision = vcs.get("requested_revision") or vcs.get("commit_id")
-        at = f"@{revision}" if revision else ""
-        return f"'hcal[{extra}] @ {vcs.get('vcs', 'git')}+{url}{at}'"
-    if not url.startswith("file:"):
-        return f"'hcal[{extra}] @ {url}'"
-    path = unquote(urlsplit(url).path)
-    editable = isinstance(folder, dict) and bool(folder.get("editable"))
-    return f"{'-e ' if editable else ''}'{path}[{extra}]'"
+    url = str(told.get("url", ""))
+    if told.get("dir_info", {}).get("editable"):
+        return f"pip install -e '{unquote(urlsplit(url).path)}[{extra}]'"
+    if vcs := told.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return f"pip install 'hcal[{extra}]{url and f' @ {url}'}'"
 
 
 def load_extra(what: str, module: str, extra: str) -> Any:

@@ -82,8 +82,10 @@ def to_numpy(x: Any, what: str = "array") -> tuple[NDArray[Any], Origin]:
     return array, Origin("numpy", array.dtype)
 
 
-def restore(array: FloatArray, origin: Origin) -> Any:
+def restore(array: FloatArray, origin: Origin, names: Any = None) -> Any:
     """Give a float result (N, K) back in the library, device and float width of the input.
+
+    The columns of a frame have the names of the classes, those of the input where no names are known, or 0..K−1.
 
     Examples
     --------
@@ -95,16 +97,17 @@ def restore(array: FloatArray, origin: Origin) -> Any:
 
         dtype = origin.dtype if origin.dtype.is_floating_point else torch.float64
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=origin.device, dtype=dtype)
-    columns = origin.columns
-    names = columns if columns is not None and len(columns) == array.shape[1] else None
-    if origin.library == "pandas":
+    if origin.library in ("pandas", "polars"):
+        if names is None:
+            fits = origin.columns is not None and len(origin.columns) == array.shape[1]
+            names = origin.columns if fits else range(array.shape[1])
+        if origin.library == "polars":
+            import polars as pl
+
+            return pl.DataFrame(array, schema=[str(name) for name in names])
         import pandas as pd
 
         return pd.DataFrame(array, index=origin.index, columns=names)
-    if origin.library == "polars":
-        import polars as pl
-
-        return pl.DataFrame(array, schema=names or [str(k) for k in range(array.shape[1])])
     dtype = origin.dtype if np.issubdtype(origin.dtype, np.floating) else np.dtype(np.float64)
     return array.astype(dtype, copy=False)
 
@@ -124,18 +127,23 @@ def _first(mask: NDArray[np.bool_]) -> str:
     return ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column"), where, strict=False))
 
 
-def _refuse_shape(x: FloatArray, what: str, n_classes: int | None) -> NoReturn:
-    """Say what is wrong with a shape that is not (N ≥ 1, K ≥ 2)."""
-    if x.ndim != 2:
+def _refuse_shape(given: tuple[int, ...], what: str, n_classes: int | None) -> NoReturn:
+    """Say what is wrong with a shape that is not (N ≥ 1, K), nor (N,) of two classes."""
+    if len(given) not in (1, 2):
         raise ValueError(
-            f"{what} must have shape (N, K), or (N,) for a binary score; got {x.ndim} dimensions {x.shape}. "
+            f"{what} must have shape (N, K), or (N,) for a binary score; got {len(given)} dimensions {given}. "
             "Outputs (N, K, H, W) of segmentation: see hcal.integrations.dense."
         )
-    if x.shape[0] == 0:
-        raise ValueError(f"{what} is empty: shape {x.shape}")
-    if x.shape[1] < 2:
-        raise ValueError(f"{what} needs at least 2 classes (columns), got shape {x.shape}")
-    raise ValueError(f"{what} has {x.shape[1]} classes, but the calibrator was fitted on {n_classes}")
+    if given[0] == 0:
+        raise ValueError(f"{what} is empty: shape {given}")
+    if len(given) == 1:
+        raise ValueError(
+            f"{what} has one number a row, shape {given}, and the calibrator was fitted on {n_classes} "
+            f"classes: pass shape (N, {n_classes}), for a single row (1, {n_classes})"
+        )
+    if given[1] < 2:
+        raise ValueError(f"{what} needs at least 2 classes (columns), got shape {given}")
+    raise ValueError(f"{what} has {given[1]} classes, but the calibrator was fitted on {n_classes}")
 
 
 def _refuse_infinite(x: FloatArray, what: str, *, allow_minus_inf: bool = False) -> None:
@@ -162,10 +170,11 @@ def _columns_of_binary(x: FloatArray, kind: InputKind) -> FloatArray:
             row = int(outside.argmax())
             raise ValueError(f"one probability a row is P(class 1), from 0 to 1, and row {row} is {x[row]:.4g}: {hint}")
         return np.stack([1 - x, x], axis=1)
-    return np.stack([np.log(-np.expm1(np.minimum(x, 0))), x], axis=1)
+    with np.errstate(divide="ignore"):
+        return np.stack([np.log(-np.expm1(np.minimum(x, 0))), x], axis=1)
 
 
-def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]:
+def check_probs(probs: Any) -> tuple[FloatArray, Origin]:
     """Check probabilities and renormalise their rows.
 
     Parameters
@@ -182,18 +191,11 @@ def check_probs(probs: Any, *, what: str = "probs") -> tuple[FloatArray, Origin]
     >>> check_probs([[0.25, 0.75]])[0]
     array([[0.25, 0.75]])
     """
-    array, origin = to_numpy(pad_options(probs, 0.0) if is_ragged(probs) else probs, what)
-    x = _as_float(array, what)
-    if x.ndim == 1 and x.size:
-        x = _columns_of_binary(x, "probs")
-    if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2:
-        _refuse_shape(x, what, None)
-    divisors = _check_distributions(x, what)
-    return (x if divisors is None else x / divisors[:, None]), origin
+    return check_scores(pad_options(probs, 0.0) if is_ragged(probs) else probs, input="probs")
 
 
-def _check_distributions(x: FloatArray, what: str) -> FloatArray | None:
-    """Refuse rows that are no distributions; return what each is to be divided by, None where all sum to 1.
+def _distributions(x: FloatArray, what: str) -> FloatArray:
+    """Refuse rows that are no distributions, and divide each by its sum where that is not 1 but for rounding.
 
     A row is judged by itself: it gets the same bits alone and among others.
     """
@@ -212,7 +214,7 @@ def _check_distributions(x: FloatArray, what: str) -> FloatArray | None:
             'If these are logits, say input="logits".'
         )
     divisors = np.where(off > np.finfo(x.dtype).eps, sums, 1.0).astype(x.dtype)
-    return None if (divisors == 1).all() else divisors
+    return x if (divisors == 1).all() else x / divisors[:, None]
 
 
 def _row_sums(x: FloatArray, *, exponential: bool = False) -> FloatArray:
@@ -272,39 +274,20 @@ def check_scores(
     if input not in INPUT_KINDS:
         check_kind(input)
     array, origin = to_numpy(logits, input)
-    x = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
-    if x.ndim == 1 and x.size:
-        with np.errstate(divide="ignore"):
-            x = _columns_of_binary(x, input)
+    given = x = array if array.dtype in (np.float32, np.float64) else _as_float(array, input)
+    if x.ndim == 1 and x.size and n_classes in (None, 2):
+        x = _columns_of_binary(x, input)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] < 2 or x.shape[1] != (n_classes or x.shape[1]):
-        if array.ndim == 1 and n_classes is not None and x.size:
-            raise ValueError(
-                f"{input} has one number a row, shape {array.shape}, and the calibrator was fitted on {n_classes} "
-                f"classes: pass shape (N, {n_classes}), for a single row (1, {n_classes})"
-            )
-        _refuse_shape(x, input, n_classes)
+        _refuse_shape(given.shape, input, n_classes)
     if input == "probs":
-        divisors = _check_distributions(x, input)
-        return (x if divisors is None else x / divisors[:, None]), origin
+        return _distributions(x, input), origin
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.vdot(x, x)  # one cheap pass decides for nearly every input
     if not np.isfinite(total):
         _refuse_infinite(x, input, allow_minus_inf=input == "log_probs")
     # A fitted model may meet single scores that all lie in [0, 1]; a calibration set does not.
-    if input == "logits" and (array.ndim == 2 or n_classes is None):
-        given = x if array.ndim == 2 else x[:, 1]
-        near = array.ndim == 2 and np.abs(x[0]).max() <= 101 and abs(float(x[0].sum()) - 100) <= 1
-        if near and looks_like_probs(x / 100):
-            raise ValueError(
-                'logits look like per cent (all in [0, 100], rows sum to 100): divide by 100 and say input="probs"'
-            )
-        if looks_like_probs(given):
-            insist = "add 1 to all: softmax stays" if array.ndim == 2 else "pass two columns, zeros and the score"
-            what = "rows sum to 1" if array.ndim == 2 else "one score a row"
-            raise ValueError(
-                f'logits look like probabilities (all in [0, 1], {what}): say input="probs". If they are logits '
-                f"all the same, {insist}."
-            )
+    if input == "logits" and (given.ndim == 2 or n_classes is None):
+        _refuse_probs(given)
     if input == "log_probs":
         _check_log_probs(x)
     return x, origin
@@ -333,27 +316,34 @@ def to_logits(scores: Array, kind: str) -> Array:
     return xp.maximum(scores, lowest)
 
 
-def looks_like_probs(x: FloatArray) -> bool:
-    """Whether scores can only be probabilities: genuine logits do not meet this by chance.
+def _refuse_probs(x: FloatArray) -> None:
+    """Refuse "logits" that can only be probabilities or per cent: genuine logits do not meet this by chance.
 
-    Of two dimensions: two rows at least, values in [0, 1], every row with a sum of 1 (within 1e-6; from ten
-    rows on within 1e-3, for probabilities that were printed with few digits), and not all of them whole
-    numbers, which may be votes. Of one dimension: two values at least, all in [0, 1].
-    Shapes: x (N, K) or (N,).
-
-    >>> rows = np.array([[0.25, 0.75], [0.5, 0.5]])
-    >>> looks_like_probs(rows), looks_like_probs(rows + 1)
-    (True, False)
+    Of two dimensions: two rows at least, no value negative, every row with a sum of 1 or 100 (within 1e-6 of it; from
+    ten rows on within 1e-3, for probabilities that were printed with few digits), and not all of them whole numbers,
+    which may be votes. Of one dimension: two values at least, all in [0, 1].
     """
-    if len(x) < 2 or not 0 <= x[0].min() <= x[0].max() <= 1:
-        return False  # nearly every input ends here, after one row
+    if len(x) < 2 or x[0].min() < 0 or x.min() < 0:
+        return  # nearly every input ends here, after one row
     if x.ndim == 1:
-        return bool(x.min() >= 0 and x.max() <= 1)
-    reach = 1e-6 if len(x) < 10 else 1e-3
-    if abs(float(x[0].sum(dtype=np.float64)) - 1) > reach or x.min() < 0 or x.max() > 1:
-        return False
-    sums = x.sum(axis=1, dtype=np.float64)
-    return bool((np.abs(sums - 1) <= reach).all() and (x != np.rint(x)).any())
+        if x.max() <= 1:
+            raise ValueError(
+                'logits look like probabilities (all in [0, 1], one score a row): say input="probs". If they are '
+                "logits all the same, pass two columns, zeros and the score."
+            )
+        return
+    unit, reach = (1 if x[0].sum() < 50 else 100), (1e-6 if len(x) < 10 else 1e-3)
+    shares = x.sum(axis=1, dtype=np.float64) / unit
+    if np.abs(shares - 1).max() > reach or (x / unit == np.rint(x / unit)).all():
+        return
+    if unit == 100:
+        raise ValueError(
+            'logits look like per cent (all in [0, 100], rows sum to 100): divide by 100 and say input="probs"'
+        )
+    raise ValueError(
+        'logits look like probabilities (all in [0, 1], rows sum to 1): say input="probs". If they are logits all the '
+        "same, add 1 to all: softmax stays."
+    )
 
 
 def _check_log_probs(x: FloatArray) -> None:
@@ -388,13 +378,12 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
         raise ValueError(f"y must have shape (N,), got {labels.shape}")
     if len(labels) != n_rows:
         raise ValueError(f"y has {len(labels)} labels for {n_rows} rows")
-    if labels.dtype == bool:
-        labels = labels.astype(np.int64)
-    if not np.issubdtype(labels.dtype, np.number):
+    if labels.dtype.kind not in "biuf":
         raise ValueError(f"y must hold integers 0..K-1, got {labels.dtype}; for names say classes=[…]")
-    integers = labels.astype(np.int64) if np.isfinite(labels).all() else None
-    if integers is None or (integers != labels).any():
-        bad = ~np.isfinite(labels) if integers is None else integers != labels
+    with np.errstate(invalid="ignore"):
+        integers = labels.astype(np.int64)
+    bad = integers != labels  # a fraction, an infinite number, or NaN
+    if bad.any():
         hint = (
             " (no label): hcal.drop_unlabelled(scores, y) leaves such rows out"
             if np.isnan(labels).any()
@@ -460,11 +449,8 @@ def to_probs(scores: Any, kind: InputKind) -> FloatArray:
     if is_ragged(scores):
         for row in scores:
             if len(row) > 1:  # one option has nothing to be compared with
-                check_logits(np.atleast_2d(row), input=kind)
+                check_scores(np.atleast_2d(row), input=kind)
         return np.exp(log_softmax_options(pad_options(scores, -np.inf)))
-    probs = softmax(check_logits(scores, input=kind)[0])
-    if kind == "log_probs" and probs.ndim == 2:
-        raw, _ = to_numpy(scores)
-        if raw.shape == probs.shape:
-            probs[np.isneginf(raw)] = 0.0
+    checked = check_scores(scores, input=kind)[0]
+    probs: FloatArray = softmax(checked if kind == "log_probs" else to_logits(checked, kind))  # −inf is 0
     return probs

@@ -13,8 +13,9 @@ fitted rows among themselves, and only what exceeds it counts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,15 +30,14 @@ REFUSED_FROM: Final = 0.05
 KEPT_ROWS: Final = 2**15
 _STRIPE: Final = 0.01
 _LOWEST: Final = -30.0  # log-scores below this are equal: float32 knows no smaller probabilities than 1e-45
-#: Widths of the cells in which two rows count as equal: from float64 to six printed digits.
-_WIDTHS: Final = ((3e-6, 3e-5, 3e-4, 3e-3), (1e-6, 1e-5, 1e-4, 2e-3, 1e-2))
-_CHANCE: Final = 1e-4  # probability with which fresh rows may look like fitted ones, for each width
+#: How far apart two rows count as equal: from float64 to six printed digits.
+_REACHES: Final = (1e-6, 1e-5, 1e-4, 1e-3, 5e-3)
+_CHANCE: Final = 1e-4  # probability with which fresh rows may look like fitted ones, for each reach
 _SPARSE: Final = 0.02  # of rows that repeat others: below it coincidences come in single pairs
 _GOLDEN: Final = np.pi * (3 - np.sqrt(5))  # an angle whose multiples never repeat
 
 Fingerprint = dict[str, NDArray[Any]]
 Matrix = NDArray[np.float64]
-Keys = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,17 @@ class Overlap:
     ----------
     share : float
         Estimated share of the judged rows that were fitted on, beyond chance.
-    expected : float
-        Share of fresh rows that would coincide with a fitted row by chance.
-    n : int
-        Judged rows.
-    refused : bool
-        Whether the share is 5 % or more: such rows prove nothing about the calibrator.
     sentence : str
         What was found; empty where nothing was.
     """
 
     share: float
-    expected: float
-    n: int
-    refused: bool
     sentence: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether the share is 5 % or more: such rows prove nothing about the calibrator."""
+        return self.share >= REFUSED_FROM
 
 
 class RowsOfTheFitError(ValueError):
@@ -143,10 +139,9 @@ def check_fingerprint(stored: Mapping[str, Any]) -> Fingerprint:
         raise ValueError(f"{what}: rows must be one positive integer")
     if below.shape or below.dtype.kind != "f" or not 0 <= below <= 1:
         raise ValueError(f"{what}: kept_below must be one number in 0..1")
-    if projections.ndim != 2 or projections.shape[1] != 4 or projections.dtype != np.float32:
-        raise ValueError(f"{what}: projections must be float32 of shape (M, 4)")
-    if len(projections) > min(int(rows), KEPT_ROWS) or not np.isfinite(projections).all():
-        raise ValueError(f"{what}: projections must be finite and of {KEPT_ROWS} rows at most")
+    shaped = projections.dtype == np.float32 and projections.shape[1:] == (4,)
+    if not shaped or len(projections) > min(int(rows), KEPT_ROWS) or not np.isfinite(projections).all():
+        raise ValueError(f"{what}: projections must be (M, 4) finite float32 numbers, M at most {KEPT_ROWS}")
     return {"rows": rows, "kept_below": below, "projections": projections}
 
 
@@ -169,22 +164,17 @@ def overlap(fitted: Fingerprint, judged: NDArray[Any] | Fingerprint) -> Overlap:
     ''
     """
     other = judged if isinstance(judged, dict) else fingerprint(judged)
-    n = int(other["rows"])
+    n, share = int(other["rows"]), 0.0
     limit = min(float(fitted["kept_below"]), float(other["kept_below"]))
     mine, theirs = (f["projections"][_stripes(f["projections"][:, 0]) < limit] for f in (fitted, other))
-    share, expected = 0.0, 0.0
     if len(mine) and len(theirs):
         ratio = max(1.0, int(fitted["rows"]) / n)
-        tested = [
-            _excess(mine[:, i : i + 2], theirs[:, i : i + 2], width, ratio)
-            for i, widths in zip((0, 2), _WIDTHS, strict=True)
-            for width in widths
-        ]
-        _, share, expected = max(tested, key=lambda t: (t[0], -t[2]))
+        found = [pair for kind in np.s_[:2, 2:] for pair in _excesses(mine[:, kind], theirs[:, kind], ratio)]
+        share = max(found)[1]
         if int(fitted["rows"]) == n and _is_same_set(mine, theirs):
             share = 1.0
     sentence = f"About {share:.0%} of the {n:,} rows were used to fit the calibrator.".replace("%", " %")
-    return Overlap(share, expected, n, share >= REFUSED_FROM, sentence if share else "")
+    return Overlap(share, sentence if share else "")
 
 
 def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
@@ -208,21 +198,14 @@ def fit_overlap(calibrator: Any, scores: Any) -> Overlap | None:
     return overlap(fitted, inputs.check_logits(scores, input=calibrator.input, n_classes=calibrator.n_classes_)[0])
 
 
-def coincidence(fitted: Fingerprint | NDArray[Any], judged: NDArray[Any] | Fingerprint) -> str:
-    """Return a warning where calibration rows are among the rows of an evaluation, or nothing.
+def coincidence(fitted: NDArray[Any], judged: NDArray[Any]) -> str:
+    """Return a warning where calibration rows (N, K) of logits are among those of an evaluation, or nothing.
 
-    Parameters
-    ----------
-    fitted, judged : array of logits of shape (N, K), or dict of arrays
-        The rows, or their fingerprints.
-
-    Examples
-    --------
     >>> x = np.random.default_rng(0).normal(size=(50, 3))
     >>> coincidence(x, x)
     'About 100 % of the 50 rows were used to fit the calibrator: its errors look smaller than on new rows.'
     """
-    found = overlap(fitted if isinstance(fitted, dict) else fingerprint(fitted), judged)
+    found = overlap(fingerprint(fitted), judged)
     return f"{found.sentence[:-1]}: its errors look smaller than on new rows." if found.sentence else ""
 
 
@@ -237,26 +220,11 @@ def model_fingerprint(calibrator: Any) -> str:
     >>> model_fingerprint(one) == model_fingerprint(other)
     True
     """
-    digest = hashlib.sha256(f"{type(calibrator).__name__} {getattr(calibrator, 'input', '')}".encode())
-    _digest(calibrator.prediction_, digest)
+    whole = calibrator.prediction_
+    digest = hashlib.sha256(json.dumps([calibrator.name, whole.options()]).encode())
+    for name, array in sorted(whole.arrays().items()):
+        digest.update(f"{name} {array.shape} {array.dtype}".encode() + array.tobytes())
     return digest.hexdigest()[:16]
-
-
-def _digest(value: Any, digest: Any) -> None:
-    """Add a map's fields, nested in any way, to a hash."""
-    if is_dataclass(value) and not isinstance(value, type):
-        digest.update(type(value).__name__.encode())
-        value = {f.name: getattr(value, f.name) for f in fields(value)}
-    if isinstance(value, Mapping):
-        value = [part for name in sorted(value, key=str) for part in (str(name), value[name])]
-    if isinstance(value, list | tuple):
-        for part in value:
-            _digest(part, digest)
-    elif isinstance(value, np.ndarray | np.number | float):
-        array = np.asarray(value, dtype=np.float64)
-        digest.update(repr(array.shape).encode() + np.ascontiguousarray(array, dtype="<f8").tobytes())
-    else:
-        digest.update(str(value).encode())
 
 
 # -- how rows are compared ------------------------------------------------------------------------
@@ -286,62 +254,48 @@ def _choose(stripes: Matrix) -> tuple[NDArray[np.intp], float]:
     return kept[:: -(-len(kept) // KEPT_ROWS)], below  # one stripe alone may hold too many
 
 
-def _keys(uv: NDArray[np.float32], width: float) -> list[Keys]:
-    """Return the cells of rows (N, 2) on three staggered grids.
+def _gaps(of: NDArray[np.float32], to: NDArray[np.float32] | None = None) -> Matrix:
+    """Return how far each row (N, 2) is from the nearest of others (M, 2), or from the nearest other row of its own."""
+    from scipy.spatial import cKDTree
 
-    Two rows less than a third of a cell apart share a cell of at least one grid: each coordinate can have an
-    edge between them in one grid only.
-    """
-    found = []
-    for shift in (0.0, 1 / 3, 2 / 3):
-        cell = np.floor(uv.astype(np.float64) / width + shift).astype(np.int64).view(np.uint64)
-        found.append(cell[:, 0] * np.uint64(0x9E3779B97F4A7C15) + cell[:, 1] * np.uint64(0xC2B2AE3D27D4EB4F))
-    return found
+    if to is not None:
+        return np.asarray(cKDTree(np.unique(to, axis=0)).query(of, p=np.inf)[0])
+    values, place, counts = np.unique(of, axis=0, return_inverse=True, return_counts=True)
+    gaps = np.asarray(cKDTree(values).query(values, k=2, p=np.inf)[0])[:, 1]  # of a single value infinite
+    return np.where(counts > 1, 0.0, gaps)[place]
 
 
-def _repeats(keys: list[Keys]) -> NDArray[np.bool_]:
-    """Return for each row whether another one of the same set shares a cell."""
-    repeated = np.zeros(len(keys[0]), dtype=bool)
-    for key in keys:
-        _, place, counts = np.unique(key, return_inverse=True, return_counts=True)
-        repeated |= counts[place] > 1
-    return repeated
-
-
-def _excess(
-    mine: NDArray[np.float32], theirs: NDArray[np.float32], width: float, ratio: float
-) -> tuple[float, float, float]:
-    """Return the share of judged rows that were fitted on, at least and estimated, and what chance gives.
+def _excesses(mine: NDArray[np.float32], theirs: NDArray[np.float32], ratio: float) -> Iterator[tuple[float, float]]:
+    """Yield for each reach the share of judged rows that were fitted on: at least, and estimated.
 
     Chance is how often fitted rows coincide with other fitted rows. Where the fitted rows were copied, the
     judged rows among themselves bound it: a set ``ratio`` times as large is met at most that many times as
-    often. The first number is a lower bound of the share, by which the best width is chosen.
+    often. By the lower bound the best reach is chosen.
     """
-    fitted, judged = _keys(mine, width), _keys(theirs, width)
-    hits = np.zeros(len(theirs), dtype=bool)
-    for a, b in zip(fitted, judged, strict=True):
-        hits |= np.isin(b, a)
-    matched = int(hits.sum())
-    chance, upper = _rate(int(_repeats(fitted).sum()), len(mine))
-    among, among_upper = _rate(int(_repeats(judged).sum()), len(theirs))
-    if ratio * among_upper < upper:
-        chance, upper = min(chance, ratio * among), ratio * among_upper
-    likely = special.bdtrc(matched - 1, len(theirs), upper) if matched else 1.0
-    if matched and max(chance, among) < _SPARSE:
-        # Coincidences of fresh rows are as likely between the sets as within them, by the number of pairs.
-        n, m = len(mine), len(theirs)
-        pairs = matched + int(chance * n + among * m) // 2
-        between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)
-        likely = min(likely, special.bdtrc(matched - 1, pairs, between))
-    if likely > _CHANCE or upper >= 1:
-        return 0.0, 0.0, chance
-    rate = matched / len(theirs)
-    return max((rate - upper) / (1 - upper), 1e-9), (rate - chance) / (1 - chance), chance
+    n, m = len(mine), len(theirs)
+    between = n * m / (n * m + n * (n - 1) / 2 + m * (m - 1) / 2)  # of all pairs of rows
+    gaps, own, others = _gaps(theirs, mine), _gaps(mine), _gaps(theirs)
+    for reach in _REACHES:
+        matched = int((gaps <= reach).sum())
+        chance, upper = _rate(own <= reach)
+        among, among_upper = _rate(others <= reach)
+        if ratio * among_upper < upper:
+            chance, upper = min(chance, ratio * among), ratio * among_upper
+        likely = special.bdtrc(matched - 1, m, upper) if matched else 1.0
+        if matched and max(chance, among) < _SPARSE:
+            # Coincidences of fresh rows are as likely between the sets as within them, by the number of pairs.
+            pairs = matched + int(chance * n + among * m) // 2
+            likely = min(likely, special.bdtrc(matched - 1, pairs, between))
+        if likely > _CHANCE or upper >= 1:
+            yield 0.0, 0.0
+        else:
+            yield max((matched / m - upper) / (1 - upper), 1e-9), (matched / m - chance) / (1 - chance)
 
 
-def _rate(count: int, n: int) -> tuple[float, float]:
+def _rate(marks: NDArray[np.bool_]) -> tuple[float, float]:
     """Return a share and an upper bound of it; repeats come in pairs, which halves the rows."""
-    return count / n, float(special.betaincinv(count / 2 + 1, max(n - count, 0) / 2 + 1e-9, 1 - _CHANCE))
+    n, count = len(marks), int(marks.sum())
+    return count / n, float(special.betaincinv(count / 2 + 1, (n - count) / 2 + 1e-9, 1 - _CHANCE))
 
 
 def _is_same_set(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool:
@@ -349,8 +303,8 @@ def _is_same_set(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool
     if len(mine) != len(theirs):
         return False
     apart = np.abs(np.sort(mine, axis=0) - np.sort(theirs, axis=0)).max(axis=0)
-    if (apart[:2] > _WIDTHS[0][2]).any() and (apart[2:] > _WIDTHS[1][2]).any():
+    if apart[:2].max() > 3e-4 and apart[2:].max() > 1e-4:
         return False
-    counts = np.sort(np.unique(_keys(mine[:, 2:], _WIDTHS[1][2])[0], return_counts=True)[1])
+    counts = np.sort(np.unique(np.floor(mine[:, 2:] / 1e-4), axis=0, return_counts=True)[1])
     # Two fresh samples have the same count of a value with probability of about 1/√(4πm); the last follows.
     return bool(0.5 * np.log(4 * np.pi * counts[:-1]).sum() > -np.log(_CHANCE))

@@ -8,68 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcal.xp import log_softmax as log_softmax
+from hcal.xp import softmax as softmax
+
 FloatArray = NDArray[np.floating[Any]]
 Float64 = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Differences of logits below this are none: an inverse temperature for them would overflow.
 NOTHING = 1e-190
-
-
-def log_softmax(logits: FloatArray) -> FloatArray:
-    """Return log-softmax along the last axis, in the dtype of the input; logits (..., K) → (..., K).
-
-    >>> log_softmax(np.array([[0.0, 0.0]])).round(4)
-    array([[-0.6931, -0.6931]])
-    """
-    x: FloatArray = logits - logits.max(axis=-1, keepdims=True)
-    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
-    return x
-
-
-def softmax(logits: FloatArray) -> FloatArray:
-    """Return softmax along the last axis, in the dtype of the input.
-
-    Parameters
-    ----------
-    logits : array of shape (..., K)
-
-    Returns
-    -------
-    array of shape (..., K)
-
-    Examples
-    --------
-    >>> softmax(np.array([[1e4, 0.0]]))
-    array([[1., 0.]])
-    """
-    x: FloatArray = logits - logits.max(axis=-1, keepdims=True)
-    np.exp(x, out=x)
-    x /= x.sum(axis=-1, keepdims=True)
-    return x
-
-
-def grouped_softmax(scores: FloatArray, log_sizes: Float64) -> Float64:
-    """Return the softmax (N, G) where a score stands for e^log_sizes classes: the probability of ONE of them.
-
-    >>> grouped_softmax(np.zeros((1, 2)), np.log([[1.0, 3.0]]))
-    array([[0.25, 0.25]])
-    """
-    x = scores.astype(np.float64) - scores.max(axis=1, keepdims=True)
-    probs: Float64 = np.exp(x) / np.exp(x + log_sizes).sum(axis=1, keepdims=True)
-    return probs
-
-
-def one_hot(y: IntArray, n_classes: int) -> NDArray[np.float64]:
-    """Return the one-hot marks of labels as float64; y (N,) → (N, K).
-
-    >>> one_hot(np.array([1, 0]), 2)
-    array([[0., 1.],
-           [1., 0.]])
-    """
-    out = np.zeros((len(y), n_classes))
-    out[np.arange(len(y)), y] = 1.0
-    return out
 
 
 def row_blocks(shape: tuple[int, ...], events: int) -> list[slice]:
@@ -138,8 +85,7 @@ def log_softmax_options(scores: Float64) -> Float64:
     >>> log_softmax_options(np.array([[0.0, 0.0, -np.inf]])).round(3)
     array([[-0.693, -0.693,   -inf]])
     """
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    logs: Float64 = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    logs: Float64 = log_softmax(scores)
     top = scores.argmax(axis=1)
     rows = np.flatnonzero(logs.argmax(axis=1) != top)  # rounding may tie the best with an earlier one
     logs[rows, top[rows]] = np.nextafter(logs[rows].max(axis=1, initial=-np.inf), np.inf)

@@ -4,13 +4,13 @@ Metrics, certificates and the sums that fits need are partial results: each bloc
 one by ``merge``, which is associative, and commutative up to the rounding of sums.
 
 A runner is called with a function and pieces and yields the function's answers in the order of the pieces. The answers
-do not depend on the runner. :class:`hcal.integrations.dask.Runner` is another.
+do not depend on the runner: :class:`Processes`, :class:`hcal.integrations.dask.Runner`, or ``map`` itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -25,17 +25,6 @@ class Runner(Protocol):
 
 class WorkerDiedError(OSError):
     """A process that worked on a piece was killed."""
-
-
-def one_by_one(function: Callable[[S], T], pieces: Iterable[S]) -> Iterator[T]:
-    """Yield ``function(piece)`` for every piece, in this process.
-
-    Examples
-    --------
-    >>> list(one_by_one(abs, [-1, 2]))
-    [1, 2]
-    """
-    return map(function, pieces)
 
 
 class Processes:
@@ -66,23 +55,13 @@ class Processes:
 
 
 class Partial(Protocol):
-    """An answer in the making, of a size that does not grow with the rows."""
+    """An answer in the making, of a size that does not grow with the rows: ``update``, ``merge``, ``result``."""
 
-    def update(self, *args: Any, **kwargs: Any) -> Self:
-        """Add a block of rows."""
-
-    def merge(self, other: Self) -> Self:
+    def merge(self, other: Any) -> Any:
         """Add what another part has seen."""
 
-    def result(self) -> Any:
-        """Return the answer for all rows seen."""
 
-
-class _Mergeable(Protocol):
-    def merge(self, other: Any) -> Any: ...
-
-
-P = TypeVar("P", bound=_Mergeable)
+P = TypeVar("P", bound=Partial)
 
 
 def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
@@ -101,22 +80,21 @@ def merged(parts: Iterable[P], empty: Callable[[], P]) -> P:
 
 
 def add_up(
-    function: Callable[[S], P],
-    pieces: Sequence[S],
+    function: Callable[[Any], P],
+    pieces: Sequence[Any],
     empty: Callable[[], P],
     *,
     runner: Runner | None = None,
     advance: Callable[[int], None] | None = None,
-    size: Callable[[S], int],
 ) -> P:
     """Return what the function makes of all pieces, merged in their order.
 
     ``function`` makes a partial result of a piece, ``empty`` one that has seen nothing.
-    ``advance`` is told after each piece how many rows were done: its ``size``.
+    ``advance`` is told after each piece how many rows it had.
     """
     whole = empty()
-    for piece, part in zip(pieces, (runner or one_by_one)(function, pieces), strict=True):
+    for piece, part in zip(pieces, (runner or map)(function, pieces), strict=True):
         whole.merge(part)
         if advance is not None:
-            advance(size(piece))
+            advance(len(piece))
     return whole

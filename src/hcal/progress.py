@@ -32,27 +32,21 @@ def progress(title: str, total: int, *, verbose: bool = False) -> Iterator[Calla
     from rich import progress as bars
     from rich.console import Console
 
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.TextColumn("{task.completed:,.0f}/{task.total:,.0f}, left:"),
-        bars.TimeRemainingColumn(),
-        bars.TimeElapsedColumn(),
-    )
-    bar = bars.Progress(*columns, console=Console(stderr=True), transient=not verbose)
+    bar = bars.Progress(
+        "{task.description}", bars.BarColumn(), "{task.completed:,.0f}/{task.total:,.0f}, left:",
+        bars.TimeRemainingColumn(), bars.TimeElapsedColumn(), console=Console(stderr=True), transient=not verbose,
+    )  # fmt: skip
     task = bar.add_task(title, total=total)
-    start, shown, patience = time.monotonic(), False, _patience.get()
+    patience = 0.0 if verbose else _patience.get() if sys.stderr.isatty() else math.inf
+    start = time.monotonic()
 
     def advance(steps: int) -> None:
-        nonlocal shown
-        late = sys.stderr.isatty() and time.monotonic() - start > patience
-        if not shown and (verbose or late):
+        if time.monotonic() - start >= patience:
             bar.start()
-            shown = True
         bar.advance(task, steps)
 
     try:
         yield advance
     finally:
-        if shown:
+        if bar.live.is_started:
             bar.stop()

@@ -71,7 +71,21 @@ def log_softmax(x: Array) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """Return the softmax of each row."""
+    """Return softmax along the last axis, in the float width of the input.
+
+    Parameters
+    ----------
+    x : array of shape (..., K)
+
+    Returns
+    -------
+    array of shape (..., K)
+
+    Examples
+    --------
+    >>> softmax(np.array([[1e4, 0.0]]))
+    array([[1., 0.]])
+    """
     out = np.exp(x - row_max(x))
     out /= out.sum(axis=-1, keepdims=True)
     return out

@@ -124,32 +124,23 @@ def searchsorted(edges: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
     """Return how many of the ascending edges (G,) lie below each x; with ``right``, below or at it."""
     if not torch.compiler.is_exporting():
         return torch.searchsorted(edges, x.contiguous(), right=right)
-    # ONNX has no search: halve the range of answers once a bit.
-    at = torch.zeros_like(x, dtype=torch.int64)
-    count, step = edges.shape[0], 1
-    while step <= count:
-        step *= 2
-    while step > 1:
-        step //= 2
-        further = at + step
-        edge = edges[(further - 1).clamp(max=count - 1)]
-        below = (edge <= x) if right else (edge < x)
-        at = torch.where(below & (further <= count), further, at)
-    return at
+    return _halving(edges, 0, edges.shape[0], x, right=right)
 
 
 def segment_search(knots: Tensor, offsets: Tensor, x: Tensor, *, right: bool = False) -> Tensor:
     """Return how many knots of its own column's segment lie below each x (N, E); with ``right``, below or at it."""
-    start, length = offsets[:-1], offsets[1:] - offsets[:-1]
+    return _halving(knots, offsets[:-1], offsets[1:] - offsets[:-1], x, right=right)
+
+
+def _halving(knots: Tensor, start: Any, length: Any, x: Tensor, *, right: bool) -> Tensor:
+    """Search segments of the knots for each x, the range of answers halved once a bit: ONNX has no search."""
     at = torch.zeros_like(x, dtype=torch.int64)
     count = knots.shape[0]
-    step = 1 << (count.bit_length() - 1) if count else 0
-    while step > 0:  # halve the range of answers once a bit: all columns at once, also in ONNX
-        further = at + step
-        edge = knots[(start + further - 1).clamp(max=count - 1)]
+    for bit in reversed(range(count.bit_length())):
+        further = at + (1 << bit)
+        edge = knots[(further + (start - 1)).clamp(max=count - 1)]
         below = (edge <= x) if right else (edge < x)
         at = torch.where(below & (further <= length), further, at)
-        step //= 2
     return at
 
 

@@ -110,7 +110,6 @@ class Calibrator(TakesScores, ABC):
     scores_: dict[str, Scores]
     fitted_on_: dict[str, NDArray[Any]]
     #: How the file of the fit was read: columns, label, kind of scores; commands read others the same way.
-    request_: dict[str, Any] | None = None
 
     @abstractmethod
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:
@@ -183,7 +182,7 @@ class Calibrator(TakesScores, ABC):
 
             return predict_on_device(self, logits)
         scores, origin = inputs.check_scores(logits, input=self.input, n_classes=self.n_classes_)
-        return inputs.restore(self.prediction_.in_blocks(scores), origin)
+        return inputs.restore(self.prediction_.in_blocks(scores), origin, self.class_names_)
 
     def predict(self, logits: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by its name where the fit was given names.

@@ -16,7 +16,7 @@ from hcal.calibrators.base import Calibrator, Fitted, class_ranks
 from hcal.calibrators.folds import deal_folds
 from hcal.calibrators.parameters import Between, Seed, parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
-from hcal.numerics import Float64, IntArray, one_hot, softmax
+from hcal.numerics import Float64, IntArray, softmax
 from hcal.solvers.nll import unit_weight
 from hcal.solvers.optimise import Best, lbfgs
 from hcal.solvers.temperature import solve_temperature
@@ -118,7 +118,7 @@ class DecisionCalibration(Calibrator):
         if len(x) < 10 or self.max_critics < 1 or held.all():
             return 0
         most = min(self.max_critics, max(5, int(_MOST_WORK / x.size)))
-        p, marks = x[held], one_hot(y[held], x.shape[1])
+        p, marks = x[held], np.eye(x.shape[1])[y[held]]
         weight = share[~held] / share[~held].sum()
 
         def brier() -> float:
@@ -138,7 +138,7 @@ def critic_steps(x: Float64, y: IntArray, weight: Float64, random_state: int) ->
     """Yield critics (K,) and their shifts (2, K), each trained on what the ones before made of the predictions x."""
     rng = np.random.RandomState(random_state)
     k = x.shape[1]
-    marks, steps = one_hot(y, k), 200 if x.size < 10**7 else 30
+    marks, steps = np.eye(k)[y], 200 if x.size < 10**7 else 30
     while True:
         residual = marks - np.clip(x, _CLIP, 1 - _CLIP)
         start = rng.uniform(-1, 1, (2, k)) / np.sqrt(k)  # of the published size

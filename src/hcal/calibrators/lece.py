@@ -12,7 +12,7 @@ from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.folds import deal_folds, fold_sides
 from hcal.calibrators.parameters import Between, parameters
 from hcal.maps.base import STEEP, ProbabilityMap, array, map_type
-from hcal.numerics import Float64, FloatArray, IntArray, one_hot, row_blocks, softmax
+from hcal.numerics import Float64, FloatArray, IntArray, row_blocks, softmax
 from hcal.xp import Array, namespace
 
 FRACTIONS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.1, 0.2, 1.0)
@@ -182,7 +182,7 @@ def held_out_nll(
     thresholds: tuple[float, ...],
 ) -> Float64:
     """Return the mean NLL of the held-out rows at every (fraction, threshold), from one search of neighbours."""
-    error = probs[fit] - one_hot(y[fit], probs.shape[1])
+    error = probs[fit] - np.eye(probs.shape[1])[y[fit]]
     counts = [_count(fraction, len(fit)) for fraction in fractions]
     last = [count - 1 for count in counts]
     total = np.zeros((len(fractions), len(thresholds)))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hcal.certificates.result import Certificate, ClassCertificates, OutOfFoldCertificate
 
 _SHOWN = 8
+_HIGH_OR_LOW = {"over": "high", "under": "low"}
 
 
 # -- words that reports and evaluations use too -----------------------------------------------------
@@ -71,10 +72,9 @@ def rows_words(event: EventCertificate, limit: float) -> str:
     'About 15,000 rows would tell, if it is calibrated.'
     """
     needed = event.rows_needed(limit)
-    if needed is None:
-        many = "More rows than is practical"
-    else:  # what a typical calibrated predictor needs may already be there
-        many = "A few more rows" if needed <= event.n else f"About {needed:,} rows"
+    many = "More rows than is practical" if needed is None else f"About {needed:,} rows"
+    if needed is not None and needed <= event.n:  # what a typical calibrated predictor needs is there
+        many = "A few more rows"
     return f"{many} would tell, if it is calibrated."
 
 
@@ -90,8 +90,8 @@ def group_sentences(groups: tuple[EventCertificate, ...]) -> list[str]:
     if not wrong:
         return [f"Groups: none of the {len(groups)} is proven to be off as a whole."]
     lines = [
-        f"Group {printable(g.name)} ({g.n:,} rows) is {g.proven}-confident by at least {points(g.proven_gap)}: "
-        f"it states {share(g.stated)} and {share(g.observed)} happened."
+        f"Group {printable(g.name)} ({g.n:,} rows): its probabilities are too {_HIGH_OR_LOW[g.proven]} on average by "
+        f"at least {points(g.proven_gap)}; it states {share(g.stated)} and {share(g.observed)} happened."
         for g in wrong[:_SHOWN]
     ]
     more = len(wrong) - _SHOWN
@@ -200,7 +200,7 @@ def _window(found: Refutation, top: bool = False) -> str:
 
 
 def _direction(found: Refutation, top: bool = False) -> str:
-    words = f"stated too {'high' if found.direction == 'over' else 'low'}"
+    words = f"stated too {_HIGH_OR_LOW[found.direction]}"
     return f"{f'{found.direction}-confident' if top else words} by at least {points(found.at_least)}"
 
 
