@@ -28,6 +28,8 @@ from hcal.numerics import Float64, FloatArray, IntArray, softmax
 __all__ = ["CalibrationWarning", "Calibrator", "Fitted", "Preserves"]
 
 Preserves = Literal["order", "accuracy"] | None
+#: Scores, labels, weights and groups.
+_Rows = tuple[FloatArray, IntArray, Float64 | None, IntArray | None]
 
 #: From so many scores on a fit predicts its own rows by the compiled kernel; below, loading it would take longer.
 _MANY_SCORES = 1_000_000
@@ -341,9 +343,7 @@ def named(fitted: Fitted, names: tuple[ClassName, ...] | None) -> Fitted:
     return replace(fitted, message=with_names(fitted.message, names), info=fitted.info | told)
 
 
-def by_content(
-    x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None
-) -> tuple[FloatArray, IntArray, Float64 | None, IntArray | None]:
+def by_content(x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> _Rows:
     """Return the rows that have weight, in an order that depends on what they say and not on how they came.
 
     Rows are sorted by how far the label, and then the other classes, lie below the top score. A constant added to
@@ -370,8 +370,8 @@ def by_content(
     return _taken(order, x, y, weight, groups)
 
 
-def _taken(index: NDArray[Any], *columns: Any) -> Any:
-    return tuple(None if column is None else column[index] for column in columns)
+def _taken(index: NDArray[Any], x: FloatArray, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> _Rows:
+    return x[index], y[index], None if weight is None else weight[index], None if groups is None else groups[index]
 
 
 def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
@@ -389,9 +389,7 @@ def class_ranks(x: FloatArray, y: IntArray, weight: Float64 | None) -> IntArray:
     return ranks
 
 
-def as_copies(
-    x: FloatArray, y: IntArray, weight: Float64, groups: IntArray | None
-) -> tuple[FloatArray, IntArray, Float64 | None, IntArray | None]:
+def as_copies(x: FloatArray, y: IntArray, weight: Float64, groups: IntArray | None) -> _Rows:
     """Return rows of whole weights as that many copies: they are dealt into folds one by one, a weight is not.
 
     >>> as_copies(np.array([[0.0, 2.0], [1.0, 0.0]]), np.array([1, 0]), np.array([2.0, 1.0]), None)[1]

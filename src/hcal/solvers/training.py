@@ -134,7 +134,7 @@ def train(
             if s.batch_size is None or s.batch_size >= len(y):
                 total = step(probs, y)
             else:
-                batches = torch.randperm(len(y), generator=draw).split(s.batch_size)
+                batches = torch.split(torch.randperm(len(y), generator=draw), s.batch_size)
                 total = torch.stack([step(module(x[rows]), y[rows]) for rows in batches]).sum()
             probs = module(x, order)
             values = torch.stack([v.double() for v in (total, *(f(probs.detach(), y) for f in scores))])
