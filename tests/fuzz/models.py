@@ -52,7 +52,7 @@ def originals() -> list[bytes]:
             y = (logits + rng.normal(size=logits.shape)).argmax(axis=1)
             params = {key: v for key, v in QUICK.get(name, {}).items() if key in _parameters(name)}
             calibrator = hcal.make_calibrator(name, **params).fit(logits, y)
-            calibrator.request_ = Request(scores="p_*", label="y").to_json()
+            calibrator.info_["request"] = Request(scores="p_*", label="y").to_json()
             hcal.save(calibrator, path)
             found.append(path.read_bytes())
     return found
@@ -69,7 +69,7 @@ def tamper(content: bytes, rng: Rng) -> tuple[str, bytes]:
     length = int.from_bytes(content[:8], "little")
     header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["hcal"])
     arrays = dict(to_arrays(content))
-    part = str(rng.choice(["header", "info", "params", "scores", "request", "map", "array", "array", "array"]))
+    part = str(rng.choice(["header", "info", "params", "scores", "map", "array", "array", "array"]))
     if part == "array":
         _array(arrays, rng)
     elif part == "header":
@@ -163,7 +163,7 @@ def judge(path: Path) -> str:
         return f"load: {type(error).__name__}: {str(error)[:200]}"
     try:
         repr(calibrator)
-        Request().for_model(calibrator.request_)
+        Request().for_model(calibrator.info_.get("request"))
         if calibrator.n_classes_ <= 5000:
             x = probes(calibrator.n_classes_, calibrator.input)
             for p in (calibrator.predict_proba(x), calibrator.predict_proba(x.astype(np.float32))):

@@ -98,7 +98,7 @@ def test_a_folder_is_one_set_of_rows(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="counting from row 300: y: row 7 is 'cow'"):
         list(batches(tmp_path / "a*", REQUEST, rows=300))
     table[[*table][:3]].to_csv(tmp_path / "b.csv", index=False)
-    with pytest.raises(ValueError, match=r"b.csv.* has 3 classes, the first file 5"):
+    with pytest.raises(ValueError, match=r"b.csv.* has 3 classes, the rows before 5"):
         list(batches(tmp_path, Request(scores="logits_*"), rows=900))
     np.save(tmp_path / "c.npy", rows[0])
     with pytest.raises(ValueError, match=r"several types, .csv, .npy"):
@@ -185,4 +185,5 @@ def test_dense_files_are_evaluated(tmp_path: Path) -> None:
         assert found["rows"] == 15 * 64
         assert found["before"]["nll"] == pytest.approx(hcal.metrics.nll(hcal.softmax(flat), y))
     refused = run("evaluate", file, "--metrics", "nll")
-    assert "y must lie in 0..2; row 0 is -100" in refused.stderr
+    assert "y must lie in 0..2; row 0 is -100: if that marks rows or pixels" in refused.stderr
+    assert "--ignore-index -100" in refused.stderr

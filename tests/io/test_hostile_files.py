@@ -183,7 +183,8 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path, monkeypat
         folder.mkdir()
         refused(pipe, "not a regular file", input="logits")
         refused(zero, "not a regular file", input="logits")
-        refused(folder, "is a directory", input="logits")
+        with pytest.raises(FileNotFoundError, match="no file of a known type is below"):
+            read(folder)
     path = tmp_path / "a.npy"
     np.save(path, PROBS)
     looked = path.stat()

@@ -50,8 +50,8 @@ def test_headers_that_do_not_fit_say_so(model: Path, tmp_path: Path) -> None:
         ({"name": "gone"}, "'gone', which is not registered here: import"),
         ({"params": {"gone": 1}}, "no parameter 'gone'"),
         ({"params": ...}, "not a whole hcal model file"),
-        ({"request": {"scores": 3}}, "scores must be the name of a column"),
-        ({"request": [1]}, "'request' must be an object"),
+        ({"info": info | {"request": {"scores": 3}}}, "scores must be the name of a column"),
+        ({"info": info | {"request": [1]}}, "'request' must be an object"),
         ({"info": info | {"class_frequencies": [0.25] * 3}}, "'info.class_frequencies' must be K numbers"),
         ({"info": info | {"notes": [1]}}, "'info.notes' must be a list of texts"),
         ({"info": info | {"story": "x" * 20_000}}, "'info' holds a text of more than"),
@@ -138,8 +138,7 @@ def test_the_container(model: Path, tmp_path: Path) -> None:
 
 def test_a_model_remembers_how_it_was_asked(model: Path, tmp_path: Path) -> None:
     cal = hcal.load(model)
-    assert cal.request_ is None
-    cal.request_ = Request(scores="p_*", label="y", input="logits").to_json()
+    cal.info_["request"] = Request(scores="p_*", label="y", input="logits").to_json()
     hcal.save(cal, tmp_path / "m.hcal")
     again = hcal.load(tmp_path / "m.hcal")
-    assert Request().for_model(again.request_).scores == "p_*"
+    assert Request().for_model(again.info_["request"]).scores == "p_*"

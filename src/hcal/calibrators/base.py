@@ -112,7 +112,6 @@ class Calibrator(TakesScores, ABC):
     scores_: dict[str, Scores]
     fitted_on_: dict[str, NDArray[Any]]
     #: How the file of the fit was read: columns, label, kind of scores; commands read others the same way.
-    request_: dict[str, Any] | None = None
 
     @abstractmethod
     def _fit(self, x: Float64, y: IntArray, weight: Float64 | None, groups: IntArray | None) -> Fitted:

@@ -6,15 +6,12 @@ import importlib
 import os
 from typing import Any
 
-import numpy as np
-
 from hcal import leakage
 from hcal.calibrators.base import Calibrator, Fitted
 from hcal.calibrators.parameters import check_params
 from hcal.calibrators.registry import get_calibrator, list_calibrators
 from hcal.io.class_names import check_classes
 from hcal.io.model_file import check_info, read_model, reason, write_model
-from hcal.io.request import Request
 from hcal.maps.base import build_map
 
 #: The most classes a file may speak of.
@@ -53,7 +50,6 @@ def save(calibrator: Any, path: str | os.PathLike[str]) -> None:
         inner = getattr(calibrator, "calibrator_", None)
         hint = ": save its calibrator_, and the classifier itself with joblib or skops" if inner is not None else ""
         raise TypeError(f"hcal.save takes a fitted calibrator, got {type(calibrator).__name__}{hint}")
-    header["request"] = getattr(calibrator, "request_", None)  # how a command read the rows of the fit
     write_model(path, header, arrays)
 
 
@@ -93,10 +89,7 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     """
     header, arrays = read_model(path)
     try:
-        calibrator = _rebuild_members(header, arrays) if "members" in header else rebuild(header, arrays)
-        told = header.get("request")
-        calibrator.request_ = None if told is None else Request.from_json(told).to_json()
-        return calibrator
+        return _rebuild_members(header, arrays) if "members" in header else rebuild(header, arrays)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a whole hcal model file ({reason(error)})") from None
     except ValueError as error:
@@ -186,9 +179,6 @@ def _check_header(header: dict[str, Any]) -> None:
     if not 2 <= header["n_classes"] <= MOST_CLASSES:
         raise ValueError(f"'n_classes' is {header['n_classes']}, declared is 2 to {MOST_CLASSES}")
     check_info(header["info"], header["n_classes"])
-    frequencies = np.asarray(header["info"].get("class_frequencies"), dtype=np.float64)
-    if frequencies.shape != (header["n_classes"],) or not (frequencies >= 0).all():
-        raise ValueError("'info.class_frequencies' must be one number of at least 0 for each class")
     for when in ("before", "after"):
         scores = header["scores"][when]
         if not isinstance(scores, dict) or not all(isinstance(v, int | float) for v in scores.values()):

@@ -210,7 +210,7 @@ def apply(
 
     check_output(output, model, *files.file)
     calibrator = load_model(model, multilabel=True)
-    paths = [path.absolute() for path in files_of(files.file) or []]  # a worker may stand in another folder
+    paths = [path.absolute() for path in files_of(files.file)]  # a worker may stand in another folder
     if len(paths) > 1 and not output.suffix:  # many files give as many files of the same names
         check_new_folder(output)
         output.mkdir(parents=True, exist_ok=True)

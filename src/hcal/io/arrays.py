@@ -11,8 +11,8 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -51,43 +51,43 @@ class Stored:
     def _columns(self) -> NDArray[Any]:
         """All of a compressed array that stands column by column."""
         check_memory("it", self.nbytes)
-        return self._fill(0, (math.prod(self.shape),)).reshape(self.shape, order="F")
+        return self._read(0, math.prod(self.shape)).reshape(self.shape, order="F")
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         a, b, _ = rows.indices(self.shape[0])
-        width, size = math.prod(self.shape[1:]), b - a
+        width, shape = math.prod(self.shape[1:]), (b - a, *self.shape[1:])
         if not self.fortran or width < 2:
-            return self._fill(a * width, (size, *self.shape[1:]))
+            return self._read(a * width, (b - a) * width).reshape(shape)
         if self.packed:
             return self._columns[rows]
-        columns = [self._fill(c * self.shape[0] + a, (size,)) for c in range(width)]
-        return np.stack(columns, axis=1).reshape((size, *self.shape[1:]), order="F")
+        columns = [self._read(c * self.shape[0] + a, b - a) for c in range(width)]
+        return np.stack(columns, axis=1).reshape(shape, order="F")
 
-    def _fill(self, first: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _read(self, first: int, count: int) -> NDArray[Any]:
+        """Return some of the numbers in the order of the file."""
         self.file.seek(self.offset + first * self.dtype.itemsize)
-        flat = np.empty(math.prod(shape), dtype=self.dtype)
-        rest = memoryview(flat.view(np.uint8)) if flat.size else memoryview(b"")
+        flat = np.empty(count, dtype=self.dtype)
+        rest = memoryview(flat.view(np.uint8)) if count else memoryview(b"")
         while len(rest):
-            count = self.file.readinto(rest[: 2**26])
-            if not count:
+            filled = self.file.readinto(rest[: 2**26])
+            if not filled:
                 raise ValueError("it ends early: the file was cut short")
-            rest = rest[count:]
+            rest = rest[filled:]
         if self.dtype.kind == "U":
             flat.tolist()  # numbers that are no characters are found here, and not later
         if self.dtype.kind == "b":  # a byte other than 0 and 1 is no bool to numpy
             flat = flat.view(np.uint8) != 0
-        return flat.reshape(shape)
+        return flat
 
 
 def _header(file: Any, **options: Any) -> Stored:
     """Read the header of an ``.npy``; only numbers and text pass."""
     version = npy.read_magic(file)
-    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    if version not in readers:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its version {version} of the .npy format is for records, not for numbers")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a header of Python 2 is fine
-        shape, fortran, dtype = readers[version](file)
+        shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never unpickled; save plain numeric arrays")
     if dtype.kind not in "biufU":
@@ -97,7 +97,8 @@ def _header(file: Any, **options: Any) -> Stored:
     return Stored(file, shape, dtype, fortran, file.tell(), **options)
 
 
-Openers = dict[str, Callable[[], Any]]  # of arrays, or of what stands for them: shape, dtype, nbytes, [rows]
+#: By name, what returns an array, or what stands for one: shape, dtype, nbytes, [rows].
+Openers = dict[str, Callable[[], Any]]
 
 
 def _open_npy(file: BinaryIO) -> Openers:
@@ -108,13 +109,12 @@ def _open_npy(file: BinaryIO) -> Openers:
 
 
 def _open_npz(file: BinaryIO) -> Openers:
-    archive = zipfile.ZipFile(file)
-    found: Openers = {}
+    archive, found = zipfile.ZipFile(file), Openers()
     for entry in archive.infolist():
         key = entry.filename.removesuffix(".npy")
         if key in found:
             raise ValueError(f"it holds two arrays named {key!r}")
-        found[key] = partial(_open_entry, file, archive, entry)
+        found[key] = cache(partial(_open_entry, file, archive, entry))
     return found
 
 
@@ -130,7 +130,7 @@ def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo
     if len(head) < 30 or head[:4] != b"PK\3\4":
         raise ValueError(f"it has no header where {entry.filename!r} should begin")
     begin = entry.header_offset + 30 + sum(struct.unpack("<HH", head[26:30]))
-    return Stored(file, found.shape, found.dtype, found.fortran, begin + found.offset)
+    return replace(found, file=file, offset=begin + found.offset)
 
 
 def _open_pickle(file: BinaryIO) -> Openers:
@@ -152,38 +152,35 @@ class ArrayRows:
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._openers = OPENERS[name[name.rfind(".") :].lower()](file)
-        self._open: dict[str, Any] = {}
         self.names = list(self._openers)
-        self.scores, self.spatial = "", tuple[int, ...]()
+        self.scores, self.spatial, self.pixels = "", tuple[int, ...](), 1
 
     def array(self, name: str) -> Any:
         """Return an array, or what stands for it until its rows are read; others cost nothing."""
-        if name not in self._open:
-            self._open[name] = self._openers[name]()
-        return self._open[name]
+        return self._openers[name]()
 
     @property
     def made_by(self) -> str:
         """The calibrator that made the probabilities, where the file says so."""
-        if MODEL not in self.names or self.array(MODEL).shape != (1,):
-            return ""
-        return str(self.array(MODEL)[:][0])
+        said = MODEL in self.names and self.array(MODEL).shape == (1,)
+        return str(self.array(MODEL)[:][0]) if said else ""
 
     def follow(self, plan: Plan) -> None:
         """Count rows as the scores have them: a pixel each where they are dense."""
         self.scores = plan.scores[0]
         self.spatial = self.array(self.scores).shape[2:]
+        self.pixels = math.prod(self.spatial)
         if self.spatial and "label" in plan.roles:
             check_mask(self.array(plan.roles["label"]).shape, self.spatial)
 
     def count(self, columns: Sequence[str]) -> int:
         """Return how many rows arrays have, or name two that differ."""
         lengths = {name: (*self.array(name).shape, 0)[0] for name in columns}
-        first = next(iter(lengths))
+        first = columns[0]
         for name, length in lengths.items():
             if length != lengths[first]:
                 raise ValueError(f"{first!r} has {lengths[first]:,} rows, {name!r} has {length:,}")
-        return int(lengths[first]) * math.prod(self.spatial)
+        return int(lengths[first]) * self.pixels
 
     def beside(self, columns: Sequence[str]) -> list[str]:
         """Return the other arrays that have a value a row."""
@@ -199,18 +196,16 @@ class ArrayRows:
         """Return where pieces of about ``step`` rows begin."""
         if any(getattr(self.array(name), "packed", False) for name in columns):
             return [(0, 0)]
-        pixels = math.prod(self.spatial)
-        return [(row, 0) for row in range(0, self.count(columns), -(-step // pixels) * pixels)]
+        return [(row, 0) for row in range(0, self.count(columns), -(-step // self.pixels) * self.pixels)]
 
     def blocks(self, columns: Sequence[str], texts: Collection[str], cut: Cut, stop: int, size: int) -> Iterator[Block]:
         """Yield rows from ``cut`` to ``stop`` − 1, at most ``size`` at once, but whole images."""
         for name in columns:
             if name not in texts and self.array(name).dtype.kind == "U":
                 raise ValueError(f"{one_line(repr(name), 60)} holds {self.array(name).dtype}, not numbers")
-        pixels = math.prod(self.spatial)
-        items = max(size // pixels, 1)
-        for a in range(cut[0] // pixels, stop // pixels, items):
-            rows = slice(a, min(a + items, stop // pixels))
+        items, end = max(size // self.pixels, 1), stop // self.pixels
+        for first in range(cut[0] // self.pixels, end, items):
+            rows = slice(first, min(first + items, end))
             yield {name: self._flat(name, self.array(name)[rows]) for name in columns}
 
     def _flat(self, name: str, items: NDArray[Any]) -> NDArray[Any]:
@@ -219,7 +214,7 @@ class ArrayRows:
             return items
         if name == self.scores:
             return np.moveaxis(items, 1, -1).reshape(-1, items.shape[1])
-        return np.repeat(items, math.prod(self.spatial)) if items.ndim == 1 else items.reshape(-1)
+        return np.repeat(items, self.pixels) if items.ndim == 1 else items.reshape(-1)
 
 
 def check_mask(mask: tuple[int, ...], spatial: tuple[int, ...]) -> None:

@@ -117,19 +117,14 @@ class Batches:
 
     def __init__(self, paths: Sequence[Path], reading: Reading, rows: int | None) -> None:
         self.paths = tuple(paths)
-        self.first = first = self._probe(reading)
-        self.kind: InputKind = first.kind
-        self.n_classes, self.classes, self.part = first.n_classes, first.classes, first.part
+        probed = chain.from_iterable(map(read_blocks, pieces_of(self.paths, reading, _PROBE)))
+        first = next((data for _, data in probed if len(data.values)), None)
+        if first is None:
+            raise ValueError(f"{self.paths[0].name} has no rows")
+        self.first, self.kind, self.n_classes = first, first.kind, first.n_classes
+        self.classes, self.part = first.classes, first.part
         self._size = rows or max(1, min(ROWS, NUMBERS // self.n_classes))
         self.reading = reading.after(first)
-
-    def _probe(self, reading: Reading) -> DataFile:
-        """Return the first rows of all."""
-        for piece in pieces_of(self.paths, reading, _PROBE):
-            for _, data in read_blocks(piece):
-                if len(data.values):
-                    return data
-        raise ValueError(f"{self.paths[0].name} has no rows")
 
     @cached_property
     def _pieces(self) -> list[Piece]:
@@ -197,8 +192,6 @@ def batches(
         raise ValueError(f"rows must be a positive integer, got {rows!r}")
     request = request or Request()
     paths = files_of(source)
-    if paths is None:
-        raise TypeError(f"batches reads files; pass hcal.io.Batch objects on as they are, not {type(source)}")
     if request.plain and is_questions(paths):
         raise ValueError(f"{paths[0].name}: answers of language models are read whole, not by blocks")
     if request.labels is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
@@ -25,18 +26,16 @@ class NeedsBlocksError(ValueError):
     """A file that memory does not hold was to be read whole."""
 
 
-def files_of(source: Any) -> list[Path] | None:
-    """Return the files of a source in their order; None where it is no name.
+def files_of(source: Any) -> list[Path]:
+    """Return the files that a name, or a list of names, stands for, in their order.
 
-    >>> files_of("a.npz"), files_of([[1.0, 2.0]])
-    ([PosixPath('a.npz')], None)
+    >>> files_of("a.npz")
+    [PosixPath('a.npz')]
     """
-    names = [source] if isinstance(source, str | os.PathLike) else source
-    if not isinstance(names, list | tuple) or not names:
-        return None
-    if not all(isinstance(p, str | os.PathLike) for p in names):
-        return None
-    found = [file for path in names for file in _named(Path(path))]
+    names = source if isinstance(source, list | tuple) else [source]
+    if not names or not all(isinstance(name, str | os.PathLike) for name in names):
+        raise TypeError(f"expected the name of a file, or a list of names, got {type(source).__name__}")
+    found = [file for name in names for file in _named(Path(name))]
     suffixes = sorted({p.suffix.lower() for p in found})
     if len(suffixes) > 1:
         raise ValueError(f"files of several types, {one_line(', '.join(suffixes))}: name one with a pattern")
@@ -49,8 +48,7 @@ def _named(path: Path) -> list[Path]:
     Of a folder, hidden files and those that engines keep for themselves are left out.
     """
     folder = path.is_dir()
-    pattern = not path.exists() and has_magic(str(path))
-    if (folder and path.suffix.lower() in TYPES) or not (folder or pattern):
+    if not folder and (path.exists() or not has_magic(str(path))):
         return [path]
     if folder:
         inside = [p for p in path.rglob("*") if not _HIDDEN.search(f"/{p.relative_to(path).as_posix()}")]
@@ -71,26 +69,18 @@ def open_regular(path: Path) -> BufferedReader:
     ...
     FileNotFoundError: no such file: none.npz
     """
+    # Not blocking: a pipe that nobody writes to would keep us waiting.
+    more = getattr(os, "O_NONBLOCK", 0)
     try:
-        _check_regular(path, path.stat().st_mode)
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | more))  # noqa: SIM115
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"no such file: {path}") from None
-    # Not blocking: between the two checks the name may have become a pipe that nobody writes to.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    file = os.fdopen(os.open(path, flags), "rb")
-    try:
-        _check_regular(path, os.fstat(file.fileno()).st_mode)
-    except ValueError:
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a directory") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise
-    return file
-
-
-def _check_regular(path: Path, mode: int) -> None:
-    if stat.S_ISDIR(mode):
-        raise ValueError(f"{path} is a directory")
-    if not stat.S_ISREG(mode):
         raise ValueError(f"{path} is not a regular file: pipes and devices are not read")
+    return file
 
 
 def size_of(file: BinaryIO) -> int:
@@ -156,6 +146,25 @@ def one_line(text: object, length: int = 240) -> str:
     """
     cut = printable(" ".join(str(text)[: 16 * length].split()))
     return cut if len(cut) <= length else cut[: length - 1] + "…"
+
+
+def parse_json(text: bytes | str, where: str) -> Any:
+    """Return the value of a JSON text, or say where there is none; an object must not name a key twice.
+
+    >>> parse_json('{"a": 1}', "line 1")
+    {'a': 1}
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({one_line(error, 80)})") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object names a key twice")
+    return found
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from hcal.io.files import one_line, open_regular
-from hcal.io.request import OPTION_SCORES, OptionScore, Request
+from hcal.io.files import one_line, open_regular, parse_json
+from hcal.io.request import OptionScore, Request
 from hcal.numerics import Float64, IntArray, log_softmax_options, pad_options
 
 #: How far below a row's lowest option one lies whose log-likelihood is −inf: it is there, and hopeless.
@@ -104,22 +104,18 @@ def read_questions(paths: Sequence[Path], request: Request) -> dict[str, Any]:
     >>> read_questions([path], Request())["values"]
     array([0.8])
     """
-    kind = _kind_of(paths[0])
+    kind, lines = _kind_of(paths[0]), (line for path in paths for line in json_lines(path))
     if kind == "stated":
-        rows = [row for path in paths for row in json_lines(path)]
-        stated = read_stated(
-            [row for _, row in rows], unit=request.unit or "fraction", ranges=request.ranges,
-            unreadable=request.unreadable, places=[where for where, _ in rows],
-        )  # fmt: skip
+        places, records = zip(*lines, strict=True)
+        asked: Any = {"unit": request.unit or "fraction", "ranges": request.ranges, "unreadable": request.unreadable}
+        stated = read_stated(records, **asked, places=places)
         lost = len(stated.unread)
-        note = f"{lost:,} answers whose confidence cannot be read were dropped"
-        return {"kind": "probs", "values": stated.confidence, "y": stated.correct, "dropped": lost,
-                "notes": (note,) if lost else ()}  # fmt: skip
+        notes = (f"{lost:,} answers whose confidence cannot be read were dropped",) if lost else ()
+        return {"kind": "probs", "values": stated.confidence, "y": stated.correct, "dropped": lost, "notes": notes}
     samples = kind == "samples"
-    found = read_lm_eval(paths, score=request.option_score or "sum") if samples else _read_responses(paths)
-    ids = {"ids": np.array(found.ids), "columns": {"id": "doc_id" if samples else "custom_id"}}
-    return {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "questions": True,
-            **(ids if found.ids else {})}  # fmt: skip
+    found = read_lm_eval(paths, score=request.option_score or "sum") if samples else _read_responses(lines)
+    ids = {"ids": np.array(found.ids), "columns": {"id": "doc_id" if samples else "custom_id"}} if found.ids else {}
+    return {"kind": "log_probs", "values": found.log_probs(), "y": found.y, "questions": True, **ids}
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -128,14 +124,12 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 where = f"{path.name}, line {number}"
-                try:
-                    yield where, json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise ValueError(f"{where}: not JSON ({one_line(error, 80)})") from None
+                yield where, parse_json(line, where)
 
 
-def _known(ids: list[Any]) -> list[Any]:
-    return ids if all(isinstance(i, str | int) for i in ids) else []
+def _questions(scores: list[Float64], answers: list[int], ids: list[Any]) -> Questions:
+    known = all(isinstance(i, str | int) for i in ids)
+    return Questions(scores, np.array(answers, dtype=np.int64), ids if known else [])
 
 
 # -- lm-evaluation-harness ----------------------------------------------------------------------------
@@ -143,12 +137,12 @@ def _known(ids: list[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """One document as the file has it; ``options`` are their texts, or nothing where the file lacks them."""
+    """One document: log-likelihoods, scores and texts of its options; no texts where the file lacks them."""
 
     where: str
     row: dict[str, Any]
-    conditional: Float64
-    unconditional: Float64 | None
+    logs: Float64
+    scores: Float64
     options: list[str]
 
 
@@ -173,18 +167,16 @@ def read_lm_eval(paths: str | Path | Sequence[str | Path], *, score: OptionScore
     >>> read_lm_eval(path).probs().round(2)
     array([[0.73, 0.27]])
     """
-    if score not in OPTION_SCORES:
-        raise ValueError(f"score must be one of {', '.join(OPTION_SCORES)}, got {score!r}")
+    Request(option_score=score)  # refuses what is none
     samples, answers = list[_Sample](), list[int]()
     for path in [paths] if isinstance(paths, str | Path) else paths:
-        found = list(_samples(Path(path)))
+        found = list(_samples(Path(path), score))
         answers += _answers(found)
         samples += found
-    scores = [_scored(sample, score) for sample in samples]
-    return Questions(scores, np.array(answers, dtype=np.int64), _known([s.row.get("doc_id") for s in samples]))
+    return _questions([s.scores for s in samples], answers, [s.row.get("doc_id") for s in samples])
 
 
-def _samples(path: Path) -> Iterator[_Sample]:
+def _samples(path: Path, score: OptionScore) -> Iterator[_Sample]:
     """Yield the documents of a file once each: under the first filter that the file names."""
     filters: list[Any] = []
     for where, row in json_lines(path):
@@ -192,21 +184,33 @@ def _samples(path: Path) -> Iterator[_Sample]:
             raise ValueError(f"{where}: no sample of lm-evaluation-harness (it has no 'filtered_resps')")
         filters = filters or [row.get("filter")]
         if row.get("filter") == filters[0]:
-            yield _sample(where, row)
+            yield _sample(where, row, score)
     if not filters:
         raise ValueError(f"{path.name} holds no samples")
 
 
-def _sample(where: str, row: dict[str, Any]) -> _Sample:
-    scores, unconditional = _log_likelihoods(where, row["filtered_resps"]), None
+def _sample(where: str, row: dict[str, Any], score: OptionScore) -> _Sample:
+    logs, alone = _log_likelihoods(where, row["filtered_resps"]), None
     contexts, options = _requests(row.get("arguments"))
-    half = len(scores) // 2
-    twice = len(options) == len(scores) == 2 * half and options[:half] == options[half:]
-    if twice and any(contexts[:half]) and not any(contexts[half:]):
-        scores, unconditional, options = scores[:half], scores[half:], options[:half]
-    if len(scores) < 2:
-        raise ValueError(f"{where}: {len(scores)} option; this is no multiple-choice task")
-    return _Sample(where, row, scores, unconditional, options if len(options) == len(scores) else [])
+    half = len(logs) // 2
+    twice = len(options) == len(logs) and options[:half] == options[half:]
+    if twice and any(contexts[:half]) and not any(contexts[half:]):  # the second time without the question
+        logs, alone, options = logs[:half], logs[half:], options[:half]
+    if len(logs) < 2:
+        raise ValueError(f"{where}: {len(logs)} option; this is no multiple-choice task")
+    options = options if len(options) == len(logs) else []
+    scores = logs
+    if score == "mutual-information":
+        if alone is None:
+            raise ValueError(f"{where}: no requests without a context, as mutual information needs")
+        scores = logs - alone
+    elif score == "length":
+        spaced = all(text.startswith(" ") for text in options)  # the harness puts one space before each
+        lengths = np.array([len(text) - spaced for text in options], dtype=np.float64)
+        if not options or not lengths.all():
+            raise ValueError(f"{where}: 'arguments' lacks the text of an option, as its length needs")
+        scores = logs / lengths
+    return _Sample(where, row, logs, scores, options)
 
 
 def _log_likelihoods(where: str, responses: Any) -> Float64:
@@ -235,21 +239,6 @@ def _requests(arguments: Any) -> tuple[list[str], list[str]]:
     return [str(context or "") for context, _ in pairs], [text for _, text in pairs]
 
 
-def _scored(sample: _Sample, score: OptionScore) -> Float64:
-    if score == "sum":
-        return sample.conditional
-    if score == "mutual-information":
-        if sample.unconditional is None:
-            raise ValueError(f"{sample.where}: no requests without a context, as mutual information needs")
-        return sample.conditional - sample.unconditional
-    # The harness puts one space before each continuation.
-    spaced = all(text.startswith(" ") for text in sample.options)
-    lengths = np.array([len(text) - spaced for text in sample.options], dtype=np.float64)
-    if not sample.options or not lengths.all():
-        raise ValueError(f"{sample.where}: 'arguments' lacks the text of an option, as its length needs")
-    return sample.conditional / lengths
-
-
 def _answers(samples: list[_Sample]) -> list[int]:
     """Return the right option of every document of a file, all read in the same way.
 
@@ -267,22 +256,19 @@ def _answers(samples: list[_Sample]) -> list[int]:
 
 def _readings(sample: _Sample) -> list[int | None]:
     """Return the right option by the target as an index, as a text, and by the harness's own results."""
-    row, target = sample.row, str(sample.row.get("target", "")).strip()
-    texts = [text.strip() for text in sample.options]
-    best, n, accuracy, brier = (int(np.argmax(sample.conditional)), len(sample.conditional), row.get("acc"), None)
-    by_index = int(target) if target.isdecimal() and len(target) < 8 else None
-    by_text = texts.index(target) if texts.count(target) == 1 else None
-    if isinstance(row.get("brier_score"), list):
-        brier = str(row["brier_score"][:1]).strip("[]")
-    by_record = int(brier) if brier is not None and brier.isdecimal() else None
-    if by_record is None and n == 2 and accuracy is not None:
-        by_record = best if float(accuracy) == 1 else 1 - best
-
-    def agrees(answer: int) -> bool:
-        recorded = isinstance(accuracy, int | float)
-        return answer < n and (not recorded or (answer == best) == (accuracy == 1))
-
-    return [a if a is not None and agrees(a) else None for a in (by_index, by_text, by_record)]
+    row, n, best = sample.row, len(sample.logs), int(np.argmax(sample.logs))
+    target, texts = str(row.get("target", "")).strip(), [text.strip() for text in sample.options]
+    accuracy, brier = row.get("acc"), row.get("brier_score")
+    recorded = isinstance(accuracy, int | float)
+    by_index = int(target) if target.isdecimal() and len(target) < 8 else n
+    by_text = texts.index(target) if texts.count(target) == 1 else n
+    by_record = n
+    if isinstance(brier, list) and str(brier[:1]).strip("[]").isdecimal():
+        by_record = int(brier[0])
+    elif n == 2 and recorded:
+        by_record = best if accuracy == 1 else 1 - best
+    ways = (by_index, by_text, by_record)
+    return [a if a < n and (not recorded or (a == best) == (accuracy == 1)) else None for a in ways]
 
 
 def _no_target(target: Any) -> str:
@@ -292,14 +278,14 @@ def _no_target(target: Any) -> str:
 # -- token log-probabilities --------------------------------------------------------------------------
 
 
-def _read_responses(paths: Sequence[Path]) -> Questions:
+def _read_responses(lines: Iterable[tuple[str, Any]]) -> Questions:
     """Read responses of an OpenAI-style server, one a line, with their ``top_logprobs``.
 
     A line is a response, or has it under ``response``; beside it stand ``options`` (the labels, or the texts
     that the labels A, B, C, … stand for) and ``target`` (a label, a text or an index).
     """
     scores, answers, ids = [], [], []
-    for where, row in (line for path in paths for line in json_lines(path)):
+    for where, row in lines:
         try:
             given = [str(option) for option in row["options"]]
             short = all(len(option_label(option)) <= 2 for option in given)
@@ -314,7 +300,7 @@ def _read_responses(paths: Sequence[Path]) -> Questions:
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         ids.append(next((row[k] for k in ("custom_id", "doc_id", "id") if k in row), None))
-    return Questions(scores, np.array(answers, dtype=np.int64), _known(ids))
+    return _questions(scores, answers, ids)
 
 
 def _unwrapped(row: dict[str, Any]) -> dict[str, Any]:

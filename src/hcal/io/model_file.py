@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from hcal._version import __version__
 from hcal.io.atomic import atomic_path
-from hcal.io.files import one_line, open_regular
-from hcal.io.tables import unique_keys
+from hcal.io.files import one_line, open_regular, parse_json
+from hcal.io.request import Request
 
 #: Raised when the layout of a saved calibrator changes; every number from 3 on stays readable for ever.
 #: 3: the arrays are the fields of a map, the header has the map's options and how the rows were asked for.
@@ -152,7 +152,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], Arrays]:
     end = 8 + int.from_bytes(content[:8], "little")
     if end - 8 > min(len(content), MOST_HEADER):
         raise ValueError("its header is huge, or longer than the file")
-    metadata = json.loads(content[8:end], object_pairs_hook=unique_keys)["__metadata__"]
+    metadata = parse_json(content[8:end], "its header")["__metadata__"]
     try:
         arrays = load(content)
     except SafetensorError as error:
@@ -182,10 +182,10 @@ def _are_classes(value: Any, n_classes: int) -> bool:
 
 
 def _is_origin(value: Any, _n_classes: int) -> bool:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not _are_texts([value.get(k, "") for k in ("rows_sha256", "file", "words")], 0):
         return False
-    rows, texts = value.get("rows", 0), [value.get(k, "") for k in ("rows_sha256", "file", "words")]
-    return type(rows) is int and 0 <= rows < 2**63 and all(isinstance(text, str) for text in texts)
+    rows = value.get("rows", 0)
+    return type(rows) is int and 0 <= rows < 2**63
 
 
 #: The entries of ``info`` that hcal reads again, and what they are; all others are only shown.
@@ -222,8 +222,9 @@ def check_info(info: Any, n_classes: int) -> dict[str, Any]:
         raise ValueError("'info' must be an object")
     _check_values(info, MOST_LEVELS)
     for name, (words, holds) in INFO.items():
-        if name in info and not holds(info[name], n_classes):
+        if (name in info or name == "class_frequencies") and not holds(info.get(name), n_classes):
             raise ValueError(f"'info.{name}' must be {words}")
+    Request.from_json(info.get("request", {}))
     return info
 
 

@@ -19,17 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.inputs import InputKind
+from hcal.io import class_names
 from hcal.io.arrays import OPENERS, ArrayRows, Block, Cut, check_mask
-from hcal.io.class_names import (
-    ClassName,
-    UnlabelledError,
-    check_classes,
-    encode,
-    label_cells,
-    missing_labels,
-    reorder,
-    typed,
-)
+from hcal.io.class_names import ClassName, label_cells, typed
 from hcal.io.files import TYPES, check_memory, checksum, explained, files_of, one_line, open_regular
 from hcal.io.language_models import is_questions, read_questions
 from hcal.io.request import BARE, CLASSES, Part, Plan, Request, plan_of
@@ -41,6 +33,7 @@ _BY_ROW: Final = ("values", "y", "ids", "groups", "weight")
 _LABELS: Final = "\0labels"
 #: A file is cut into at most about this many pieces, whoever reads them: answers must not depend on that.
 _MOST_PIECES: Final = 256
+_READERS: Final = READERS | dict.fromkeys(OPENERS, ArrayRows)
 
 
 class MissingLabelsError(ValueError):
@@ -110,8 +103,8 @@ class DataFile:
 
     def checksum(self) -> str:
         """Return the SHA-256 of the file; of the checksums where there are several."""
-        each = [checksum(path) for path in (self.path, *self.more)]
-        return each[0] if len(each) == 1 else hashlib.sha256("".join(each).encode()).hexdigest()
+        each = "".join(checksum(path) for path in (self.path, *self.more))
+        return hashlib.sha256(each.encode()).hexdigest() if self.more else each
 
     def labels(self) -> NDArray[Any]:
         """Return the labels, names as the numbers of their classes, or say that this file has none."""
@@ -122,7 +115,15 @@ class DataFile:
                 f"{self.path.name}: the labels are a matrix of shape {self.y.shape}, as for several "
                 "labels a row: use hcal.MultilabelCalibrator, or give one label a row"
             )
-        return np.asarray(encode(self.y, self.classes))
+        y = np.asarray(class_names.encode(self.y, self.classes))
+        outside = np.unique(y[(y < 0) | (y >= self.n_classes)]) if y.dtype.kind in "iuf" else y[:0]
+        if len(outside) == 1 and (outside[0] < 0 or outside[0] == 255):
+            value, row = f"{outside[0]:.0f}", int(np.argmax(y == outside))
+            raise ValueError(
+                f"{self.path.name}: y must lie in 0..{self.n_classes - 1}; row {row} is {value}: if that marks rows or "
+                f"pixels without a label, ignore_index={value} (--ignore-index {value}) leaves them out"
+            )
+        return y
 
     def in_order_of(self, classes: Sequence[Any] | None) -> DataFile:
         """Return the same rows with the columns in the order of a model's classes, found by their names.
@@ -136,7 +137,7 @@ class DataFile:
             return self
         if self.classes is None:
             return replace(self, classes=tuple(classes))
-        order = reorder(self.classes, classes)
+        order = class_names.reorder(self.classes, classes)
         if order is None:
             return self
         if self.values.ndim == 1:
@@ -209,17 +210,14 @@ class Piece:
 @contextmanager
 def open_rows(path: Path, reading: Reading | None = None) -> Iterator[Any]:
     """Open a file and yield its reader and what to read; errors until it is closed name the file."""
-    suffix = path.suffix.lower()
-    reader = READERS.get(suffix) or (ArrayRows if suffix in OPENERS else None)
+    reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise ValueError(f"cannot read {path.name}: the types are {', '.join(TYPES)}")
     with open_regular(path) as file, explained(path.name):
-        rows = reader(file, path.name)
-        if reading is None:
-            yield rows, None
-            return
-        plan = plan_of(rows.names, reading.request, reading.part, table=rows.table)
-        rows.follow(plan)
+        rows, plan = reader(file, path.name), None
+        if reading is not None:
+            plan = plan_of(rows.names, reading.request, reading.part, table=rows.table)
+            rows.follow(plan)
         yield rows, plan
 
 
@@ -246,7 +244,7 @@ def pieces_of(paths: Sequence[Path], reading: Reading, size: int | None = None, 
             cuts = rows.cuts(plan.columns, most * max(1, -(-n_rows // (most * _MOST_PIECES))))
             for cut, (stop, _) in pairwise([*cuts, (n_rows, 0)]):
                 own = None if labels is None else labels[origin + cut[0] : origin + stop]
-                count = stop - cut[0] - _count_unlabelled(rows, plan, cut, stop, own, reading)
+                count = stop - cut[0] - _count_left_out(rows, plan, cut, stop, own, reading)
                 pieces.append(Piece(path, cut, stop, start, count, own, reading, most))
                 start += count
         origin += n_rows
@@ -268,30 +266,40 @@ def _read_labels(path: Path) -> NDArray[Any]:
     return y.reshape(-1) if y.ndim == 2 and 1 in y.shape else y
 
 
-def _count_unlabelled(rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, reading: Reading) -> int:
+def _left_out(y: NDArray[Any], reading: Reading, plan: Plan, row: int, classes: Any) -> NDArray[np.bool_]:
+    """Return which rows have the label to be left out, or none; refuse the latter unless they may be dropped."""
+    request = reading.request
+    if y.ndim != 1:
+        return np.zeros(len(y), dtype=bool)
+    missing = class_names.missing_labels(y, classes)
+    numbers = request.ignore_index is not None and y.dtype.kind in "iuf"
+    ignored = y == request.ignore_index if numbers else np.zeros_like(missing)
+    if request.unlabelled == "drop":
+        return missing | ignored
+    if missing.any() and "label" not in request.optional:  # of a model applied to new rows they are carried along
+        name = one_line(repr(plan.roles.get("label", "y")), 60)
+        raise class_names.UnlabelledError(
+            f"it has no label in {name} in {missing.sum():,} of the rows {row:,} to {row + len(y) - 1:,}, "
+            f"first in row {row + missing.argmax():,}: "
+            "unlabelled='drop' (--unlabelled drop) leaves them out"
+        )
+    return ignored
+
+
+def _count_left_out(rows: Any, plan: Plan, cut: Cut, stop: int, labels: Any, reading: Reading) -> int:
     """Return how many rows will be left out for their labels."""
     request, name = reading.request, plan.roles.get("label")
-    if request.unlabelled != "drop" and request.ignore_index is None:
-        return 0
-    if labels is None and name is None:
+    if (request.unlabelled != "drop" and request.ignore_index is None) or (labels is None and name is None):
         return 0
     blocks = [{name: labels}] if labels is not None else rows.blocks([name], [name], cut, stop, 2**16)
-    found = [_unlabelled(label_cells(block[name], reading.order), reading.order, request) for block in blocks]
-    return sum(int((missing | ignored).sum()) for missing, ignored in found)
-
-
-def _unlabelled(y: NDArray[Any], classes: Any, request: Request) -> tuple[Any, Any]:
-    """Return which rows have no label, and which have the one to be left out."""
-    if y.ndim != 1:
-        return np.zeros(1, dtype=bool), np.zeros(1, dtype=bool)
-    missing = missing_labels(y, classes)
-    numbers = request.ignore_index is not None and y.dtype.kind in "iuf"
-    return missing, y == request.ignore_index if numbers else np.zeros_like(missing)
+    found = (label_cells(block[name], reading.order) for block in blocks)
+    return sum(int(_left_out(y, reading, plan, cut[0], reading.order).sum()) for y in found)
 
 
 def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
     """Yield the number of the first row of each block in the source, and the block."""
     reading, first, row = piece.reading, piece.start, piece.cut[0]
+    n_classes = reading.n_classes
     with open_rows(piece.path, reading) as (rows, plan):
         keep = rows.beside(plan.columns) if reading.keep else []
         texts = {n for role, n in plan.roles.items() if role != "weight"} | set(keep)
@@ -304,10 +312,12 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
                 begin = row - piece.cut[0]
                 block[_LABELS] = piece.labels[begin : begin + length]
             data = replace(_data(plan, piece, block, keep, names), made_by=rows.made_by[:64])
-            if reading.n_classes not in (None, data.n_classes):
-                raise ValueError(f"it has {data.n_classes} classes, the first file {reading.n_classes}")
-            data = _drop_unlabelled(data, reading.request, row).in_order_of(reading.order)
-            yield first, data
+            if n_classes not in (None, data.n_classes):
+                raise ValueError(f"it has {data.n_classes} classes, the rows before {n_classes}")
+            n_classes = data.n_classes
+            if data.y is not None and (out := _left_out(data.y, reading, plan, row, data.classes)).any():
+                data = replace(data.rows(~out), dropped=int(out.sum()))
+            yield first, data.in_order_of(reading.order)
             first, row = first + len(data.values), row + length
         if row < piece.end:
             raise ValueError("it ends early: the file was cut short")
@@ -316,7 +326,7 @@ def read_blocks(piece: Piece) -> Iterator[tuple[int, DataFile]]:
 def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Sequence[str] | None) -> DataFile:
     """Return the columns of a block by the parts they play."""
     reading = piece.reading
-    values = _scores(plan, reading, [np.asarray(block[name]) for name in plan.scores])
+    values = _scores(plan, reading.request, [np.asarray(block[name]) for name in plan.scores])
     parts = {role: typed(block[n]) for role, n in plan.roles.items() if role != "label"}
     for role, array in parts.items():
         if array.shape != (len(values),):
@@ -333,41 +343,22 @@ def _data(plan: Plan, piece: Piece, block: Block, keep: Sequence[str], names: Se
     )  # fmt: skip
     if names is None:
         return data
-    return replace(data, classes=tuple(map(str, check_classes(names, data.n_classes))))
+    return replace(data, classes=tuple(map(str, class_names.check_classes(names, data.n_classes))))
 
 
-def _scores(plan: Plan, reading: Reading, columns: list[NDArray[Any]]) -> NDArray[Any]:
-    named = plan.scores[0] in (plan.kind, BARE) or reading.request.scores is not None or plan.part
+def _scores(plan: Plan, request: Request, columns: list[NDArray[Any]]) -> NDArray[Any]:
+    named = plan.scores[0] in (plan.kind, BARE) or request.scores is not None or plan.part
     one = len(columns) == 1 and (columns[0].ndim > 1 or named)
     if not one and any(c.ndim > 1 for c in columns):
         raise ValueError(f"columns of lists beside others: {one_line(', '.join(plan.scores), 80)}")
     values = columns[0] if one else np.stack(columns, axis=1)
-    if plan.kind == "probs":
-        if reading.request.unit == "percent":
-            values = values / 100
-        elif values.size and 1.5 < values.max() <= 100 and values.min() >= 0:
-            raise ValueError(
-                f"its probs go up to {values.max():.4g}: if they are per cent, say unit='percent' (--unit percent)"
-            )
-    return values
-
-
-def _drop_unlabelled(data: DataFile, request: Request, row: int) -> DataFile:
-    """Refuse rows without a label, or leave them out where the request says so."""
-    if data.y is None:
-        return data
-    missing, ignored = _unlabelled(data.y, data.classes, request)
-    if missing.any() and request.unlabelled != "drop":
-        if "label" in request.optional:  # a model applied to new rows: labels are only carried along
-            return data
-        count, name = int(missing.sum()), one_line(repr(data.columns.get("label", "y")), 60)
-        have = "1 row has" if count == 1 else f"{count:,} rows have"
-        raise UnlabelledError(
-            f"{data.path.name}: {have} no label in {name}, first row {row + int(np.argmax(missing)):,}: "
-            "unlabelled='drop' (--unlabelled drop) leaves them out"
+    if plan.kind == "probs" and request.unit == "percent":
+        return values / 100
+    if plan.kind == "probs" and values.size and 1.5 < values.max() <= 100 and values.min() >= 0:
+        raise ValueError(
+            f"its probs go up to {values.max():.4g}: if they are per cent, say unit='percent' (--unit percent)"
         )
-    out = missing | ignored
-    return replace(data.rows(~out), dropped=int(out.sum())) if out.any() else data
+    return values
 
 
 def read(
@@ -409,34 +400,22 @@ def read(
     """
     request = request or Request()
     paths = files_of(path)
-    if paths is None:
-        raise TypeError(f"read takes names of files, got {type(path).__name__}")
     if request.plain and is_questions(paths):
-        found = read_questions(paths, request)
-        return DataFile(paths[0], part="", more=tuple(paths[1:]), **found)
+        return DataFile(paths[0], part="", more=tuple(paths[1:]), **read_questions(paths, request))
     reading, parts = Reading(request, part, keep, None if order is None else tuple(order)), list[DataFile]()
     for piece in list(pieces_of(paths, reading, peak=peak)):
-        piece = replace(piece, start=sum(len(p.values) for p in parts), reading=reading)
-        parts += [data for _, data in read_blocks(piece)]
+        parts += [data for _, data in read_blocks(replace(piece, reading=reading))]
         reading = reading.after(parts[0])
-    return _joined(parts, paths)
-
-
-def _joined(parts: Sequence[DataFile], paths: Sequence[Path]) -> DataFile:
-    """Return rows that were read one after the other as one set."""
     first, dropped = parts[0], sum(part.dropped for part in parts)
+    if len(parts) > 1:
+        arrays = {name: [getattr(part, name) for part in parts] for name in _BY_ROW}
+        joined: Any = {n: None if any(a is None for a in held) else np.concatenate(held) for n, held in arrays.items()}
+        both = [n for n in first.beside if all(n in part.beside for part in parts)]
+        joined["beside"] = {n: np.concatenate([part.beside[n] for part in parts]) for n in both}
+        first = replace(first, **joined)
     words = "1 row without a label was" if dropped == 1 else f"{dropped:,} rows without a label were"
     notes = (f"{words} dropped",) if dropped else ()
-    more = {"path": paths[0], "more": tuple(paths[1:]), "dropped": dropped, "notes": notes}
-    if len(parts) == 1:
-        return replace(first, **more)  # type: ignore[arg-type]
-    arrays = {}
-    for name in _BY_ROW:
-        held = [getattr(part, name) for part in parts]
-        arrays[name] = None if any(a is None for a in held) else np.concatenate(held)
-    both = [n for n in first.beside if all(n in part.beside for part in parts)]
-    beside = {n: np.concatenate([part.beside[n] for part in parts]) for n in both}
-    return replace(first, **arrays, beside=beside, **more)  # type: ignore[arg-type]
+    return replace(first, path=paths[0], more=tuple(paths[1:]), dropped=dropped, notes=notes)
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
@@ -458,7 +437,6 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
 
 def by_blocks(source: Any) -> bool:
     """Whether names stand for several files whose rows are read by blocks: not answers of language models."""
-    paths = files_of(source) or []
-    names = source if isinstance(source, list | tuple) else [source]
-    several = len(paths) > 1 or paths != [Path(names[0])]
-    return several and not is_questions(paths)
+    paths = files_of(source)
+    named = [Path(name) for name in (source if isinstance(source, list | tuple) else [source])]
+    return (len(paths) > 1 or paths != named) and not is_questions(paths)

@@ -8,37 +8,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import translate
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from hcal.inputs import INPUT_KINDS, InputKind
 from hcal.io.files import one_line
 
 Part = Literal["cal", "test"]
-Unit = Literal["fraction", "percent"]
 OptionScore = Literal["sum", "length", "mutual-information"]
-OnBadRow = Literal["error", "drop"]
-OPTION_SCORES: Final[tuple[str, ...]] = get_args(OptionScore)
 #: An array of a file that names its classes in the order of the columns.
 CLASSES: Final = "classes"
 #: The name of the one array of a file that names none.
 BARE: Final = "_bare"
 #: Columns, or arrays, beside the scores.
 ROLES: Final = ("label", "id", "group", "weight")
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+_CHOICES: Final = {
     "input": INPUT_KINDS,
-    "unit": get_args(Unit),
-    "option_score": OPTION_SCORES,
-    "unlabelled": get_args(OnBadRow),
-    "unreadable": get_args(OnBadRow),
+    "unit": ("fraction", "percent"),
+    "option_score": ("sum", "length", "mutual-information"),
+    "unlabelled": ("error", "drop"),
+    "unreadable": ("error", "drop"),
     "ranges": ("error", "middle"),
 }
 #: What a model keeps; a file of labels, and what to do with bad rows, belong to one call.
 _REMEMBERED: Final = ("scores", *ROLES, "input", "unit", "option_score", "classes", "ignore_index")
-#: What changes the meaning of the numbers: it cannot differ between a model and a file.
-_MEANING: Final = ("input", "unit", "option_score")
+#: What changes the meaning of the numbers, with what it is by default: it cannot differ between a model and a file.
+_MEANING: Final = {"input": None, "unit": "fraction", "option_score": "sum"}
 _LONGEST: Final = 10_000
 _PREFIX: Final = re.compile(r"(logits?|log[_ ]?probs?|probs?|p(?=[_ .\-\[]))[_ .\-]?", re.IGNORECASE)
 
@@ -100,11 +97,11 @@ class Request:
     option_score: Any = None
     classes: tuple[str, ...] | None = None
     labels: Path | None = None
-    unlabelled: OnBadRow = "error"
-    unreadable: OnBadRow = "error"
-    ranges: Literal["error", "middle"] = "error"
+    unlabelled: str = "error"
+    unreadable: str = "error"
+    ranges: str = "error"
     ignore_index: int | None = None
-    optional: frozenset[str] = field(default=frozenset())
+    optional: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -121,8 +118,8 @@ class Request:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a model remembers, as plain values."""
-        found = {name: getattr(self, name) for name in _REMEMBERED if getattr(self, name) is not None}
-        return {name: list(value) if name == "classes" else value for name, value in found.items()}
+        found = {name: getattr(self, name) for name in _REMEMBERED}
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in found.items() if v is not None}
 
     @classmethod
     def from_json(cls, told: Any) -> Request:
@@ -130,7 +127,7 @@ class Request:
         if not isinstance(told, Mapping) or not set(told) <= set(_REMEMBERED):
             raise ValueError(f"'request' must be an object with some of {', '.join(_REMEMBERED)}")
         names = told.get("classes")
-        if names is not None and (not isinstance(names, list) or not all(isinstance(n, str) for n in names)):
+        if not isinstance(names, list | None) or not all(isinstance(name, str) for name in names or ()):
             raise ValueError("'request.classes' must be a list of names")
         return cls(**{**told, "classes": None if names is None else tuple(names)})
 
@@ -140,15 +137,14 @@ class Request:
         A file may lack the label, id, group and weight that only the model names. What would change the
         meaning of the numbers is refused.
         """
-        model = remembered if isinstance(remembered, Request) else Request.from_json(remembered or {})
-        for name in _MEANING:
-            ours, theirs = getattr(self, name), getattr(model, name)
-            default = {"unit": "fraction", "option_score": "sum"}.get(name)
-            if ours is not None and ours != (theirs or default or ours):
+        model = Request.from_json(remembered or {})
+        for name, default in _MEANING.items():
+            ours, theirs = getattr(self, name), getattr(model, name) or default
+            if None not in (ours, theirs) and ours != theirs:
                 what = name.replace("_", " ")
-                raise ValueError(f"the model was fitted with {what} {theirs or default}, so {ours} cannot be right")
+                raise ValueError(f"the model was fitted with {what} {theirs}, so {ours} cannot be right")
         filled = {n: getattr(model, n) for n in _REMEMBERED if getattr(self, n) is None}
-        lacking = {role for role in ROLES if getattr(self, role) is None and getattr(model, role) is not None}
+        lacking = {role for role in ROLES if filled.get(role) is not None}
         return replace(self, **filled, optional=self.optional | lacking)
 
     @property
@@ -237,18 +233,17 @@ def _listed(names: Iterable[str]) -> str:
 
 def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]) -> tuple[list[str], InputKind, str]:
     """Return the columns, or the array, of the scores, what they are, and the suffix of their part."""
+    if request.scores is not None:
+        suffix = next((s for s in suffixes if request.scores + s in names), "")
+        columns = match_scores(names, request.scores + suffix)
+        return columns, _kind(request, columns[0], request.scores), suffix
     wanted: tuple[Any, ...] = (request.input,) if request.input else INPUT_KINDS
     for suffix in suffixes:
-        if request.scores is not None:
-            if not suffix or request.scores + suffix in names:
-                columns = match_scores(names, request.scores + suffix)
-                return columns, _kind(request, columns[0], request.scores), suffix
-            continue
-        found = [(columns, kind) for kind in wanted if (columns := _columns_of(kind + suffix, names))]
+        found = [(columns, kind, suffix) for kind in wanted if (columns := _columns_of(kind + suffix, names))]
         if len(found) > 1:
-            raise UnknownKindError(f"it holds {' and '.join(kind + suffix for _, kind in found)}: choose one")
+            raise UnknownKindError(f"it holds {' and '.join(kind + suffix for _, kind, _ in found)}: choose one")
         if found:
-            return *found[0], suffix
+            return found[0]
     if BARE in names:
         return [BARE], _kind(request), ""
     what = request.input or "logits, probs or log_probs"
@@ -273,11 +268,11 @@ def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
     parts = [n[len(kind) :].strip("_ .[]") for n in found]
     if not found or not all(map(str.isdecimal, parts)):
         return found if len(found) > 1 else []
-    if _numbers(parts) is None:
-        raise ValueError(
-            f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {one_line(', '.join(found), 80)}"
-        )
-    return _by_number(found, parts)
+    if numbered := _by_number(found, parts):
+        return numbered
+    raise ValueError(
+        f"the columns {kind}_0, {kind}_1, … have gaps or the same number: {one_line(', '.join(found), 80)}"
+    )
 
 
 def match_scores(names: Sequence[str], wanted: str) -> list[str]:
@@ -289,11 +284,10 @@ def match_scores(names: Sequence[str], wanted: str) -> list[str]:
     (['logit_0', 'logit_1'], ['cat', 'dog'])
     """
     if any(c in wanted for c in "*?["):
-        pattern = re.compile(translate(wanted))
-        found = [n for n in names if pattern.match(n)]
+        found = [n for n in names if fnmatchcase(n, wanted)]
         if not found:
             raise ValueError(f"no column matches {one_line(repr(wanted), 60)}; it holds: {_listed(names)}")
-        return _by_number(found, _class_parts(found, wanted))
+        return _by_number(found, _class_parts(found, wanted)) or found
     found = [name.strip() for name in wanted.split(",")]
     for name in found:
         if name not in names:
@@ -303,12 +297,12 @@ def match_scores(names: Sequence[str], wanted: str) -> list[str]:
     return found
 
 
-def _class_parts(columns: Sequence[str], wanted: str | None = None) -> list[str]:
+def _class_parts(columns: Sequence[str], wanted: str | None) -> list[str]:
     """Return what columns' names do not share: what the star stands for, or all but the prefix."""
     if wanted is not None and wanted.count("*") == 1 and not any(c in wanted for c in "?["):
         start, _, end = wanted.partition("*")
-        return [c[len(start) : len(c) - len(end)] for c in columns]
-    return [_PREFIX.sub("", c, count=1) if _PREFIX.match(c) else c for c in columns]
+        return [c.removeprefix(start).removesuffix(end).strip("[] ") for c in columns]
+    return [_PREFIX.sub("", c, count=1).strip("[] ") if _PREFIX.match(c) else c for c in columns]
 
 
 def named_classes(columns: Sequence[str], wanted: str | None = None) -> tuple[str, ...] | None:
@@ -317,25 +311,19 @@ def named_classes(columns: Sequence[str], wanted: str | None = None) -> tuple[st
     >>> named_classes(["probs_cat", "probs_dog"]), named_classes(["logits_0", "logits_1"])
     (('cat', 'dog'), None)
     """
-    parts = [part.strip("[] ") for part in _class_parts(columns, wanted)]
-    if len(parts) < 2 or _numbers(parts) is not None or len(set(parts)) < len(parts) or not all(parts):
-        return None
-    return tuple(parts)
-
-
-def _numbers(parts: Sequence[str]) -> list[int] | None:
-    """Return numbers 0..K−1 or 1..K in any order, or None where the parts are something else."""
-    digits = [p.strip("[] ") for p in parts]
-    if not all(d.isdecimal() and len(d) < 8 for d in digits):
-        return None
-    found = [int(d) for d in digits]
-    return found if sorted(found) in (list(range(len(found))), list(range(1, len(found) + 1))) else None
+    parts = _class_parts(columns, wanted)
+    named = len(parts) > 1 and all(parts) and len(set(parts)) == len(parts)
+    return tuple(parts) if named and not _by_number(parts, parts) else None
 
 
 def _by_number(columns: list[str], parts: Sequence[str]) -> list[str]:
-    """Return columns in the order of their numbers, where they have such."""
-    numbers = _numbers(parts)
-    return columns if numbers is None else [columns[numbers.index(i)] for i in sorted(numbers)]
+    """Return columns in the order of their numbers 0..K−1 or 1..K; nothing where they have other parts."""
+    if not all(part.isdecimal() and len(part) < 8 for part in parts):
+        return []
+    found = dict(zip(map(int, parts), columns, strict=True))
+    numbers = sorted(found)
+    gaps = numbers[0] > 1 or numbers[-1] - numbers[0] + 1 != len(columns) or len(numbers) < len(columns)
+    return [] if gaps else [found[number] for number in numbers]
 
 
 def kind_by_name(column: str) -> InputKind | None:
