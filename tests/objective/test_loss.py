@@ -152,11 +152,19 @@ def test_every_engine_is_the_definition(name):
         engine = by_tensors(families_loss)
     widths = ("float32",) if name == "triton" else ("float32", "float64")
     for kind in ("none", "3 digits", "1 digit", "copies", "zeros", "all equal"):
-        for n, weighting, norm in ((700, "kmeans", 1), (60, "uniform", 2), (5, "kmeans", 1), (1, "kmeans", 2)):
+        for n, weighting, norm, epsilon in (
+            (700, "kmeans", 1, 1e-20),
+            (60, "uniform", 2, 0.01),
+            (60, "kmeans", 1, 0.0),
+            (5, "kmeans", 1, 1e-20),
+            (1, "kmeans", 2, 1e-20),
+        ):
             for width in widths:
                 p, marks = tied(kind, n, width)
                 # few iterations: the interpreter takes a tenth of a second for each
-                s = ObjectiveSettings(window=40, weighting=weighting, norm=norm, clusters=5, iterations=3)
+                s = ObjectiveSettings(
+                    window=40, weighting=weighting, norm=norm, clusters=5, iterations=3, epsilon=epsilon
+                )
                 want_loss, want = one_family(p, marks, s)
                 loss, grad = engine(p, marks, s)
                 # float64 inside, summed in another order
@@ -338,6 +346,8 @@ def test_bad_arrays_are_named():
         ((p, y + 5), "y must lie"),
         ((p.astype(np.float16), y), "float32 or float64"),
         ((p, y[:5]), "probs must be"),
+        ((p[None], y[:1]), "probs must be"),
+        ((p[:0], y[:0]), "not empty"),
     ):
         with pytest.raises(ValueError, match=message):
             loss_and_grad(*arguments)

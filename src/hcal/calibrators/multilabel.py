@@ -118,11 +118,11 @@ class MultilabelCalibrator(Estimator):
 
     def restore(self, members: dict[str, Calibrator], facts: dict[str, Any]) -> Self:
         """Take over what a model file holds, checked."""
-        names, weight = facts.get("labels"), facts.get("own_weight")
+        names, weight = facts.get("labels"), facts.get("own_weight", ())
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise ValueError("'labels' must be a list of names")
-        good = isinstance(weight, list) and all(isinstance(w, float | int) and 0 <= w <= 1 for w in weight)
-        if not good or len(weight) != len(names):
+        sized = isinstance(weight, list) and len(weight) == len(names)
+        if not sized or not all(isinstance(w, float | int) and 0 <= w <= 1 for w in weight):
             raise ValueError("'own_weight' must be one number in [0, 1] for each label")
         known = {"common", *map(str, range(len(names)))}
         if "common" not in members or not set(members) <= known or any(m.n_classes_ != 2 for m in members.values()):

@@ -95,9 +95,8 @@ def _ranks_of_label(probs: FloatArray, y: IntArray) -> tuple[IntArray, IntArray]
 
 def _cumulative_spline(n_rows: int, n_knots: int) -> Callable[[Float64, Float64], Curve]:
     """Return what recalibrates a rank by a least-squares natural cubic spline on u = 0..1; one design for all ranks."""
-    u = np.linspace(0, 1, n_rows)
-    bc = "natural" if n_knots > 2 else "not-a-knot"
-    cardinal = CubicSpline(np.linspace(0, 1, n_knots), np.eye(n_knots), bc_type=bc)
+    u, knots = np.linspace(0, 1, n_rows), np.linspace(0, 1, n_knots)
+    cardinal = CubicSpline(knots, np.eye(n_knots), bc_type="natural" if n_knots > 2 else "not-a-knot")
     solve, slope = np.linalg.pinv(cardinal(u)), cardinal(u, 1)
 
     def recalibrate(score: Float64, hit: Float64) -> Curve:
