@@ -256,7 +256,7 @@ def fit(
     classes : sequence of K str or int, optional
         Names of the classes in the order of the columns.
     **options
-        Of :func:`hcal.fit_batches`: ``sample_rows``, ``n_rows``.
+        Of :func:`hcal.fit_batches`: ``sample_rows``.
 
     Examples
     --------
