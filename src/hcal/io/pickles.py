@@ -31,7 +31,7 @@ _ALLOWED: Final = _CONTAINERS | {
     "EMPTY_TUPLE", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
     "GET", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
 }  # fmt: skip
-_NUMERIC: Final = re.compile(r"[<>=|]?(\?|[biuf]\d{1,2})")
+_NUMERIC: Final = re.compile(r"([<>=|]?)(\?|[biuf]\d{1,2})")
 
 
 def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
@@ -55,15 +55,16 @@ def read_pickle(data: bytes) -> dict[str, NDArray[Any]]:
 
 def _named(held: Any) -> dict[str, NDArray[Any]]:
     """Return arrays by name."""
-    parts = list(held) if isinstance(held, tuple | list) and len(held) == 2 else []
-    if all(isinstance(part, tuple | list) and len(part) == 2 for part in parts) and parts:
-        names, parts = ["logits_cal", "y_cal", "logits_test", "y_test"], [*parts[0], *parts[1]]
-    else:
-        names = ["logits", "y"]
-    given = held if isinstance(held, dict) else dict(zip(names, parts, strict=True)) if parts else {BARE: held}
+    names = [BARE]
+    if isinstance(held, tuple | list) and len(held) == 2:
+        two = all(isinstance(part, tuple | list) and len(part) == 2 for part in held)
+        held = [*held[0], *held[1]] if two else held
+        names = ["logits_cal", "y_cal", "logits_test", "y_test"] if two else ["logits", "y"]
+        held = dict(zip(names, held, strict=True))
+    given = held if isinstance(held, dict) else {BARE: held}
     arrays = {name: a.value if isinstance(a, _Array) else a for name, a in given.items() if isinstance(name, str)}
     found = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    if not found or len(found) < len(parts):
+    if len(found) < len(names):
         _refuse("expected ((logits_cal, y_cal), (logits_test, y_test)), (logits, y) or a dict of arrays")
     return found
 
@@ -76,18 +77,16 @@ def _scan(data: bytes) -> None:
     """Refuse a program with an instruction, an index or a repetition that arrays do not need."""
     before, containers, stored = "", set[int](), 0
     for count, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
-        index = int(argument) if code.name.endswith(("PUT", "GET")) else stored  # type: ignore[arg-type]
         if code.name not in _ALLOWED:
             _refuse(f"the instruction {code.name} is not one that arrays need")
-        if count > MAX_INSTRUCTIONS:
-            _refuse(f"more than {MAX_INSTRUCTIONS:,} instructions")
-        if code.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
-            if index > len(data):
-                _refuse("a memory index beyond the file")
+        index = stored if code.name == "MEMOIZE" else argument if code.name.endswith(("PUT", "GET")) else 0
+        if count > MAX_INSTRUCTIONS or int(index or 0) > len(data):
+            _refuse("more instructions, or a memory index, than arrays need")
+        if code.name.endswith("GET") and index in containers:
+            _refuse("a tuple, list or dict that is used twice: the same parts again and again")
+        if code.name.endswith(("PUT", "MEMOIZE")):
             stored += 1
             (containers.add if before in _CONTAINERS else containers.discard)(index)
-        elif code.name.endswith("GET") and index in containers:
-            _refuse("a tuple, list or dict that is used twice: the same parts again and again")
         before = code.name
 
 
@@ -127,19 +126,23 @@ class _Dtype:
     """Stands for numpy.dtype: a plain number type and its byte order."""
 
     def __init__(self, code: Any, *_flags: Any) -> None:
-        text = code.decode("ascii", "replace") if isinstance(code, bytes) else code
-        if not isinstance(text, str) or len(text) > 8 or not _NUMERIC.fullmatch(text):
-            _refuse(f"only arrays of numbers are admitted, not dtype {str(text)[:20]!r}")
-        self.code, self.order = text.lstrip("<>=|"), text[0] if text[0] in "<>=|" else "="
+        found = _NUMERIC.fullmatch(_text(code))
+        if found is None:
+            _refuse(f"only arrays of numbers are admitted, not dtype {_text(code)[:20]!r}")
+        else:
+            self.order, self.code = found[1] or "=", found[2]
 
     def __setstate__(self, state: Any) -> None:
-        order = state[1].decode() if isinstance(state[1], bytes) else state[1]
-        if order not in ("<", ">", "=", "|"):
+        self.order = _text(state[1])
+        if self.order not in ("<", ">", "=", "|"):
             _refuse("an unknown byte order")
-        self.order = order
 
     def numpy(self) -> np.dtype[Any]:
         return np.dtype(self.order.replace("|", "=") + self.code)
+
+
+def _text(told: Any) -> str:
+    return told.decode("latin1") if isinstance(told, bytes) else str(told)
 
 
 class _Array:
