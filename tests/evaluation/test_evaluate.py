@@ -59,9 +59,6 @@ def test_intervals_test_and_seed() -> None:
     assert result.test is not None
     assert result.test.p_value < 0.01
     assert hcal.evaluate(P, Y, chosen, ci=0.9, n_resamples=100).to_json() == result.to_json()
-    other = hcal.evaluate(P, Y, chosen, ci=0.9, n_resamples=100, interval="bca")
-    assert other.results["nll"].interval.kind == "bca"
-    assert other.interval("nll") != result.interval("nll")
     assert hcal.evaluate(P, Y, "nll", ci=0.9, n_resamples=50, test=False).test is None
     assert hcal.evaluate(P, Y, "nll", test=True).test is not None
 
@@ -206,7 +203,6 @@ def test_coinciding_rows_warn() -> None:
 def test_bad_options_are_named() -> None:
     for options, message in (
         ({"ci": 95}, "ci must be a level between 0 and 1"),
-        ({"ci": 0.95, "interval": "normal"}, "interval must be"),
         ({"ci": 0.95, "n_resamples": 3}, "n_resamples must be"),
         ({"input": "scores"}, "input must be one of"),
         ({"metrics": ["ece"]}, "unknown metric 'ece'; the metrics are ece_ew, ece_em"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from test_metrics_oracles import draw
@@ -66,30 +64,6 @@ def test_relabelled_sample_forgets_what_labels_decide() -> None:
         fresh = getattr(metrics, name)(p, other)
         assert getattr(metrics, name)(s.relabelled(other)) == pytest.approx(fresh, rel=1e-12), name
         assert getattr(metrics, name)(s) == before[name]
-
-
-def test_bca_equals_scipy() -> None:
-    from scipy.stats import bootstrap
-
-    p, y = draw(200, 3, 4)
-    s = Sample(p, y)
-    weights = resampling.bootstrap_weights(s, 4000, np.random.default_rng(0))
-    values = resampling.replicates(s, ["nll"], weights)["nll"]
-    ours = resampling.bca(values, metrics.nll(s), resampling._acceleration(s, "nll"), 0.95)
-    rows = -np.log(p[np.arange(200), y])
-    theirs = bootstrap((rows,), np.mean, n_resamples=4000, method="BCa").confidence_interval
-    # Two random sets of 4000 replicates: the ends differ by about 2 % of a standard error each.
-    assert np.abs(np.array(ours) - np.array(theirs)).max() < 0.2 * rows.std() / np.sqrt(200)
-
-
-def test_acceleration_of_a_mean_by_groups_is_close_to_the_exact_one() -> None:
-    s = Sample(*draw(2000, 3, 5))
-    exact = resampling._acceleration(s, "nll")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(metrics.METRICS, "nll", replace(metrics.METRICS["nll"], rows=None))
-        grouped = resampling._acceleration(s, "nll")
-    # Groups of 50 rows: the skewness of a mean of 50, counted 40 times, is of the same size.
-    assert grouped == pytest.approx(exact, abs=0.05)
 
 
 def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:

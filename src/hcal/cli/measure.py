@@ -133,8 +133,8 @@ def _measure(files: Files, calibrator: Any, positive: str | None, asked: Any, *,
     import numpy as np
 
     import hcal
-    from hcal import inputs
-    from hcal.evaluation import learned_from
+    from hcal import inputs, leakage
+    from hcal.evaluation.evaluator import overlap_note
 
     data = files.read(calibrator)
     raw = probs = _own_probs(data)
@@ -155,7 +155,7 @@ def _measure(files: Files, calibrator: Any, positive: str | None, asked: Any, *,
         found.changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     if raw.shape[1] == 2 and 0 < np.count_nonzero(y) < len(y):
         found.more["clinical"] = hcal.clinical(probs, y, positive=options["positive"]).to_dict()
-    found.notes = learned_from(calibrator, data.values)
+    found.notes = overlap_note(leakage.fit_overlap(calibrator, data.values))
     return found
 
 
@@ -166,6 +166,7 @@ def _measure_blocks(
     import numpy as np
 
     from hcal.evaluation.blocks import evaluate_batches
+    from hcal.evaluation.evaluator import overlap_note
 
     source = files.batches(blocks.batch_rows, calibrator)
     number = class_number(positive, source.classes)
@@ -176,10 +177,8 @@ def _measure_blocks(
     if calibrator is not None:
         found.sides = {"before": found.sides[""], "after": np.asarray(calibrator.predict_proba(data.values))}
     found.changed, found.sentences = done.argmax_changed, done.sentences
-    found.more = {"how": done.how, "sample_rows": done.sample_rows}
-    if done.learned_from:
-        share = f"about {done.learned_from:.0%} of these rows"
-        found.notes = [f"{share} are among those that the calibrator learned from: test it on others"]
+    found.more = {"how": done.how, "sample_rows": len(done.sample)}
+    found.notes = overlap_note(done.overlap)
     return found
 
 
@@ -204,12 +203,16 @@ def report(
     shown: Shown,
 ) -> None:
     """Write one HTML page that says whether the probabilities can be trusted."""
-    import hcal
-    from hcal.reporting import Source, measure_blocks, measure_report, verdict_of, write_page
+    from hcal.reporting import Source, measure_blocks, measure_report, write_page
 
     check_output(output, *files.file, model, files.labels)
     calibrator = load_model(model)
-    options: dict[str, Any] = {"ci": ci, "threshold": tuple(threshold), "cost": parse_cost(cost)}
+    options: dict[str, Any] = {
+        "ci": ci,
+        "threshold": tuple(threshold),
+        "cost": parse_cost(cost),
+        "cross_fit": cross_fit,
+    }
     if blocks.asked(files):
         source = files.batches(blocks.batch_rows, calibrator)
         options["positive"] = class_number(positive, source.classes)
@@ -217,18 +220,14 @@ def report(
             content = measure_blocks(source, calibrator, **options)
     else:
         data = files.read(calibrator)
-        rows: dict[str, Any] = {"input": data.kind, "groups": data.groups}
         options |= {"positive": class_number(positive, data.classes), "class_names": _text_names(data)}
+        options |= {"input": data.kind, "groups": data.groups}
         options["source"] = Source(
             str(data.path), data.part, data.kind, data.checksum(), str(model or ""), files.options()
         )
         with console.working(f"measuring {shape_of(data)}", quiet=shown.silent):
-            if cross_fit:
-                crossed = hcal.cross_fit(method or "pool", data.values, data.labels(), **rows)
-                options["crossed"], calibrator = crossed, crossed.calibrator
-            content = measure_report(data.values, data.labels(), calibrator, **rows, **options)
-    write_page(output, content)
-    verdict = verdict_of(content)
+            content = measure_report(data.values, data.labels(), method if cross_fit else calibrator, **options)
+    verdict = write_page(output, content)
     for alarm in verdict.alarms:
         console.say("warning", "yellow", alarm)
 

@@ -6,23 +6,10 @@ its name, and would hide the function.
 
 from __future__ import annotations
 
-from hcal.evaluation.assessment import Assessment, Statement, collapse_reasons
+from hcal.evaluation.assessment import Assessment, collapse_reasons
 from hcal.evaluation.curves import ReliabilityCurve
 from hcal.evaluation.diagram import Reliability, reliability
-from hcal.evaluation.evaluator import evaluate, learned_from
-from hcal.evaluation.result import Difference, Evaluation, PositiveRate, Result
+from hcal.evaluation.evaluator import evaluate
+from hcal.evaluation.result import Evaluation
 
-__all__ = [
-    "Assessment",
-    "Difference",
-    "Evaluation",
-    "PositiveRate",
-    "Reliability",
-    "ReliabilityCurve",
-    "Result",
-    "Statement",
-    "collapse_reasons",
-    "evaluate",
-    "learned_from",
-    "reliability",
-]
+__all__ = ["Assessment", "Evaluation", "Reliability", "ReliabilityCurve", "collapse_reasons", "evaluate", "reliability"]

@@ -7,6 +7,7 @@ a seeded sample of rows. Which is which is said metric by metric.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +31,6 @@ from hcal.passes import Runner, add_up
 #: A sample has at most so many rows, some metrics look at all pairs of them; and so many numbers.
 SAMPLE_ROWS: Final = 20_000
 SAMPLE_NUMBERS: Final = 2**23
-_COLUMNS: Final = ("scores", "y", "groups", "weight")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class BatchedEvaluation:
         By metric: ``"all rows"``, ``"all rows, within …"`` or ``"sample"``.
     argmax_changed : int
         Rows to which the calibrator gave another most probable class.
-    learned_from : float
-        The share of these rows that the calibrator was fitted on.
+    overlap : Overlap or None
+        How many of these rows the calibrator was fitted on, where it knows.
     sample : Batch
         The rows of the sample, in the order of the source.
     """
@@ -55,23 +55,18 @@ class BatchedEvaluation:
     before: Evaluation | None
     how: dict[str, str]
     argmax_changed: int
-    learned_from: float
+    overlap: leakage.Overlap | None
     sample: Batch
-
-    @property
-    def sample_rows(self) -> int:
-        """How many rows the sample has."""
-        return len(self.sample)
 
     @property
     def sampled(self) -> str:
         """The sample in words."""
-        return f"seeded sample of {self.sample_rows:,} of {self.result.n:,} rows"
+        return f"seeded sample of {len(self.sample):,} of {self.result.n:,} rows"
 
     @property
     def sentences(self) -> list[str]:
         """Which numbers come from all rows, and which from how large a sample."""
-        if self.result.n == self.sample_rows:
+        if self.result.n == len(self.sample):
             return []
         by: dict[str, list[str]] = {}
         for name, how in self.how.items():
@@ -90,7 +85,7 @@ class _Part:
         self.groups = CertificateStream(n_classes, positive=positive) if grouped else None
         self.rows: leakage.Fingerprint | None = None
         self.changed = 0
-        self.sample: list[Batch] = []
+        self.sample: defaultdict[str, list[NDArray[Any]]] = defaultdict(list)
 
     def update(self, batch: Batch, calibrator: Calibrator | None, rows: NDArray[np.int64]) -> None:
         """Add a block; ``rows`` are the numbers of all rows that belong to the sample."""
@@ -106,9 +101,9 @@ class _Part:
             self.groups.update(probs, batch.y, batch.groups)
         ends = np.searchsorted(rows, [batch.start, batch.start + len(batch)])
         mine = rows[slice(*ends)] - batch.start
-        columns = {name: getattr(batch, name) for name in _COLUMNS}
-        taken: dict[str, Any] = {name: None if x is None else x[mine] for name, x in columns.items()}
-        self.sample.append(replace(batch, **taken))
+        for name in ("scores", "y", "groups", "weight"):
+            if (column := getattr(batch, name)) is not None:
+                self.sample[name].append(column[mine])
 
     def merge(self, other: Self) -> Self:
         """Add what another part has seen, of rows that come after."""
@@ -118,15 +113,9 @@ class _Part:
         if self.groups is not None and other.groups is not None:
             self.groups.merge(other.groups)
         self.changed += other.changed
-        self.sample += other.sample
+        for name, parts in other.sample.items():
+            self.sample[name] += parts
         return self
-
-    def sampled(self) -> Batch:
-        """Return the rows of the sample together."""
-        parts = [batch for batch in self.sample if len(batch)]
-        columns = {name: [getattr(batch, name) for batch in parts] for name in _COLUMNS}
-        joined: dict[str, Any] = {n: None if x[0] is None else np.concatenate(x) for n, x in columns.items()}
-        return replace(parts[0], **joined)
 
 
 def sample_numbers(n_rows: int, n_classes: int) -> NDArray[np.int64]:
@@ -196,28 +185,28 @@ def evaluate_batches(
     function = partial(_measure, empty, calibrator, rows)
     whole = add_up(function, pieces, empty, runner=runner, advance=advance)
 
-    sample = whole.sampled()
+    drawn: dict[str, Any] = {name: np.concatenate(parts) for name, parts in whole.sample.items()}
+    sample = Batch(kind=source.kind, start=0, **drawn)
     names = None if source.classes is None else [str(name) for name in source.classes]  # of positions
     options: dict[str, Any] = {"positive": positive, "sample_weight": sample.weight}
     options |= {"groups": sample.groups, "classes": names}
     raw = to_probs(sample.scores, source.kind)
-    streamed, before, learned = whole.before, None, 0.0
+    streamed, before, overlap = whole.before, None, None
     result = _over_all(evaluate(raw, sample.y, metrics, ci, **options), streamed, None)
     if calibrator is not None:
         streamed, before = whole.after, result
         probs = inputs.check_probs(calibrator.predict_proba(sample.scores))[0]
-        drawn = evaluate(probs, sample.y, metrics, ci, baseline=raw, **options)
-        result = _over_all(drawn, streamed, before)
+        result = _over_all(evaluate(probs, sample.y, metrics, ci, baseline=raw, **options), streamed, before)
         fitted = getattr(calibrator, "fitted_on_", None)
         if fitted is not None and whole.rows is not None:
-            learned = leakage.overlap(fitted, whole.rows).share
+            overlap = leakage.overlap(fitted, whole.rows)
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:
         bounds = streamed.bounds() | {n: None for n in how if n not in NAMES}
         how = {name: _how(bounds[name]) for name in how}
         if whole.groups is not None:
             result = replace(result, certificate=whole.groups.result(ci or 0.95, classes=names))
-    return BatchedEvaluation(result, before, how, whole.changed, learned, sample)
+    return BatchedEvaluation(result, before, how, whole.changed, overlap, sample)
 
 
 def _how(bound: float | None) -> str:

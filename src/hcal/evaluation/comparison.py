@@ -31,6 +31,7 @@ from hcal.metrics.registry import add_metrics, metrics_of_others
 from hcal.metrics.resampling import bootstrap, measure
 from hcal.metrics.scores import mean_confidence
 from hcal.numerics import FloatArray, IntArray
+from hcal.passes import Processes, WorkerDiedError
 from hcal.progress import progress as show_progress
 from hcal.progress import silent
 
@@ -218,15 +219,14 @@ def named_methods(methods: Methods | None, input: inputs.InputKind = "logits") -
 
 
 def _build(method: Any, input: inputs.InputKind) -> Calibrator:
-    if isinstance(method, str):
-        return make_calibrator(method, input=input)
-    if isinstance(method, Calibrator):
-        if method.input != input:
-            raise ValueError(f"{method.name!r} expects input={method.input!r}, compare was given {input!r}")
-        return method
-    if isinstance(method, tuple) and len(method) == 2:
-        return make_calibrator(method[0], **{"input": input, **method[1]})
-    raise ValueError(f"a method is a name, a calibrator or (name, parameters), got {method!r}")
+    name, parameters = method if isinstance(method, tuple) and len(method) == 2 else (method, {})
+    if isinstance(name, str):
+        return make_calibrator(name, **{"input": input, **parameters})
+    if not isinstance(method, Calibrator):
+        raise ValueError(f"a method is a name, a calibrator or (name, parameters), got {method!r}")
+    if method.input != input:
+        raise ValueError(f"{method.name!r} expects input={method.input!r}, compare was given {input!r}")
+    return method
 
 
 # -- one cell -------------------------------------------------------------------------------------
@@ -331,29 +331,22 @@ def _fingerprint(task: Source) -> str:
 
 
 def _cells(work: list[Work], n_jobs: int | None, scheduler: Any) -> Iterator[Cell]:
-    """Run cells here, in processes, or on a cluster; in whatever order they end."""
+    """Run cells here, in processes, or on a cluster."""
     if scheduler is not None:
         from hcal.integrations.dask import Runner
 
         with Runner(scheduler) as runner:
             yield from runner(run_cell, work)
         return
-    from joblib import Parallel, cpu_count, delayed, effective_n_jobs, parallel_config
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
+    from joblib import effective_n_jobs
 
     if n_jobs is None:
         size = sum(w.task.cal.size if isinstance(w.task, Task) else _PARALLEL_EVENTS for w in work)
-        n_jobs = cpu_count() if size >= _PARALLEL_EVENTS * len(work) else 1
-    jobs = max(1, min(int(effective_n_jobs(n_jobs)), len(work)))
-    if jobs == 1:
-        yield from map(run_cell, work)
-        return
-    # Every process gets its share of the cores; without this, each would start a thread on all of them.
-    with parallel_config("loky", inner_max_num_threads=max(1, cpu_count() // jobs)):
-        try:
-            yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(run_cell)(w) for w in work)
-        except TerminatedWorkerError:
-            return  # what has no result is reported as died
+        n_jobs = -1 if size >= _PARALLEL_EVENTS * len(work) else 1
+    try:
+        yield from Processes(max(1, min(effective_n_jobs(n_jobs), len(work))))(run_cell, work)
+    except WorkerDiedError:
+        return  # what has no result is reported as died
 
 
 def read_cells(path: Path) -> dict[str, Cell]:

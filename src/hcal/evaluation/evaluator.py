@@ -17,7 +17,7 @@ from hcal.inputs import to_probs
 from hcal.io.class_names import check_classes, encode
 from hcal.metrics.clinical import clinical
 from hcal.metrics.registry import LEVELS, METRICS, get_metric, list_metrics
-from hcal.metrics.resampling import SPREAD_RESAMPLES, BootstrapEnds, bootstrap, intervals, measure, percentile
+from hcal.metrics.resampling import SPREAD_RESAMPLES, bootstrap, intervals, measure, percentile
 from hcal.metrics.sample import Sample
 from hcal.metrics.scores import accuracy, mean_confidence, nll, sharpness, swapped
 from hcal.metrics.testing import calibration_test
@@ -34,7 +34,6 @@ def evaluate(
     baseline: Any = None,
     calibration: Any = None,
     test: bool | None = None,
-    interval: BootstrapEnds = "percentile",
     n_resamples: int = 1000,
     random_state: int = 0,
     groups: Any = None,
@@ -69,8 +68,6 @@ def evaluate(
         two coincide.
     test : bool, optional
         Whether to test for calibration, and to certify it; by default if ``ci`` is given.
-    interval : {"percentile", "bca"}
-        Bootstrap interval of scores and debiased errors.
     n_resamples, random_state : int
     groups : array-like of shape (N,), optional
         A group of each row: every group's certified gap, the worst first, all at once (level ``ci`` or 0.95).
@@ -91,8 +88,6 @@ def evaluate(
     """
     if ci is not None and not (isinstance(ci, int | float | np.number) and 0 < ci < 1):
         raise ValueError(f"ci must be a level between 0 and 1, such as 0.95, got {ci!r}")
-    if interval not in ("percentile", "bca"):
-        raise ValueError(f"interval must be 'percentile' or 'bca', got {interval!r}")
     if not isinstance(n_resamples, int | np.integer) or n_resamples < 20:
         raise ValueError(f"n_resamples must be an integer of at least 20, got {n_resamples!r}")
     names, chosen = chosen_metrics(metrics)
@@ -123,7 +118,7 @@ def evaluate(
         why = "they need whole repetition counts as weights"
         notes.append(f"left out, because {why}: {', '.join(left_out)}")
     draws: dict[str, Any] = {"n_resamples": n_resamples, "random_state": random_state}
-    found = {} if ci is None else intervals(s, values, ci, method=interval, **draws)
+    found = {} if ci is None else intervals(s, values, ci, **draws)
     rate = None
     if s.k == 2:
         name = f"class {positive}" if known is None else str(known[positive])
@@ -181,9 +176,7 @@ def chosen_metrics(metrics: str | Iterable[str] | None) -> tuple[list[str], bool
 def _sample(probs: Any, y: Any, sample_weight: Any, input: inputs.InputKind) -> Sample:
     if isinstance(probs, Sample):
         return probs
-    if input != "probs":
-        probs = to_probs(probs, input)
-    return Sample(probs, y, sample_weight)
+    return Sample(probs if input == "probs" else to_probs(probs, input), y, sample_weight)
 
 
 def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[str]:
@@ -195,11 +188,6 @@ def _coincidence(probs: Any, calibration: Any, input: inputs.InputKind) -> list[
         return []
     warnings.warn(text, UserWarning, stacklevel=3)
     return [text]
-
-
-def learned_from(calibrator: Any, scores: Any) -> list[str]:
-    """Return a note where a calibrator was fitted on some of these rows; else nothing."""
-    return overlap_note(leakage.fit_overlap(calibrator, scores))
 
 
 def overlap_note(found: leakage.Overlap | None) -> list[str]:

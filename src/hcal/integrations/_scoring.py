@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal.evaluation import ReliabilityCurve, reliability
+from hcal.evaluation.diagram import draw_curve
 from hcal.metrics.registry import get_metric
 
 
@@ -191,8 +192,6 @@ class CalibrationDisplay:
 
     def plot(self, *, ax: Any = None, name: str | None = None) -> Self:
         """Draw it."""
-        from hcal.evaluation.drawing import draw_curve
-
         self.ax_ = draw_curve(self.curve, self.ci, ax)
         self.figure_ = self.ax_.figure
         event = "the predicted class" if self.pos_label is None else str(self.pos_label)

@@ -2,7 +2,7 @@
 
 Three kinds of interval, because three kinds of estimate need them:
 
-* means and debiased errors: the bootstrap distribution itself (percentile, or BCa);
+* means and debiased errors: percentiles of the bootstrap distribution;
 * U-statistics (skce, hce): the estimate ± z standard errors from the jackknife;
 * plug-in errors: *bias-aware*. Chance alone makes a plug-in error positive, most of all where the truth
   is 0, and a bootstrap adds to that bias instead of showing it. The bias lies between 0 and its value for
@@ -15,20 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from hcal.metrics.registry import METRICS, get_metric
 from hcal.metrics.sample import BLOCK, Sample, Vector
 from hcal.numerics import Float64
 
-BootstrapEnds = Literal["percentile", "bca"]
-
 #: Standard errors and chance levels need fewer replicates than the ends of a distribution.
 SPREAD_RESAMPLES, CHANCE_RESAMPLES = 100, 100
-_GROUPS = 40  # of the grouped jackknife behind BCa
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Interval:
 
     low: float
     high: float
-    kind: str  # {"percentile", "bca", "jackknife", "bias-aware"}
+    kind: str  # {"percentile", "jackknife", "bias-aware"}
     #: For a plug-in error: what calibrated predictions would score by chance, on average.
     chance: float | None = None
 
@@ -102,12 +98,12 @@ def _reweighted(s: Sample, names: list[str], weights: Float64) -> Iterator[Sampl
     step = max(1, BLOCK // max(s.n, s.k))
     for i in range(0, len(weights), step):
         block = weights[i : i + step]
-        sums = (s.data.column_sums(block), s.data.zero_weights(block)) if wide else None
+        sums = s.data.column_sums(block) if wide else None
         for b, w in enumerate(block):
             other = s.reweighted(w)
             other.keep_clusters = True
             if sums is not None:
-                other.__dict__["column_sums"], other.__dict__["zero_weights"] = sums[0][b], sums[1][b]
+                other.__dict__["column_sums"] = sums[0][b], sums[1][b]
             yield other
 
 
@@ -148,7 +144,7 @@ def chance(s: Sample, names: Iterable[str], n_draws: int, rng: np.random.Generat
     names, keep = list(names), s.reweighted(s.weight)
     keep.keep_clusters = True
     if any(METRICS[n].level == "class-wise" for n in names):
-        _ = keep.column_sums, keep.zero_weights  # one pass over N x K for all draws
+        _ = keep.column_sums  # one pass over N x K for all draws
     drawn = (y for size in resample_blocks(n_draws, s.n) for y in s.data.drawn(size, rng))
     table = np.array([[METRICS[n].function(r) for n in names] for r in map(keep.relabelled, drawn)])
     return dict(zip(names, table.T, strict=True))
@@ -164,43 +160,8 @@ def percentile(values: Vector, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def bca(values: Vector, estimate: float, acceleration: float, level: float) -> tuple[float, float]:
-    """Return the bias-corrected and accelerated interval (Efron, JASA 1987).
-
-    >>> low, high = bca(np.arange(101.0), 50.0, 0.0, 0.9)
-    >>> round(low, 6), round(high, 6)
-    (5.0, 95.0)
-    """
-    below = np.mean(values < estimate) + np.mean(values == estimate) / 2
-    z0 = ndtri(np.clip(below, 1 / (2 * len(values)), 1 - 1 / (2 * len(values))))
-    z = ndtri(np.array([(1 - level) / 2, (1 + level) / 2]))
-    low, high = np.quantile(values, ndtr(z0 + (z0 + z) / (1 - acceleration * (z0 + z))))
-    return float(low), float(high)
-
-
-def _acceleration(s: Sample, name: str) -> float:
-    """Skewness of the influence of rows: exact for means, from a grouped jackknife otherwise."""
-    of_rows = METRICS[name].rows
-    if of_rows is not None:
-        rows = of_rows(s)
-        influence = s.w * (rows - s.mean(rows))
-    else:
-        group = np.arange(s.n) % min(_GROUPS, s.n)
-        left_out = np.stack([s.w * (group != g) for g in range(min(_GROUPS, s.n))])
-        values = replicates(s, [name], left_out[left_out.sum(axis=1) > 0])[name]
-        influence = values.mean() - values
-    power = float((influence**2).sum()) ** 1.5
-    return float((influence**3).sum() / (6 * power)) if power > 0 else 0.0
-
-
 def intervals(
-    s: Sample,
-    values: dict[str, float],
-    level: float,
-    *,
-    method: BootstrapEnds = "percentile",
-    n_resamples: int = 1000,
-    random_state: int = 0,
+    s: Sample, values: dict[str, float], level: float, *, n_resamples: int = 1000, random_state: int = 0
 ) -> dict[str, Interval]:
     """Return the interval of every metric for which one is known to hold; see the top of this module.
 
@@ -217,10 +178,7 @@ def intervals(
     plugin = [m.name for m in drawn if m.interval == "bias-aware"]
     out: dict[str, Interval] = {}
     for name, sample in bootstrap([s], plain, n_resamples, rng)[0].items():
-        if method == "percentile":
-            out[name] = Interval(*percentile(sample, level), "percentile")
-        else:
-            out[name] = Interval(*bca(sample, values[name], _acceleration(s, name), level), "bca")
+        out[name] = Interval(*percentile(sample, level), "percentile")
     z = float(ndtri((1 + level) / 2))
     if plugin:
         spread = bootstrap([s], plugin, min(n_resamples, SPREAD_RESAMPLES), rng)[0]

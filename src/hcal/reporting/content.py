@@ -12,6 +12,7 @@ from hcal import inputs, leakage
 from hcal.calibrators import Calibrator
 from hcal.evaluation import Evaluation, evaluate, reliability
 from hcal.evaluation.crossfit import CrossFit
+from hcal.evaluation.crossfit import cross_fit as fit_out_of_fold
 from hcal.evaluation.curves import Binning, ReliabilityCurve
 from hcal.evaluation.evaluator import overlap_note
 from hcal.inputs import to_probs
@@ -83,7 +84,7 @@ class Content:
     notes: tuple[str, ...]
     ci: float
     positive: int = 1
-    seen: float = 0.0
+    seen: bool = False  # whether these are rows of the calibrator's fit
     crossed: CrossFit | None = None
     threshold: tuple[float, ...] = ()
     cost: Mapping[str, float] = field(default_factory=dict)
@@ -123,7 +124,7 @@ class Content:
 def measure_report(
     scores: Any,
     y: Any,
-    calibrator: Calibrator | None = None,
+    calibrator: Calibrator | str | None = None,
     *,
     input: inputs.InputKind | None = None,
     class_names: Sequence[str] | None = None,
@@ -133,28 +134,34 @@ def measure_report(
     groups: Any = None,
     threshold: float | Sequence[float] = (),
     cost: Mapping[str, float] | None = None,
-    crossed: CrossFit | None = None,
+    cross_fit: bool = False,
+    measured: Sequence[Evaluation] = (),
 ) -> Content:
     """Measure what a report shows, before and (with a calibrator) after calibration.
 
     Parameters
     ----------
-    scores, y, calibrator, input, groups, ci, threshold, cost
+    scores, y, calibrator, input, groups, ci, threshold, cost, cross_fit
         As for :func:`hcal.report`.
     class_names : sequence of K str, optional
     source : Source, optional
         The file, for the page.
     positive : int
         The positive class of two.
-    crossed : CrossFit, optional
-        Out-of-fold probabilities of these rows, in place of those of ``calibrator``.
+    measured : sequence of Evaluation, optional
+        Where the rows are a sample of more: the headline numbers of all of them, before and after calibration.
 
     Examples
     --------
     >>> measure_report([[2.0, 0.0], [0.0, 1.0]], [0, 1]).counts
     array([1, 1])
     """
-    kind = input or ("logits" if calibrator is None else calibrator.input)
+    kind: Any = input or getattr(calibrator, "input", "logits")
+    crossed = fit_out_of_fold(calibrator or "pool", scores, y, groups=groups, input=kind) if cross_fit else None
+    if crossed is not None:
+        calibrator = crossed.calibrator
+    elif isinstance(calibrator, str):
+        raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
     own = getattr(calibrator, "uncalibrated", None)  # of questions with different numbers of options
     raw = to_probs(scores, kind) if own is None else own(scores)
     labels = inputs.check_labels(y, *raw.shape)
@@ -163,28 +170,32 @@ def measure_report(
     names = None if class_names is None else tuple(map(str, class_names))
     if cost and (set(cost) != {"fn", "fp"} or min(cost.values()) <= 0):
         raise ValueError(f"cost must be {{'fn': …, 'fp': …}} with positive numbers, got {dict(cost)!r}")
-    probs, told, seen, shift = None, [], 0.0, 0.0
+    probs, told, seen, shift = None, [], False, 0.0
     if crossed is not None:
-        probs, calibrator = crossed.probs, crossed.calibrator
+        probs = crossed.probs
     elif calibrator is not None:
         probs = inputs.check_probs(calibrator.predict_proba(scores))[0]
         overlap = leakage.fit_overlap(calibrator, scores)
-        seen = 0.0 if overlap is None or not overlap.refused else overlap.share
+        seen = overlap is not None and overlap.refused
         told += overlap_note(overlap)
         shift = frequency_shift(calibrator, probs)
     wanted = list_metrics()
     if raw.size > _ENTRIES:
         wanted = list(_ONE_PASS)
         told.append("only metrics that need one pass over the rows are shown at this size")
-    options: dict[str, Any] = {"ci": ci, "positive": positive, "classes": names}
-    first = {"groups": groups} if probs is None else {"test": False}
-    last = {"groups": groups, "baseline": Sample(raw, labels)}
+    samples = [Sample(p, labels) for p in (raw, probs) if p is not None]
+    if not measured:
+        options: dict[str, Any] = {"ci": ci, "positive": positive, "classes": names, "n_resamples": RESAMPLES}
+        of_final = {"groups": groups} if probs is None else {"groups": groups, "baseline": samples[0]}
+        tested = [of_final] if probs is None else [{"test": False}, of_final]
+        measured = [evaluate(s, None, HEADLINE, **options, **more) for s, more in zip(samples, tested, strict=True)]
+    sides = [_side(s, found, wanted, positive) for s, found in zip(samples, measured, strict=True)]
     return Content(
         source=source or Source(kind=kind),
         y=labels,
         names=names or tuple(f"class {i}" for i in range(raw.shape[1])),
-        before=_side(raw, labels, wanted, options | first),
-        after=None if probs is None else _side(probs, labels, wanted, options | last),
+        before=sides[0],
+        after=None if probs is None else sides[1],
         calibrator=calibrator,
         notes=tuple(told),
         ci=ci,
@@ -212,19 +223,17 @@ def frequency_shift(calibrator: Calibrator, probs: FloatArray) -> float:
     return distance if distance > max(0.05, chance) else 0.0
 
 
-def _side(probs: FloatArray, y: IntArray, wanted: list[str], options: dict[str, Any]) -> ReportSide:
-    s = Sample(probs, y)
-    common: dict[str, Any] = {"ci": options["ci"], "positive": options["positive"]}
+def _side(s: Sample, headline: Evaluation, wanted: list[str], positive: int) -> ReportSide:
+    common: dict[str, Any] = {"ci": headline.ci, "positive": positive}
     common |= {"bins": 15 if s.n >= 1000 else 8, "resamples": int(np.clip(_DRAWN_EVENTS / s.n, 50, 100))}
     curves = {binning: reliability(s, binning=binning, **common)[0] for binning in VIEWS}
-    headline = evaluate(s, None, HEADLINE, n_resamples=RESAMPLES, **options)
     others = evaluate(s, None, [name for name in wanted if name not in HEADLINE])
     found = others.results | headline.results
     results = {name: found[name] for name in wanted}
-    return ReportSide(probs, replace(headline, results=results, notes=others.notes), curves)
+    return ReportSide(s.data.probs, replace(headline, results=results, notes=others.notes), curves)
 
 
-def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options: Any) -> Content:
+def measure_blocks(source: Any, calibrator: Calibrator | str | None = None, **options: Any) -> Content:
     """Measure rows that come block by block: numbers of all rows, pictures of a seeded sample of them.
 
     Parameters
@@ -235,26 +244,19 @@ def measure_blocks(source: Any, calibrator: Calibrator | None = None, **options:
     """
     from hcal.evaluation.blocks import evaluate_batches
 
+    if options.get("cross_fit") or isinstance(calibrator, str):
+        raise ValueError("cross-fitting needs all rows at once: one file, without batch_rows (--batch-rows)")
     ci, positive = options.get("ci", 0.95), options.get("positive", 1)
     found = evaluate_batches(source, calibrator, list(HEADLINE), ci, positive=positive)
     sample = found.sample
     options.setdefault("source", Source(str(source.name), source.part, source.kind))
     options["class_names"] = options.get("class_names") or source.classes
+    whole = found.result.n == len(sample)
     rows: dict[str, Any] = {"input": source.kind, "groups": sample.groups}
+    rows["measured"] = [] if whole else [e for e in (found.before, found.result) if e is not None]
     content = measure_report(sample.scores, sample.y, calibrator, **rows, **options)
-    if found.result.n == len(sample):
+    if whole:
         return content
-    return replace(
-        content,
-        before=_over_all(content.before, found.before or found.result),
-        after=None if content.after is None else _over_all(content.after, found.result),
-        seen=max(content.seen, found.learned_from),
-        notes=(*content.notes, f"everything but the headline numbers comes from a {found.sampled}"),
-    )
-
-
-def _over_all(side: ReportSide, found: Evaluation) -> ReportSide:
-    """Put what all rows have told in the place of what the sample did."""
-    facts = ("n", "accuracy", "mean_confidence", "nll", "collapse", "differences")
-    told = {name: getattr(found, name) for name in facts} | {"results": side.evaluation.results | found.results}
-    return replace(side, evaluation=replace(side.evaluation, **told))
+    note = f"everything but the headline numbers comes from a {found.sampled}"
+    seen = content.seen or (found.overlap is not None and found.overlap.refused)
+    return replace(content, seen=seen, notes=(*content.notes, note))

@@ -16,6 +16,7 @@ from jinja2 import Environment
 from hcal import inputs
 from hcal._version import __version__
 from hcal.calibrators import Calibrator
+from hcal.io import atomic_path, batches
 from hcal.io.class_names import check_classes, encode
 from hcal.reporting import sections
 from hcal.reporting.charts import Axis, percent, tick
@@ -85,35 +86,20 @@ def report(
     >>> path.exists(), bool(verdict.headline)
     (True, True)
     """
-    own = None if isinstance(calibrator, str) else getattr(calibrator, "class_names_", None)
+    own = getattr(calibrator, "class_names_", None)
     names = own if classes is None else check_classes(classes, len(classes))
     options: dict[str, Any] = {
         "ci": ci,
         "threshold": threshold,
         "cost": cost,
+        "cross_fit": cross_fit,
         "class_names": None if names is None else [str(n) for n in names],
         "positive": names.index(positive) if names is not None and positive in names else positive,
     }
     if batch_rows is not None:
-        from hcal.io import batches
-
-        if isinstance(calibrator, str):
-            raise ValueError("cross_fit needs all rows at once: leave batch_rows out")
-        content = measure_blocks(batches(scores, rows=batch_rows), calibrator, **options)
-    else:
-        labels = encode(y, names)
-        crossed = None
-        if cross_fit:
-            from hcal.evaluation.crossfit import cross_fit as fit_out_of_fold
-
-            kind: Any = input or getattr(calibrator, "input", "logits")
-            crossed = fit_out_of_fold(calibrator or "pool", scores, labels, groups=groups, input=kind)
-            calibrator, input = crossed.calibrator, kind
-        if isinstance(calibrator, str):
-            raise ValueError(f"fit {calibrator!r} first, or pass cross_fit=True")
-        content = measure_report(scores, labels, calibrator, input=input, groups=groups, crossed=crossed, **options)
-    write_page(path, content)
-    return verdict_of(content)
+        return write_page(path, measure_blocks(batches(scores, rows=batch_rows), calibrator, **options))
+    options |= {"input": input, "groups": groups}
+    return write_page(path, measure_report(scores, encode(y, names), calibrator, **options))
 
 
 def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **options: Any) -> str:
@@ -132,12 +118,11 @@ def build_report(scores: Any, y: Any, calibrator: Calibrator | None = None, **op
     return render(measure_report(scores, y, calibrator, **options))
 
 
-def write_page(path: str | os.PathLike[str], content: Content) -> None:
-    """Write a measured report to a file, atomically."""
-    from hcal.io.atomic import atomic_path
-
+def write_page(path: str | os.PathLike[str], content: Content) -> ReportVerdict:
+    """Write a measured report to a file, atomically, and return its verdict."""
     with atomic_path(Path(path)) as temporary:
         temporary.write_text(render(content), encoding="utf-8")
+    return verdict_of(content)
 
 
 def render(content: Content) -> str:

@@ -144,19 +144,20 @@ def _net_benefit(content: Content, side: str) -> Chart:
 def classes(content: Content) -> list[dict[str, Any]]:
     """Return the classes, the worst first, with the tone of their gap; for more than two of them."""
     certificate = content.final.evaluation.certificate
-    found = None if certificate is None else certificate.classes
-    if found is None:
+    if certificate is None or certificate.classes is None:
         return []
+    found, n = certificate.classes, certificate.n
     gap = found.stated - found.frequency
-    chance = 2 * np.sqrt(np.maximum(found.stated, 1e-12) / len(content.y))
+    chance = 2 * np.sqrt(np.maximum(found.stated, 1e-12) / n)
     heat = gap / np.maximum(class_tolerance(found.frequency, 0.05), chance)
-    rows, counts = [], content.counts
+    rows = []
     for k in np.lexsort((-np.abs(heat), -found.at_least)).tolist():
         r = found.refutations.get(k)
+        cells = [f"{n * found.frequency[k]:,.0f}", percent(found.stated[k], 2), percent(found.frequency[k], 2)]
         rows.append(
             {
                 "name": content.names[k],
-                "cells": [f"{counts[k]:,}", percent(found.stated[k], 2), percent(found.frequency[k], 2)],
+                "cells": cells,
                 "tone": f"{'over' if gap[k] > 0 else 'under'}{min(int(abs(heat[k]) * 2), 4)}",
                 "gap": f"{100 * gap[k]:+.2f}",
                 "proven": f"by at least {100 * r.at_least:.1f} points, {r.rows:,} rows" if r else "",
