@@ -158,6 +158,8 @@ def test_pickles_that_would_take_for_ever(tmp_path: Path) -> None:
         (b"\x80\x02}" + NEST + b"K\x01s.", "again and again"),
         (b"\x80\x02cnumpy\ndtype\n" + NEST + b"\x85R.", "again and again"),
         (b"\x80\x02]q\0h\0a.", "again and again"),
+        (b"\x80\x02]K\x01aq\0h\0a.", "again and again"),
+        (b"\x80\x02cnumpy\ndtype\n" + NEST.replace(b"\x86q", b"\x86K\x010q") + b"\x85R.", "again and again"),
         (b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".", "expected"),
         (b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b".", "no pickle"),
         (b"\x80\x02I" + b"9" * 5000 + b"\n.", "no pickle"),
