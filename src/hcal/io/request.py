@@ -251,7 +251,7 @@ def _kind(request: Request, *names: str) -> InputKind:
     for kind in known:
         if kind is not None:
             return kind
-    raise ValueError("it does not say what its numbers are: input= logits, probs or log_probs (--input)")
+    raise ValueError("it does not say what its numbers are: input='logits', 'probs' or 'log_probs' (--input)")
 
 
 def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
