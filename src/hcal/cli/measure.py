@@ -53,7 +53,6 @@ class Measured:
     calibrator: Any
     positive: int
     result: Evaluation
-    before: Evaluation | None = None
     y: Any = None
     sides: dict[str, Any] = field(default_factory=dict)
     changed: int = 0
@@ -73,9 +72,9 @@ class Measured:
             found["groups"] = [g.group_row() for g in result.groups]
         if result.ci is not None:
             found |= {"ci": result.ci, "intervals": {n: result.interval(n) for n in result.results}}
-        if self.before is not None:
-            found |= {"method": self.calibrator.name, "before": self.before.to_dict()}
-            found["argmax_changed"] = self.changed
+        if self.calibrator is not None:
+            before = {name: found.before for name, found in result.differences.items()}
+            found |= {"method": self.calibrator.name, "before": before, "argmax_changed": self.changed}
         if result.assessment is not None:
             found["assessment"] = result.assessment.to_dict()
         warnings = [*result.warnings, *self.notes]
@@ -89,7 +88,7 @@ class Measured:
         part = f", {data.part} part" if data.part else ""
         out.print(f"[bold]{console.name(data.name)}[/]{part}, from {data.kind}")
         out.print(result)
-        if self.before is not None:
+        if self.calibrator is not None:
             out.print(f"{self.changed:,} of {result.n:,} predicted classes changed")
         console.show_lines("\n".join(self.sentences))
         for note in self.notes:
@@ -144,12 +143,10 @@ def _measure(files: Files, calibrator: Any, positive: str | None, asked: Any, *,
         "positive": class_number(positive, data.classes),
     }  # fmt: skip
     with console.working(f"measuring {shape_of(data)}", quiet=quiet):
-        result, before = hcal.evaluate(raw, y, **asked, **options), None
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-            before, baseline = result, result if asked["ci"] is None else raw
-            result = hcal.evaluate(probs, y, baseline=baseline, **asked, **options)
-    found = Measured(data, calibrator, options["positive"], result, before, y, {"": raw})
+        result = hcal.evaluate(probs, y, baseline=None if calibrator is None else raw, **asked, **options)
+    found = Measured(data, calibrator, options["positive"], result, y, {"": raw})
     if calibrator is not None:
         found.sides = {"before": raw, "after": probs}
         found.changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
@@ -173,7 +170,7 @@ def _measure_blocks(
     with blocks.working(f"measuring {source.name}", source.n_rows, quiet=quiet) as told:
         done = evaluate_batches(source, calibrator, positive=number, **asked, **told)
     data = replace(source.first, values=done.sample.scores, y=done.sample.y, more=tuple(source.paths[1:]))
-    found = Measured(data, calibrator, number, done.result, done.before, data.y, {"": _own_probs(data)})
+    found = Measured(data, calibrator, number, done.result, data.y, {"": _own_probs(data)})
     if calibrator is not None:
         found.sides = {"before": found.sides[""], "after": np.asarray(calibrator.predict_proba(data.values))}
     found.changed, found.sentences = done.argmax_changed, done.sentences
