@@ -23,10 +23,10 @@ from hcal.text import printable, without_nan
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hcal.io import DataFile
+
 #: What went wrong by the user's hand, disk or memory, as opposed to by ours.
 _EXPECTED = (ValueError, OSError, ImportError, MemoryError, csv.Error, zlib.error, lzma.LZMAError)
-#: Columns of a pipe or a file, which has no width of its own.
-_WIDE = 160
 #: An error is one line, and no longer than this.
 _LONGEST = 600
 
@@ -40,14 +40,6 @@ def show_lines(text: object) -> None:
     """Print text as it is, line by line, its escapes shown."""
     for line in str(text).splitlines():
         out().print(printable(line), markup=False)
-
-
-def show_wide(shown: Any) -> None:
-    """Print a table of many columns: where the width is not that of a terminal, as wide as it likes."""
-    console = out()
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDE)
-    console.print(shown)
 
 
 def name(text: object) -> str:
@@ -156,6 +148,12 @@ def working(text: str, *, quiet: bool, calibrator: Any = None) -> Iterator[None]
     spin = console.is_terminal and not quiet and not own_bar
     with silent() if quiet else nullcontext(), console.status(escape(text)) if spin else nullcontext():
         yield
+
+
+def shape_of(data: DataFile) -> str:
+    """Return name, shape and part of what was read, for a progress line."""
+    shape = " × ".join(f"{n:,}" for n in data.values.shape)
+    return f"{data.name} ({shape}{f', {data.part} part' if data.part else ''})"
 
 
 def before_after(scores: Mapping[str, Mapping[str, float]], title: str) -> Table:

@@ -160,7 +160,7 @@ def vector_test(s: Sample, random_state: int = 0) -> CalibrationTest | None:
         return None
     if s.n > VECTOR_ROWS:
         some = np.random.default_rng(random_state).permutation(s.n)[:VECTOR_ROWS]
-        s = Sample(s.data.take(some), s.y[some])
+        s = Sample(s.data.probs[some], s.y[some])
     return calibration_test(s, method="skce", n_resamples=499, random_state=random_state)
 
 

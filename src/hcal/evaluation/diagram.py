@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -159,9 +159,9 @@ def reliability(
     shown: dict[str, Any] = {"top-label": [None], "positive": [positive], "class-wise": range(s.k)}
     if level not in shown:
         raise ValueError(f"level must be 'top-label', 'class-wise' or 'positive', got {level!r}")
-    make: Any = partial(binned_curve, bins=bins, binning=binning)
+    make: Callable[..., ReliabilityCurve] = partial(binned_curve, bins=bins, binning=binning)
     if binning in ("corp", "smooth"):
-        drawn = {"resamples": resamples, "rng": np.random.default_rng(random_state)}
+        drawn: dict[str, Any] = {"resamples": resamples, "rng": np.random.default_rng(random_state)}
         make = partial(corp_curve if binning == "corp" else smooth_curve, **drawn)
 
     def curve(k: int | None) -> ReliabilityCurve:
