@@ -393,7 +393,11 @@ def check_labels(y: Any, n_rows: int, n_classes: int) -> IntArray:
     outside = (integers < 0) | (integers >= n_classes)
     if outside.any():
         row = int(np.argmax(outside))
-        raise ValueError(f"y must lie in 0..{n_classes - 1}; row {row} is {integers[row]}")
+        found = integers[row]
+        hint = f": if that marks rows without a label, leave them out (--ignore-index {found})"
+        raise ValueError(
+            f"y must lie in 0..{n_classes - 1}; row {row} is {found}{hint if found in (-1, -100, 255) else ''}"
+        )
     return integers
 
 

@@ -91,7 +91,7 @@ def _explain(error: Exception) -> None:
     elif isinstance(error, OSError) and error.strerror:
         say("error", "red", f"{error.strerror}: {error.filename or ''}".removesuffix(": "))
     elif known or isinstance(error, _EXPECTED):
-        say("error", "red", (text or type(error).__name__) + _hint(error))
+        say("error", "red", text or type(error).__name__)
     else:
         say("internal error", "red", f"{type(error).__name__}: {text}")
         say("note", "cyan", "this is a bug in hcal; run again with HCAL_DEBUG=1 for the traceback")
@@ -100,20 +100,6 @@ def _explain(error: Exception) -> None:
             sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _hint(error: Exception) -> str:
-    """Return the option that helps; the library's own words know of no options."""
-    from hcal import io
-
-    hints = {
-        io.UnknownKindError: "add --input logits, probs or log_probs; for some columns of a table --scores",
-        io.MissingLabelsError: "or name the column with --label, or a file of labels with --labels",
-        io.UnnamedScoresError: "name the columns with --scores and --label",
-        io.NeedsBlocksError: "add --batch-rows 65536",
-        io.UnnamedClassesError: "--classes cat,dog,…",
-    }
-    return "".join(f" ({hint})" for kind, hint in hints.items() if isinstance(error, kind))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
