@@ -207,11 +207,6 @@ def test_responses_of_a_server_in_a_file(tmp_path: Path) -> None:
         read(path)
 
 
-def test_samples_keep_their_number(tmp_path: Path) -> None:
-    data = read(write_samples(tmp_path, n=5).path)
-    assert (data.columns, len(data.ids)) == ({"id": "doc_id"}, 5)
-
-
 # -- words -------------------------------------------------------------------------------------------
 
 
