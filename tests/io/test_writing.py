@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -125,15 +124,6 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(
     monkeypatch.setattr(Path, "replace", lambda self, to: (done.append("rename"), replace(self, to))[1])
     put(tmp_path / "a")
     assert done == ["content", "rename", "folder"]
-
-
-def test_many_threads_write_beside_each_other(tmp_path: Path) -> None:
-    threads = [threading.Thread(target=put, args=(tmp_path / f"t{i}",)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all((tmp_path / f"t{i}").read_text() == "new" for i in range(8))
 
 
 def test_sigterm_while_writing_leaves_nothing_and_is_143(tmp_path: Path) -> None:
