@@ -36,7 +36,6 @@ BINS = 2 * _SIDE + 1
 SMALLEST = 200
 #: Confidences that people set thresholds at.
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-COVERAGES = tuple(round(0.05 * i, 2) for i in range(1, 21))
 
 
 @dataclass(frozen=True)
@@ -333,16 +332,3 @@ def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLD
     empty = rows < 0.5
     nothing = np.where(empty, np.nan, observed)
     return Tails(np.asarray(at), rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high))
-
-
-def risk_coverage(table: EventTable, failure: float) -> Tails:
-    """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
-
-    >>> p = np.linspace(0.5, 1, 1000)
-    >>> len(risk_coverage(EventTable.of_rows(p, np.ones(1000)), 0.05).share)
-    20
-    """
-    left = table.n - np.asarray(COVERAGES) * table.n
-    first = np.searchsorted(table.ends, left + 1e-9, side="right") - 1
-    at = np.unique(table.low[np.minimum(first, len(table.low) - 1)])
-    return threshold_table(table, failure, at[::-1])

@@ -39,7 +39,6 @@ class Measured:
     calibrator: Any
     positive: int
     result: Evaluation
-    before: Evaluation | None
     raw: Any
     probs: Any
     changed: int
@@ -59,9 +58,9 @@ class Measured:
             found["groups"] = [g.group_row() for g in result.groups]
         if result.ci is not None:
             found |= {"ci": result.ci, "intervals": {n: result.interval(n) for n in result.results}}
-        if self.before is not None:
-            found |= {"method": self.calibrator.name, "before": self.before.to_dict()}
-            found["argmax_changed"] = self.changed
+        if self.calibrator is not None:
+            before = {name: change.before for name, change in result.differences.items()}
+            found |= {"method": self.calibrator.name, "before": before, "argmax_changed": self.changed}
         if result.assessment is not None:
             found["assessment"] = result.assessment.to_dict()
         warnings = [*result.warnings, *self.notes]
@@ -75,12 +74,12 @@ class Measured:
         part = f", {data.part} part" if data.part else ""
         out.print(f"[bold]{console.name(data.name)}[/]{part}, from {data.kind}")
         out.print(result)
-        if self.before is not None:
+        if self.calibrator is not None:
             out.print(f"{self.changed:,} of {result.n:,} predicted classes changed")
         console.show_lines("\n".join(self.sentences))
         for note in self.notes:
             console.say("warning", "yellow", note)
-        sides = {"": self.raw} if self.before is None else {"before": self.raw, "after": self.probs}
+        sides = {"": self.raw} if self.calibrator is None else {"before": self.raw, "after": self.probs}
         for title, probs in sides.items() if draw else ():
             names = _text_names(data)
             diagram = hcal.reliability(probs, data.labels(), bins=10, positive=self.positive, classes=names)
@@ -134,23 +133,21 @@ def _measure(
         if calibrator is not None:
             probs = np.asarray(calibrator.predict_proba(data.values))
         more: dict[str, Any] = {"how": done.how, "sample_rows": len(done.sample)}
-        before, found, notes = done.before, (done.argmax_changed, more, done.sentences), overlap_note(done.overlap)
-        return Measured(data, calibrator, number, done.result, before, raw, probs, *found, notes)
+        found, notes = (done.argmax_changed, more, done.sentences), overlap_note(done.overlap)
+        return Measured(data, calibrator, number, done.result, raw, probs, *found, notes)
     data = files.read(calibrator)
     raw = probs = _own_probs(data)
     y, number = data.labels(), options.class_number(positive, data.classes)
     asked = asked | {"sample_weight": data.weight, "groups": data.groups, "classes": _text_names(data)}
     with console.working(f"measuring {console.shape_of(data)}", quiet=quiet):
-        result, before = hcal.evaluate(raw, y, positive=number, **asked), None
         if calibrator is not None:
             probs = inputs.check_probs(calibrator.predict_proba(data.values))[0]
-            before, baseline = result, result if asked["ci"] is None else raw
-            result = hcal.evaluate(probs, y, baseline=baseline, positive=number, **asked)
+        result = hcal.evaluate(probs, y, baseline=None if calibrator is None else raw, positive=number, **asked)
     both = raw.shape[1] == 2 and 0 < np.count_nonzero(y) < len(y)
     more = {"clinical": hcal.clinical(probs, y, positive=number).to_dict()} if both else {}
     changed = int((raw.argmax(axis=1) != probs.argmax(axis=1)).sum())
     notes = overlap_note(leakage.fit_overlap(calibrator, data.values))
-    return Measured(data, calibrator, number, result, before, raw, probs, changed, more, [], notes)
+    return Measured(data, calibrator, number, result, raw, probs, changed, more, [], notes)
 
 
 # -- report, certify, compare, watch ----------------------------------------------------------------------
