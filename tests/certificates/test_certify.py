@@ -81,6 +81,7 @@ def test_the_monotone_band_covers_a_rising_truth() -> None:
         assert (table.high**2 <= found.high + 1e-9).all()
         assert np.abs(p - p**2).mean() <= found.error < 0.4
         assert not found.contradicted
+        assert ((table.low <= found.at) & (found.at <= table.high)).all()
         assert certificate.to_dict()["monotone"]["ece_at_most"] == found.error
         assert any("(an assumption), the ECE is at most" in s for s in certificate.sentences)
 
@@ -283,15 +284,6 @@ def test_rows_of_the_fit_are_refused(k: int) -> None:
         few = np.concatenate([logits[:18], fresh[:382]])
         assert "were used to fit" in hcal.certify(calibrator, few, fresh_y).sentences[0]
     assert hcal.certify(calibrator.predict_proba(fresh), fresh_y).sentences[0].startswith("Assumed: none of")
-
-
-def test_binned_outputs_on_their_own_rows_prove_nothing() -> None:
-    """At K = 2 with a hundred bins on 400 rows, 60 of 60 certificates were false in 0.2."""
-    for seed in range(3):
-        logits, y = synthetic(400, 2, seed=seed)
-        calibrator = _fitted("hb", logits, y, bins=100)
-        with pytest.raises(RowsOfTheFitError):
-            hcal.certify(calibrator, logits, y)
 
 
 def test_a_certificate_depends_on_its_arguments_alone() -> None:

@@ -1,4 +1,4 @@
-"""Bootstrap, drawn labels, intervals and calibration tests."""
+"""Bootstrap, drawn labels, intervals, calibration tests, and the parts of proper scores."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hcal.metrics import resampling
 from hcal.metrics.canonical import skce_jackknife
 from hcal.metrics.sample import Sample
 from hcal.metrics.testing import calibration_test
+from hcal.numerics import softmax
 
 
 def calibrated(n: int, k: int, seed: int, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -67,9 +68,9 @@ def test_relabelled_sample_forgets_what_labels_decide() -> None:
 
 
 def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
-    s = Sample(*calibrated(600, 4, 6, temperature=1.6))
+    s = Sample(*calibrated(400, 4, 6, temperature=1.6))
     values = {n: getattr(metrics, n)(s) for n in metrics.list_metrics()}
-    found = resampling.intervals(s, values, 0.95, n_resamples=200)
+    found = resampling.intervals(s, values, 0.95, n_resamples=60)
     assert set(found) == set(values)
     for name, i in found.items():
         assert i.low <= values[name] <= i.high, name
@@ -77,8 +78,21 @@ def test_intervals_contain_their_estimate_and_say_what_they_are() -> None:
         assert i.kind == ("percentile" if metric.interval == "bootstrap" else metric.interval)
         assert (i.chance is not None) == (metric.kind == "plug-in" and metric.ends is None)
     assert {n for n, i in found.items() if i.kind == "jackknife"} == {"skce", "hce", "hce_pooled"}
-    again = resampling.intervals(s, values, 0.95, n_resamples=200)
-    assert found == again
+    few = {name: values[name] for name in ("nll", "ks", "hce")}
+    again, other, wide = (resampling.intervals(s, few, level, n_resamples=100) for level in (0.95, 0.95, 0.99))
+    assert again == other
+    for name, i in again.items():
+        assert wide[name].high > i.high
+    # Half the width: so many standard errors, of the jackknife or of replicates.
+    h, normal = metrics.h_error(s), 1.959964
+    assert again["hce"].high ** 2 == pytest.approx(h.squared + normal * h.se, rel=1e-6)
+    rng = np.random.default_rng(0)
+    spread = [resampling.bootstrap([s], names, 100, rng)[0] for names in ([], ["ks"])][1]["ks"]  # means come first
+    chance = resampling.chance(s, ["ks"], 100, rng)["ks"]
+    reach = normal * max(spread.std(ddof=1), chance.std(ddof=1))
+    alone = resampling.intervals(s, {"ks": values["ks"]}, 0.95, n_resamples=100)["ks"]
+    expected = (max(values["ks"] - chance.mean() - reach, 0.0), values["ks"] + reach, chance.mean())
+    assert (alone.low, alone.high, alone.chance) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -157,3 +171,21 @@ def test_rows_of_weight_zero_are_not_drawn() -> None:
     s = Sample(*draw(8, 3, 0), sample_weight=[0, 0, 0, 0, 0, 0, 0, 2])
     weights = resampling.bootstrap_weights(s, 50, np.random.default_rng(0))
     np.testing.assert_array_equal(weights, np.tile([0.0] * 7 + [2.0], (50, 1)))
+
+
+def test_parts_are_those_of_the_truth() -> None:
+    q, y = calibrated(6000, 5, 0, temperature=2.0)
+    p = softmax(np.log(q) / 2.0)  # the true probabilities: the best that any recalibration can reach
+    for score in ("nll", "brier"):
+        found = metrics.decompose(q, y, score=score)
+        assert found.score == getattr(metrics, score)(q, y)
+        assert found.calibration + found.refinement == pytest.approx(found.score)
+        # One parameter, learned on 4800 rows: its excess score is about 1/(2·4800) in NLL.
+        assert found.refinement == pytest.approx(getattr(metrics, score)(p, y), abs=1e-3)
+        assert found.calibration > 0.02
+        assert abs(metrics.decompose(p, y, score=score).calibration) < 1e-3
+    weighted = metrics.decompose(q, y, sample_weight=np.full(6000, 3))
+    assert weighted.calibration == pytest.approx(metrics.decompose(q, y).calibration)
+    for options, message in (({"score": "accuracy"}, "score must be"), ({"folds": 1}, "folds must be an integer")):
+        with pytest.raises(ValueError, match=message):
+            metrics.decompose(q, y, **options)

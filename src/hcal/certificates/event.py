@@ -35,8 +35,8 @@ _PARTS = ("all", "half", "quarter", "eighth", "sixteenth", "thirty-second")
 def part_name(level: int) -> str:
     """Return the name of a window of a resolution: half, quarter, …
 
-    >>> part_name(3), part_name(7)
-    ('eighth', '128th')
+    >>> part_name(0), part_name(5), part_name(6)
+    ('all', 'thirty-second', '64th')
     """
     return _PARTS[level] if level < len(_PARTS) else f"{2**level}th"
 

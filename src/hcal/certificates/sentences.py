@@ -46,7 +46,11 @@ def capital(text: str) -> str:
 
 
 def estimate_words(value: float) -> str:
-    """Write an estimated error; below 0.1 points it says no more than that."""
+    """Write an estimated error; below 0.1 points it says no more than that.
+
+    >>> estimate_words(0.001), estimate_words(0.0009)
+    ('0.1 points', 'less than 0.1 points')
+    """
     return points(value) if value >= 0.001 else "less than 0.1 points"
 
 
