@@ -55,7 +55,7 @@ def test_slope_intercept_and_calibration_in_the_large() -> None:
 def test_numbers_that_have_formulas() -> None:
     p, y, _ = risks(500, 1)
     p = p.round(2).clip(0.01, 0.99)  # ties
-    found = hcal.clinical(p, y, ci=0.9, thresholds=[0.1, 0.25])
+    found = hcal.clinical(p, y, ci=0.9, thresholds=[0.1, 0.25, 0.995])
     assert found.observed_expected.value == pytest.approx(y.sum() / p.sum())
     reach = 1.644854 * np.sqrt((1 - y.mean()) / y.sum())
     assert np.log(found.observed_expected.high / found.observed_expected.value) == pytest.approx(reach, rel=1e-5)
@@ -69,7 +69,7 @@ def test_numbers_that_have_formulas() -> None:
     assert found.auc.high - found.auc.value == pytest.approx(1.644854 * se, rel=1e-5)
     z = ((y - p) * (1 - 2 * p)).sum() / np.sqrt(((1 - 2 * p) ** 2 * p * (1 - p)).sum())
     assert found.spiegelhalter_z == pytest.approx(z)
-    for i, t in enumerate([0.1, 0.25]):
+    for i, t in enumerate([0.1, 0.25, 0.995]):
         treated = p >= t
         true, false = (treated & (y == 1)).mean(), (treated & (y == 0)).mean()
         assert found.net_benefit.model[i] == pytest.approx(true - false * t / (1 - t))
