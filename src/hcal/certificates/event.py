@@ -250,10 +250,8 @@ class EventCertificate:
         >>> found.rows_needed(0.05) < found.rows_needed(0.01)
         True
         """
-        if not bound > 0:
-            raise ValueError(f"bound must be positive, got {bound!r}")
         low, high = 1.0, float(PRACTICAL_ROWS)
-        if self._typical(high) > bound:
+        if not self._typical(high) <= bound:
             return None
         while high / low > 1.01:
             middle = float(np.sqrt(low * high))

@@ -10,10 +10,8 @@ bets, which is a martingale too, and finds a drift that starts late. After an al
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +23,7 @@ from hcal.certificates.bets import FAMILIES, Gamblers, log_average
 from hcal.certificates.bounds import check_level
 from hcal.certificates.event import TOLERANCE, class_tolerance
 from hcal.io.atomic import atomic_path
-from hcal.io.class_names import ClassName, check_classes, class_title, encode
+from hcal.io.class_names import check_classes, class_title, encode
 from hcal.io.files import open_regular
 from hcal.numerics import Float64, IntArray
 from hcal.text import printable
@@ -128,12 +126,7 @@ class Monitor:
     """
 
     def __init__(
-        self,
-        level: float = 0.05,
-        tolerance: float | str = 0.0,
-        *,
-        positive: int = 1,
-        classes: Sequence[ClassName] | None = None,
+        self, level: float = 0.05, tolerance: float | str = 0.0, *, positive: int = 1, classes: Any = None
     ) -> None:
         check_level(level)
         number = isinstance(tolerance, int | float | np.number) and 0 <= tolerance < 1
@@ -406,20 +399,19 @@ class Monitor:
 
 def _checked(value: Any, form: Any, name: str) -> Any:
     """Return a value of the same keys, types and shapes as another, its numbers finite and not less."""
-    if isinstance(form, dict):
-        right = isinstance(value, dict) and set(value) == set(form)
-        value = {key: _checked(value[key], form[key], key) for key in form} if right else value
-    elif isinstance(form, list):  # the form of each of any number
-        right = isinstance(value, list)
-        value = [_checked(each, form[0], name) for each in value] if right else value
-    elif isinstance(form, np.ndarray):
+    kind = type(form)
+    if kind is dict and isinstance(value, dict) and set(value) == set(form):
+        return {key: _checked(value[key], form[key], key) for key in form}
+    if kind is list and isinstance(value, list):  # the form of each of any number
+        return [_checked(each, form[0], name) for each in value]
+    if kind is np.ndarray:
         value = np.asarray(value, dtype=np.float64)
         right = value.shape == form.shape and bool((np.isfinite(value) & (value >= form)).all())
     elif form is None:
         right = value is None or type(value) is int
     else:
-        right = type(value) is type(form) and (type(value) is not float or math.isfinite(value))
-        right = right and (type(value) is not int or 0 <= value < 2**53)
+        least = 0 if kind is int else -(2**53)
+        right = kind in (str, bool, int, float) and type(value) is kind and (kind is str or least <= value < 2**53)
     if not right:
         raise ValueError(f"{name} is not as a monitor writes it")
     return value

@@ -330,12 +330,10 @@ def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLD
     first = np.searchsorted(table.low, np.asarray(at), side="left")
     rows = table.n - table.ends[first]
     happened = table.prefix[1][-1] - table.prefix[1][first]
-    some = np.maximum(rows, 1)
-    observed = np.clip(happened / some, 0, 1)
-    low, high = kl_interval(observed, np.log(2 * len(first) / failure) / some)
-    empty = rows < 0.5
-    nothing = np.where(empty, np.nan, observed)
-    return Tails(np.asarray(at), rows / table.n, rows, nothing, np.where(empty, 0.0, low), np.where(empty, 1.0, high))
+    with np.errstate(divide="ignore", invalid="ignore"):  # no row: its interval is all of [0, 1]
+        observed = np.clip(happened / rows, 0, 1)
+        low, high = kl_interval(np.nan_to_num(observed), np.log(2 * len(first) / failure) / rows)
+    return Tails(np.asarray(at), rows / table.n, rows, observed, low, high)
 
 
 def risk_coverage(table: EventTable, failure: float) -> Tails:
