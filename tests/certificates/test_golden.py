@@ -99,7 +99,9 @@ def test_a_missing_group_is_named_by_its_row() -> None:
 
 
 def test_the_bound_of_an_event_alone() -> None:
-    """Half of the failure to the windows, half to the curve, whichever way it is asked for."""
+    """Half of the failure to the windows, half to the curve, which refutes where its band is on one side of 0."""
+    for ends, refuted in (((0.1, 0.2), True), ((-0.2, -0.1), True), ((-0.1, 0.1), False), ((0.0, 0.0), False)):
+        assert Band(np.ones(1), np.ones(1), *np.array([ends]).T, reach=0.1, smooth=0.1).refutes == refuted
     f, y = _rows("T=1", 800, 2)
     alone = certify_event("P(class 1)", f[:, 1], y == 1, failure=0.025)
     assert certify_event("P(class 1)", f[:, 1], y == 1).failure == 0.05
