@@ -19,7 +19,7 @@ from hcal.certificates import CertificateStream, certify_event
 from hcal.certificates.bets import FAMILIES
 from hcal.certificates.drift import drift, stability_index
 from hcal.certificates.event import Refutation
-from hcal.certificates.windows import Band, EventTable, Tails, Windows, risk_coverage, threshold_table
+from hcal.certificates.windows import Band, EventTable, Tails, Windows, threshold_table
 from helpers import assert_as_before
 from studies.worlds import WORLDS, draw_labels
 
@@ -38,8 +38,8 @@ def _numbers(event: certificates.EventCertificate) -> Iterator[str]:
             sample = [f"{x:.6g}" for x in inner[:: max(1, len(inner) // 9)]] if isinstance(inner, list) else inner
             yield f"  {name} {part} {f'{inner:.6g}' if isinstance(inner, float) else sample}"
     yield f"  rows needed {[event.rows_needed(bound) for bound in (0.1, 0.05, 0.02, 0.001)]}"
-    for tails in (threshold_table(event.table, 0.05), risk_coverage(event.table, 0.05)):
-        yield f"  {[f'{x:.5g}' for x in (*tails.at[:4], *tails.low[:4], *tails.high[:4], *tails.share[-3:])]}"
+    tails = threshold_table(event.table, 0.05)
+    yield f"  {[f'{x:.5g}' for x in (*tails.at[:4], *tails.low[:4], *tails.high[:4], *tails.share[-3:])]}"
 
 
 def _lines() -> Iterator[str]:

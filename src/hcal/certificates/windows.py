@@ -36,7 +36,6 @@ BINS = 2 * _SIDE + 1
 SMALLEST = 200
 #: Confidences that people set thresholds at.
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-COVERAGES = tuple(round(0.05 * i, 2) for i in range(1, 21))
 
 
 @dataclass(frozen=True)
@@ -334,16 +333,3 @@ def threshold_table(table: EventTable, failure: float, at: ArrayLike = THRESHOLD
         observed = np.clip(happened / rows, 0, 1)
         low, high = kl_interval(np.nan_to_num(observed), np.log(2 * len(first) / failure) / rows)
     return Tails(np.asarray(at), rows / table.n, rows, observed, low, high)
-
-
-def risk_coverage(table: EventTable, failure: float) -> Tails:
-    """Certify the most confident 5 %, 10 %, … 100 % of the rows, all at once; ties are kept together.
-
-    >>> p = np.linspace(0.5, 1, 1000)
-    >>> len(risk_coverage(EventTable.of_rows(p, np.ones(1000)), 0.05).share)
-    20
-    """
-    left = table.n - np.asarray(COVERAGES) * table.n
-    first = np.searchsorted(table.ends, left + 1e-9, side="right") - 1
-    at = np.unique(table.low[np.minimum(first, len(table.low) - 1)])
-    return threshold_table(table, failure, at[::-1])
