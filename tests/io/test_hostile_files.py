@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import struct
-import threading
 import time
 import tracemalloc
 import zipfile
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hcal.io import Request, batches, pickles, read, read_arrays
+from hcal.io import Request, batches, pickles, read
 from hcal.io.files import open_regular
 
 PROBS = np.array([[0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
@@ -65,7 +64,7 @@ def test_arrays_that_claim_more_than_they_hold(tmp_path: Path, monkeypatch: pyte
         path.write_bytes(npy_header(shape) + b"\0" * 64)
         refused(path, "claims", input="logits")
     path = tmp_path / "a.npz"
-    refused(zipped(path, ("logits.npy", npy_header((10**12, 10)) + b"\0" * 64)), "does not fit its 192 bytes")
+    refused(zipped(path, ("logits.npy", npy_header((10**12, 10)) + b"\0" * 64)), "claims the shape")
     refused(zipped(path, ("logits.npy", saved(PROBS)), ("logits", saved(PROBS))), "two arrays named 'logits'")
     for name in ("a.npz", "a.npy"):
         with (tmp_path / name).open("wb") as f:
@@ -158,6 +157,8 @@ def test_pickles_that_would_take_for_ever(tmp_path: Path) -> None:
         (b"\x80\x02}" + NEST + b"K\x01s.", "again and again"),
         (b"\x80\x02cnumpy\ndtype\n" + NEST + b"\x85R.", "again and again"),
         (b"\x80\x02]q\0h\0a.", "again and again"),
+        (b"\x80\x02]K\x01aq\0h\0a.", "again and again"),
+        (b"\x80\x02cnumpy\ndtype\n" + NEST.replace(b"\x86q", b"\x86K\x010q") + b"\x85R.", "again and again"),
         (b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".", "expected"),
         (b"\x80\x04\x8e" + struct.pack("<Q", 2**62) + b".", "no pickle"),
         (b"\x80\x02I" + b"9" * 5000 + b"\n.", "no pickle"),
@@ -197,22 +198,6 @@ def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path, monkeypat
 
 def test_a_file_cut_short_while_it_is_read_is_an_error_and_no_signal(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
-    np.save(path, np.ones((2_000_000, 2)))
-    seen: list[str] = []
-
-    def worker() -> None:
-        try:
-            read_arrays(path)
-        except ValueError as error:
-            seen.append(str(error))
-
-    for size in (20_000_000, 1_000_000, 50):
-        thread = threading.Thread(target=worker)
-        thread.start()
-        os.truncate(path, size)
-        thread.join()
-    assert all("a.npy" in text for text in seen)
-    assert seen  # the last one at least: its header claims more than is there
     np.save(path, np.ones((1000, 2)))
     blocks = iter(batches(path, Request(input="logits"), rows=100))
     next(blocks)

@@ -28,7 +28,7 @@ from hcal.calibrators import make_calibrator
 from hcal.calibrators.base import Calibrator
 from hcal.inputs import check_groups, check_weight
 from hcal.integrations._scoring import CalibrationDisplay, Scorer, encode
-from hcal.io.class_names import UnlabelledError, check_classes, is_text, missing_labels
+from hcal.io.class_names import check_classes, is_text, missing_labels
 from hcal.numerics import FloatArray, IntArray
 
 __all__ = ["CalibratedClassifier", "CalibrationDisplay", "Scorer", "raw_margins"]
@@ -202,7 +202,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         column = "y" if name is None else f"the column {name!r} of labels"
         X, y = indexable(X, y)
         if np.size(y) == len(y) and (missing := missing_labels(np.ravel(y))).any():
-            raise UnlabelledError(
+            raise ValueError(
                 f"{column} has no label in {missing.sum():,} of {len(missing):,} rows, first row {missing.argmax()}: "
                 "leave these rows out of X and y (of pandas: X[y.notna()], y[y.notna()])"
             )

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hcal.io.files import check_memory, one_line, size_of
+from hcal.io.files import check_memory, quoted, size_of
 from hcal.io.pickles import read_pickle
 from hcal.io.request import BARE, CLASSES, Plan
 
@@ -80,21 +80,20 @@ class Stored:
         return flat
 
 
-def _header(file: Any, **options: Any) -> Stored:
-    """Read the header of an ``.npy``; only numbers and text pass."""
-    version = npy.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"its version {version} of the .npy format is for records, not for numbers")
+def _header(file: Any, size: int, **options: Any) -> Stored:
+    """Read the header of an ``.npy`` of ``size`` bytes; only numbers and text pass."""
+    read = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a header of Python 2 is fine
-        shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(file)
+        shape, fortran, dtype = read(file)
+    found = Stored(file, shape, dtype, fortran, file.tell(), **options)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are never unpickled; save plain numeric arrays")
     if dtype.kind not in "biufU":
         raise ValueError(f"it holds {dtype}, not numbers")
-    if any(n < 0 for n in shape):
-        raise ValueError(f"its header claims the shape {shape}")
-    return Stored(file, shape, dtype, fortran, file.tell(), **options)
+    if any(n < 0 for n in shape) or found.nbytes > size - found.offset:
+        raise ValueError(f"the header of an array claims the shape {shape}, for which there are too few bytes")
+    return found
 
 
 #: By name, what returns an array, or what stands for one: shape, dtype, nbytes, [rows].
@@ -102,9 +101,7 @@ Openers = dict[str, Callable[[], Any]]
 
 
 def _open_npy(file: BinaryIO) -> Openers:
-    found = _header(file)
-    if found.nbytes > size_of(file) - found.offset:
-        raise ValueError(f"its header claims {found.nbytes:,} bytes of numbers, the file has fewer")
+    found = _header(file, size_of(file))
     return {BARE: lambda: found}
 
 
@@ -120,9 +117,7 @@ def _open_npz(file: BinaryIO) -> Openers:
 
 def _open_entry(file: BinaryIO, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Stored:
     """Return an array of an ``.npz``: one that is not compressed is read from where it stands."""
-    found = _header(archive.open(entry), packed=entry.compress_type != zipfile.ZIP_STORED)
-    if found.offset + found.nbytes != entry.file_size:
-        raise ValueError(f"the header of {entry.filename!r} does not fit its {entry.file_size:,} bytes")
+    found = _header(archive.open(entry), entry.file_size, packed=entry.compress_type != zipfile.ZIP_STORED)
     if found.packed:
         return found
     file.seek(entry.header_offset)
@@ -137,12 +132,7 @@ def _open_pickle(file: BinaryIO) -> Openers:
     return {name: partial(np.asarray, array) for name, array in read_pickle(file.read()).items()}
 
 
-OPENERS: Final[dict[str, Callable[[BinaryIO], Openers]]] = {
-    ".npy": _open_npy,
-    ".npz": _open_npz,
-    ".p": _open_pickle,
-    ".pkl": _open_pickle,
-}
+OPENERS: Final = {".npy": _open_npy, ".npz": _open_npz, ".p": _open_pickle, ".pkl": _open_pickle}
 
 
 class ArrayRows:
@@ -202,7 +192,7 @@ class ArrayRows:
         """Yield rows from ``cut`` to ``stop`` − 1, at most ``size`` at once, but whole images."""
         for name in columns:
             if name not in texts and self.array(name).dtype.kind == "U":
-                raise ValueError(f"{one_line(repr(name), 60)} holds {self.array(name).dtype}, not numbers")
+                raise ValueError(f"{quoted(name)} holds {self.array(name).dtype}, not numbers")
         items, end = max(size // self.pixels, 1), stop // self.pixels
         for first in range(cut[0] // self.pixels, end, items):
             rows = slice(first, min(first + items, end))

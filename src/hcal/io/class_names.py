@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcal import inputs
-from hcal.io.files import one_line
+from hcal.io.files import one_line, quoted
 from hcal.numerics import IntArray
 
 ClassName = str | int
@@ -19,14 +19,6 @@ ClassName = str | int
 LONGEST_NAME: Final = 1_000
 #: What stands for "no label", where no class has that name.
 MISSING: Final = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "None"})
-
-
-class UnlabelledError(ValueError):
-    """Rows have no label."""
-
-
-class UnnamedClassesError(ValueError):
-    """Labels are text, and nothing says which column of the scores is which class."""
 
 
 def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
@@ -40,14 +32,13 @@ def check_classes(classes: Any, n_classes: int) -> tuple[ClassName, ...]:
     found = [name.item() if isinstance(name, np.generic) else name for name in classes]
     if len(found) != n_classes:
         raise ValueError(f"classes has {len(found)} names for {n_classes} classes (columns)")
-    if not (all(type(n) is str for n in found) or all(type(n) is int for n in found)):
+    if {type(name) for name in found} not in ({str}, {int}):
         raise ValueError("classes must be all text or all integers")
-    for name in found:
-        if isinstance(name, str) and not 0 < len(name) <= LONGEST_NAME:
-            raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
+    if not all(0 < len(str(name)) <= LONGEST_NAME for name in found):
+        raise ValueError(f"a class name must have 1 to {LONGEST_NAME} characters")
     if len(set(found)) < len(found):
-        twice = next(name for name, count in Counter(found).items() if count > 1)
-        raise ValueError(f"two classes are named {one_line(repr(twice), 60)}")
+        twice = Counter(found).most_common(1)[0][0]
+        raise ValueError(f"two classes are named {quoted(twice)}")
     return tuple(found)
 
 
@@ -77,15 +68,15 @@ def encode(y: Any, classes: Sequence[ClassName] | None) -> Any:
     missing = np.zeros(1) if labels.ndim == 0 or labels.dtype.kind == "f" else missing_labels(labels, classes)
     if missing.any():
         row, count = int(np.argwhere(missing)[0][0]), int(missing.sum())
-        raise UnlabelledError(
+        raise ValueError(
             f"y has no label in {count:,} of {len(labels):,} rows, first row {row}: "
             "hcal.drop_unlabelled(scores, y) leaves them out"
         )
     if classes is None:
         if is_text(y):
-            raise UnnamedClassesError(
-                "y holds text: say which column is which class with classes=[…], in the order of the columns; "
-                "of one score a row, the second is its class"
+            raise ValueError(
+                "y holds text: say which column is which class with classes=[…] (--classes cat,dog,…), in the order "
+                "of the columns; of one score a row, the second is its class"
             )
         return y
     if isinstance(classes[0], str) and not is_text(y):
@@ -104,7 +95,7 @@ def _codes(labels: NDArray[Any], classes: Sequence[ClassName]) -> IntArray:
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         known = one_line(", ".join(map(str, classes)), 120)
-        raise ValueError(f"y: row {row} is {one_line(repr(values[row]), 60)}, no class of {known}")
+        raise ValueError(f"y: row {row} is {quoted(values[row])}, no class of {known}")
     return codes
 
 
@@ -241,16 +232,10 @@ def drop_unlabelled(scores: Any, y: Any, *others: Any) -> tuple[Any, ...]:
     >>> drop_unlabelled(np.eye(3), [0, None, 2])[1]
     [0, 2]
     """
-    kept = ~missing_labels(y)
-    return tuple(_rows(values, kept) for values in (scores, y, *others))
+    from sklearn.utils import _safe_indexing
 
-
-def _rows(values: Any, kept: NDArray[np.bool_]) -> Any:
-    if len(values) != len(kept):
-        raise ValueError(f"{len(values)} rows beside {len(kept)} labels")
-    if isinstance(values, list | tuple):
-        found = [value for value, keep in zip(values, kept, strict=True) if keep]
-        return type(values)(found)
-    if hasattr(values, "loc"):
-        return values.loc[kept]
-    return values.filter(kept) if hasattr(values, "filter") else values[kept]
+    kept = np.flatnonzero(~missing_labels(y))
+    for values in (scores, *others):
+        if len(values) != len(y):
+            raise ValueError(f"{len(values)} rows beside {len(y)} labels")
+    return tuple(_safe_indexing(values, kept) for values in (scores, y, *others))
