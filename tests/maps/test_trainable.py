@@ -116,8 +116,8 @@ def test_starts():
     assert net.scale == pytest.approx(1 / float(x.std()))
     assert len(net.values()) == 2049
     assert net.step == pytest.approx(-float(x.min()) / 2048)
-    bounds = [1, 1, 1, 1, 3**-0.5, 3**-0.5]  # 1/√fan-in of weight and bias, layer by layer
-    assert all(0.2 * b < p.abs().max() <= b for p, b in zip(net.layers, [*bounds[:2], *[3**-0.5] * 4], strict=True))
+    bounds = [1, 1, *[3**-0.5] * 4]  # 1/√fan-in of weight and bias, layer by layer
+    assert all(0.2 * b < p.abs().max() <= b for p, b in zip(net.layers, bounds, strict=True))
     flat = build_trainable("monotonic-3", torch.zeros(4, 3))  # identical logits have no spread
     np.testing.assert_allclose(flat(torch.zeros(1, 3)).detach(), 1 / 3, atol=1e-12)
     for name in ("monotonic-3", "ensemble-4"):  # the seed decides, and it is 0 unless given

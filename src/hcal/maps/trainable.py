@@ -182,11 +182,9 @@ class MonotonicNet(ScalarMap):
 
     def slopes(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return dg/dx at the midpoints of the cells."""
-        v = self.get_buffer("grid").to(dtype)
-        layers = [p.to(dtype) for p in self.layers]
-        for weight, bias in zip(layers[0:-2:2], layers[1:-2:2], strict=True):
-            v = torch.relu(v @ weight.T + bias)
-        f = (v @ layers[-2].T + layers[-1])[:, 0]
+        w1, b1, w2, b2, w3, b3 = (p.to(dtype) for p in self.layers)
+        v = torch.relu(self.get_buffer("grid").to(dtype) @ w1.T + b1)
+        f = (torch.relu(v @ w2.T + b2) @ w3.T + b3)[:, 0]
         return (torch.nn.functional.elu(f) + 1) * self.scale
 
 

@@ -150,7 +150,7 @@ def _lloyd(
     sums = np.zeros(clusters + 1)
     sums[clusters] = prefix[-1]
     for step in range(iterations + 1):
-        moved = step == 0
+        moved = False  # edges begin at 0, and the first step finds none there
         for i in range(1, clusters):
             middle = HALF_WAY * (centres[i - 1] + centres[i]) / 2
             edge, sums[i] = _search(q, window, m, first, prefix, middle)
@@ -215,7 +215,7 @@ def _slide(
     share = 1.0 / window  # a product is three times as quick as a quotient
     even = EVEN * share
     ring = np.zeros(window)
-    loss, mass, hits, slopes, cluster = 0.0, 0.0, 0, 0.0, 0
+    loss, cluster = 0.0, 0
     run, acc, seat = lo, 0.0, 0
     first = max(0, lo - window + 1)
     for j in range(first, hi):
