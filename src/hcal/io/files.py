@@ -117,11 +117,6 @@ def check_memory(name: str, needed: float) -> None:
 def _available_memory() -> int:
     """Return the bytes that this process can still get, as far as the system tells."""
     found = [2**62]
-    with suppress(ImportError):  # not a POSIX system
-        import resource
-
-        own = resource.getrlimit(resource.RLIMIT_AS)[0]
-        found += [] if own == resource.RLIM_INFINITY else [own]
     with suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         found.append(1024 * int(text.split("MemAvailable:")[1].split()[0]))
@@ -186,7 +181,9 @@ def explained(name: str) -> Iterator[None]:
     except ImportError:
         raise
     except Exception as error:
-        text = "not enough memory" if isinstance(error, MemoryError) else one_line(error) or type(error).__name__
+        text = one_line(error) or type(error).__name__
+        if isinstance(error, MemoryError):
+            text = "not enough memory: read it by blocks (--batch-rows 65536)"
         if not text.startswith(name):
             text = f"{name}{text[2:]}" if text.startswith("it ") else f"cannot read {name}: {text}"
         raise ValueError(text) from None
