@@ -202,17 +202,11 @@ def evaluate_batches(
             overlap = leakage.overlap(fitted, whole.rows)
     how = dict.fromkeys(result.results, "all rows")
     if len(sample) < result.n:
-        bounds = streamed.bounds() | {n: None for n in how if n not in NAMES}
-        how = {name: _how(bounds[name]) for name in how}
+        bounds = streamed.bounds()
+        how |= {n: f"all rows, within {bounds[n]:.1e}" if n in NAMES else "sample" for n in how if bounds.get(n, 1)}
         if whole.groups is not None:
             result = replace(result, certificate=whole.groups.result(ci or 0.95, classes=names))
     return BatchedEvaluation(result, before, how, whole.changed, overlap, sample)
-
-
-def _how(bound: float | None) -> str:
-    if bound is None:
-        return "sample"
-    return f"all rows, within {bound:.1e}" if bound else "all rows"
 
 
 def _over_all(drawn: Evaluation, streamed: StreamingMetrics, before: Evaluation | None) -> Evaluation:
