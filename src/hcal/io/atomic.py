@@ -75,14 +75,6 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def check_new_folder(path: Path) -> None:
-    """Raise where a folder cannot be written because something is there."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no such directory: {path.parent}")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists: name a new or an empty folder")
-
-
 def _mode(target: Path, asked: str | os.PathLike[str]) -> int | None:
     """Return the permissions of the regular file at ``target``, None for a new name; refuse all else."""
     if not target.parent.is_dir():

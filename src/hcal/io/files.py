@@ -143,6 +143,15 @@ def one_line(text: object, length: int = 240) -> str:
     return cut if len(cut) <= length else cut[: length - 1] + "…"
 
 
+def quoted(value: object) -> str:
+    """Return what a file or a caller holds as messages show it.
+
+    >>> quoted("a\\n") + quoted("x" * 1000)[-2:]
+    "'a\\\\n'x…"
+    """
+    return one_line(repr(value), 60)
+
+
 def parse_json(text: bytes | str, where: str) -> Any:
     """Return the value of a JSON text, or say where there is none; an object must not name a key twice.
 

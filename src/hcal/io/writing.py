@@ -130,33 +130,6 @@ def can_write(path: str | Path) -> None:
         raise FileNotFoundError(f"no such directory: {Path(path).parent}")
 
 
-def write_probs(path: str | Path, probs: NDArray[Any], y: Any = None, **beside: Any) -> None:
-    """Write probabilities, and what is known of the rows, in the format of the extension, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-        ``.npz .npy .csv .parquet .feather`` or ``.jsonl``; ``.npy`` holds the probabilities only.
-    probs : array of shape (N, K)
-    y : array of shape (N,), optional
-    **beside
-        ``ids``, ``kept``, ``classes`` and ``names`` as for :func:`write_blocks`.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "p.csv"
-    >>> probs, y, ids = np.array([[0.25, 0.75]]), np.array(["dog"]), np.array([7])
-    >>> write_probs(path, probs, y, classes=["cat", "dog"], ids=ids)
-    >>> print(path.read_text().strip())
-    id,probs_cat,probs_dog,y
-    7,0.25,0.75,dog
-    """
-    rows = {name: beside.pop(name, None) for name in ("ids", "kept")}
-    with write_blocks(path, len(probs), **beside) as write:
-        write(probs, y, **rows)
-
-
 @contextmanager
 def write_blocks(
     path: str | Path,
