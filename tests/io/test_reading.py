@@ -277,9 +277,9 @@ def test_labels_that_are_names_or_matrices(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(path, Request(classes=("no", "yes"))).labels(), [0, 1])
     with pytest.raises(ValueError, match=r"row 1 is 'yes', no class of no, nein"):
         read(path, Request(classes=("no", "nein"))).labels()
-    np.savez(tmp_path / "m.npz", logits=LOGITS, y=np.eye(3)[[0, 1, 1]] + np.eye(3))
-    with pytest.raises(ValueError, match=r"several labels a row: use hcal\.MultilabelCalibrator"):
-        read(tmp_path / "m.npz").labels()
+    np.savez(tmp_path / "m.npz", logits=LOGITS, y=np.eye(3, dtype=int)[[0, 1, 1]] | np.eye(3, dtype=int))
+    with pytest.raises(ValueError, match=r"several labels a row .*: use hcal\.MultilabelCalibrator"):
+        hcal.make_calibrator("ts").fit(LOGITS, read(tmp_path / "m.npz").labels())
 
 
 def test_one_score_of_two_classes_and_swapped_names(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
         return [kind]
     found = [n for n in names if re.match(rf"{kind}(?=[_ .\[\d])", n)]
     parts = [n[len(kind) :].strip("_ .[]") for n in found]
-    if not found or not all(map(str.isdecimal, parts)):
+    if len(found) < 2 or not all(map(str.isdecimal, parts)):
         return found if len(found) > 1 else []
     if numbered := _by_number(found, parts):
         return numbered
