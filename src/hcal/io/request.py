@@ -247,10 +247,10 @@ def _find_scores(names: Sequence[str], request: Request, suffixes: Sequence[str]
 
 def _kind(request: Request, *names: str) -> InputKind:
     """Return what the scores are, as the request or the first of some names says."""
-    known: list[InputKind | None] = [request.input, *map(kind_by_name, names)]
-    if (found := next(filter(None, known), None)) is None:
-        raise ValueError("it does not say what its numbers are: input='logits', 'probs' or 'log_probs' (--input)")
-    return found
+    for kind in (request.input, *map(kind_by_name, names)):
+        if kind is not None:
+            return kind  # type: ignore[no-any-return]
+    raise ValueError("it does not say what its numbers are: input='logits', 'probs' or 'log_probs' (--input)")
 
 
 def _columns_of(kind: str, names: Sequence[str]) -> list[str]:
