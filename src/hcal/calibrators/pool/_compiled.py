@@ -31,15 +31,12 @@ def predict(form: PoolMap, x: Array) -> Array:
     """Return probabilities (N, K) of finite logits (N, K), float32 or float64."""
     events, kind = form.events, x.dtype.type
     matrix = np.zeros((0, 0)) if form.matrix is None else form.matrix
-    narrow: list[Any] = [
-        [form.beta, form.sharpness, form.cap, form.scale, form.weight, FLOOR, 1 + np.finfo(kind).eps],
-        BENDS,
-    ]
-    narrow += [events.rest.slopes, events.rest.bias, form.bias, matrix]
+    numbers = [form.beta, form.sharpness, form.cap, form.scale, form.weight, FLOOR, 1 + np.finfo(kind).eps]
+    narrow: list[Any] = [numbers, BENDS, events.rest.slopes, events.rest.bias, events.bias, form.bias, matrix]
+    arrays = [np.asarray(each, dtype=kind) for each in narrow]
     curves = [_packed(curve) for curve in (events.by_odds, events.by_gap, form.last)]
     out = np.empty(x.shape, kind)
-    arrays = [np.asarray(each, dtype=kind) for each in narrow]
-    _predict(np.ascontiguousarray(x), *arrays, events.rest.spread, events.bias, *curves, form.keep, out)
+    _predict(np.ascontiguousarray(x), tuple(arrays[:-1]), arrays[-1], (events.rest.spread, *curves), form.keep, out)
     return out
 
 
@@ -130,22 +127,9 @@ def _exp(v: Array, out: Array) -> None:
 
 
 @_jit
-def _predict(
-    x: Array,
-    numbers: Array,
-    bends: Array,
-    slopes: Array,
-    rest_bias: Array,
-    bias: Array,
-    matrix: Array,
-    spread: Array,
-    top_bias: Array,
-    by_odds: Array,
-    by_gap: Array,
-    last: Array,
-    keep: bool,
-    out: Array,
-) -> None:
+def _predict(x: Array, narrow: Any, matrix: Array, wide: Any, keep: bool, out: Array) -> None:
+    numbers, bends, slopes, rest_bias, top_bias, bias = narrow
+    spread, by_odds, by_gap, last = wide
     n, k = x.shape
     kind = x.dtype.type
     zero, one, never = kind(0), kind(1), kind(_NEVER)
@@ -153,8 +137,8 @@ def _predict(
     a, b, c, d, e, f = bends
     slope_0, slope_a, slope_b, slope_c, slope_d, slope_e, slope_f, by_spread = slopes
     rows = max(_ROWS, _BLOCK // k // 16 * 16)
-    wide = (k, rows)
-    z, s, powers, share = np.empty(wide, kind), np.empty(wide, kind), np.empty(wide, kind), np.empty(wide, kind)
+    size = (k, rows)
+    z, s, powers, share = np.empty(size, kind), np.empty(size, kind), np.empty(size, kind), np.empty(size, kind)
     top, second, most, mass = np.empty(rows, kind), np.empty(rows, kind), np.empty(rows, kind), np.empty(rows, kind)
     slope, won, lost, held = np.empty(rows, kind), np.empty(rows, kind), np.empty(rows, kind), np.empty(rows, kind)
     at, correction = np.empty(rows, np.int32), np.empty(rows)

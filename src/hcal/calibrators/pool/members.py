@@ -25,11 +25,9 @@ from hcal.calibrators.pool.map import (
 from hcal.calibrators.pool.regression import fit_logistic, fit_matrix, fit_shares, fit_temperature, pool_weights
 from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 
-#: The shrinkage of few rows, in nats of log-likelihood: what a factor e in temperature has to gain, and what a member
-#: has to gain whose weight is one away from an equal part; and the errors below which the pool is temperature scaling.
+#: The shrinkage of few rows: the nats that a factor e in temperature has to gain, and a member whose weight is one
+#: away from an equal part; and the errors that the pool needs to differ from temperature scaling, and every knot.
 CAUTION = 5.0
-#: Errors below which the ridges of top-versus-rest grow.
-FEW_ERRORS = 40.0
 #: Ridge of coefficients, each in standard deviations of what it multiplies, of constants, and, times K, of class terms
 #: and of matrix scaling.
 RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.5
@@ -120,7 +118,7 @@ def fit_members(x: Float64, y: IntArray, weight: Float64, *, classes: bool) -> t
         own[b] = share[np.arange(len(share)), y[b]]
     row, top, part = (np.concatenate(column) for column in zip(*pairs, strict=True))
     errors = float(weight @ (1 - own))
-    few = 1.0 + (FEW_ERRORS / (1.0 + errors)) ** 2
+    few = 1.0 + (CAUTION * HINGES / (1.0 + errors)) ** 2
     rest, left_out, lost = _fit_rest(margins, y, weight * (1 - own), log_mean, sharpness, few, classes=classes)
     odds = np.empty(n)
     for b in blocks:
