@@ -30,7 +30,7 @@ from hcal.numerics import Float64, FloatArray, IntArray, row_blocks
 CAUTION = 5.0
 #: Ridge of coefficients, each in standard deviations of what it multiplies, of constants, and, times K, of class terms
 #: and of matrix scaling.
-RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.5
+RIDGE, CONSTANT_RIDGE, CLASS_RIDGE, MATRIX_RIDGE = 1.0, 0.01, 0.1, 0.125
 #: Up to so many classes matrix scaling is a member; its K² numbers need rows.
 MATRIX_CLASSES = 32
 #: Members are weighed on at most so many scores.
